@@ -1,0 +1,41 @@
+# Every target creates .venv and installs what it needs, so each works on a fresh machine.
+PYTHON ?= python3
+SEEDS  ?= 1000
+BIN    := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help test check format sim bench docs clean
+
+help:            ## this list
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+
+test: .venv/ready  ## the whole test suite
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: .venv/ready  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/ready  ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sim: .venv/ready  ## many seeded crash storms; SEEDS=1000
+	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)
+
+bench: .venv/ready  ## measure, each figure beside its reference
+	$(BIN)/python -m benchmarks
+
+docs: .venv/ready  ## the documentation as pages, in site/
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
+clean:           ## remove what make created
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "QuiverMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@

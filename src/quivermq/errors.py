@@ -1,0 +1,125 @@
+"""The error tree: every refusal that a user can meet, each with a `code` and `retriable`.
+
+    QuiverError
+    ├── InvalidRequest          what was asked makes no sense; asking again will not help
+    │   └── TooLarge            ... because it is past a limit
+    ├── TopicNotFound, TopicExists
+    ├── OffsetOutOfRange        the offset is no longer kept, or not there yet
+    ├── NotLeader, NotEnoughReplicas, Timeout, Overloaded, ConnectionFailed      (retriable)
+    ├── LeaseLost, Fenced       somebody else has it now
+    ├── Unauthenticated, Forbidden
+    ├── Corrupt                 bytes that fail their checks
+    │   └── UnsupportedFormat   bytes of a format version that this build does not read
+    └── StorageFailed           the disk refused; the log that met it takes no more writes
+        └── StorageFull         no space; the log is intact, and takes writes again when space is back
+
+    BrokenInvariant             not a refusal: our own code is wrong; the part that noticed stops
+
+Imports nothing of ours: everybody may import it.
+"""
+
+from typing import ClassVar
+
+
+class QuiverError(Exception):
+    """The root of everything that QuiverMQ raises at its users."""
+
+    retriable: ClassVar[bool] = False
+
+    @property
+    def code(self) -> str:
+        """The name that travels: in JSON, in gRPC details, in logs."""
+        return type(self).__name__
+
+
+class InvalidRequest(QuiverError):
+    """The request can never succeed as it stands."""
+
+
+class TooLarge(InvalidRequest):
+    """A message, batch, header or name is past its limit."""
+
+
+class TopicNotFound(QuiverError):
+    """There is no such topic."""
+
+
+class TopicExists(QuiverError):
+    """The topic exists with other settings."""
+
+
+class OffsetOutOfRange(QuiverError):
+    """The offset is not kept; `earliest` and `end` say what is."""
+
+    def __init__(self, message: str, *, earliest: int, end: int) -> None:
+        super().__init__(message)
+        self.earliest = earliest
+        self.end = end
+
+
+class NotLeader(QuiverError):
+    """This replica does not lead the partition."""
+
+    retriable = True
+
+
+class NotEnoughReplicas(QuiverError):
+    """No majority of replicas can be reached."""
+
+    retriable = True
+
+
+class Timeout(QuiverError):
+    """No answer in time; the outcome is unknown."""
+
+    retriable = True
+
+
+class Overloaded(QuiverError):
+    """A bounded queue is full; come back later."""
+
+    retriable = True
+
+
+class ConnectionFailed(QuiverError):
+    """No server could be reached."""
+
+    retriable = True
+
+
+class LeaseLost(QuiverError):
+    """The lease expired and the message went to somebody else."""
+
+
+class Fenced(QuiverError):
+    """A newer holder of the same identity exists."""
+
+
+class Unauthenticated(QuiverError):
+    """The token or certificate is missing or unknown."""
+
+
+class Forbidden(QuiverError):
+    """The user may not do this."""
+
+
+class Corrupt(QuiverError):
+    """Bytes that fail their checksum or contradict themselves."""
+
+
+class UnsupportedFormat(Corrupt):
+    """Intact bytes of a format version that this build does not read."""
+
+
+class StorageFailed(QuiverError):
+    """A disk operation failed in a way that leaves its outcome unknown."""
+
+
+class StorageFull(StorageFailed):
+    """The disk refused for lack of space, before anything was promised."""
+
+    retriable = True
+
+
+class BrokenInvariant(RuntimeError):
+    """Our own code is wrong. Never caught to carry on: the part that raises it stops."""
