@@ -11,7 +11,7 @@
     ├── Corrupt                 bytes that fail their checks
     │   └── UnsupportedFormat   bytes of a format version that this build does not read
     └── StorageFailed           the disk refused; the log that met it takes no more writes
-        └── StorageFull         no space; the log is intact, and takes writes again when space is back
+        └── StorageFull         no space; the log is intact, and works again with space
 
     BrokenInvariant             not a refusal: our own code is wrong; the part that noticed stops
 
