@@ -1,0 +1,69 @@
+"""Raft, pure: consensus on one log, as a state machine that does no I/O and reads no clock.
+
+Start at `RawNode`. The theory of operation is in `docs/raft.md`.
+"""
+
+from quivermq.raft.membership import (
+    Act,
+    Change,
+    MembershipChange,
+    MembershipRefused,
+    Transition,
+    parse_changes,
+)
+from quivermq.raft.memory_storage import MemoryStorage
+from quivermq.raft.messages import (
+    APPEND_THREAD,
+    APPLY_THREAD,
+    NOBODY,
+    Configuration,
+    Entry,
+    EntryKind,
+    HardState,
+    Kind,
+    Message,
+    ReadState,
+    Ready,
+    Role,
+    Snapshot,
+    SoftState,
+)
+from quivermq.raft.node import RawNode, UnknownPeer
+from quivermq.raft.options import NO_LIMIT, Options
+from quivermq.raft.progress import Pace
+from quivermq.raft.replica import Dice
+from quivermq.raft.status import MemberStatus, Status
+from quivermq.raft.storage import Storage
+
+__all__ = [
+    "APPEND_THREAD",
+    "APPLY_THREAD",
+    "NOBODY",
+    "NO_LIMIT",
+    "Act",
+    "Change",
+    "Configuration",
+    "Dice",
+    "Entry",
+    "EntryKind",
+    "HardState",
+    "Kind",
+    "MemberStatus",
+    "MembershipChange",
+    "MembershipRefused",
+    "MemoryStorage",
+    "Message",
+    "Options",
+    "Pace",
+    "RawNode",
+    "ReadState",
+    "Ready",
+    "Role",
+    "Snapshot",
+    "SoftState",
+    "Status",
+    "Storage",
+    "Transition",
+    "UnknownPeer",
+    "parse_changes",
+]

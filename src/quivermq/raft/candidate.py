@@ -1,0 +1,121 @@
+"""Elections: asking for votes, giving them, counting them (§5.2, §5.4.1; thesis §9.6, §3.10)."""
+
+from quivermq.raft import leader
+from quivermq.raft.messages import NOBODY, EntryKind, Kind, Message, Role
+from quivermq.raft.options import MIB
+from quivermq.raft.quorum import VoteResult, joint_vote
+from quivermq.raft.replica import Replica
+
+
+def tick(replica: Replica) -> None:
+    """One tick of a member that does not lead."""
+    replica.election_elapsed += 1
+    if replica.election_elapsed >= replica.election_timeout and can_lead(replica):
+        replica.election_elapsed = 0
+        campaign(replica)
+
+
+def campaign(replica: Replica) -> None:
+    """Stand for election, asking first if pre-votes are on."""
+    if not may_campaign(replica):
+        return
+    if replica.options.prevote:
+        replica.become_pre_candidate()
+        _ask_for_votes(replica, Kind.PREVOTE, replica.term + 1)
+    else:
+        _stand(replica)
+
+
+def campaign_for_transfer(replica: Replica) -> None:
+    """Stand at once: the leader itself asked for it and has stopped taking proposals."""
+    if may_campaign(replica):
+        _stand(replica, by_transfer=True)
+
+
+def can_lead(replica: Replica) -> bool:
+    """A learner, a stranger, or a member about to install a snapshot does not stand."""
+    return replica.is_voter and replica.log.incoming is None
+
+
+def may_campaign(replica: Replica) -> bool:
+    """Whether this member may stand now.
+
+    Membership takes effect when applied, so a member that knows of a committed change and has not
+    applied it would count votes in a configuration that is already history. With two such changes
+    behind it, its majority need not meet the current one: of voters {1, 2, 3}, growing to four
+    and then five, member 2 knows of the first change and holds the second. Were it to stand as one
+    of three, it could win with 3 while {1, 4, 5} commits. A log holds a second change only together
+    with the knowledge that the first is committed, so this check is enough.
+    """
+    if replica.role is Role.LEADER or not can_lead(replica):
+        return False
+    log = replica.log
+    low = log.applied + 1
+    while low <= log.committed:
+        page = log.slice(low, log.committed + 1, MIB)
+        if any(entry.kind is EntryKind.MEMBERSHIP for entry in page):
+            return False
+        low = page[-1].index + 1
+    return True
+
+
+def on_vote_request(replica: Replica, message: Message) -> None:
+    """Give or refuse a vote, or say how one would be given.
+
+    Learners answer too: the candidate may know of a promotion that this member has not heard of,
+    and without its vote the group could be stuck. A promise for a future term costs nothing, so a
+    pre-vote does not look at the vote of this term.
+    """
+    is_prevote = message.kind is Kind.PREVOTE
+    free_to_vote = (
+        replica.vote == message.sender
+        or (replica.vote == NOBODY and replica.leader == NOBODY)
+        or (is_prevote and message.term > replica.term)
+    )
+    granted = free_to_vote and replica.log.is_up_to_date(message.log_term, message.index)
+    reply = Kind.PREVOTE_REPLY if is_prevote else Kind.VOTE_REPLY
+    # A grant echoes the term asked for; a refusal tells the candidate of the term here.
+    term = message.term if granted else replica.term
+    replica.send(Message(reply, message.sender, replica.id, term, reject=not granted))
+    if granted and not is_prevote:
+        replica.election_elapsed = 0
+        replica.vote = message.sender
+
+
+def on_vote_reply(replica: Replica, message: Message) -> None:
+    """Count an answer; the first one of each member stands."""
+    replica.votes.setdefault(message.sender, not message.reject)
+    result = joint_vote(replica.configuration, replica.votes)
+    if result is VoteResult.LOST:
+        # A pre-vote carries a term that was never entered: fall back to the own one.
+        replica.become_follower(replica.term, NOBODY)
+    elif result is VoteResult.WON and replica.role is Role.PRE_CANDIDATE:
+        _stand(replica)
+    elif result is VoteResult.WON:
+        leader.take_office(replica)
+
+
+def _stand(replica: Replica, *, by_transfer: bool = False) -> None:
+    replica.become_candidate()
+    _ask_for_votes(replica, Kind.VOTE, replica.term, by_transfer=by_transfer)
+
+
+def _ask_for_votes(replica: Replica, kind: Kind, term: int, *, by_transfer: bool = False) -> None:
+    log = replica.log
+    for member in replica.configuration.all_voters:
+        if member == replica.id:
+            # The own vote counts once it is durable, like everybody's.
+            reply = Kind.PREVOTE_REPLY if kind is Kind.PREVOTE else Kind.VOTE_REPLY
+            replica.send(Message(reply, member, replica.id, term))
+        else:
+            replica.send(
+                Message(
+                    kind,
+                    member,
+                    replica.id,
+                    term,
+                    log_term=log.last_term,
+                    index=log.last_index,
+                    by_transfer=by_transfer,
+                )
+            )

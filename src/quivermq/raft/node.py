@@ -1,0 +1,278 @@
+"""The facade: one member of a group, driven from outside, doing no I/O and reading no clock.
+
+    node.tick() · node.step(message) · node.propose(data)      something happened
+    while (ready := node.ready()) is not None:                 what follows from it
+        persist, send, apply                                   the world's part
+        node.advance()                                         not with asynchronous storage
+
+With asynchronous storage there is no `advance`: `ready.messages` holds work for the append and the
+apply thread, and each of these messages lists the responses to deliver once it is done, in order.
+"""
+
+from collections.abc import Sequence, Sized
+
+from quivermq.errors import InvalidRequest
+from quivermq.raft import candidate, follower, invariants, leader, replication
+from quivermq.raft.membership import MembershipChange, changed, check
+from quivermq.raft.messages import (
+    APPEND_THREAD,
+    APPLY_THREAD,
+    NOBODY,
+    Configuration,
+    Entry,
+    EntryKind,
+    HardState,
+    Kind,
+    Message,
+    Ready,
+    Role,
+    SoftState,
+)
+from quivermq.raft.options import Options
+from quivermq.raft.replica import Dice, Replica
+from quivermq.raft.status import Status, status_of
+from quivermq.raft.step import step
+from quivermq.raft.storage import Storage
+
+REPLIES = frozenset(
+    {Kind.APPEND_REPLY, Kind.VOTE_REPLY, Kind.PREVOTE_REPLY, Kind.HEARTBEAT_REPLY, Kind.READ_REPLY}
+)
+FROM_STORAGE = frozenset({Kind.STORED, Kind.APPLIED})
+TO_STORAGE = frozenset({Kind.STORE, Kind.APPLY})
+
+
+class UnknownPeer(InvalidRequest):
+    """An answer came from somebody who is not a member; it means nothing here."""
+
+
+class RawNode:
+    """One member of one Raft group."""
+
+    def __init__(
+        self,
+        member: int,
+        storage: Storage,
+        options: Options,
+        dice: Dice,
+        *,
+        applied: int = 0,
+    ) -> None:
+        if member <= NOBODY:
+            raise InvalidRequest(f"member id {member}: ids start at 1")
+        _, configuration = storage.initial_state()
+        check(configuration)
+        self.replica = Replica(member, storage, options, dice, applied=applied)
+        self._is_async = options.async_storage
+        # What the world was last told.
+        self._soft_state = self.replica.soft_state
+        self._hard_state = self.replica.hard_state
+        # Messages to this member itself, due when the world has done its part.
+        self._on_advance: list[Message] = []
+
+    @property
+    def id(self) -> int:
+        return self.replica.id
+
+    def tick(self) -> None:
+        """Let one unit of time pass."""
+        if self.replica.role is Role.LEADER:
+            leader.tick(self.replica)
+        else:
+            candidate.tick(self.replica)
+
+    def step(self, message: Message) -> None:
+        """Take in a message of a peer or of a storage thread."""
+        kind = message.kind
+        if kind in TO_STORAGE or (kind in FROM_STORAGE) != (message.sender < NOBODY):
+            raise UnknownPeer(f"{kind.name} of {message.sender} is no message between members")
+        if kind in REPLIES and message.sender not in self.replica.progress:
+            raise UnknownPeer(f"{kind.name} of {message.sender}, who is not a member")
+        step(self.replica, message)
+
+    def propose(self, *payloads: Sized) -> None:
+        """Append payloads to the log as one proposal, all or nothing; raises if refused."""
+        if not payloads:
+            raise InvalidRequest("a proposal needs at least one payload")
+        self._propose([Entry(0, 0, EntryKind.NORMAL, data) for data in payloads])
+
+    def propose_membership(self, change: MembershipChange) -> None:
+        """Propose a change of membership.
+
+        Raises `MembershipRefused` if the change can never be made from here. While another change
+        is under way it becomes an empty entry instead: apply tells which of the two it was.
+        """
+        self._propose([Entry(0, 0, EntryKind.MEMBERSHIP, change.encode())])
+
+    def apply_membership(self, change: MembershipChange) -> Configuration:
+        """Put a committed change into force; the caller applies it in its place in the log."""
+        replica = self.replica
+        configuration = changed(replica.configuration, change)
+        replica.adopt(configuration)
+        if replica.role is Role.LEADER:
+            leader.configuration_adopted(replica)
+        return configuration
+
+    def campaign(self) -> None:
+        """Stand for election now, without waiting for a timeout."""
+        candidate.campaign(self.replica)
+
+    def read_index(self, context: bytes) -> None:
+        """Ask for a linearizable read. The answer comes as a `ReadState` with the same context.
+
+        It may never come: leadership can be lost and messages too. Ask again after a timeout.
+        """
+        replica = self.replica
+        step(replica, Message(Kind.READ, replica.id, replica.id, context=context))
+
+    def transfer_leader(self, target: int) -> None:
+        """Hand leadership to `target`; given up after an election timeout."""
+        step(self.replica, Message(Kind.TRANSFER, self.replica.id, target))
+
+    def forget_leader(self) -> None:
+        """Stop believing in the leader without leaving the term."""
+        if self.replica.role is Role.FOLLOWER:
+            follower.forget_leader(self.replica)
+
+    def report_unreachable(self, member: int) -> None:
+        """Tell that a message to `member` could not be sent."""
+        if self.replica.role is Role.LEADER:
+            replication.unreachable(self.replica, member)
+
+    def report_snapshot(self, member: int, *, arrived: bool) -> None:
+        """Tell how the transfer of a snapshot ended. Always tell, or the member stays cut off."""
+        if self.replica.role is Role.LEADER:
+            replication.snapshot_reported(self.replica, member, arrived=arrived)
+
+    def status(self) -> Status:
+        return status_of(self.replica)
+
+    def validate(self) -> None:
+        """Re-check every invariant; raises `BrokenInvariant`."""
+        invariants.validate(self.replica)
+
+    @property
+    def has_ready(self) -> bool:
+        replica = self.replica
+        log = replica.log
+        return bool(
+            replica.outbox
+            or replica.after_write
+            or log.handed <= log.last_index
+            or log.has_appliable(unstable_too=not self._is_async)
+            or log.unhanded_snapshot
+            or replica.read_states
+            or replica.soft_state != self._soft_state
+            or replica.hard_state != self._hard_state
+        )
+
+    def ready(self) -> Ready | None:
+        """All that there is to do, handed out once; None if there is nothing."""
+        if self._on_advance:
+            self.replica.fail("ready() was called again before advance()")
+        if not self.has_ready:
+            return None
+        replica = self.replica
+        log = replica.log
+        soft_state, hard_state = replica.soft_state, replica.hard_state
+        known = self._hard_state
+        entries = log.unhanded()
+        ready = Ready(
+            soft_state=soft_state if soft_state != self._soft_state else None,
+            hard_state=hard_state if hard_state != known else None,
+            entries=entries,
+            snapshot=log.unhanded_snapshot,
+            committed=log.appliable(unstable_too=not self._is_async),
+            messages=tuple(replica.outbox),
+            read_states=tuple(replica.read_states),
+            must_sync=bool(entries) or hard_state[:2] != known[:2],
+        )
+        ready = self._with_storage_messages(ready) if self._is_async else self._deferred(ready)
+        self._accept(ready, soft_state, hard_state)
+        return ready
+
+    def advance(self) -> None:
+        """The world did what the last `Ready` asked for (synchronous storage only)."""
+        due, self._on_advance = self._on_advance, []
+        for message in due:
+            step(self.replica, message)
+
+    def _propose(self, entries: Sequence[Entry]) -> None:
+        replica = self.replica
+        step(replica, Message(Kind.PROPOSE, replica.id, replica.id, entries=entries))
+
+    def _accept(self, ready: Ready, soft_state: SoftState, hard_state: HardState) -> None:
+        replica = self.replica
+        log = replica.log
+        self._soft_state, self._hard_state = soft_state, hard_state
+        replica.outbox = []
+        replica.after_write = []
+        replica.read_states = []
+        replica.reads.open = False
+        log.hand_out()
+        if ready.committed:
+            log.hand_out_applying(ready.committed, unstable_too=not self._is_async)
+
+    def _deferred(self, ready: Ready) -> Ready:
+        """Synchronous: promises to others follow the messages, those to itself wait for advance."""
+        replica = self.replica
+        promises = [message for message in replica.after_write if message.to != replica.id]
+        self._on_advance = [message for message in replica.after_write if message.to == replica.id]
+        stored = self._stored_message(ready)
+        if stored:
+            self._on_advance.append(stored)
+        if ready.committed:
+            self._on_advance.append(self._applied_message(ready))
+        return ready._replace(messages=(*ready.messages, *promises)) if promises else ready
+
+    def _with_storage_messages(self, ready: Ready) -> Ready:
+        """Asynchronous: disk work is a message, and what may follow it is in its responses."""
+        replica = self.replica
+        work = []
+        if ready.entries or ready.hard_state or ready.snapshot or replica.after_write:
+            stored = self._stored_message(ready)
+            term, vote, commit = ready.hard_state or (0, NOBODY, 0)
+            store = Message(
+                Kind.STORE,
+                APPEND_THREAD,
+                replica.id,
+                term,
+                entries=ready.entries,
+                commit=commit,
+                vote=vote,
+                snapshot=ready.snapshot,
+                responses=(*replica.after_write, *([stored] if stored else ())),
+            )
+            work.append(store)
+        if ready.committed:
+            responses = (self._applied_message(ready),)
+            apply = Message(
+                Kind.APPLY,
+                APPLY_THREAD,
+                replica.id,
+                entries=ready.committed,
+                responses=responses,
+            )
+            work.append(apply)
+        return ready._replace(messages=(*ready.messages, *work))
+
+    def _stored_message(self, ready: Ready) -> Message | None:
+        """The confirmation that belongs to this write.
+
+        It names the end of the log whenever any write is open, not only when this one has entries:
+        a confirmation from an earlier term is ignored, so the next must speak for all before it.
+        """
+        log = self.replica.log
+        if not log.has_writes_open and not ready.snapshot:
+            return None
+        return Message(
+            Kind.STORED,
+            self.replica.id,
+            APPEND_THREAD,
+            self.replica.term,
+            log_term=log.last_term if log.has_writes_open else 0,
+            index=log.last_index if log.has_writes_open else 0,
+            snapshot=ready.snapshot,
+        )
+
+    def _applied_message(self, ready: Ready) -> Message:
+        return Message(Kind.APPLIED, self.replica.id, APPLY_THREAD, entries=ready.committed)
