@@ -1,6 +1,7 @@
 """What each scenario command does to the cluster, and what it prints."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from quivermq.errors import NotLeader, Overloaded
 from quivermq.raft import (
@@ -224,7 +225,9 @@ class Commands:
 
     def transfer(self, directive: Directive) -> str:
         node = self.cluster.members[int(directive.option("from"))].node
-        node.transfer_leader(int(directive.option("to")))
+        # Without a leader to ask, the wish is forgotten.
+        with suppress(NotLeader):
+            node.transfer_leader(int(directive.option("to")))
         return ""
 
     def stabilize(self, directive: Directive) -> str:
@@ -258,8 +261,8 @@ class Commands:
 
     def _work(self, directive: Directive, title: str, work: Callable[[Member], str]) -> str:
         members = self.cluster.live(directive.ids)
-        if len(directive.ids) == 1:
-            return work(members[0])
+        if len(directive.ids or self.cluster.members) == 1:
+            return "\n".join(map(work, members))
         lines: list[str] = []
         for member in members:
             lines += section(member, title, [work(member)])

@@ -50,7 +50,8 @@ def may_campaign(replica: Replica) -> bool:
     if replica.role is Role.LEADER or not can_lead(replica):
         return False
     log = replica.log
-    low = log.applied + 1
+    # Only what is applied is ever compacted away, even if word of it is still on its way here.
+    low = max(log.applied + 1, log.first_index)
     while low <= log.committed:
         page = log.slice(low, log.committed + 1, MIB)
         if any(entry.kind is EntryKind.MEMBERSHIP for entry in page):

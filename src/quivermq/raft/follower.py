@@ -107,12 +107,13 @@ def _acknowledge(replica: Replica, message: Message, index: int) -> None:
 
 
 def _restore(replica: Replica, snapshot: Snapshot) -> bool:
-    """Take over a snapshot's log and configuration; False if there is no need."""
+    """Take over a snapshot's log and configuration; False if there is no need.
+
+    The configuration need not hold this member: a newcomer may be given a snapshot from before it
+    was added, and meets the entry that adds it on the way up.
+    """
     log = replica.log
     if snapshot.index <= log.committed:
-        return False
-    if replica.id not in snapshot.configuration.members:
-        # Applying it would leave a member that belongs to nothing; the leader will learn of it.
         return False
     if log.term(snapshot.index) == snapshot.term:
         # The entries are here: knowing them committed is all that the snapshot adds, and keeping

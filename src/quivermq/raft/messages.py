@@ -165,9 +165,10 @@ class Ready(NamedTuple):
     snapshot; apply `committed`; send `messages`. With synchronous storage the messages may leave
     only after the writes. With asynchronous storage the writes are themselves messages.
 
-    The hard state goes first because of its commit index: an entry that changes the membership may
-    be stored only together with the knowledge that the change before it was committed. See
-    `candidate.may_campaign` for what would go wrong.
+    The hard state goes first because of its commit index, and a durable write makes every earlier
+    write durable: an entry that changes the membership may be stored only together with the
+    knowledge that the change before it was committed. See `candidate.may_campaign` for what would
+    go wrong.
     """
 
     soft_state: SoftState | None

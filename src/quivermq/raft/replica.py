@@ -73,7 +73,10 @@ class Replica:
         hard_state, configuration = storage.initial_state()
         self.term = hard_state.term
         self.vote = hard_state.vote
-        self.log.commit_to(hard_state.commit)
+        # A commit index past the end is what a crash between the writes of a Ready leaves. To tell
+        # it from a damaged log is up to the storage, which knows what it had made durable. And what
+        # was applied was committed, even if the commit index on disk is older.
+        self.log.commit_to(max(min(hard_state.commit, self.log.last_index), applied))
         if applied > self.log.applied:
             self.log.applied_to(applied)
 
