@@ -11,6 +11,8 @@ from random import Random
 
 from quivermq.errors import NotLeader, Overloaded
 from quivermq.raft import (
+    APPEND_THREAD,
+    APPLY_THREAD,
     Configuration,
     Kind,
     MembershipChange,
@@ -27,9 +29,9 @@ from quivermq.raft.describe import message_text, status_text
 from tests.raft.cluster_checks import Checker, Violation
 from tests.raft.cluster_member import Crashed, Member
 
-STEPS = 600
+STEPS = 1200
 IDS = range(1, 8)
-HEALING_ROUNDS = 400
+HEALING_ROUNDS = 1000
 
 
 class World:
@@ -78,6 +80,7 @@ class World:
         for member in self.members.values():
             member.crash_rate = 0.0
             if member.node is None:
+                self._forget_own_mail(member)
                 member.start()
 
     def note(self, text: str) -> None:
@@ -112,16 +115,16 @@ class World:
         often = {self.tick: 12, self.handle_ready: 25, self.deliver: 40, self.work: 20}
         sometimes = {
             self.propose: 5,
-            self.read: 2,
-            self.change_membership: 1.5,
+            self.read: 4,
+            self.change_membership: 4,
             self.transfer: 0.5,
-            self.checkpoint: 1.5,
+            self.checkpoint: 3,
             self.report: 1,
             self.crash_one: 0.7,
             self.restart_one: 2,
             self.partition: 0.7,
             self.reconnect: 0.7,
-            self.campaign: 0.7,
+            self.campaign: 1.5,
             self.forget_leader: 0.2,
         }
         drawn = {act: weight * self.dice.choice([0, 1, 3]) for act, weight in sometimes.items()}
@@ -129,8 +132,8 @@ class World:
         table = {**often, **drawn}
         return [*table], [*table.values()]
 
-    def _any_up(self) -> Member | None:
-        up = [member for member in self.members.values() if member.node is not None]
+    def _any_up(self, wanted: Callable[[Member], object] = bool) -> Member | None:
+        up = [m for m in self.members.values() if m.node is not None and wanted(m)]
         return self.dice.choice(up) if up else None
 
     def _on(self, member: Member | None, act: Callable[[Member], list[Message] | None]) -> None:
@@ -150,7 +153,7 @@ class World:
         self._on(self._any_up(), lambda member: member.node.tick())
 
     def handle_ready(self) -> None:
-        self._on(self._any_up(), self._ready_of)
+        self._on(self._any_up(lambda member: member.node.has_ready), self._ready_of)
 
     def _ready_of(self, member: Member) -> list[Message]:
         if self.story is not None and member.node and member.node.has_ready:
@@ -159,7 +162,7 @@ class World:
 
     def work(self) -> None:
         """Let a storage thread finish one piece of work."""
-        member = self._any_up()
+        member = self._any_up(lambda up: up.append_work or up.apply_work)
         if member and member.append_work and (self.dice.random() < 0.6 or not member.apply_work):
             self._on(member, Member.run_append_thread)
         elif member and member.apply_work:
@@ -170,9 +173,17 @@ class World:
             return
         position = self.dice.randrange(len(self.network)) if self.reordering else 0
         message = self.network[position]
-        if self.dice.random() >= self.repetition or message.sender <= 0:
+        is_own = is_internal(message)
+        if is_own:
+            # What a member's storage says to it arrives once and in order.
+            position = next(
+                at
+                for at, other in enumerate(self.network)
+                if other.to == message.to and is_internal(other)
+            )
+            message = self.network[position]
+        if is_own or self.dice.random() >= self.repetition:
             del self.network[position]
-        is_own = message.sender == message.to or message.sender < 0
         is_lost = not is_own and self._is_lost(message)
         member = self.members[message.to]
         if message.kind is Kind.SNAPSHOT:
@@ -252,8 +263,6 @@ class World:
         if member:
             self.note(f"{member.id} crashes")
             member.crash()
-            self.network = [m for m in self.network if m.to != member.id or m.sender > 0]
-            self.network = [m for m in self.network if m.to != member.id or m.sender != member.id]
             self.checker.after_crash(member)
 
     def restart_one(self) -> None:
@@ -278,11 +287,7 @@ class World:
 
     def _forget_own_mail(self, member: Member) -> None:
         """What a member says to itself dies with its process."""
-        self.network = [
-            message
-            for message in self.network
-            if message.to != member.id or (message.sender > 0 and message.sender != member.id)
-        ]
+        self.network = [m for m in self.network if m.to != member.id or not is_internal(m)]
 
     def _settle(self) -> None:
         """One round without faults: time passes, everyone works, everything arrives in order."""
@@ -310,18 +315,20 @@ class World:
 
     def _demand_progress(self) -> None:
         """With everyone up and connected, a new proposal must reach every member."""
-        for _ in range(HEALING_ROUNDS):
+        for round_ in range(HEALING_ROUNDS):
             self._settle()
             leader = self._leader()
             if leader is None or not leader.node.replica.has_committed_in_term:
                 continue
             if leader.configuration.is_joint and not leader.configuration.auto_leave:
-                self._on(leader, lambda up: up.node.propose_membership(MembershipChange()))
+                if round_ % 20 == 0:
+                    self._on(leader, lambda up: up.node.propose_membership(MembershipChange()))
                 continue
             if self._is_reached(leader):
                 return
-            self.proposals += 1
-            self._on(leader, lambda up: up.node.propose(b"healed%d" % self.proposals))
+            # A window of one message drains slower than a proposal a round would fill it.
+            if round_ % 20 == 0:
+                self._on(leader, lambda up: up.node.propose(b"healed"))
         states = [status_text(m.node.status()) for m in self.members.values() if m.node]
         raise Violation("no progress after healing:\n" + "\n".join(states))
 
@@ -331,6 +338,11 @@ class World:
         low = min(member.applied for member in members)
         known = self.checker.applied.get(low)
         return bool(known and bytes(known[0].data).startswith(b"healed"))
+
+
+def is_internal(message: Message) -> bool:
+    """Whether a member says this to itself, or its storage to it."""
+    return message.sender in (message.to, APPEND_THREAD, APPLY_THREAD)
 
 
 def story_of(seed: int) -> str:

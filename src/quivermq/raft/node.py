@@ -6,7 +6,8 @@
         node.advance()                                         not with asynchronous storage
 
 With asynchronous storage there is no `advance`: `ready.messages` holds work for the append and the
-apply thread, and each of these messages lists the responses to deliver once it is done, in order.
+apply thread. Each thread does its work in the order it was given, and each piece lists the
+responses to deliver once it is done; those to the member itself must arrive once and in order.
 """
 
 from collections.abc import Sequence, Sized
@@ -106,6 +107,9 @@ class RawNode:
     def apply_membership(self, change: MembershipChange) -> Configuration:
         """Put a committed change into force; the caller applies it in its place in the log."""
         replica = self.replica
+        if not replica.configuration.voters:
+            # On its own the change could make this member the only voter, in a group of its own.
+            replica.fail("a change of a configuration that was never learnt")
         configuration = changed(replica.configuration, change)
         replica.adopt(configuration)
         if replica.role is Role.LEADER:

@@ -14,7 +14,13 @@ class Storage(Protocol):
     """The durable part of the log."""
 
     def initial_state(self) -> tuple[HardState, Configuration]:
-        """What was last persisted; read once, at start."""
+        """What was last persisted; read once, at start.
+
+        The configuration is the one in force at the applied index that the node is started with.
+        A group is founded by giving its first members the same snapshot, at index 1 or later, and
+        a hard state of at least its term: the founding configuration is in no entry, so members
+        added later can only get it from there.
+        """
         ...
 
     def first_index(self) -> int:
