@@ -4,7 +4,7 @@ SEEDS  ?= 1000
 BIN    := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format sim bench docs clean
+.PHONY: help test check format sim mutants bench docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -23,6 +23,9 @@ format: .venv/ready  ## rewrite the sources in the house format
 
 sim: .venv/ready  ## many seeded crash storms; SEEDS=1000
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)
+
+mutants: .venv/ready  ## planted bugs: each must be caught
+	$(BIN)/python -m tests.mutants
 
 bench: .venv/ready  ## measure, each figure beside its reference
 	$(BIN)/python -m benchmarks

@@ -334,6 +334,8 @@ class World:
 
     def _is_reached(self, leader: Member) -> bool:
         """Everyone in the configuration applied something proposed after healing."""
+        if leader.configuration.is_joint:
+            return False
         members = [self.members[member] for member in leader.configuration.members]
         low = min(member.applied for member in members)
         known = self.checker.applied.get(low)

@@ -181,6 +181,8 @@ class Member:
         for entry in entries:
             if entry.index != self.applied + 1:
                 raise AssertionError(f"member {self.id} applies {entry.index} after {self.applied}")
+            if self.disk.term(entry.index) != entry.term:
+                raise AssertionError(f"member {self.id} applies {entry}, which is not on its disk")
             if entry.kind is EntryKind.MEMBERSHIP:
                 change = MembershipChange.decode(entry.data)
                 self.configuration = self._running().apply_membership(change)

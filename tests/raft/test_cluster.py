@@ -28,7 +28,7 @@ def test_the_worlds_are_not_idle() -> None:
     worlds = [World(seed) for seed in range(40)]
     for world in worlds:
         world.run()
-    assert sum(world.checker.commit_seen for world in worlds) > 1000
+    assert sum(world.checker.commit_seen for world in worlds) > 500
     assert sum(world.checker.reads_answered for world in worlds) > 50
     assert max(len(world.checker.leaders) for world in worlds) >= 4
 

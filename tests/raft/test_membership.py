@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quivermq.raft import (
@@ -57,6 +57,8 @@ def test_any_sequence_of_changes_keeps_the_configuration_sound(
 
 
 @given(changes)
+@example(parse_changes("r1 r2 r3"))
+@example(parse_changes("l1 l2 l3"))
 def test_through_a_joint_configuration_every_wish_comes_true(wishes: tuple[Change, ...]) -> None:
     expected = target(wishes, {1, 2, 3}, {4})
     voters = tuple(sorted(m for m, kind in expected.items() if kind == "voter"))

@@ -95,6 +95,29 @@ def test_a_snapshot_behind_the_commit_index_is_ignored() -> None:
     assert (node.replica.log.first_index, reply.index) == (1, 3)
 
 
+def test_a_snapshot_behind_one_that_was_taken_over_is_ignored() -> None:
+    node = node_with()
+    step(node, snapshot_message(Snapshot(7, 2, THREE)))
+    (reply,) = step(node, snapshot_message(Snapshot(5, 2, Configuration((1, 2)))))
+    assert (node.replica.log.last_index, reply.index) == (7, 7)
+    assert node.replica.configuration == THREE
+
+
+def test_no_snapshot_is_taken_over_while_entries_are_being_applied() -> None:
+    """They would be applied on top of it."""
+    node = node_with(1, 1, commit=2, options=Options(async_storage=True))
+    ready = node.ready()
+    assert ready is not None
+    node.step(snapshot_message(Snapshot(7, 2, Configuration((1, 2)))))
+    assert node.replica.log.incoming is None
+    assert node.replica.configuration == THREE
+    (apply,) = [m for m in ready.messages if m.kind is Kind.APPLY]
+    node.step(apply.responses[0])
+    node.step(snapshot_message(Snapshot(7, 2, Configuration((1, 2)))))
+    assert node.replica.log.incoming is not None
+    node.validate()
+
+
 def test_a_snapshot_is_acknowledged_only_once_durable() -> None:
     node = node_with(options=Options(async_storage=True))
     node.step(snapshot_message(Snapshot(7, 2, THREE)))

@@ -120,6 +120,10 @@ def _restore(replica: Replica, snapshot: Snapshot) -> bool:
         # the log keeps what may already have been acknowledged after it (§7).
         log.commit_to(snapshot.index)
         return False
+    if log.applying > log.applied:
+        # The entries handed out would be applied on top of the snapshot, and a membership change
+        # among them on top of its configuration. The leader will offer the snapshot again.
+        return False
     log.restore(snapshot)
     replica.adopt(snapshot.configuration)
     return True

@@ -1,0 +1,40 @@
+"""Plant each bug in a copy of the sources and see that its tests notice.
+
+    python -m tests.mutants                 all of them
+    python -m tests.mutants --only NAME     one
+
+A mutant that survives is a hole in the tests; one whose text is not found has rotted.
+"""
+
+import argparse
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from os import cpu_count
+
+from tests.mutants.planting import Mutant, Verdict, load, verdict_of
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tests.mutants", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=cpu_count())
+    chosen = parser.parse_args(arguments)
+    mutants = [m for m in load() if not chosen.only or m.name in chosen.only]
+    if not mutants:
+        parser.error(f"no mutant is called {chosen.only}")
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        verdicts = list(pool.map(judged, mutants))
+    survived = [verdict for verdict in verdicts if not verdict.is_caught]
+    print(f"{len(verdicts) - len(survived)} caught, {len(survived)} survived")
+    return 1 if survived else 0
+
+
+def judged(mutant: Mutant) -> Verdict:
+    """Try one mutant and print its row of the table."""
+    verdict = verdict_of(mutant)
+    print(f"{verdict.word:<9} {mutant.file:<15} {mutant.name:<52} {verdict.detail}", flush=True)
+    return verdict
+
+
+if __name__ == "__main__":
+    sys.exit(main())
