@@ -26,7 +26,7 @@ def send_append(
     log = replica.log
     previous = progress.next - 1
     previous_term = log.term(previous)
-    if previous_term is None or progress.next < log.first_index:
+    if previous_term is None:
         return _send_snapshot(replica, member, progress)
     entries: Sequence[Entry] = ()
     last_index = log.last_index
@@ -49,7 +49,7 @@ def send_append(
             committed,
         )
     )
-    progress.sent(len(entries), entries_bytes(entries), committed)
+    progress.sent(len(entries), entries_bytes(entries) if entries else 0, committed)
     return True
 
 
