@@ -67,6 +67,9 @@ _KNOWN_FLAGS: Final = int(Flag.KEY | Flag.HEADERS | Flag.TIMESTAMP | Flag.LZ4 | 
 _KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)
 
 
+MARK_PREFIX: Final = Struct("<HBB").pack(MAGIC, VERSION, Kind.MARK)
+
+
 class Header(NamedTuple):
     """The header's fields. A tuple, because one is made for every batch that passes through.
 

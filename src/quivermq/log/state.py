@@ -1,0 +1,106 @@
+"""The state file: the few facts that must never be lost, kept in two copies.
+
+Both copies are written and fsynced one after the other before a save returns. So whatever one
+crash or one flipped bit does, a valid copy with everything that was acknowledged is left: the
+newer one, or the one that the crash did not reach.
+"""
+
+from typing import Final, NamedTuple
+
+from quivermq.batches import Buffer, Index
+from quivermq.errors import Corrupt
+from quivermq.log.disk import Disk, File
+from quivermq.log.layout import STATE
+from quivermq.log.records import Record
+
+_RECORD: Final = Record(b"QUIVRVOT", "16sQQQQQQQQ")
+
+# Each copy in a block of its own: no single write of a disk reaches both.
+_COPY_BYTES: Final = 4096
+_FILE_BYTES: Final = 2 * _COPY_BYTES
+
+
+class State(NamedTuple):
+    """What a log remembers beside its entries."""
+
+    log_id: bytes
+    serial: int = 0
+    """Grows with every save; the greater of two copies is the newer."""
+    term: int = 0
+    vote: int = 0
+    """Whom this replica voted for in `term`; 0 for nobody."""
+    first_index: Index = Index(1)
+    """Where the log starts: a segment missing from here on was lost, not dropped."""
+    active_index: Index = Index(1)
+    active_bytes: int = 0
+    """Which segment was the last, and how long its file was: a shorter one was cut by others."""
+    cut_index: Index = Index(0)
+    """Not 0 while entries from here on are being erased; they are not part of the log."""
+    reset_index: Index = Index(0)
+    """Not 0 while the log is being replaced by a checkpoint with this next index."""
+
+
+class StateFile:
+    """The file that holds a `State`."""
+
+    def __init__(self, file: File, state: State, faults: list[str] | None = None) -> None:
+        self._file = file
+        self.state = state
+        self._faults = faults or []
+
+    @classmethod
+    def create(cls, disk: Disk, folder: str, state: State) -> "StateFile":
+        file = disk.create(f"{folder}/{STATE}")
+        file.allocate(_FILE_BYTES)
+        created = cls(file, state)
+        created.save(state)
+        return created
+
+    @classmethod
+    def open(cls, disk: Disk, folder: str) -> "StateFile":
+        """The newest state that any intact copy holds, or `Corrupt` if none does."""
+        if STATE not in disk.names(folder):
+            raise Corrupt(f"{folder}/{STATE} is missing: term and vote are unknown")
+        file = disk.open(f"{folder}/{STATE}")
+        copies = read_copies(file.read(0, _FILE_BYTES))
+        intact = [copy for copy in copies if isinstance(copy, State)]
+        if not intact:
+            raise Corrupt(f"{folder}/{STATE}: both copies are damaged: {copies[0]}; {copies[1]}")
+        newest = max(intact, key=lambda state: state.serial)
+        faults = [f"{folder}/{STATE}: one copy was {_fault(c)}" for c in copies if c != newest]
+        return cls(file, newest, faults)
+
+    def heal(self) -> list[str]:
+        """Make both copies equal again, and say what was wrong with the other one.
+
+        Before the newer is acted on: if it was lost later, the older would contradict the act.
+        """
+        if self._faults:
+            self.save(self.state)
+        return self._faults
+
+    def save(self, state: State) -> None:
+        """Replace the state; durable when this returns."""
+        state = state._replace(serial=self.state.serial + 1)
+        packed = _RECORD.pack(*state)
+        for at in (0, _COPY_BYTES):
+            self._file.write(at, [packed])
+            self._file.sync()
+        self.state = state
+
+
+def read_copies(data: Buffer) -> list[State | Corrupt]:
+    """Both copies, each as what it says or why it cannot be read."""
+    view = memoryview(data)
+    return [_read_copy(view[at : at + _RECORD.size]) for at in (0, _COPY_BYTES)]
+
+
+def _read_copy(data: Buffer) -> State | Corrupt:
+    try:
+        return State(*_RECORD.unpack(data))
+    except Corrupt as error:
+        return error
+
+
+def _fault(copy: State | Corrupt) -> str:
+    return "damaged" if isinstance(copy, Corrupt) else "older: a save was interrupted"
