@@ -6,7 +6,7 @@ from crc32c import crc32c
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, TooLarge
-from quivermq.log.disk import Disk
+from quivermq.log.disk import Disk, undoing
 from quivermq.log.edge import Edge
 from quivermq.log.layout import CHECKPOINT, TEMPORARY, file_name, index_of
 from quivermq.log.records import Record
@@ -46,15 +46,12 @@ class Checkpoints:
                 f"{self._bytes_max:,} (checkpoint_bytes_max)"
             )
         path = self.path(checkpoint.edge.next_index) + suffix
-        file = self._disk.create(path + TEMPORARY)
         size, checksum = len(checkpoint.data), crc32c(checkpoint.data)
         header = _HEADER.pack(self._log_id, *checkpoint.edge, size, checksum)
-        try:
+        with undoing():
+            file = self._disk.create(path + TEMPORARY)
             file.write(0, [header, checkpoint.data])
             file.sync()
-        except BaseException:
-            self._disk.remove(path + TEMPORARY)
-            raise
         self._disk.rename(path + TEMPORARY, path)
         self._disk.sync_folder(self._folder)
 

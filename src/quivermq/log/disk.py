@@ -4,10 +4,12 @@ Implementations raise `StorageFull` where there is no space and `StorageFailed` 
 refusal; no `OSError` passes this seam. Paths are relative to the disk's root, with `/`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from quivermq.batches import Buffer
+from quivermq.errors import StorageFull
 
 
 class File(Protocol):
@@ -63,3 +65,13 @@ class Disk(Protocol):
 
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder durable."""
+
+
+@contextmanager
+def undoing() -> Iterator[None]:
+    """Around work that a full disk may stop anywhere without leaving a trace that matters."""
+    try:
+        yield
+    except StorageFull as error:
+        error.undone = True
+        raise

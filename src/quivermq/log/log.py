@@ -61,8 +61,10 @@ class Log:
         StateFile.create(disk, temporary, State(log_id, active_bytes=active.allocated))
         disk.sync_folder(temporary)
         disk.rename(temporary, folder)
-        parent, _, _ = folder.rpartition("/")
-        disk.sync_folder(parent)
+        above = folder
+        while above:
+            above = above.rpartition("/")[0]
+            disk.sync_folder(above)
         return cls.open(disk, folder, settings)
 
     @classmethod
@@ -139,8 +141,9 @@ class Log:
             self._make_room(size)
             try:
                 self._active.append(frames, edges)
-            except StorageFull:
-                self._erase_tail()
+            except StorageFull as error:
+                self._active.erase_tail()
+                error.undone = True
                 raise
 
     def _edges_behind(self, frames: Sequence[Frame]) -> list[Edge]:
@@ -172,13 +175,6 @@ class Log:
             self._active.grow(needed, self._settings)
             self._save_active()
 
-    def _erase_tail(self) -> None:
-        try:
-            self._active.erase_tail()
-        except StorageFull as error:
-            # Frames that were refused may stand behind the end: no further append may follow.
-            raise StorageFailed(f"{error}, and what was written could not be undone") from error
-
     def _roll(self) -> None:
         """Begin the next segment, then seal this one.
 
@@ -209,10 +205,7 @@ class Log:
         """Make everything appended durable. Any failure fences the log for good."""
         self.commit_index = max(self.commit_index, commit_index)
         with self._writing():
-            try:
-                self._active.sync(self.commit_index)
-            except StorageFull as error:
-                raise StorageFailed(f"fsync failed: {error}") from error
+            self._active.sync(self.commit_index)
 
     def read(
         self, first: Index, *, end: Index | None = None, bytes_max: int = 1 << 20
@@ -359,6 +352,7 @@ class Log:
             )
         with self._writing():
             self._checkpoints.save(checkpoint, RESET)
+        with self._writing(undoable=False):
             state = self._state_file.state
             self._state_file.save(state._replace(reset_index=checkpoint.edge.next_index))
             self._sealed.clear()
@@ -369,7 +363,7 @@ class Log:
         self.damage = []
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, *, undoable: bool = True) -> Iterator[None]:
         """Refuse where the log is fenced, and fence it where a write leaves its outcome unknown."""
         if self._fence:
             raise StorageFailed(
@@ -378,8 +372,8 @@ class Log:
             )
         try:
             yield
-        except StorageFull:
-            raise
         except StorageFailed as error:
+            if undoable and isinstance(error, StorageFull) and error.undone:
+                raise
             self._fence = str(error)
-            raise
+            raise StorageFailed(f"{self._folder} is fenced: {error}") from error

@@ -52,6 +52,8 @@ class Recovery:
 
     def _finish_what_was_begun(self) -> None:
         state = self.state_file.state
+        # Names that were seen may still be lost; what follows relies on them.
+        self._disk.sync_folder(self._folder)
         for name in self._disk.names(self._folder):
             unused = name.endswith(RESET) and not state.reset_index
             if name.endswith(TEMPORARY) or unused:
@@ -154,9 +156,13 @@ class Recovery:
             active.file.sync()
         if active.room_for(0) > active.allocated:
             active.grow(active.room_for(0), self._settings)
+        active.rewrite_unmarked()
         active.sync(self.commit_index)
         state = self.state_file.state
         if (state.active_index, state.active_bytes) != (active.index.first, active.allocated):
+            # A size that was seen is not yet a size that lasts.
+            active.file.truncate(active.allocated)
+            active.file.sync()
             self.state_file.save(
                 state._replace(active_index=active.index.first, active_bytes=active.allocated)
             )

@@ -8,7 +8,7 @@ from crc32c import crc32c
 from quivermq.batches import Frame, Index, Limits
 from quivermq.errors import Corrupt, TooLarge
 from quivermq.log.damage import Damage
-from quivermq.log.disk import Disk, File
+from quivermq.log.disk import Disk, File, undoing
 from quivermq.log.edge import Edge
 from quivermq.log.index import SegmentIndex
 from quivermq.log.layout import (
@@ -23,7 +23,7 @@ from quivermq.log.layout import (
 from quivermq.log.marks import MARK_BYTES, Mark, mark_frame
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.settings import LogSettings
-from quivermq.log.window import erase
+from quivermq.log.window import erase, overwrite
 
 
 class DamagedEntry(Corrupt):
@@ -123,16 +123,12 @@ class ActiveSegment(Segment):
         It gets its name only when it is complete, so a segment that lacks its header is damaged.
         """
         path = segment_path(folder, head.start.next_index)
-        temporary = path + TEMPORARY
-        file = disk.create(temporary)
-        try:
+        with undoing():
+            file = disk.create(path + TEMPORARY)
             file.allocate(size)
             file.write(0, [head.pack()])
             file.sync()
-        except BaseException:
-            disk.remove(temporary)
-            raise
-        disk.rename(temporary, path)
+        disk.rename(path + TEMPORARY, path)
         disk.sync_folder(folder)
         index = SegmentIndex(head.start.next_index)
         return cls(path, file, head, index, head.start, SEGMENT_HEADER_BYTES)
@@ -165,6 +161,15 @@ class ActiveSegment(Segment):
         self.end += MARK_BYTES
         self.marked = self.end
 
+    def rewrite_unmarked(self) -> None:
+        """Write again what no mark vouches for, as it was read.
+
+        If the fsync that should have stored it failed, the system shows it from memory, holds it
+        for written, and would let the next fsync pass without it.
+        """
+        if self.end > self.marked:
+            self.file.write(self.marked, [self.file.read(self.marked, self.end - self.marked)])
+
     def room_for(self, size: int) -> int:
         """The file size that holds `size` more bytes and the mark behind them."""
         return self.end + size + MARK_BYTES
@@ -173,7 +178,8 @@ class ActiveSegment(Segment):
         """Preallocate, durably, at least up to `size`: in doubling steps, if the disk has room."""
         step = min(self.allocated, settings.allocation_bytes_step)
         generous = max(size, min(self.allocated + step, settings.segment_bytes))
-        self.file.allocate(generous)
+        with undoing():
+            self.file.allocate(generous)
         self.file.sync()
         self.allocated = self.file.size()
 
@@ -188,7 +194,7 @@ class ActiveSegment(Segment):
             self.end = self.index.positions[number]
             self.edge = self.index.edge_before(index, self.head.start)
             self.index.cut(index)
-        erase(self.file, self.end, self.allocated)
+        overwrite(self.file, self.end, self.allocated)
         self.file.sync()
         self.marked = min(self.marked, self.end)
 

@@ -147,6 +147,12 @@ def _replayed(durable: bytearray, pending: Sequence[tuple[int, bytes | None]]) -
     return content
 
 
+def _folders_above(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
 class SimulatedDisk:
     """Files in memory, and what would be left of them."""
 
@@ -160,12 +166,12 @@ class SimulatedDisk:
         self._folders: set[str] = {""}
         self._seen: dict[str, Inode] = {}
         self._durable: dict[str, Inode] = {}
-        self._renames: list[dict[str, Inode]] = []
-        """The names after each change since the last sync of a folder."""
+        self._changes: list[tuple[set[str], dict[str, Inode]]] = []
+        """The folders that a change of names touched and all names after it, not yet durable."""
 
     def create(self, path: str) -> SimulatedFile:
         self.operate("create", path)
-        self._change_names(lambda names: names.__setitem__(path, Inode()))
+        self._change_names({path}, lambda names: names.__setitem__(path, Inode()))
         return SimulatedFile(self, path, self._seen[path])
 
     def open(self, path: str) -> SimulatedFile:
@@ -184,8 +190,7 @@ class SimulatedDisk:
 
     def make_folder(self, path: str) -> None:
         self.operate("make", path)
-        parts = path.split("/")
-        self._folders |= {"/".join(parts[:depth]) for depth in range(len(parts) + 1)}
+        self._folders |= {path, *_folders_above(path)}
 
     def rename(self, old: str, new: str) -> None:
         self.operate("rename", old)
@@ -194,7 +199,7 @@ class SimulatedDisk:
             for path in [path for path in names if path == old or path.startswith(old + "/")]:
                 names[new + path[len(old) :]] = names.pop(path)
 
-        self._change_names(move)
+        self._change_names({old, new}, move)
         if old in self._folders:
             self._folders = (self._folders - {old}) | {new}
 
@@ -205,14 +210,17 @@ class SimulatedDisk:
             for name in [name for name in names if name == path or name.startswith(path + "/")]:
                 del names[name]
 
-        self._change_names(drop)
+        self._change_names({path}, drop)
         self._folders -= {folder for folder in self._folders if folder.startswith(path + "/")}
         self._folders.discard(path)
 
     def sync_folder(self, path: str) -> None:
         self.operate("sync_folder", path)
-        self._durable = dict(self._seen)
-        self._renames.clear()
+        # A journal keeps its order: whatever changed before the last change here goes with it.
+        touching = [n for n, (folders, _) in enumerate(self._changes, 1) if path in folders]
+        if touching:
+            self._durable = self._changes[touching[-1] - 1][1]
+            del self._changes[: touching[-1]]
 
     def operate(self, name: str, path: str, grow: int = 0) -> None:
         """Count one operation, and let the faults have their say."""
@@ -236,14 +244,13 @@ class SimulatedDisk:
     def lose_power(self) -> None:
         """The machine dies: of what was not synced, chance decides what is left."""
         self.life += 1
-        kept = self.random.randint(0, len(self._renames))
-        self._seen = dict(self._renames[kept - 1] if kept else self._durable)
+        kept = self.random.randint(0, len(self._changes))
+        self._seen = dict(self._changes[kept - 1][1] if kept else self._durable)
         self._durable = dict(self._seen)
-        self._renames.clear()
+        self._changes.clear()
         for inode in dict.fromkeys(self._seen.values()):
-            mood = self.random.random()
-            self._tear(inode, mood)
-        self._folders |= {path.rpartition("/")[0] for path in self._seen}
+            self._tear(inode, self.random.random())
+        self._folders = {folder for path in self._seen for folder in _folders_above(path)} | {""}
 
     def _tear(self, inode: Inode, mood: float) -> None:
         """Apply a part of what is pending: none, all, or each sector as chance has it."""
@@ -281,9 +288,10 @@ class SimulatedDisk:
         inode.durable[:] = _replayed(inode.durable, pending)
         inode.pending.clear()
 
-    def _change_names(self, change: Callable[[dict[str, Inode]], object]) -> None:
+    def _change_names(self, paths: set[str], change: Callable[[dict[str, Inode]], object]) -> None:
         change(self._seen)
-        self._renames.append(dict(self._seen))
+        folders = {path.rpartition("/")[0] for path in paths}
+        self._changes.append((folders, dict(self._seen)))
 
     def paths(self) -> list[str]:
         """Every file's path, sorted."""
@@ -309,5 +317,5 @@ class SimulatedDisk:
     def lose_file(self, path: str) -> None:
         """Damage a folder: a file is gone, durably."""
         self._seen.pop(path)
-        self._durable.pop(path, None)
-        self._renames.clear()
+        self._durable = dict(self._seen)
+        self._changes.clear()

@@ -47,6 +47,7 @@ class StateFile:
         self._file = file
         self.state = state
         self._faults = faults or []
+        self._places = [0, _COPY_BYTES]
 
     @classmethod
     def create(cls, disk: Disk, folder: str, state: State) -> "StateFile":
@@ -68,7 +69,10 @@ class StateFile:
             raise Corrupt(f"{folder}/{STATE}: both copies are damaged: {copies[0]}; {copies[1]}")
         newest = max(intact, key=lambda state: state.serial)
         faults = [f"{folder}/{STATE}: one copy was {_fault(c)}" for c in copies if c != newest]
-        return cls(file, newest, faults)
+        opened = cls(file, newest, faults)
+        # The good copy is overwritten last: until the other is durable it is the only one.
+        opened._places.sort(key=lambda at: copies[at // _COPY_BYTES] == newest)
+        return opened
 
     def heal(self) -> list[str]:
         """Make both copies equal again, and say what was wrong with the other one.
@@ -83,7 +87,7 @@ class StateFile:
         """Replace the state; durable when this returns."""
         state = state._replace(serial=self.state.serial + 1)
         packed = _RECORD.pack(*state)
-        for at in (0, _COPY_BYTES):
+        for at in self._places:
             self._file.write(at, [packed])
             self._file.sync()
         self.state = state

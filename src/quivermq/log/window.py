@@ -68,3 +68,12 @@ def erase(file: File, at: int, end: int) -> None:
         size = min(WINDOW_BYTES, end - found)
         file.write(found, [bytes(size)])
         at = found + size
+
+
+def overwrite(file: File, at: int, end: int) -> None:
+    """Write zeros from `at` to `end`, whatever is seen there: after a failed fsync the system
+    may show zeros that the disk does not have. Not yet durable."""
+    while at < end:
+        size = min(WINDOW_BYTES, end - at)
+        file.write(at, [bytes(size)])
+        at += size
