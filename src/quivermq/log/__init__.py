@@ -11,6 +11,7 @@ from quivermq.log.log import Log
 from quivermq.log.real_disk import ReadOnlyDisk, RealDisk
 from quivermq.log.settings import LogSettings
 from quivermq.log.simulated_disk import SimulatedDisk
+from quivermq.log.verify import Finding, Report, Verification, find_logs, log_bytes
 
 __all__ = [
     "Checkpoint",
@@ -18,9 +19,14 @@ __all__ = [
     "Disk",
     "Edge",
     "File",
+    "Finding",
     "Log",
     "LogSettings",
     "ReadOnlyDisk",
     "RealDisk",
+    "Report",
     "SimulatedDisk",
+    "Verification",
+    "find_logs",
+    "log_bytes",
 ]

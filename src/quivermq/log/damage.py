@@ -18,11 +18,16 @@ class Damage:
     reason: str
 
     def __str__(self) -> str:
-        last = "unknown" if self.last_index is None else self.last_index
-        return (
-            f"{self.path} at byte {self.position}: entries {self.first_index} to {last} "
-            f"are damaged: {self.reason}"
-        )
+        return f"{self.path} at byte {self.position}: {self.what}"
+
+    @property
+    def what(self) -> str:
+        """Which entries, and why."""
+        if self.last_index is None:
+            return f"entries from {self.first_index} on may be damaged: {self.reason}"
+        if self.last_index == self.first_index:
+            return f"entry {self.first_index} is damaged: {self.reason}"
+        return f"entries {self.first_index} to {self.last_index} are damaged: {self.reason}"
 
     def covers(self, index: Index) -> bool:
         """Whether this damage may have taken that entry."""

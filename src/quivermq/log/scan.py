@@ -8,6 +8,7 @@ a later segment, which is only begun when this one is durable. With such a proof
 where the proof stands. Without one, nobody was ever promised these bytes: a torn write, to be cut.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind, Limits
@@ -52,22 +53,26 @@ class Scanner:
         *,
         until: Edge | None = None,
         size: int | None = None,
+        visit: Callable[[Frame, int], None] | None = None,
     ) -> None:
         """`until` is where the next segment starts, which proves that this one reached it;
-        `size` is where the frames may end at most, if not at the file's end."""
+        `size` is where the frames may end at most, if not at the file's end; `visit` is shown
+        each entry with its position."""
         self._path = path
         self._file = file
         self._log_id = head.log_id
         self._limits = limits
         self._until = until
+        self._visit = visit
         self._size = file.size() if size is None else size
+        self._stop = 0 if size is None else size
         self._window = Window(file, self._size)
         start = SEGMENT_HEADER_BYTES
         self.found = Scan(SegmentIndex(head.start.next_index), head.start, start, start)
 
     def run(self) -> Scan:
         """Walk to the end of what can be trusted."""
-        while not self._complete():
+        while not (self._has_all_entries() and self.found.end >= self._stop):
             try:
                 frame = self._frame_at(self.found.end)
                 self._take(frame)
@@ -76,7 +81,7 @@ class Scanner:
                     break
         return self.found
 
-    def _complete(self) -> bool:
+    def _has_all_entries(self) -> bool:
         return self._until is not None and self.found.edge.next_index >= self._until.next_index
 
     def _frame_at(self, at: int) -> Frame:
@@ -92,6 +97,8 @@ class Scanner:
             self._note(mark)
         else:
             edge = found.edge.after(frame.header)
+            if self._visit:
+                self._visit(frame, found.end)
             found.index.add(frame, found.end, edge.timestamp_ms)
             found.edge = edge
             found.messages += frame.header.count
@@ -106,6 +113,9 @@ class Scanner:
         """Decide what the bytes at the end are; True if the walk can go on behind them."""
         found = self.found
         if self._until is None and first_data(self._file, found.end, self._size) is None:
+            return False
+        if self._has_all_entries():
+            found.lost_marks += 1
             return False
         if self._is_lost_mark():
             found.end += MARK_BYTES

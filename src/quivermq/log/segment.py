@@ -231,11 +231,11 @@ def remove_segments(disk: Disk, folder: str, starts: Sequence[Index]) -> None:
         disk.remove(segment_path(folder, first))
 
 
-def read_head(path: str, file: File, first: Index, log_id: bytes) -> SegmentHeader:
-    """A segment's header, or `Corrupt` unless it is this log's and this segment's."""
+def read_head(path: str, file: File, first: Index, log_id: bytes | None) -> SegmentHeader:
+    """A segment's header, or `Corrupt` unless it is this segment's, and this log's if given."""
     try:
         head = SegmentHeader.unpack(file.read(0, SEGMENT_HEADER_BYTES))
-        if head.log_id != log_id or head.start.next_index != first:
+        if log_id not in {None, head.log_id} or head.start.next_index != first:
             raise Corrupt("the header of another segment")
     except Corrupt as error:
         raise Corrupt(f"{path}: {error}") from error

@@ -20,6 +20,9 @@ _COPY_BYTES: Final = 4096
 _FILE_BYTES: Final = 2 * _COPY_BYTES
 
 
+_GAPS: Final = ((_RECORD.size, _COPY_BYTES), (_COPY_BYTES + _RECORD.size, _FILE_BYTES))
+
+
 class State(NamedTuple):
     """What a log remembers beside its entries."""
 
@@ -63,15 +66,13 @@ class StateFile:
         if STATE not in disk.names(folder):
             raise Corrupt(f"{folder}/{STATE} is missing: term and vote are unknown")
         file = disk.open(f"{folder}/{STATE}")
-        copies = read_copies(file.read(0, _FILE_BYTES))
-        intact = [copy for copy in copies if isinstance(copy, State)]
-        if not intact:
-            raise Corrupt(f"{folder}/{STATE}: both copies are damaged: {copies[0]}; {copies[1]}")
-        newest = max(intact, key=lambda state: state.serial)
-        faults = [f"{folder}/{STATE}: one copy was {_fault(c)}" for c in copies if c != newest]
-        opened = cls(file, newest, faults)
+        state, faults = read_state(file.read(0, _FILE_BYTES))
+        if state is None:
+            raise Corrupt(f"{folder}/{STATE}: both copies are unreadable: {'; '.join(faults)}")
+        opened = cls(file, state, [f"{folder}/{STATE}: one copy was {fault}" for fault in faults])
         # The good copy is overwritten last: until the other is durable it is the only one.
-        opened._places.sort(key=lambda at: copies[at // _COPY_BYTES] == newest)
+        copies = _read_copies(file.read(0, _FILE_BYTES))
+        opened._places.sort(key=lambda at: copies[at // _COPY_BYTES] == state)
         return opened
 
     def heal(self) -> list[str]:
@@ -93,8 +94,18 @@ class StateFile:
         self.state = state
 
 
-def read_copies(data: Buffer) -> list[State | Corrupt]:
-    """Both copies, each as what it says or why it cannot be read."""
+def read_state(data: bytes) -> tuple[State | None, list[str]]:
+    """The newest intact copy, if there is one, and what is wrong with any that differ."""
+    copies = _read_copies(data)
+    intact = [copy for copy in copies if isinstance(copy, State)]
+    newest = max(intact, key=lambda state: state.serial, default=None)
+    faults = [_fault(copy) for copy in copies if copy != newest]
+    if any(data[end:start].strip(b"\0") for end, start in _GAPS):
+        faults.append("intact, with stray bytes behind it")
+    return newest, faults
+
+
+def _read_copies(data: Buffer) -> list[State | Corrupt]:
     view = memoryview(data)
     return [_read_copy(view[at : at + _RECORD.size]) for at in (0, _COPY_BYTES)]
 
@@ -107,4 +118,4 @@ def _read_copy(data: Buffer) -> State | Corrupt:
 
 
 def _fault(copy: State | Corrupt) -> str:
-    return "damaged" if isinstance(copy, Corrupt) else "older: a save was interrupted"
+    return f"damaged ({copy})" if isinstance(copy, Corrupt) else "older: a save was interrupted"
