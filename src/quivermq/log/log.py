@@ -189,8 +189,11 @@ class Log:
         head = SegmentHeader(self.log_id, old.edge)
         # A partition that fills its segments gets the next one whole.
         new = ActiveSegment.create(self._disk, self._folder, head, self._settings.segment_bytes)
-        footer = old.seal()
-        self._sealed.add(footer)
+        if any(damage.path == old.path for damage in self.damage):
+            # A footer would hide the damage from the next opening, which scans what has none.
+            self._sealed.add_damaged(old.footer(), old)
+        else:
+            self._sealed.add(old.seal())
         self._active = new
         self._save_active()
 

@@ -17,7 +17,13 @@ from quivermq.log.layout import SEGMENT, TEMPORARY, Footer, SegmentHeader, index
 from quivermq.log.rewind import finish_cut, finish_reset
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.sealed import SealedSegments
-from quivermq.log.segment import ActiveSegment, Segment, read_footer, read_head, segment_path
+from quivermq.log.segment import (
+    ActiveSegment,
+    ForeignFile,
+    read_footer,
+    read_head,
+    segment_path,
+)
 from quivermq.log.settings import LogSettings
 from quivermq.log.state import StateFile
 from quivermq.log.window import erase
@@ -97,11 +103,19 @@ class Recovery:
             if footer.next_index > following:
                 raise Corrupt(f"it overlaps the segment of entry {following}")
         except Corrupt as error:
-            self._rebuild(first, following, str(error))
+            self._take_without_footer(first, following, str(error))
             return
         self.sealed.add(footer)
         if footer.next_index < following:
             self._add_missing(footer.end, self._head(following).start)
+
+    def _take_without_footer(self, first: Index, following: Index, reason: str) -> None:
+        try:
+            self._rebuild(first, following, reason)
+        except ForeignFile as error:
+            end = self._head(following).start
+            start = self._known_edge(first) or Edge(first, end.next_offset)
+            self._add_missing(start, end, str(error))
 
     def _rebuild(self, first: Index, following: Index, reason: str) -> None:
         """Scan a segment whose footer is missing or damaged; make the footer again if it can."""
@@ -119,8 +133,7 @@ class Recovery:
             # All entries are intact, and yet not those that the next segment follows.
             raise Corrupt(f"{path} ends at {scan.edge}, the next segment starts at {until}")
         self.damage += scan.damage
-        footer = Footer(self._log_id, head.start, until, head.start.term, scan.end, 0, 0)
-        self.sealed.add_damaged(footer, Segment(path, file, scan.index, scan.end))
+        self.sealed.add_damaged(segment.footer(), segment)
 
     def _recover_active(self, first: Index) -> None:
         path = segment_path(self._folder, first)
@@ -188,6 +201,8 @@ class Recovery:
         file = self._disk.open(path)
         try:
             return read_head(path, file, first, self._log_id)
+        except ForeignFile:
+            raise
         except Corrupt as error:
             start = self._known_edge(first)
             if start is None:
@@ -212,9 +227,10 @@ class Recovery:
         except Corrupt:
             return None
 
-    def _add_missing(self, start: Edge, end: Edge) -> None:
+    def _add_missing(
+        self, start: Edge, end: Edge, reason: str = "the segment file is missing"
+    ) -> None:
         path = segment_path(self._folder, start.next_index)
         last = Index(end.next_index - 1)
-        reason = "the segment file is missing"
         self.damage.append(Damage(path, 0, start.next_index, last, reason))
         self.sealed.add_damaged(Footer(self._log_id, start, end, start.term, 0, 0, 0), None)

@@ -34,6 +34,10 @@ class DamagedEntry(Corrupt):
         self.damage = damage
 
 
+class ForeignFile(Corrupt):
+    """An intact file of another log, or of another place in this one."""
+
+
 class Segment:
     """A file of frames with the index of its entries."""
 
@@ -201,19 +205,24 @@ class ActiveSegment(Segment):
     def seal(self) -> Footer:
         """Write index and footer behind the entries, and cut the file to its exact size."""
         packed = self.index.pack()
-        footer = Footer(
-            log_id=self.head.log_id,
-            start=self.head.start,
-            end=self.edge,
-            first_term=self.index.runs[0][1] if self.index.runs else self.head.start.term,
-            data_bytes=self.end,
-            index_bytes=len(packed),
-            index_crc=crc32c(packed),
-        )
+        footer = self.footer(packed)
         self.file.write(self.end, [packed, footer.pack()])
         self.file.truncate(footer.file_bytes)
         self.file.sync()
         return footer
+
+    def footer(self, packed_index: bytes = b"") -> Footer:
+        """What the segment's footer says, or would."""
+        start = self.head.start
+        return Footer(
+            log_id=self.head.log_id,
+            start=start,
+            end=self.edge,
+            first_term=self.index.runs[0][1] if self.index.runs else start.term,
+            data_bytes=self.end,
+            index_bytes=len(packed_index),
+            index_crc=crc32c(packed_index),
+        )
 
     def footer_room(self) -> int:
         """The file size that sealing needs; reserved before anything depends on it."""
@@ -232,13 +241,14 @@ def remove_segments(disk: Disk, folder: str, starts: Sequence[Index]) -> None:
 
 
 def read_head(path: str, file: File, first: Index, log_id: bytes | None) -> SegmentHeader:
-    """A segment's header, or `Corrupt` unless it is this segment's, and this log's if given."""
+    """A segment's header, or `Corrupt` if it is not intact, or `ForeignFile` if it is intact and
+    not this segment's, or not this log's where that is given."""
     try:
         head = SegmentHeader.unpack(file.read(0, SEGMENT_HEADER_BYTES))
-        if log_id not in {None, head.log_id} or head.start.next_index != first:
-            raise Corrupt("the header of another segment")
     except Corrupt as error:
         raise Corrupt(f"{path}: {error}") from error
+    if log_id not in {None, head.log_id} or head.start.next_index != first:
+        raise ForeignFile(f"{path} is a segment of another log or another place")
     return head
 
 

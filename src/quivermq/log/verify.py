@@ -233,7 +233,7 @@ class Verification:
     def _check_active(self, path: str, scan: Scan, footer: Footer | None) -> None:
         file = self._disk.open(path)
         state = self._state
-        if footer is not None:
+        if footer is not None and not (state and state.active_index >= footer.next_index):
             missing = segment_path(self._folder, footer.next_index)
             self._find("damage", missing, "the last segment is missing")
         elif state and state.active_index == scan.index.first and file.size() < state.active_bytes:
