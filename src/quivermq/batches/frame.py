@@ -57,10 +57,7 @@ class Frame:
 
     def stamped(self, *, term: int, index: Index, base_offset: Offset, timestamp_ms: int) -> Self:
         """The same body under a header that says where the leader put it."""
-        header = self.header._replace(
-            term=term, index=index, base_offset=base_offset, timestamp_ms=timestamp_ms
-        )
-        return type(self)(header, self.body)
+        return type(self)(self.header.stamped(term, index, base_offset, timestamp_ms), self.body)
 
     def buffers(self) -> tuple[bytes, Buffer]:
         """What to hand to a gathering write: no copy joins them."""

@@ -104,6 +104,11 @@ class Header(NamedTuple):
         """Header and body together."""
         return HEADER_BYTES + self.body_bytes
 
+    def stamped(self, term: int, index: Index, base_offset: Offset, timestamp_ms: int) -> "Header":
+        """The same header at another place in a log."""
+        # The four stand side by side; `_replace` does the same at twice the cost.
+        return Header(*self[:5], term, index, base_offset, timestamp_ms, *self[9:])
+
     def pack(self) -> bytes:
         """The header's bytes, checksum included."""
         kind, flags, priority, *rest = self

@@ -11,7 +11,9 @@ message, or left over from another file) prove nothing.
 from struct import Struct
 from typing import Final, NamedTuple
 
-from quivermq.batches import HEADER_BYTES, Frame, Index, Kind
+from crc32c import crc32c
+
+from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind
 from quivermq.batches.header import MARK_PREFIX
 from quivermq.log.edge import Edge
 
@@ -30,18 +32,21 @@ class Mark(NamedTuple):
     """How much of that was known to be committed."""
 
 
-def mark_frame(log_id: bytes, position: int, mark: Mark) -> bytes:
+def packed_mark(log_id: bytes, position: int, mark: Mark) -> bytes:
     """The bytes of a mark that stands at `position`."""
-    frame = Frame.of(Kind.MARK, _BODY.pack(log_id, position, mark.commit_index))
+    body = _BODY.pack(log_id, position, mark.commit_index)
     edge = mark.edge
-    return bytes(
-        frame.stamped(
-            term=edge.term,
-            index=Index(edge.next_index - 1),
-            base_offset=edge.next_offset,
-            timestamp_ms=edge.timestamp_ms,
-        )
+    header = Header(
+        kind=Kind.MARK,
+        body_bytes=len(body),
+        body_crc=crc32c(body),
+        term=edge.term,
+        index=Index(edge.next_index - 1),
+        base_offset=edge.next_offset,
+        timestamp_ms=edge.timestamp_ms,
+        decoded_bytes=len(body),
     )
+    return header.pack() + body
 
 
 def read_mark(frame: Frame, log_id: bytes, position: int) -> Mark | None:

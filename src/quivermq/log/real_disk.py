@@ -1,12 +1,13 @@
 """The real disk: POSIX calls below one root folder."""
 
 import errno
+import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from quivermq.batches import Buffer
 from quivermq.errors import StorageFailed, StorageFull
@@ -14,150 +15,169 @@ from quivermq.errors import StorageFailed, StorageFull
 _NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
 _BUFFERS_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024)
 
+# macOS has it, because fsync alone leaves the data in the drive's cache there.
+_FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class _Placed(Protocol):
+    """Something below a folder, to be named in an error."""
+
+    @property
+    def place(self) -> Path: ...
+
+
+_S = TypeVar("_S", bound=_Placed)
+_Method = Callable[Concatenate[_S, _P], _R]
+
+
+def _translating(verb: str) -> Callable[[_Method[_S, _P, _R]], _Method[_S, _P, _R]]:
+    """The one place where the operating system's errors become ours."""
+
+    def decorate(method: _Method[_S, _P, _R]) -> _Method[_S, _P, _R]:
+        @wraps(method)
+        def translated(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                return method(self, *args, **kwargs)
+            except OSError as error:
+                kind = StorageFull if error.errno in _NO_SPACE else StorageFailed
+                where = error.filename or self.place
+                raise kind(f"cannot {verb} {where}: {error.strerror or error}") from error
+
+        return translated
+
+    return decorate
+
 
 class RealFile:
     """An open file descriptor."""
 
     def __init__(self, path: Path, flags: int) -> None:
-        self._path = path
         self._descriptor = -1
-        with _translated("open", path):
-            self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self.place = path
+        self._open(flags)
+
+    @_translating("open")
+    def _open(self, flags: int) -> None:
+        self._descriptor = os.open(self.place, flags | os.O_CLOEXEC, 0o644)
 
     def __del__(self) -> None:
         # The last reference closes, so that a reader in another thread never loses its file.
         if self._descriptor >= 0:
             os.close(self._descriptor)
 
+    @_translating("read")
     def read(self, at: int, size: int) -> bytes:
-        with _translated("read", self._path):
-            data = os.pread(self._descriptor, size, at)
-            while len(data) < size:
-                more = os.pread(self._descriptor, size - len(data), at + len(data))
-                if not more:
-                    break
-                data += more
-            return data
+        data = os.pread(self._descriptor, size, at)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), at + len(data))
+            if not more:
+                break
+            data += more
+        return data
 
+    @_translating("write")
     def write(self, at: int, buffers: Sequence[Buffer]) -> None:
-        with _translated("write", self._path):
-            for start in range(0, len(buffers), _BUFFERS_MAX):
-                at = self._write_group(at, buffers[start : start + _BUFFERS_MAX])
+        for start in range(0, len(buffers), _BUFFERS_MAX):
+            group = buffers[start : start + _BUFFERS_MAX]
+            total = sum(map(len, group))
+            written = os.pwritev(self._descriptor, group, at)
+            if written < total:
+                # Rare: a signal, or the last bytes before the disk is full.
+                rest = memoryview(b"".join(group))
+                while written < total:
+                    written += os.pwrite(self._descriptor, rest[written:], at + written)
+            at += total
 
-    def _write_group(self, at: int, buffers: Sequence[Buffer]) -> int:
-        total = sum(map(len, buffers))
-        written = os.pwritev(self._descriptor, buffers, at)
-        if written < total:
-            # Rare: a signal, or the last bytes before the disk is full. One buffer from here on.
-            rest = memoryview(b"".join(buffers))
-            while written < total:
-                written += os.pwrite(self._descriptor, rest[written:], at + written)
-        return at + total
-
+    @_translating("fsync")
     def sync(self) -> None:
-        with _translated("fsync", self._path):
-            _sync(self._descriptor)
+        if _FULL_SYNC is None:
+            os.fdatasync(self._descriptor)
+        else:
+            fcntl.fcntl(self._descriptor, _FULL_SYNC)
 
+    @_translating("allocate")
     def allocate(self, size: int) -> None:
-        with _translated("allocate", self._path):
-            old = os.fstat(self._descriptor).st_size
-            if size <= old:
-                return
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._descriptor, old, size - old)
-            else:
-                os.ftruncate(self._descriptor, size)
-
-    def truncate(self, size: int) -> None:
-        with _translated("truncate", self._path):
+        old = os.fstat(self._descriptor).st_size
+        if size <= old:
+            return
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._descriptor, old, size - old)
+        else:
             os.ftruncate(self._descriptor, size)
 
-    def size(self) -> int:
-        with _translated("stat", self._path):
-            return os.fstat(self._descriptor).st_size
+    @_translating("truncate")
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
 
+    @_translating("stat")
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    @_translating("seek in")
     def data_from(self, at: int) -> int | None:
-        with _translated("seek in", self._path):
-            try:
-                return os.lseek(self._descriptor, at, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return None
-                if error.errno in {errno.EINVAL, errno.ENOTSUP}:
-                    return at if at < os.fstat(self._descriptor).st_size else None
-                raise
+        try:
+            return os.lseek(self._descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno in {errno.EINVAL, errno.ENOTSUP}:
+                return at if at < os.fstat(self._descriptor).st_size else None
+            raise
 
 
 class RealDisk:
     """The files below a root folder."""
 
     def __init__(self, root: Path | str) -> None:
-        self.root = Path(root)
+        self.place = Path(root)
 
     def create(self, path: str) -> RealFile:
-        return RealFile(self.root / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        return RealFile(self.place / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def open(self, path: str) -> RealFile:
-        return RealFile(self.root / path, os.O_RDWR)
+        return RealFile(self.place / path, os.O_RDWR)
 
+    @_translating("list")
     def names(self, folder: str) -> list[str]:
-        with _translated("list", self.root / folder):
-            try:
-                return sorted(entry.name for entry in (self.root / folder).iterdir())
-            except (FileNotFoundError, NotADirectoryError):
-                return []
+        try:
+            return sorted(entry.name for entry in (self.place / folder).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
+    @_translating("look at")
     def is_folder(self, path: str) -> bool:
-        return (self.root / path).is_dir()
+        return (self.place / path).is_dir()
 
+    @_translating("make")
     def make_folder(self, path: str) -> None:
-        with _translated("make", self.root / path):
-            (self.root / path).mkdir(parents=True, exist_ok=True)
+        (self.place / path).mkdir(parents=True, exist_ok=True)
 
+    @_translating("rename")
     def rename(self, old: str, new: str) -> None:
-        with _translated("rename", self.root / old):
-            (self.root / old).replace(self.root / new)
+        (self.place / old).replace(self.place / new)
 
+    @_translating("remove")
     def remove(self, path: str) -> None:
-        target = self.root / path
-        with _translated("remove", target):
-            if target.is_dir():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
+        target = self.place / path
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
 
+    @_translating("fsync")
     def sync_folder(self, path: str) -> None:
-        with _translated("fsync", self.root / path):
-            descriptor = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        descriptor = os.open(self.place / path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class ReadOnlyDisk(RealDisk):
     """The same files, for tools that look and never touch."""
 
     def open(self, path: str) -> RealFile:
-        return RealFile(self.root / path, os.O_RDONLY)
-
-
-@contextmanager
-def _translated(what: str, path: Path) -> Iterator[None]:
-    """The one place where the operating system's errors become ours."""
-    try:
-        yield
-    except OSError as error:
-        kind = StorageFull if error.errno in _NO_SPACE else StorageFailed
-        raise kind(f"cannot {what} {path}: {error.strerror or error}") from error
-
-
-def _sync(descriptor: int) -> None:
-    with suppress(ImportError):
-        import fcntl  # noqa: PLC0415  (absent on some platforms)
-
-        if hasattr(fcntl, "F_FULLFSYNC"):
-            # macOS: fsync alone leaves the data in the drive's cache.
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-            return
-    os.fdatasync(descriptor)
+        return RealFile(self.place / path, os.O_RDONLY)

@@ -20,7 +20,7 @@ from quivermq.log.layout import (
     SegmentHeader,
     file_name,
 )
-from quivermq.log.marks import MARK_BYTES, Mark, mark_frame
+from quivermq.log.marks import MARK_BYTES, Mark, packed_mark
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.settings import LogSettings
 from quivermq.log.window import erase, overwrite
@@ -161,7 +161,7 @@ class ActiveSegment(Segment):
             return
         self.file.sync()
         mark = Mark(self.edge, Index(min(commit_index, self.edge.next_index - 1)))
-        self.file.write(self.end, [mark_frame(self.head.log_id, self.end, mark)])
+        self.file.write(self.end, [packed_mark(self.head.log_id, self.end, mark)])
         self.end += MARK_BYTES
         self.marked = self.end
 
