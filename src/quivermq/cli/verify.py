@@ -59,15 +59,16 @@ def verify(
 
 def _check(disk: ReadOnlyDisk, folders: list[str], *, deep: bool, quiet: bool) -> list[Report]:
     """Verify each log, with a bar on a terminal."""
+    console = Console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
-        disable=quiet,
+        disable=quiet or not console.is_terminal,
     )
     with progress:
         total = sum(log_bytes(disk, folder) for folder in folders)
