@@ -1,9 +1,10 @@
 """What an Arrow IPC message says of itself, read before Arrow is allowed to believe it.
 
 pyarrow checks that buffers lie inside the message, but it allocates what a compressed buffer
-claims to decompress to: 16 MiB of zstd can become hundreds of gigabytes. So the few numbers that
-matter are read here first, out of the message's flatbuffer metadata. Layout, from Arrow's
-columnar format (Message.fbs, Schema.fbs):
+claims to decompress to: 16 MiB of zstd can become hundreds of gigabytes; and it lets buffers
+overlap, so that a body stands for more than its size. So the few numbers that matter are read
+here first, out of the message's flatbuffer metadata. Layout, from Arrow's columnar format
+(Message.fbs, Schema.fbs):
 
     0xFFFFFFFF | int32 metadata size | metadata: flatbuffer `Message` | body: the buffers
 
@@ -12,6 +13,7 @@ a uint16 distance from the table's start (0: the field is absent).
 """
 
 import struct
+from enum import IntEnum
 from struct import Struct
 from typing import Final
 
@@ -31,20 +33,28 @@ _RECORD_BATCH: Final = 3
 # Field numbers in the flatbuffer tables.
 _MESSAGE_HEADER_TYPE, _MESSAGE_HEADER = 1, 2
 _BATCH_LENGTH, _BATCH_BUFFERS, _BATCH_COMPRESSION = 0, 2, 3
+_COMPRESSION_CODEC: Final = 0
 
 # A compressed buffer starts with its decompressed size; this one says "stored as it is".
 _STORED: Final = -1
 
 
-def check_envelope(body: Buffer, *, count: int, compressed: bool, decoded_bytes: int) -> None:
+class Codec(IntEnum):
+    """Arrow's numbers of the codecs; the first is what an absent field means."""
+
+    LZ4 = 0
+    ZSTD = 1
+
+
+def check_envelope(body: Buffer, *, count: int, codec: Codec | None, decoded_bytes: int) -> None:
     """Raise `Corrupt` unless `body` is a record batch of `count` rows within `decoded_bytes`."""
     try:
-        _check(body, count, compressed=compressed, decoded_bytes=decoded_bytes)
+        _check(body, count, codec, decoded_bytes)
     except (struct.error, IndexError) as error:
         raise Corrupt(f"the Arrow message's metadata points outside it: {error}") from error
 
 
-def _check(body: Buffer, count: int, *, compressed: bool, decoded_bytes: int) -> None:
+def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) -> None:
     continuation, size = _PREFIX.unpack_from(body)
     data_start = _PREFIX.size + size
     if continuation != _CONTINUATION or data_start > len(body):
@@ -58,32 +68,61 @@ def _check(body: Buffer, count: int, *, compressed: bool, decoded_bytes: int) ->
     rows = _I64.unpack_from(metadata, _required(metadata, batch, _BATCH_LENGTH))[0]
     if rows != count:
         raise Corrupt(f"the header counts {count} messages, the Arrow message {rows}")
-    if bool(_field(metadata, batch, _BATCH_COMPRESSION)) != compressed:
+    if _codec(metadata, batch) != codec:
         raise Corrupt("header and Arrow message disagree about compression")
-    if compressed:
-        buffers = _follow(metadata, _required(metadata, batch, _BATCH_BUFFERS))
-        _check_decoded(memoryview(body)[data_start:], metadata, buffers, decoded_bytes)
+    buffers = _buffers(metadata, batch)
+    _check_places(buffers, len(body) - data_start)
+    if codec is not None:
+        _check_decoded(memoryview(body)[data_start:], buffers, decoded_bytes)
 
 
-def _check_decoded(data: memoryview, metadata: memoryview, vector: int, most: int) -> None:
-    """Add up what the compressed buffers claim to become."""
-    (length,) = _U32.unpack_from(metadata, vector)
+def _codec(metadata: memoryview, batch: int) -> int | None:
+    at = _field(metadata, batch, _BATCH_COMPRESSION)
+    if not at:
+        return None
+    codec = _field(metadata, _follow(metadata, at), _COMPRESSION_CODEC)
+    return metadata[codec] if codec else Codec.LZ4
+
+
+def _buffers(metadata: memoryview, batch: int) -> list[tuple[int, int]]:
+    """Start and size of each buffer, as the message claims."""
+    vector = _follow(metadata, _required(metadata, batch, _BATCH_BUFFERS))
+    length = _U32.unpack_from(metadata, vector)[0]
     first = vector + _U32.size
     if length > (len(metadata) - first) // _BUFFER.size:
         raise Corrupt(f"the Arrow message claims {length} buffers")
+    return list(_BUFFER.iter_unpack(metadata[first : first + length * _BUFFER.size]))
+
+
+def _check_places(buffers: list[tuple[int, int]], data_bytes: int) -> None:
+    """Raise unless the buffers follow each other inside the body.
+
+    Arrow lets them overlap: keys, values and headers that all point at the same bytes would make
+    messages several times as large as the body that the limits were applied to.
+    """
+    end = 0
+    for start, size in buffers:
+        if start < end or size < 0:
+            raise Corrupt(f"a buffer of {size} bytes at {start} overlaps the one before it")
+        end = start + size
+    if end > data_bytes:
+        raise Corrupt(f"the buffers end at {end}, the body at {data_bytes}")
+
+
+def _check_decoded(data: memoryview, buffers: list[tuple[int, int]], most: int) -> None:
+    """Add up what the compressed buffers claim to become."""
     total = 0
-    for number in range(length):
-        start, size = _BUFFER.unpack_from(metadata, first + number * _BUFFER.size)
+    for start, size in buffers:
         if size == 0:
             continue
-        if start < 0 or size < _I64.size or start + size > len(data):
-            raise Corrupt(f"compressed buffer {number} lies outside the body")
-        (decoded,) = _I64.unpack_from(data, start)
+        if size < _I64.size:
+            raise Corrupt(f"a compressed buffer of {size} bytes cannot say what it becomes")
+        decoded = _I64.unpack_from(data, start)[0]
         if decoded < _STORED:
-            raise Corrupt(f"compressed buffer {number} claims {decoded} bytes")
-        total += size if decoded == _STORED else decoded
-        if total > most:
-            raise Corrupt(f"the body decompresses to more than the {most:,} bytes it declares")
+            raise Corrupt(f"a compressed buffer claims {decoded} bytes")
+        total += size - _I64.size if decoded == _STORED else decoded
+    if total > most:
+        raise Corrupt(f"the body decompresses to more than the {most:,} bytes it declares")
 
 
 def _follow(metadata: memoryview, at: int) -> int:

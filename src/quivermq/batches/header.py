@@ -34,6 +34,7 @@ MAGIC: Final = 0x7151  # b"Qq": rare in text, and the two bytes differ from zero
 
 _FIELDS: Final = Struct("<HBBHBBIIQQQQQQQIII")
 _CHECKSUM: Final = Struct("<I")
+_FIELDS_AND_CHECKSUM: Final = Struct(_FIELDS.format + "I")
 HEADER_BYTES: Final = _FIELDS.size + _CHECKSUM.size
 
 
@@ -116,10 +117,11 @@ class Header(NamedTuple):
         """
         if len(buffer) - at < HEADER_BYTES:
             raise Corrupt(f"a frame header has {HEADER_BYTES} bytes, {len(buffer) - at} are left")
-        magic, version, kind, flags, priority, reserved, *rest = _FIELDS.unpack_from(buffer, at)
+        magic, version, kind, flags, priority, reserved, *rest, checksum = (
+            _FIELDS_AND_CHECKSUM.unpack_from(buffer, at)
+        )
         if magic != MAGIC:
             raise Corrupt(f"no frame starts here: magic 0x{magic:04x} instead of 0x{MAGIC:04x}")
-        (checksum,) = _CHECKSUM.unpack_from(buffer, at + _FIELDS.size)
         if crc32c(memoryview(buffer)[at : at + _FIELDS.size]) != checksum:
             raise Corrupt("the frame header fails its checksum")
         if version != VERSION:
@@ -129,7 +131,8 @@ class Header(NamedTuple):
             )
         if reserved:
             raise Corrupt(f"a reserved header byte is {reserved} instead of 0")
-        header = cls(kind, flags, priority, *rest)
+        # `tuple.__new__` skips the keyword handling of a constructor that gets every field.
+        header = tuple.__new__(cls, (kind, flags, priority, *rest))
         header.check(limits)
         return header
 
