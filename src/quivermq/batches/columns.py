@@ -1,7 +1,7 @@
 """What callers pass in, brought into the columns of a body: Arrow record batches of our schema."""
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,13 +31,20 @@ _CONVERSION_ERRORS: Final = (
 )  # fmt: skip
 
 
+class Batches(NamedTuple):
+    """Messages in order, as record batches of one schema; none of them is empty."""
+
+    flags: int
+    """Which optional columns there are."""
+    record_batches: list[Any]
+    fresh: bool
+    """The arrays were made here, so none is a slice of an array with other rows around it."""
+
+
 def record_batches_of(
     values: Values, keys: Any = None, headers: Any = None, timestamps: Any = None
-) -> tuple[int, list[Any]]:
-    """The flags of the columns, and record batches of that schema with the messages in order.
-
-    No batch is empty. Raises `InvalidRequest` for whatever cannot be messages.
-    """
+) -> Batches:
+    """The messages in Arrow columns; raises `InvalidRequest` for whatever cannot be messages."""
     beside = {"key": keys, "headers": headers, "timestamp": timestamps}
     given = {name: column for name, column in beside.items() if column is not None}
     if not isinstance(values, _ARROW_TABLES):
@@ -46,7 +53,9 @@ def record_batches_of(
         raise InvalidRequest(f"put {min(given)!r} into the Arrow data as a column of that name")
     else:
         columns = _table_columns(values)
-    return _assembled({name: _CONVERTERS[name](column) for name, column in columns.items()})
+    fresh = not [column for column in columns.values() if isinstance(column, _ARROW_ARRAYS)]
+    converted = {name: _CONVERTERS[name](column) for name, column in columns.items()}
+    return Batches(*_assembled(converted), fresh)
 
 
 def _table_columns(table: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 from crc32c import crc32c
 
-from quivermq.batches.columns import Values, record_batches_of
+from quivermq.batches.columns import Batches, Values, record_batches_of
 from quivermq.batches.decode import check_sizes
 from quivermq.batches.frame import Frame
 from quivermq.batches.header import Flag, Header, Kind
@@ -94,8 +94,8 @@ def encode_batches(
         )
     target_bytes = min(frame_bytes, limits.batch_bytes_max)
     layout = _checked_layout(compression, origin, target_bytes, limits)
-    flags, batches = _checked_batches((values, keys, headers, timestamps), limits)
-    return _frames(batches, flags, layout)
+    batches = _checked_batches((values, keys, headers, timestamps), limits)
+    return _frames(batches, layout)
 
 
 def encode_batch(
@@ -110,9 +110,9 @@ def encode_batch(
 ) -> Frame:
     """One frame with all of `values`, or `TooLarge`, or `InvalidRequest` for none at all."""
     layout = _checked_layout(compression, origin, limits.batch_bytes_max, limits)
-    flags, batches = _checked_batches((values, keys, headers, timestamps), limits)
+    batches = _checked_batches((values, keys, headers, timestamps), limits)
     # The second frame is proof enough: the rest of a large table need not be laid out.
-    frames = list(islice(_frames(batches, flags, layout), 2))
+    frames = list(islice(_frames(batches, layout), 2))
     if not frames:
         raise InvalidRequest("a batch needs at least one message")
     if len(frames) > 1:
@@ -143,19 +143,22 @@ def _checked_layout(
     return _Layout(compression, origin, target_bytes, limits)
 
 
-def _checked_batches(columns: tuple[Any, Any, Any, Any], limits: Limits) -> tuple[int, list[Any]]:
-    """The flags of the columns and the record batches, once no message in them is refused."""
-    flags, batches = record_batches_of(*columns)
-    for batch in batches:
+def _checked_batches(columns: tuple[Any, Any, Any, Any], limits: Limits) -> Batches:
+    """The columns as record batches, once no message in them is refused."""
+    batches = record_batches_of(*columns)
+    for batch in batches.record_batches:
         check_sizes(batch, _serialized_bytes(batch), limits)
-    return flags, batches
+    return batches
 
 
-def _frames(batches: list[Any], flags: int, layout: _Layout) -> Iterator[Frame]:
+def _frames(batches: Batches, layout: _Layout) -> Iterator[Frame]:
+    flags, record_batches, fresh = batches
     sequence = layout.origin.sequence
-    for batch in batches if len(batches) == 1 else _joined(batches, layout.target_bytes):
+    several = len(record_batches) > 1
+    for batch in _joined(record_batches, layout.target_bytes) if several else record_batches:
         for part in _parts(batch, layout):
-            yield _frame(part, flags, sequence, layout)
+            whole = part if fresh and part is batch else _without_surroundings(part)
+            yield _frame(whole, flags, sequence, layout)
             sequence += part.num_rows
 
 
@@ -193,6 +196,19 @@ def _parts(batch: Any, layout: _Layout) -> Iterator[Any]:
         )
     else:
         yield batch
+
+
+def _without_surroundings(batch: Any) -> Any:
+    """A copy of `batch` if it is a slice, else itself.
+
+    Arrow pads a slice's buffers to 64 bytes with whatever lies behind the slice: bytes of rows
+    that the caller did not pass, and that may belong to somebody else.
+    """
+    if batch.get_total_buffer_size() <= batch.nbytes:
+        return batch
+    # Concatenating copies; with a single array Arrow would return that array.
+    columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _frame(batch: Any, flags: int, sequence: int, layout: _Layout) -> Frame:
