@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from quivermq.batches import Flag
 from quivermq.batches.columns import record_batches_of
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
+from quivermq.batches.schema import HEADERS_TYPE
 from quivermq.errors import InvalidRequest
 from tests.batches.samples import header_maps, small_bytes, timestamps
 
@@ -92,13 +93,16 @@ def test_headers_pass_through_from_mappings_and_from_arrow(rows: list[Any]) -> N
         [] if row is None else [{"key": k, "value": v} for k, v in row.items()] for row in rows
     ]
     assert column("headers", values, headers=rows) == pairs
-    for arrow_type in (header_type(*PAIR), header_type(*reversed(PAIR))):
+    for arrow_type in (HEADERS_TYPE, header_type(*PAIR), pa.large_list(HEADERS_TYPE.value_type)):
         assert column("headers", values, headers=pa.array(pairs, arrow_type)) == pairs
     maps = pa.array(
         [None if row is None else list(row.items()) for row in rows],
         pa.map_(pa.string(), pa.binary()),
     )
-    assert [row or [] for row in column("headers", values, headers=maps)] == pairs
+    assert column("headers", values, headers=maps) == pairs
+    chunks = pa.chunked_array([maps.slice(0, 1), maps.slice(1)])
+    assert column("headers", values, headers=chunks) == pairs
+    assert column("headers", values, headers=pa.nulls(len(rows))) == [[] for _ in rows]
 
 
 @pytest.mark.parametrize("kind", [dict, OrderedDict, MappingProxyType])

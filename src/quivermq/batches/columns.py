@@ -18,6 +18,7 @@ _ARROW_ARRAYS: Final = (pa.Array, pa.ChunkedArray)
 _ARROW_TABLES: Final = (pa.RecordBatch, pa.Table)
 _NOT_SEQUENCES: Final = (bytes, str, bytearray, memoryview, Mapping, Set)
 _BINARY: Final = pa.binary()
+_NULLABLE_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FLAGS: Final = {
     "value": 0,
     "key": int(Flag.KEY),
@@ -144,20 +145,13 @@ def _is_bytes(arrow_type: Any) -> bool:
 def _headers(column: Any) -> Any:
     try:
         if isinstance(column, _ARROW_ARRAYS):
-            arrow = _headers_of_arrow(column)
-        else:
-            _check_sequence("headers", column)
-            arrow = _headers_of_mappings(column)
+            return _headers_of_arrow(column)
+        _check_sequence("headers", column)
+        return _headers_of_mappings(column)
     except _CONVERSION_ERRORS as error:
         raise InvalidRequest(
             f"headers: pass a mapping of names to bytes, or None, for each message: {error}"
         ) from error
-    chunks = arrow.chunks if isinstance(arrow, pa.ChunkedArray) else [arrow]
-    for chunk in chunks:
-        pairs = chunk.flatten()
-        if pairs.null_count or any(child.null_count for child in pairs.flatten()):
-            raise InvalidRequest("headers: a name or a value is missing (None or null)")
-    return arrow
 
 
 def _headers_of_arrow(column: Any) -> Any:
@@ -167,7 +161,17 @@ def _headers_of_arrow(column: Any) -> Any:
     if pair is not None and pa.types.is_struct(pair) and pair.num_fields != 2:
         # Arrow's cast would drop the others without a word.
         raise InvalidRequest(f"headers: pairs have the fields key and value, not {pair}")
-    return column.cast(HEADERS_TYPE)
+    # Some versions of Arrow refuse to cast to pairs that must not be null: those are built here.
+    lists = column.cast(_NULLABLE_HEADERS)
+    if isinstance(lists, pa.ChunkedArray):
+        return pa.chunked_array(map(_headers_of_lists, lists.chunks), HEADERS_TYPE)
+    return _headers_of_lists(lists)
+
+
+def _headers_of_lists(lists: Any) -> Any:
+    names, values = lists.flatten().flatten()
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0))
+    return _header_lists(pa.concat_arrays([pa.array([0], pa.int32()), ends]), names, values)
 
 
 def _headers_of_mappings(column: Sequence[Mapping[str, bytes] | None]) -> Any:
@@ -181,11 +185,15 @@ def _headers_of_mappings(column: Sequence[Mapping[str, bytes] | None]) -> Any:
         elif mapping is not None and not isinstance(mapping, Mapping):
             raise TypeError(f"{mapping!r} is not a mapping")
         ends.append(len(names))
-    fields = list(HEADERS_TYPE.value_type)
-    pairs = pa.StructArray.from_arrays(
-        [pa.array(names, pa.string()), pa.array(values, pa.binary())], fields=fields
-    )
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, type=HEADERS_TYPE)
+    arrays = pa.array(names, pa.string()), pa.array(values, _BINARY)
+    return _header_lists(pa.array(ends, pa.int32()), *arrays)
+
+
+def _header_lists(offsets: Any, names: Any, values: Any) -> Any:
+    if names.null_count or values.null_count:
+        raise InvalidRequest("headers: a name or a value is missing (None or null)")
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
+    return pa.ListArray.from_arrays(offsets, pairs, type=HEADERS_TYPE)
 
 
 def _timestamps(column: Any) -> Any:
