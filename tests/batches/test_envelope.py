@@ -9,14 +9,7 @@ import pyarrow as pa
 import pytest
 
 from quivermq.batches import Frame, decode_batch, encode_batch, schema_of
-from quivermq.batches.envelope import (
-    Codec,
-    _buffers,
-    _field,
-    _follow,
-    _required,
-    check_envelope,
-)
+from quivermq.batches.envelope import Codec, _fields, _follow, _places, check_envelope
 from quivermq.errors import Corrupt
 from tests.batches.samples import COLUMN_SETS, COMPRESSIONS, frame_of, with_body
 
@@ -33,15 +26,16 @@ class Anatomy:
         size = unpack_from("<I", self.body, 4)[0]
         self.data_start = PREFIX + size
         self.metadata = memoryview(self.body)[PREFIX : self.data_start]
-        self.message = _follow(self.metadata, 0)
-        self.batch = _follow(self.metadata, _required(self.metadata, self.message, 2))
-        self.buffers = _follow(self.metadata, _required(self.metadata, self.batch, 2)) + 4
+        self.message = unpack_from("<I", self.metadata)[0]
+        _, self.header_type, header, _ = _fields(self.metadata, self.message)
+        self.length, _, self.vector, _ = _fields(self.metadata, _follow(self.metadata, header))
+        self.buffers = _follow(self.metadata, self.vector) + 4
 
     def write(self, form: str, at: int, *numbers: int) -> None:
         pack_into("<" + form, self.metadata, at, *numbers)
 
     def place(self, number: int) -> tuple[int, int]:
-        return _buffers(self.metadata, self.batch)[number]
+        return _places(self.metadata, self.buffers - 4)[number]
 
     def move(self, number: int, start: int, size: int) -> None:
         self.write("qq", self.buffers + 16 * number, start, size)
@@ -64,26 +58,17 @@ def test_what_the_encoder_writes_passes(flags: int, compression: Any) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("form", "number", "value", "words"),
-    [
-        ("q", 0, 4, "counts 5 messages, the Arrow message 4"),
-        ("q", 0, -1, "the Arrow message -1"),
-        ("q", 0, 2**62, "the Arrow message 4611686018427387904"),
-    ],
-)
-def test_a_row_count_that_differs_is_corrupt(
-    form: str, number: int, value: int, words: str
-) -> None:
+@pytest.mark.parametrize("rows", [4, 6, 0, -1, 2**62])
+def test_a_row_count_that_differs_is_corrupt(rows: int) -> None:
     lie = Anatomy(frame_of())
-    lie.write(form, _required(lie.metadata, lie.batch, number), value)
-    with pytest.raises(Corrupt, match=words):
+    lie.write("q", lie.length, rows)
+    with pytest.raises(Corrupt, match=f"counts 5 messages, the Arrow message {rows}"):
         lie.decode()
 
 
 def test_a_message_that_is_a_schema_is_corrupt() -> None:
     lie = Anatomy(frame_of())
-    lie.write("B", _field(lie.metadata, lie.message, 1), 1)
+    lie.write("B", lie.header_type, 1)
     with pytest.raises(Corrupt, match="not a record batch"):
         lie.decode()
 
@@ -98,11 +83,7 @@ def test_references_outside_the_message_are_corrupt() -> None:
     for at in ("root", "table", "vector"):
         for value in (-1, 2**31 - 1, 1 << 20):
             lie = Anatomy(frame_of())
-            place = {
-                "root": 0,
-                "table": lie.message,
-                "vector": _required(lie.metadata, lie.batch, 2),
-            }[at]
+            place = {"root": 0, "table": lie.message, "vector": lie.vector}[at]
             lie.write("i", place, value)
             with pytest.raises(Corrupt):
                 lie.decode()

@@ -9,7 +9,11 @@ here first, out of the message's flatbuffer metadata. Layout, from Arrow's colum
     0xFFFFFFFF | int32 metadata size | metadata: flatbuffer `Message` | body: the buffers
 
 A flatbuffer table starts with an int32 distance back to its vtable; the vtable lists, per field,
-a uint16 distance from the table's start (0: the field is absent).
+a uint16 distance from the table's start (0: the field is absent). The fields are, in order:
+
+    Message: version, header type, header, body length
+    RecordBatch: length, nodes, buffers, compression
+    BodyCompression: codec, method
 """
 
 import struct
@@ -21,7 +25,7 @@ from quivermq.batches.header import Buffer
 from quivermq.errors import Corrupt
 
 _PREFIX: Final = Struct("<II")
-_U16: Final = Struct("<H")
+_VTABLE: Final = Struct("<6H")  # its own size, the table's size, the places of four fields
 _I32: Final = Struct("<i")
 _U32: Final = Struct("<I")
 _I64: Final = Struct("<q")
@@ -29,11 +33,6 @@ _BUFFER: Final = Struct("<qq")
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _RECORD_BATCH: Final = 3
-
-# Field numbers in the flatbuffer tables.
-_MESSAGE_HEADER_TYPE, _MESSAGE_HEADER = 1, 2
-_BATCH_LENGTH, _BATCH_BUFFERS, _BATCH_COMPRESSION = 0, 2, 3
-_COMPRESSION_CODEC: Final = 0
 
 # A compressed buffer starts with its decompressed size; this one says "stored as it is".
 _STORED: Final = -1
@@ -60,33 +59,51 @@ def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) ->
     if continuation != _CONTINUATION or data_start > len(body):
         raise Corrupt("the body does not start with an Arrow message")
     metadata = memoryview(body)[_PREFIX.size : data_start]
-    message = _follow(metadata, 0)
-    header_type = _field(metadata, message, _MESSAGE_HEADER_TYPE)
+    message = _U32.unpack_from(metadata)[0]
+    _, header_type, header, _ = _fields(metadata, message)
     if not header_type or metadata[header_type] != _RECORD_BATCH:
         raise Corrupt("the Arrow message is not a record batch")
-    batch = _follow(metadata, _required(metadata, message, _MESSAGE_HEADER))
-    rows = _I64.unpack_from(metadata, _required(metadata, batch, _BATCH_LENGTH))[0]
+    length, _, buffers, compression = _fields(metadata, _follow(metadata, header))
+    if not (length and buffers):
+        raise Corrupt("the Arrow message lacks a field that every record batch has")
+    rows = _I64.unpack_from(metadata, length)[0]
     if rows != count:
         raise Corrupt(f"the header counts {count} messages, the Arrow message {rows}")
-    if _codec(metadata, batch) != codec:
+    if (_codec(metadata, compression) if compression else None) != codec:
         raise Corrupt("header and Arrow message disagree about compression")
-    buffers = _buffers(metadata, batch)
-    _check_places(buffers, len(body) - data_start)
+    places = _places(metadata, _follow(metadata, buffers))
+    _check_places(places, len(body) - data_start)
     if codec is not None:
-        _check_decoded(memoryview(body)[data_start:], buffers, decoded_bytes)
+        _check_decoded(memoryview(body)[data_start:], places, decoded_bytes)
 
 
-def _codec(metadata: memoryview, batch: int) -> int | None:
-    at = _field(metadata, batch, _BATCH_COMPRESSION)
+def _follow(metadata: memoryview, at: int) -> int:
+    """Where the relative reference at `at` leads; a field that is absent leads nowhere."""
     if not at:
-        return None
-    codec = _field(metadata, _follow(metadata, at), _COMPRESSION_CODEC)
+        raise IndexError("a table is missing")
+    return at + int(_U32.unpack_from(metadata, at)[0])
+
+
+def _fields(metadata: memoryview, table: int) -> tuple[int, int, int, int]:
+    """Where the first four fields of `table` are stored; 0 for those that are absent."""
+    vtable = table - _I32.unpack_from(metadata, table)[0]
+    if vtable < 0:
+        # struct counts a negative position from the end, which would read other bytes.
+        raise IndexError("a table's layout lies before the message")
+    size, _, a, b, c, d = _VTABLE.unpack_from(metadata, vtable)
+    if size < _VTABLE.size:
+        # What lies behind a short vtable is something else.
+        a, b, c, d = (slot if 4 + 2 * n < size else 0 for n, slot in enumerate((a, b, c, d)))
+    return a and table + a, b and table + b, c and table + c, d and table + d
+
+
+def _codec(metadata: memoryview, compression: int) -> int:
+    codec = _fields(metadata, _follow(metadata, compression))[0]
     return metadata[codec] if codec else Codec.LZ4
 
 
-def _buffers(metadata: memoryview, batch: int) -> list[tuple[int, int]]:
+def _places(metadata: memoryview, vector: int) -> list[tuple[int, int]]:
     """Start and size of each buffer, as the message claims."""
-    vector = _follow(metadata, _required(metadata, batch, _BATCH_BUFFERS))
     length = _U32.unpack_from(metadata, vector)[0]
     first = vector + _U32.size
     if length > (len(metadata) - first) // _BUFFER.size:
@@ -123,28 +140,3 @@ def _check_decoded(data: memoryview, buffers: list[tuple[int, int]], most: int) 
         total += size - _I64.size if decoded == _STORED else decoded
     if total > most:
         raise Corrupt(f"the body decompresses to more than the {most:,} bytes it declares")
-
-
-def _follow(metadata: memoryview, at: int) -> int:
-    """Where the relative reference at `at` leads."""
-    return at + int(_U32.unpack_from(metadata, at)[0])
-
-
-def _field(metadata: memoryview, table: int, number: int) -> int:
-    """Where field `number` of `table` is stored; 0 if it is absent."""
-    vtable = table - _I32.unpack_from(metadata, table)[0]
-    if vtable < 0:
-        # struct counts a negative position from the end, which would read other bytes.
-        raise IndexError("a table's layout lies before the message")
-    slot = 4 + 2 * number
-    if slot >= _U16.unpack_from(metadata, vtable)[0]:
-        return 0
-    distance = int(_U16.unpack_from(metadata, vtable + slot)[0])
-    return table + distance if distance else 0
-
-
-def _required(metadata: memoryview, table: int, number: int) -> int:
-    at = _field(metadata, table, number)
-    if not at:
-        raise Corrupt("the Arrow message lacks a field that every record batch has")
-    return at
