@@ -114,7 +114,10 @@ def test_a_reserved_byte_that_is_set_is_refused() -> None:
         ({"kind": 6}, "kind 6"),
         ({"kind": Kind.COMMAND}, "cannot hold 1 messages"),
         ({"count": 0}, "cannot hold 0 messages"),
-        ({"kind": Kind.NOOP, "count": 0, "flags": 1}, "cannot have flags"),
+        (
+            {"kind": Kind.NOOP, "count": 0, "flags": 1},
+            "kind 4 cannot hold 0 messages with flags 0x0001",
+        ),
         ({"flags": 32}, "flags 0x0020"),
         ({"flags": 24}, "flags 0x0018"),
         ({"priority": 8}, "priority 8"),
