@@ -8,6 +8,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -53,6 +54,14 @@ def test_values_pass_through_as_they_are(values: list[bytes], wrapped: Any) -> N
 @pytest.mark.parametrize("kind", [bytearray, memoryview, pa.scalar])
 def test_other_bytes_like_entries_become_bytes(kind: Any) -> None:
     assert column("value", [kind(b"one"), kind(b"")]) == [b"one", b""]
+
+
+def test_numpy_arrays_of_bytes_and_of_objects_are_sequences() -> None:
+    assert column("value", np.array(V)) == V
+    assert column("value", np.array(["a", "é"])) == [b"a", "é".encode()]
+    assert column("key", V, np.array([None, b"k"], dtype=object)) == [None, b"k"]
+    _, [batch], _ = record_batches_of(V, timestamps=np.array([1, 2], np.int32))
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [1, 2]
 
 
 @given(st.lists(st.text(max_size=20), min_size=1))
@@ -181,6 +190,8 @@ BAD_VALUES = {
     "run ends": pa.RunEndEncodedArray.from_arrays([2], [b"a"]),
     "another column": pa.table({"value": V, "x": V}), "no value column": pa.table({"key": V}),
     "a column twice": pa.table([V, V], names=["value", "value"]), "no columns": pa.table({}),
+    "numpy numbers": np.array([1, 2]), "numpy table": np.array([V, V]),
+    "a numpy scalar": np.array(b"a"), "numpy floats": np.array([1.5]),
     "offsets that lie": pa.Array.from_buffers(
         pa.binary(), 2, [None, pa.array([0, 1 << 30, 1], pa.int32()).buffers()[1], BYTE]
     ),
@@ -218,6 +229,7 @@ BAD_HEADERS = {
     "a name that is not utf-8": [{b"\xff": b""}, None], "a number for a name": [{1: b""}, None],
     "no name": [{None: b""}, None], "no value": [{"a": None}, None],
     "a number for a value": [{"a": 1}, None], "a list for a value": [{"a": [b"x"]}, None],
+    "numpy numbers": np.array([1, 2]), "numpy arrays": [np.array([1, 2]), None],
     "arrow text": pa.array(["a", "b"]),
     "other fields": pa.array([[{"k": "a", "v": b"b"}], None]),
     "a field more": pa.array([[{"key": "a", "value": b"b", "x": 1}], None]),
@@ -245,6 +257,9 @@ BAD_TIMESTAMPS = {
     "texts": ["1", "2"], "datetimes": [NOON, None], "dates": [NOON.date(), None],
     "decimals": [Decimal(1), None], "lists": [[1], [2]], "one str": "ab", "one bytes": b"ab",
     "a mapping": {1: 2, 3: 4}, "a set": {1, 2}, "a number": 5, "false": False,
+    "numpy floats": np.array([1.5, 2]), "numpy table": np.array([[1, 2], [3, 4]]),
+    "numpy unsigned": np.array([2**64 - 1, 2], np.uint64),
+    "numpy dates": np.array(["2026-01-01", "2026-01-02"], "datetime64[ms]"),
     "arrow numbers": pa.array([1, 2]), "arrow dates": pa.array([1, 2], pa.date32()),
     "arrow negative": pa.array([-1, 0], pa.timestamp("ms")),
     "arrow overflow": pa.array([2**62, 0], pa.timestamp("s")),

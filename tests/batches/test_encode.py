@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -292,7 +293,10 @@ def test_the_largest_origin_is_carried() -> None:
     assert (header.producer_id, header.producer_epoch, header.sequence) == origin[:3]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "LZ4", "", b"lz4", 0, 1, True, [], {}, object()])
+@pytest.mark.parametrize(
+    "compression",
+    ["gzip", "LZ4", "", b"lz4", 0, 1, True, [], {}, object(), np.array(["lz4", "zstd"])],
+)
 def test_an_unknown_compression_is_an_invalid_request(compression: Any) -> None:
     with pytest.raises(InvalidRequest, match="compression must be None, 'lz4' or 'zstd'"):
         encode_batches([b"a"], compression=compression)

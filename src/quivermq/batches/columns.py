@@ -106,7 +106,10 @@ def _binary(name: str, column: Any) -> Any:
     try:
         if not isinstance(column, _ARROW_ARRAYS):
             _check_sequence(name, column)
-            return pa.array(column, _BINARY)
+            if not hasattr(column, "__array__"):
+                return pa.array(column, _BINARY)
+            # Asked for bytes at once, Arrow would take the memory of numpy's numbers for them.
+            column = pa.array(column)
         column.validate(full=True)
         plain = column.cast(column.type.value_type) if _is_dictionary(column) else column
         if not _is_bytes(plain.type):

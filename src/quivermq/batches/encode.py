@@ -26,7 +26,7 @@ from quivermq.errors import InvalidRequest, TooLarge
 
 Compression = Literal["lz4", "zstd"] | None
 
-_COMPRESSION_FLAGS: Final = {None: 0, "lz4": int(Flag.LZ4), "zstd": int(Flag.ZSTD)}
+_CODECS: Final = {"lz4": int(Flag.LZ4), "zstd": int(Flag.ZSTD)}
 _EPOCH_MAX: Final = (1 << 32) - 1
 _DATA: Final = int(Kind.DATA)
 
@@ -138,7 +138,7 @@ def _checked_layout(
     if not isinstance(origin, Origin):
         raise InvalidRequest(f"origin must be an Origin, not {type(origin).__name__}")
     origin.check()
-    if compression not in (None, "lz4", "zstd"):
+    if not (compression is None or (isinstance(compression, str) and compression in _CODECS)):
         raise InvalidRequest(f"compression must be None, 'lz4' or 'zstd', not {compression!r}")
     return _Layout(compression, origin, target_bytes, limits)
 
@@ -241,7 +241,7 @@ def _body(batch: Any, compression: Compression) -> tuple[Any, int, int]:
         plain_bytes = _serialized_bytes(batch)
         packed = _compressed(batch, compression)
         if packed.size < plain_bytes:
-            return packed, _COMPRESSION_FLAGS[compression], plain_bytes
+            return packed, _CODECS[compression], plain_bytes
     plain = batch.serialize()
     return plain, 0, plain.size
 
