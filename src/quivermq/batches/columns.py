@@ -46,10 +46,9 @@ def record_batches_of(
     values: Values, keys: Any = None, headers: Any = None, timestamps: Any = None
 ) -> Batches:
     """The messages in Arrow columns; raises `InvalidRequest` for whatever cannot be messages."""
-    if keys is headers is timestamps is None and isinstance(values, list) and values:
-        # The commonest call by far, and with few messages all of the rest would cost more.
-        record_batch = pa.RecordBatch.from_arrays([_values(values)], schema=schema_of(0))
-        return Batches(0, [record_batch], fresh=True)
+    if keys is headers is timestamps is None and isinstance(values, list):
+        # The commonest call by far, and for few messages all of the rest would cost more.
+        return _assembled({"value": _values(values)}, fresh=True)
     beside = {"key": keys, "headers": headers, "timestamp": timestamps}
     given = {name: column for name, column in beside.items() if column is not None}
     if not isinstance(values, _ARROW_TABLES):
@@ -60,7 +59,7 @@ def record_batches_of(
         columns = _table_columns(values)
     fresh = not [column for column in columns.values() if isinstance(column, _ARROW_ARRAYS)]
     converted = {name: _CONVERTERS[name](column) for name, column in columns.items()}
-    return Batches(*_assembled(converted), fresh)
+    return _assembled(converted, fresh=fresh)
 
 
 def _table_columns(table: Any) -> dict[str, Any]:
@@ -77,18 +76,22 @@ def _table_columns(table: Any) -> dict[str, Any]:
     return {name: table.column(name) for name in COLUMNS if name in names}
 
 
-def _assembled(columns: dict[str, Any]) -> tuple[int, list[Any]]:
+def _assembled(columns: dict[str, Any], *, fresh: bool) -> Batches:
     rows = len(columns["value"])
+    flags = 0
     for name, column in columns.items():
         if len(column) != rows:
             raise InvalidRequest(f"{rows} values but {len(column)} {name} entries: one for each")
-    flags = sum([_FLAGS[name] for name in columns])
+        flags |= _FLAGS[name]
     schema = schema_of(flags)
     arrays = list(columns.values())
     if [column for column in arrays if isinstance(column, pa.ChunkedArray)]:
+        # Chunks come from callers, and from pyarrow for a list of more than 2 GiB. Where they end
+        # differently from column to column, the batches are slices.
         batches = pa.Table.from_arrays(arrays, schema=schema).to_batches()
-        return flags, [batch for batch in batches if batch.num_rows]
-    return flags, [pa.RecordBatch.from_arrays(arrays, schema=schema)] if rows else []
+        return Batches(flags, [batch for batch in batches if batch.num_rows], fresh=False)
+    made = [pa.RecordBatch.from_arrays(arrays, schema=schema)] if rows else []
+    return Batches(flags, made, fresh)
 
 
 def _values(column: Any) -> Any:
