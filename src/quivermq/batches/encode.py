@@ -5,12 +5,13 @@ one interval; callers split what differs. What is too large for one frame is spl
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 from crc32c import crc32c
 
-from quivermq.batches.columns import Values, record_batches_of
+from quivermq.batches.columns import Batches, Values, record_batches_of
 from quivermq.batches.decode import check_sizes
 from quivermq.batches.frame import Frame
 from quivermq.batches.header import Flag, Header, Kind
@@ -21,13 +22,13 @@ from quivermq.batches.limits import (
     TIMESTAMP_MS_MAX,
     Limits,
 )
-from quivermq.batches.schema import OPTIONAL_COLUMNS
 from quivermq.errors import InvalidRequest, TooLarge
 
 Compression = Literal["lz4", "zstd"] | None
 
-_COMPRESSION_FLAGS: Final = {None: 0, "lz4": int(Flag.LZ4), "zstd": int(Flag.ZSTD)}
+_CODECS: Final = {"lz4": int(Flag.LZ4), "zstd": int(Flag.ZSTD)}
 _EPOCH_MAX: Final = (1 << 32) - 1
+_DATA: Final = int(Kind.DATA)
 
 
 class Origin(NamedTuple):
@@ -48,8 +49,18 @@ class Origin(NamedTuple):
             ("priority", self.priority, PRIORITY_MAX),
             ("not_before_ms", self.not_before_ms, TIMESTAMP_MS_MAX),
         ):
-            if not isinstance(value, int) or not 0 <= value <= most:
-                raise InvalidRequest(f"{name} must be a whole number from 0 to {most}: {value!r}")
+            # `type`, not `isinstance`: True is an int too.
+            if type(value) is not int or not 0 <= value <= most:
+                raise InvalidRequest(
+                    f"{name} must be a whole number from 0 to {most}: {_shown(value)}"
+                )
+
+
+def _shown(value: object) -> str:
+    """`value` for an error message; Python refuses to print integers of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value)
 
 
 NO_ORIGIN: Final = Origin()
@@ -70,18 +81,21 @@ def encode_batches(
 
     `values` is a sequence of bytes, a pyarrow array, or a pyarrow record batch or table with a
     `value` column and optionally `key`, `headers` and `timestamp`. Sequence numbers run on from
-    frame to frame.
+    frame to frame. A message that takes more than `frame_bytes` alone has a frame for itself.
+
+    Arguments and messages are all checked before this returns: who sends frames as they come
+    out never finds a bad message after half of them are gone.
     """
-    origin.check()
-    if compression not in _COMPRESSION_FLAGS:
-        raise InvalidRequest(f"compression must be None, 'lz4' or 'zstd', not {compression!r}")
-    target = min(frame_bytes or limits.batch_bytes_max, limits.batch_bytes_max)
-    for batch in record_batches_of(values, keys, headers, timestamps):
-        size = batch.nbytes
-        check_sizes(batch, size, limits)
-        for part in _parts(batch, size, target, limits):
-            yield _frame(part, compression, origin, limits)
-            origin = origin._replace(sequence=origin.sequence + part.num_rows)
+    if frame_bytes is None:
+        frame_bytes = limits.batch_bytes_max
+    elif type(frame_bytes) is not int or frame_bytes < 1:
+        raise InvalidRequest(
+            f"frame_bytes must be a whole number of at least 1: {_shown(frame_bytes)}"
+        )
+    target_bytes = min(frame_bytes, limits.batch_bytes_max)
+    layout = _checked_layout(compression, origin, target_bytes, limits)
+    batches = _checked_batches((values, keys, headers, timestamps), limits)
+    return _frames(batches, layout)
 
 
 def encode_batch(
@@ -95,17 +109,10 @@ def encode_batch(
     limits: Limits = DEFAULT_LIMITS,
 ) -> Frame:
     """One frame with all of `values`, or `TooLarge`, or `InvalidRequest` for none at all."""
-    frames = list(
-        encode_batches(
-            values,
-            keys=keys,
-            headers=headers,
-            timestamps=timestamps,
-            compression=compression,
-            origin=origin,
-            limits=limits,
-        )
-    )
+    layout = _checked_layout(compression, origin, limits.batch_bytes_max, limits)
+    batches = _checked_batches((values, keys, headers, timestamps), limits)
+    # The second frame is proof enough: the rest of a large table need not be laid out.
+    frames = list(islice(_frames(batches, layout), 2))
     if not frames:
         raise InvalidRequest("a batch needs at least one message")
     if len(frames) > 1:
@@ -116,53 +123,127 @@ def encode_batch(
     return frames[0]
 
 
-def _parts(batch: Any, size: int, target: int, limits: Limits) -> Iterator[Any]:
+class _Layout(NamedTuple):
+    """What all frames of one call have in common."""
+
+    compression: Compression
+    origin: Origin
+    target_bytes: int
+    limits: Limits
+
+
+def _checked_layout(
+    compression: Compression, origin: Origin, target_bytes: int, limits: Limits
+) -> _Layout:
+    if not isinstance(origin, Origin):
+        raise InvalidRequest(f"origin must be an Origin, not {type(origin).__name__}")
+    origin.check()
+    if not (compression is None or (isinstance(compression, str) and compression in _CODECS)):
+        raise InvalidRequest(f"compression must be None, 'lz4' or 'zstd', not {compression!r}")
+    return _Layout(compression, origin, target_bytes, limits)
+
+
+def _checked_batches(columns: tuple[Any, Any, Any, Any], limits: Limits) -> Batches:
+    """The columns as record batches, once no message in them is refused."""
+    batches = record_batches_of(*columns)
+    for batch in batches.record_batches:
+        check_sizes(batch, _serialized_bytes(batch), limits)
+    return batches
+
+
+def _frames(batches: Batches, layout: _Layout) -> Iterator[Frame]:
+    flags, record_batches, fresh = batches
+    sequence = layout.origin.sequence
+    several = len(record_batches) > 1
+    for batch in _joined(record_batches, layout.target_bytes) if several else record_batches:
+        for part in _parts(batch, layout):
+            whole = part if fresh and part is batch else _without_surroundings(part)
+            yield _frame(whole, flags, sequence, layout)
+            sequence += part.num_rows
+
+
+def _joined(batches: list[Any], target: int) -> Iterator[Any]:
+    """Neighbours as one batch while they fit: a table of many small chunks is not many frames."""
+    group: list[Any] = []
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if group and size > target:
+            yield _one(group)
+            group, size = [], batch.nbytes
+        group.append(batch)
+    if group:
+        yield _one(group)
+
+
+def _one(group: list[Any]) -> Any:
+    if len(group) == 1:
+        return group[0]
+    return pa.Table.from_batches(group).combine_chunks().to_batches()[0]
+
+
+def _parts(batch: Any, layout: _Layout) -> Iterator[Any]:
     """Halve `batch` by rows until each part fits; slices share the memory of the whole."""
-    if size > target // 2:
-        size = pa.ipc.get_record_batch_size(batch)
-        if size > target and batch.num_rows > 1:
-            half = batch.num_rows // 2
-            for part in (batch.slice(0, half), batch.slice(half)):
-                yield from _parts(part, part.nbytes, target, limits)
-            return
-        if size > limits.batch_bytes_max:
-            raise TooLarge(
-                f"a message that takes {size:,} bytes as a batch is above the limit of "
-                f"{limits.batch_bytes_max:,} (batch_bytes_max)"
-            )
-    if batch.num_rows:
+    size = _serialized_bytes(batch)
+    if size > layout.target_bytes and batch.num_rows > 1:
+        half = batch.num_rows // 2
+        yield from _parts(batch.slice(0, half), layout)
+        yield from _parts(batch.slice(half), layout)
+    elif size > layout.limits.batch_bytes_max:
+        raise TooLarge(
+            f"a message that takes {size:,} bytes as a batch is above the limit of "
+            f"{layout.limits.batch_bytes_max:,} (batch_bytes_max)"
+        )
+    else:
         yield batch
 
 
-def _frame(batch: Any, compression: Compression, origin: Origin, limits: Limits) -> Frame:
-    if compression is None:
-        buffer = batch.serialize()
-        decoded_bytes = buffer.size
-    else:
-        buffer = _compressed(batch, compression)
-        decoded_bytes = pa.ipc.get_record_batch_size(batch)
+def _without_surroundings(batch: Any) -> Any:
+    """A copy of `batch` if it is a slice, else itself.
+
+    Arrow pads a slice's buffers to 64 bytes with whatever lies behind the slice: bytes of rows
+    that the caller did not pass, and that may belong to somebody else.
+    """
+    if batch.get_total_buffer_size() <= batch.nbytes:
+        return batch
+    # Concatenating copies; with a single array Arrow would return that array.
+    columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _frame(batch: Any, flags: int, sequence: int, layout: _Layout) -> Frame:
+    buffer, compression_flag, decoded_bytes = _body(batch, layout.compression)
     body = memoryview(buffer).cast("B")
-    if len(body) > limits.batch_bytes_max:
-        raise TooLarge(
-            f"a batch of {len(body):,} bytes is above the limit of {limits.batch_bytes_max:,} "
-            "(batch_bytes_max)"
-        )
-    names = batch.schema.names
-    columns = sum(int(flag) for flag, field in OPTIONAL_COLUMNS if field.name in names)
+    origin = layout.origin
     header = Header(
-        kind=Kind.DATA,
-        flags=columns | _COMPRESSION_FLAGS[compression],
+        kind=_DATA,
+        flags=flags | compression_flag,
         priority=origin.priority,
         body_bytes=len(body),
         body_crc=crc32c(body),
         producer_id=origin.producer_id,
-        sequence=origin.sequence,
+        sequence=sequence,
         not_before_ms=origin.not_before_ms,
         producer_epoch=origin.producer_epoch,
         count=batch.num_rows,
         decoded_bytes=decoded_bytes,
     )
     return Frame(header, body)
+
+
+def _body(batch: Any, compression: Compression) -> tuple[Any, int, int]:
+    """The body, its compression flag, and what it decodes to.
+
+    What compression does not make smaller stays plain: cheaper for every reader, and a batch
+    that fits its limit plain cannot outgrow it.
+    """
+    if compression is not None:
+        plain_bytes = _serialized_bytes(batch)
+        packed = _compressed(batch, compression)
+        if packed.size < plain_bytes:
+            return packed, _CODECS[compression], plain_bytes
+    plain = batch.serialize()
+    return plain, 0, plain.size
 
 
 def _compressed(batch: Any, compression: str) -> Any:
@@ -174,3 +255,8 @@ def _compressed(batch: Any, compression: str) -> Any:
         end = sink.tell()
     start = batch.schema.serialize().size
     return sink.getvalue().slice(start, end - start)
+
+
+def _serialized_bytes(batch: Any) -> int:
+    """The exact size of the plain body, without making it: also more than any message in it."""
+    return int(pa.ipc.get_record_batch_size(batch))

@@ -1,17 +1,23 @@
 """What an Arrow IPC message says of itself, read before Arrow is allowed to believe it.
 
 pyarrow checks that buffers lie inside the message, but it allocates what a compressed buffer
-claims to decompress to: 16 MiB of zstd can become hundreds of gigabytes. So the few numbers that
-matter are read here first, out of the message's flatbuffer metadata. Layout, from Arrow's
-columnar format (Message.fbs, Schema.fbs):
+claims to decompress to: 16 MiB of zstd can become hundreds of gigabytes; and it lets buffers
+overlap, so that a body stands for more than its size. So the few numbers that matter are read
+here first, out of the message's flatbuffer metadata. Layout, from Arrow's columnar format
+(Message.fbs, Schema.fbs):
 
     0xFFFFFFFF | int32 metadata size | metadata: flatbuffer `Message` | body: the buffers
 
 A flatbuffer table starts with an int32 distance back to its vtable; the vtable lists, per field,
-a uint16 distance from the table's start (0: the field is absent).
+a uint16 distance from the table's start (0: the field is absent). The fields are, in order:
+
+    Message: version, header type, header, body length
+    RecordBatch: length, nodes, buffers, compression
+    BodyCompression: codec, method
 """
 
 import struct
+from enum import IntEnum
 from struct import Struct
 from typing import Final
 
@@ -19,7 +25,7 @@ from quivermq.batches.header import Buffer
 from quivermq.errors import Corrupt
 
 _PREFIX: Final = Struct("<II")
-_U16: Final = Struct("<H")
+_VTABLE: Final = Struct("<6H")  # its own size, the table's size, the places of four fields
 _I32: Final = Struct("<i")
 _U32: Final = Struct("<I")
 _I64: Final = Struct("<q")
@@ -28,84 +34,109 @@ _BUFFER: Final = Struct("<qq")
 _CONTINUATION: Final = 0xFFFFFFFF
 _RECORD_BATCH: Final = 3
 
-# Field numbers in the flatbuffer tables.
-_MESSAGE_HEADER_TYPE, _MESSAGE_HEADER = 1, 2
-_BATCH_LENGTH, _BATCH_BUFFERS, _BATCH_COMPRESSION = 0, 2, 3
-
 # A compressed buffer starts with its decompressed size; this one says "stored as it is".
 _STORED: Final = -1
 
 
-def check_envelope(body: Buffer, *, count: int, compressed: bool, decoded_bytes: int) -> None:
+class Codec(IntEnum):
+    """Arrow's numbers of the codecs; the first is what an absent field means."""
+
+    LZ4 = 0
+    ZSTD = 1
+
+
+def check_envelope(body: Buffer, *, count: int, codec: Codec | None, decoded_bytes: int) -> None:
     """Raise `Corrupt` unless `body` is a record batch of `count` rows within `decoded_bytes`."""
     try:
-        _check(body, count, compressed=compressed, decoded_bytes=decoded_bytes)
+        _check(body, count, codec, decoded_bytes)
     except (struct.error, IndexError) as error:
         raise Corrupt(f"the Arrow message's metadata points outside it: {error}") from error
 
 
-def _check(body: Buffer, count: int, *, compressed: bool, decoded_bytes: int) -> None:
+def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) -> None:
     continuation, size = _PREFIX.unpack_from(body)
     data_start = _PREFIX.size + size
     if continuation != _CONTINUATION or data_start > len(body):
         raise Corrupt("the body does not start with an Arrow message")
     metadata = memoryview(body)[_PREFIX.size : data_start]
-    message = _follow(metadata, 0)
-    header_type = _field(metadata, message, _MESSAGE_HEADER_TYPE)
+    message = _U32.unpack_from(metadata)[0]
+    _, header_type, header, _ = _fields(metadata, message)
     if not header_type or metadata[header_type] != _RECORD_BATCH:
         raise Corrupt("the Arrow message is not a record batch")
-    batch = _follow(metadata, _required(metadata, message, _MESSAGE_HEADER))
-    rows = _I64.unpack_from(metadata, _required(metadata, batch, _BATCH_LENGTH))[0]
+    length, _, buffers, compression = _fields(metadata, _follow(metadata, header))
+    if not (length and buffers):
+        raise Corrupt("the Arrow message lacks a field that every record batch has")
+    rows = _I64.unpack_from(metadata, length)[0]
     if rows != count:
         raise Corrupt(f"the header counts {count} messages, the Arrow message {rows}")
-    if bool(_field(metadata, batch, _BATCH_COMPRESSION)) != compressed:
+    if (_codec(metadata, compression) if compression else None) != codec:
         raise Corrupt("header and Arrow message disagree about compression")
-    if compressed:
-        buffers = _follow(metadata, _required(metadata, batch, _BATCH_BUFFERS))
-        _check_decoded(memoryview(body)[data_start:], metadata, buffers, decoded_bytes)
-
-
-def _check_decoded(data: memoryview, metadata: memoryview, vector: int, most: int) -> None:
-    """Add up what the compressed buffers claim to become."""
-    (length,) = _U32.unpack_from(metadata, vector)
-    first = vector + _U32.size
-    if length > (len(metadata) - first) // _BUFFER.size:
-        raise Corrupt(f"the Arrow message claims {length} buffers")
-    total = 0
-    for number in range(length):
-        start, size = _BUFFER.unpack_from(metadata, first + number * _BUFFER.size)
-        if size == 0:
-            continue
-        if start < 0 or size < _I64.size or start + size > len(data):
-            raise Corrupt(f"compressed buffer {number} lies outside the body")
-        (decoded,) = _I64.unpack_from(data, start)
-        if decoded < _STORED:
-            raise Corrupt(f"compressed buffer {number} claims {decoded} bytes")
-        total += size if decoded == _STORED else decoded
-        if total > most:
-            raise Corrupt(f"the body decompresses to more than the {most:,} bytes it declares")
+    places = _places(metadata, _follow(metadata, buffers))
+    _check_places(places, len(body) - data_start)
+    if codec is not None:
+        _check_decoded(memoryview(body)[data_start:], places, decoded_bytes)
 
 
 def _follow(metadata: memoryview, at: int) -> int:
-    """Where the relative reference at `at` leads."""
+    """Where the relative reference at `at` leads; a field that is absent leads nowhere."""
+    if not at:
+        raise IndexError("a table is missing")
     return at + int(_U32.unpack_from(metadata, at)[0])
 
 
-def _field(metadata: memoryview, table: int, number: int) -> int:
-    """Where field `number` of `table` is stored; 0 if it is absent."""
+def _fields(metadata: memoryview, table: int) -> tuple[int, int, int, int]:
+    """Where the first four fields of `table` are stored; 0 for those that are absent."""
     vtable = table - _I32.unpack_from(metadata, table)[0]
     if vtable < 0:
         # struct counts a negative position from the end, which would read other bytes.
         raise IndexError("a table's layout lies before the message")
-    slot = 4 + 2 * number
-    if slot >= _U16.unpack_from(metadata, vtable)[0]:
-        return 0
-    distance = int(_U16.unpack_from(metadata, vtable + slot)[0])
-    return table + distance if distance else 0
+    size, _, a, b, c, d = _VTABLE.unpack_from(metadata, vtable)
+    if size < _VTABLE.size:
+        # What lies behind a short vtable is something else.
+        a, b, c, d = (slot if 4 + 2 * n < size else 0 for n, slot in enumerate((a, b, c, d)))
+    return a and table + a, b and table + b, c and table + c, d and table + d
 
 
-def _required(metadata: memoryview, table: int, number: int) -> int:
-    at = _field(metadata, table, number)
-    if not at:
-        raise Corrupt("the Arrow message lacks a field that every record batch has")
-    return at
+def _codec(metadata: memoryview, compression: int) -> int:
+    codec = _fields(metadata, _follow(metadata, compression))[0]
+    return metadata[codec] if codec else Codec.LZ4
+
+
+def _places(metadata: memoryview, vector: int) -> list[tuple[int, int]]:
+    """Start and size of each buffer, as the message claims."""
+    length = _U32.unpack_from(metadata, vector)[0]
+    first = vector + _U32.size
+    if length > (len(metadata) - first) // _BUFFER.size:
+        raise Corrupt(f"the Arrow message claims {length} buffers")
+    return list(_BUFFER.iter_unpack(metadata[first : first + length * _BUFFER.size]))
+
+
+def _check_places(buffers: list[tuple[int, int]], data_bytes: int) -> None:
+    """Raise unless the buffers follow each other inside the body.
+
+    Arrow lets them overlap: keys, values and headers that all point at the same bytes would make
+    messages several times as large as the body that the limits were applied to.
+    """
+    end = 0
+    for start, size in buffers:
+        if start < end or size < 0:
+            raise Corrupt(f"a buffer of {size} bytes at {start} overlaps the one before it")
+        end = start + size
+    if end > data_bytes:
+        raise Corrupt(f"the buffers end at {end}, the body at {data_bytes}")
+
+
+def _check_decoded(data: memoryview, buffers: list[tuple[int, int]], most: int) -> None:
+    """Add up what the compressed buffers claim to become."""
+    total = 0
+    for start, size in buffers:
+        if size == 0:
+            continue
+        if size < _I64.size:
+            raise Corrupt(f"a compressed buffer of {size} bytes cannot say what it becomes")
+        decoded = _I64.unpack_from(data, start)[0]
+        if decoded < _STORED:
+            raise Corrupt(f"a compressed buffer claims {decoded} bytes")
+        total += size - _I64.size if decoded == _STORED else decoded
+    if total > most:
+        raise Corrupt(f"the body decompresses to more than the {most:,} bytes it declares")

@@ -24,10 +24,14 @@ class Frame:
         self.packed_header = header.pack() if packed_header is None else packed_header
 
     @classmethod
-    def of(cls, kind: Kind, body: Buffer = b"") -> Self:
-        """An entry that is not messages: a command, a membership change, a no-op."""
+    def of(cls, kind: Kind, body: Buffer = b"", limits: Limits = DEFAULT_LIMITS) -> Self:
+        """An entry that is not messages: a command, a membership change, a no-op.
+
+        Raises what `parse` would: nobody stores a frame that cannot be read back.
+        """
         size = len(body)
         header = Header(kind, body_bytes=size, body_crc=crc32c(body), decoded_bytes=size)
+        header.check(limits)
         return cls(header, body)
 
     @classmethod
