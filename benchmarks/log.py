@@ -30,7 +30,7 @@ SHARE_TARGET = 0.8
 OPEN_SECONDS_TARGET = 1.0
 
 # Messages per batch, batches per group, groups.
-SHAPES = ((1, 1, 1500), (100, 1, 1500), (1000, 1, 1000), (1000, 10, 300))
+SHAPES = ((1, 1, 1500), (100, 1, 1500), (1000, 1, 1000), (1000, 10, 200))
 
 
 class BareDisk:
@@ -52,9 +52,14 @@ class BareDisk:
 class OurLog:
     """The same through a log; stamping included, as a leader does it."""
 
-    def __init__(self, root: Path, batch: Frame, batches: int) -> None:
-        self.log = Log.create(RealDisk(root), FOLDER, os.urandom(16))
-        self.batch, self.batches = batch, batches
+    def __init__(self, log: Log, batch: Frame, batches: int) -> None:
+        self.log, self.batch, self.batches = log, batch, batches
+
+    def fill_first_segment(self) -> None:
+        """Get past the first segment, which grows in steps: the next ones are whole at once."""
+        filler = OurLog(self.log, batch_of(1000), 100)
+        while len(self.log.segment_starts) == 1:
+            filler.append()
 
     def append(self) -> None:
         edge, frames = self.log.edge, []
@@ -71,13 +76,18 @@ class OurLog:
         self.log.sync()
 
 
+def new_log(root: Path) -> Log:
+    return Log.create(RealDisk(root), FOLDER, os.urandom(16))
+
+
 def batch_of(messages: int, size: int = 100) -> Frame:
     return encode_batch([os.urandom(size) for _ in range(messages)])
 
 
 def measure_append(root: Path, messages: int, batches: int, groups: int) -> dict[str, float]:
     batch = batch_of(messages)
-    ours, bare = OurLog(root, batch, batches), BareDisk(root, len(batch) * batches, groups)
+    ours, bare = OurLog(new_log(root), batch, batches), BareDisk(root, len(batch) * batches, groups)
+    ours.fill_first_segment()
     times: dict[str, list[float]] = {"ours": [], "bare": []}
     for number in range(groups):
         pair = [("ours", ours), ("bare", bare)]
@@ -107,7 +117,8 @@ OPENER = """
 import json, resource, sys, time
 from quivermq.batches import Index, Offset
 from quivermq.log import Log, RealDisk
-def resident(): return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 before, start = resident(), time.perf_counter()
 log = Log.open(RealDisk(sys.argv[1]), "log/bench/0")
 opened, after_open = time.perf_counter() - start, resident()
@@ -125,7 +136,7 @@ print(json.dumps({"open_s": opened, "open_mb": (after_open - before) / 1e6,
 
 def measure_open(root: Path, messages: int, size: int) -> dict[str, float]:
     """Write a partition, then open it in a process that has done nothing else."""
-    subject = OurLog(root, batch_of(1000, size), 100)
+    subject = OurLog(new_log(root), batch_of(1000, size), 100)
     for _ in range(messages // 100_000):
         subject.append()
     stored = subject.log.size_bytes

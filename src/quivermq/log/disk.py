@@ -75,3 +75,13 @@ def undoing() -> Iterator[None]:
     except StorageFull as error:
         error.undone = True
         raise
+
+
+@contextmanager
+def announced() -> Iterator[None]:
+    """Around work that the state file has announced: it can be finished, but not undone."""
+    try:
+        yield
+    except StorageFull as error:
+        error.undone = False
+        raise

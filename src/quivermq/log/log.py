@@ -7,14 +7,14 @@ more writes until it is opened anew, and nothing of that group is ever acknowled
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from quivermq.batches import Frame, Index, Kind, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, OffsetOutOfRange, StorageFailed, StorageFull
 from quivermq.log.checkpoints import RESET, Checkpoint, Checkpoints
 from quivermq.log.damage import Damage
-from quivermq.log.disk import Disk
+from quivermq.log.disk import Disk, announced
 from quivermq.log.edge import Edge
+from quivermq.log.fence import Fence
 from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, SegmentHeader
 from quivermq.log.recovery import Recovery
 from quivermq.log.rewind import finish_cut, finish_reset
@@ -35,7 +35,7 @@ class Log:
         self._sealed: SealedSegments = recovery.sealed
         self._active: ActiveSegment = recovery.active
         self._checkpoints: Checkpoints = recovery.checkpoints
-        self._fence = ""
+        self._fence = Fence(folder)
         self.damage: list[Damage] = recovery.damage
         """Entries that were durable and cannot be read; grows when a read finds more."""
         self.notes: list[str] = recovery.notes
@@ -125,7 +125,7 @@ class Log:
             raise BrokenInvariant(
                 f"{self._folder}: vote {vote} in term {term} after {state.vote} in {state.term}"
             )
-        with self._writing():
+        with self._fence:
             self._state_file.save(state._replace(term=term, vote=vote))
 
     def append(self, frames: Sequence[Frame]) -> None:
@@ -137,7 +137,7 @@ class Log:
             return
         edges = self._edges_behind(frames)
         size = sum(map(len, frames))
-        with self._writing():
+        with self._fence:
             self._make_room(size)
             try:
                 self._active.append(frames, edges)
@@ -207,7 +207,7 @@ class Log:
     def sync(self, commit_index: Index = Index(0)) -> None:
         """Make everything appended durable. Any failure fences the log for good."""
         self.commit_index = max(self.commit_index, commit_index)
-        with self._writing():
+        with self._fence:
             self._active.sync(self.commit_index)
 
     def read(
@@ -293,7 +293,7 @@ class Log:
             )
         if index == self.edge.next_index:
             return
-        with self._writing():
+        with self._fence:
             self._state_file.save(self._state_file.state._replace(cut_index=index))
             self._active = finish_cut(
                 self._disk, self._folder, self._settings, self._state_file, self._checkpoints
@@ -304,7 +304,7 @@ class Log:
     def save_checkpoint(self, index: Index, data: bytes) -> None:
         """Keep the state machine's state from before entry `index`, which starts a segment."""
         edge = self._edge_at_start(index)
-        with self._writing():
+        with self._fence:
             self._checkpoints.save(Checkpoint(edge, data))
 
     def _edge_at_start(self, index: Index) -> Edge:
@@ -334,7 +334,7 @@ class Log:
             return self.first_index
         first = starts[-1]
         self._checkpoints.load(first)
-        with self._writing():
+        with self._fence:
             self._state_file.save(self._state_file.state._replace(first_index=first))
             dropped = [f for f in self._sealed.footers if f.first_index < first]
             self._sealed.drop_before(first)
@@ -353,9 +353,9 @@ class Log:
             raise BrokenInvariant(
                 f"{self._folder}: reset to {checkpoint.edge} below commit {self.commit_index}"
             )
-        with self._writing():
+        with self._fence:
             self._checkpoints.save(checkpoint, RESET)
-        with self._writing(undoable=False):
+        with self._fence, announced():
             state = self._state_file.state
             self._state_file.save(state._replace(reset_index=checkpoint.edge.next_index))
             self._sealed.clear()
@@ -364,19 +364,3 @@ class Log:
             )
         self.commit_index = Index(checkpoint.edge.next_index - 1)
         self.damage = []
-
-    @contextmanager
-    def _writing(self, *, undoable: bool = True) -> Iterator[None]:
-        """Refuse where the log is fenced, and fence it where a write leaves its outcome unknown."""
-        if self._fence:
-            raise StorageFailed(
-                f"{self._folder} takes no more writes since this: {self._fence}; "
-                "check the disk, then restart the broker"
-            )
-        try:
-            yield
-        except StorageFailed as error:
-            if undoable and isinstance(error, StorageFull) and error.undone:
-                raise
-            self._fence = str(error)
-            raise StorageFailed(f"{self._folder} is fenced: {error}") from error

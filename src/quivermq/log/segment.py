@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 from crc32c import crc32c
 
@@ -24,6 +25,8 @@ from quivermq.log.marks import MARK_BYTES, Mark, packed_mark
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.settings import LogSettings
 from quivermq.log.window import erase, overwrite
+
+_GROWTH: Final = 16
 
 
 class DamagedEntry(Corrupt):
@@ -179,9 +182,13 @@ class ActiveSegment(Segment):
         return self.end + size + MARK_BYTES
 
     def grow(self, size: int, settings: LogSettings) -> None:
-        """Preallocate, durably, at least up to `size`: in doubling steps, if the disk has room."""
-        step = min(self.allocated, settings.allocation_bytes_step)
-        generous = max(size, min(self.allocated + step, settings.segment_bytes))
+        """Preallocate, durably, at least up to `size`.
+
+        In few large steps: a file system keeps the first few pieces of a file in its inode, and
+        an fsync has one block more to write for a file of many.
+        """
+        step = min(self.allocated * _GROWTH, self.allocated + settings.allocation_bytes_step)
+        generous = max(size, min(step, settings.segment_bytes))
         with undoing():
             self.file.allocate(generous)
         self.file.sync()

@@ -17,7 +17,7 @@ class LogSettings:
     """What an idle partition costs on disk."""
 
     allocation_bytes_step: int = 16 * MIB
-    """A growing segment is preallocated in doubling steps up to this one."""
+    """A growing segment is preallocated in growing steps up to this one."""
 
     open_segments_max: int = 8
     """Sealed segments whose file and index are kept open per partition."""
