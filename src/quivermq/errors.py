@@ -116,9 +116,12 @@ class StorageFailed(QuiverError):
 
 
 class StorageFull(StorageFailed):
-    """The disk refused for lack of space, before anything was promised."""
+    """The disk refused for lack of space."""
 
     retriable = True
+
+    undone = False
+    """Set by whoever met the refusal and put everything back: only then may work go on."""
 
 
 class BrokenInvariant(RuntimeError):

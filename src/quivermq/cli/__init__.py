@@ -1,5 +1,5 @@
-"""The command line."""
+"""The command line: `quiver`, one module a command, errors as one clear line."""
 
+from quivermq.cli.app import main
 
-def main() -> None:
-    """The `quiver` command."""
+__all__ = ["main"]

@@ -1,0 +1,33 @@
+"""Batches: the frame, its header, and messages to and from Arrow bodies.
+
+The values that every other room passes around. Imports nothing of ours but `errors`.
+"""
+
+from quivermq.batches.decode import Message, check_sizes, decode_batch, decode_messages
+from quivermq.batches.encode import Compression, Origin, encode_batch, encode_batches
+from quivermq.batches.frame import Frame
+from quivermq.batches.header import HEADER_BYTES, Buffer, Flag, Header, Index, Kind, Offset
+from quivermq.batches.limits import DEFAULT_LIMITS, Limits
+from quivermq.batches.schema import schema_of
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "HEADER_BYTES",
+    "Buffer",
+    "Compression",
+    "Flag",
+    "Frame",
+    "Header",
+    "Index",
+    "Kind",
+    "Limits",
+    "Message",
+    "Offset",
+    "Origin",
+    "check_sizes",
+    "decode_batch",
+    "decode_messages",
+    "encode_batch",
+    "encode_batches",
+    "schema_of",
+]

@@ -1,0 +1,142 @@
+"""What an Arrow IPC message says of itself, read before Arrow is allowed to believe it.
+
+pyarrow checks that buffers lie inside the message, but it allocates what a compressed buffer
+claims to decompress to: 16 MiB of zstd can become hundreds of gigabytes; and it lets buffers
+overlap, so that a body stands for more than its size. So the few numbers that matter are read
+here first, out of the message's flatbuffer metadata. Layout, from Arrow's columnar format
+(Message.fbs, Schema.fbs):
+
+    0xFFFFFFFF | int32 metadata size | metadata: flatbuffer `Message` | body: the buffers
+
+A flatbuffer table starts with an int32 distance back to its vtable; the vtable lists, per field,
+a uint16 distance from the table's start (0: the field is absent). The fields are, in order:
+
+    Message: version, header type, header, body length
+    RecordBatch: length, nodes, buffers, compression
+    BodyCompression: codec, method
+"""
+
+import struct
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+from quivermq.batches.header import Buffer
+from quivermq.errors import Corrupt
+
+_PREFIX: Final = Struct("<II")
+_VTABLE: Final = Struct("<6H")  # its own size, the table's size, the places of four fields
+_I32: Final = Struct("<i")
+_U32: Final = Struct("<I")
+_I64: Final = Struct("<q")
+_BUFFER: Final = Struct("<qq")
+
+_CONTINUATION: Final = 0xFFFFFFFF
+_RECORD_BATCH: Final = 3
+
+# A compressed buffer starts with its decompressed size; this one says "stored as it is".
+_STORED: Final = -1
+
+
+class Codec(IntEnum):
+    """Arrow's numbers of the codecs; the first is what an absent field means."""
+
+    LZ4 = 0
+    ZSTD = 1
+
+
+def check_envelope(body: Buffer, *, count: int, codec: Codec | None, decoded_bytes: int) -> None:
+    """Raise `Corrupt` unless `body` is a record batch of `count` rows within `decoded_bytes`."""
+    try:
+        _check(body, count, codec, decoded_bytes)
+    except (struct.error, IndexError) as error:
+        raise Corrupt(f"the Arrow message's metadata points outside it: {error}") from error
+
+
+def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) -> None:
+    continuation, size = _PREFIX.unpack_from(body)
+    data_start = _PREFIX.size + size
+    if continuation != _CONTINUATION or data_start > len(body):
+        raise Corrupt("the body does not start with an Arrow message")
+    metadata = memoryview(body)[_PREFIX.size : data_start]
+    message = _U32.unpack_from(metadata)[0]
+    _, header_type, header, _ = _fields(metadata, message)
+    if not header_type or metadata[header_type] != _RECORD_BATCH:
+        raise Corrupt("the Arrow message is not a record batch")
+    length, _, buffers, compression = _fields(metadata, _follow(metadata, header))
+    if not (length and buffers):
+        raise Corrupt("the Arrow message lacks a field that every record batch has")
+    rows = _I64.unpack_from(metadata, length)[0]
+    if rows != count:
+        raise Corrupt(f"the header counts {count} messages, the Arrow message {rows}")
+    if (_codec(metadata, compression) if compression else None) != codec:
+        raise Corrupt("header and Arrow message disagree about compression")
+    places = _places(metadata, _follow(metadata, buffers))
+    _check_places(places, len(body) - data_start)
+    if codec is not None:
+        _check_decoded(memoryview(body)[data_start:], places, decoded_bytes)
+
+
+def _follow(metadata: memoryview, at: int) -> int:
+    """Where the relative reference at `at` leads; a field that is absent leads nowhere."""
+    if not at:
+        raise IndexError("a table is missing")
+    return at + int(_U32.unpack_from(metadata, at)[0])
+
+
+def _fields(metadata: memoryview, table: int) -> tuple[int, int, int, int]:
+    """Where the first four fields of `table` are stored; 0 for those that are absent."""
+    vtable = table - _I32.unpack_from(metadata, table)[0]
+    if vtable < 0:
+        # struct counts a negative position from the end, which would read other bytes.
+        raise IndexError("a table's layout lies before the message")
+    size, _, a, b, c, d = _VTABLE.unpack_from(metadata, vtable)
+    if size < _VTABLE.size:
+        # What lies behind a short vtable is something else.
+        a, b, c, d = (slot if 4 + 2 * n < size else 0 for n, slot in enumerate((a, b, c, d)))
+    return a and table + a, b and table + b, c and table + c, d and table + d
+
+
+def _codec(metadata: memoryview, compression: int) -> int:
+    codec = _fields(metadata, _follow(metadata, compression))[0]
+    return metadata[codec] if codec else Codec.LZ4
+
+
+def _places(metadata: memoryview, vector: int) -> list[tuple[int, int]]:
+    """Start and size of each buffer, as the message claims."""
+    length = _U32.unpack_from(metadata, vector)[0]
+    first = vector + _U32.size
+    if length > (len(metadata) - first) // _BUFFER.size:
+        raise Corrupt(f"the Arrow message claims {length} buffers")
+    return list(_BUFFER.iter_unpack(metadata[first : first + length * _BUFFER.size]))
+
+
+def _check_places(buffers: list[tuple[int, int]], data_bytes: int) -> None:
+    """Raise unless the buffers follow each other inside the body.
+
+    Arrow lets them overlap: keys, values and headers that all point at the same bytes would make
+    messages several times as large as the body that the limits were applied to.
+    """
+    end = 0
+    for start, size in buffers:
+        if start < end or size < 0:
+            raise Corrupt(f"a buffer of {size} bytes at {start} overlaps the one before it")
+        end = start + size
+    if end > data_bytes:
+        raise Corrupt(f"the buffers end at {end}, the body at {data_bytes}")
+
+
+def _check_decoded(data: memoryview, buffers: list[tuple[int, int]], most: int) -> None:
+    """Add up what the compressed buffers claim to become."""
+    total = 0
+    for start, size in buffers:
+        if size == 0:
+            continue
+        if size < _I64.size:
+            raise Corrupt(f"a compressed buffer of {size} bytes cannot say what it becomes")
+        decoded = _I64.unpack_from(data, start)[0]
+        if decoded < _STORED:
+            raise Corrupt(f"a compressed buffer claims {decoded} bytes")
+        total += size - _I64.size if decoded == _STORED else decoded
+    if total > most:
+        raise Corrupt(f"the body decompresses to more than the {most:,} bytes it declares")

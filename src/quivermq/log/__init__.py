@@ -1,0 +1,32 @@
+"""The log of a partition: segments, checkpoints and the vote, behind a small disk seam.
+
+Knows batches and files; must never know Raft's rules, what a command means, or the network.
+"""
+
+from quivermq.log.checkpoints import Checkpoint
+from quivermq.log.damage import Damage
+from quivermq.log.disk import Disk, File
+from quivermq.log.edge import Edge
+from quivermq.log.log import Log
+from quivermq.log.real_disk import ReadOnlyDisk, RealDisk
+from quivermq.log.settings import LogSettings
+from quivermq.log.simulated_disk import SimulatedDisk
+from quivermq.log.verify import Finding, Report, Verification, find_logs, log_bytes
+
+__all__ = [
+    "Checkpoint",
+    "Damage",
+    "Disk",
+    "Edge",
+    "File",
+    "Finding",
+    "Log",
+    "LogSettings",
+    "ReadOnlyDisk",
+    "RealDisk",
+    "Report",
+    "SimulatedDisk",
+    "Verification",
+    "find_logs",
+    "log_bytes",
+]

@@ -1,0 +1,39 @@
+"""The edge between two entries: all that must be known of what lies before to go on after it.
+
+A segment starts at an edge, a checkpoint is taken at one, and the log ends at one. Following an
+edge with the next entry is the one place where the log's numbering rules are written down.
+"""
+
+from typing import NamedTuple, Self
+
+from quivermq.batches import Header, Index, Offset
+from quivermq.errors import Corrupt
+
+
+class Edge(NamedTuple):
+    """A position between entries."""
+
+    next_index: Index = Index(1)
+    next_offset: Offset = Offset(0)
+    term: int = 0
+    """The term of the entry before; kept when that entry is dropped, as Raft needs it."""
+    timestamp_ms: int = 0
+    """The latest timestamp before."""
+
+    def after(self, header: Header) -> Self:
+        """The edge behind the entry with this header, or `Corrupt` if it does not belong here."""
+        if header.index != self.next_index:
+            raise Corrupt(f"entry {header.index} stands where {self.next_index} belongs")
+        if header.base_offset != self.next_offset:
+            raise Corrupt(
+                f"entry {header.index} starts at offset {header.base_offset} "
+                f"where {self.next_offset} belongs"
+            )
+        if header.term < self.term:
+            raise Corrupt(f"entry {header.index} has term {header.term} after term {self.term}")
+        return type(self)(
+            Index(header.index + 1),
+            header.next_offset,
+            header.term,
+            max(self.timestamp_ms, header.timestamp_ms),
+        )

@@ -1,0 +1,366 @@
+"""A partition's log: entries appended in groups, read by index, offset or time, never rewritten.
+
+One writer (the disk thread) appends, syncs, cuts and drops; any thread may read. What is written
+is durable after `sync`. A refusal for lack of space leaves the log as it was. Any other failed
+write, and every failed fsync, fences the log: nobody knows what is on the disk, so it takes no
+more writes until it is opened anew, and nothing of that group is ever acknowledged.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from quivermq.batches import Frame, Index, Kind, Offset
+from quivermq.errors import BrokenInvariant, Corrupt, OffsetOutOfRange, StorageFailed, StorageFull
+from quivermq.log.checkpoints import RESET, Checkpoint, Checkpoints
+from quivermq.log.damage import Damage
+from quivermq.log.disk import Disk, announced
+from quivermq.log.edge import Edge
+from quivermq.log.fence import Fence
+from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, SegmentHeader
+from quivermq.log.recovery import Recovery
+from quivermq.log.rewind import finish_cut, finish_reset
+from quivermq.log.sealed import SealedSegments
+from quivermq.log.segment import ActiveSegment, DamagedEntry, Segment, remove_segments
+from quivermq.log.settings import SEGMENT_BYTES_MAX, LogSettings
+from quivermq.log.state import State, StateFile
+
+
+class Log:
+    """The log in one folder of a disk. Made by `Log.create` or `Log.open`."""
+
+    def __init__(self, disk: Disk, folder: str, settings: LogSettings, recovery: Recovery) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._settings = settings
+        self._state_file: StateFile = recovery.state_file
+        self._sealed: SealedSegments = recovery.sealed
+        self._active: ActiveSegment = recovery.active
+        self._checkpoints: Checkpoints = recovery.checkpoints
+        self._fence = Fence(folder)
+        self.damage: list[Damage] = recovery.damage
+        """Entries that were durable and cannot be read; grows when a read finds more."""
+        self.notes: list[str] = recovery.notes
+        """What opening the log found and put right, for people."""
+        self.commit_index: Index = recovery.commit_index
+        """How far the log was known to be committed when it was last synced."""
+
+    @classmethod
+    def create(
+        cls, disk: Disk, folder: str, log_id: bytes, settings: LogSettings | None = None
+    ) -> "Log":
+        """A new empty log. It appears under its name at once and whole, or not at all."""
+        settings = settings or LogSettings()
+        if len(log_id) != LOG_ID_BYTES:
+            raise BrokenInvariant(f"a log id has {LOG_ID_BYTES} bytes, not {len(log_id)}")
+        if disk.is_folder(folder):
+            raise StorageFailed(f"{folder} exists already: open it, or remove it first")
+        temporary = folder + TEMPORARY
+        disk.remove(temporary)
+        disk.make_folder(temporary)
+        head = SegmentHeader(log_id, Edge())
+        active = ActiveSegment.create(disk, temporary, head, settings.allocation_bytes_min)
+        StateFile.create(disk, temporary, State(log_id, active_bytes=active.allocated))
+        disk.sync_folder(temporary)
+        disk.rename(temporary, folder)
+        above = folder
+        while above:
+            above = above.rpartition("/")[0]
+            disk.sync_folder(above)
+        return cls.open(disk, folder, settings)
+
+    @classmethod
+    def open(cls, disk: Disk, folder: str, settings: LogSettings | None = None) -> "Log":
+        """An existing log, after cutting a torn tail; `damage` says what cannot be read.
+
+        Raises `Corrupt` where too little is left to be a log at all: no readable state file, or
+        no last segment.
+        """
+        settings = settings or LogSettings()
+        return cls(disk, folder, settings, Recovery(disk, folder, settings).run())
+
+    @property
+    def log_id(self) -> bytes:
+        """The identity that all files of this log carry."""
+        return self._state_file.state.log_id
+
+    @property
+    def first_index(self) -> Index:
+        """The first entry that is kept, or would be."""
+        return self._state_file.state.first_index
+
+    @property
+    def start(self) -> Edge:
+        """The edge before the first kept entry."""
+        footers = self._sealed.footers
+        return footers[0].start if footers else self._active.head.start
+
+    @property
+    def edge(self) -> Edge:
+        """The edge behind the last entry."""
+        return self._active.edge
+
+    @property
+    def term(self) -> int:
+        """The Raft term last saved."""
+        return self._state_file.state.term
+
+    @property
+    def vote(self) -> int:
+        """Whom this replica voted for in that term; 0 for nobody."""
+        return self._state_file.state.vote
+
+    @property
+    def size_bytes(self) -> int:
+        """What the entries take on disk."""
+        return sum(footer.file_bytes for footer in self._sealed.footers) + self._active.end
+
+    @property
+    def segment_starts(self) -> list[Index]:
+        """The first index of each segment: where checkpoints belong."""
+        return [footer.first_index for footer in self._sealed.footers] + [self._active.index.first]
+
+    def save_vote(self, term: int, vote: int) -> None:
+        """Remember term and vote; durable when this returns."""
+        state = self._state_file.state
+        if term < state.term or (term == state.term and state.vote not in {0, vote}):
+            raise BrokenInvariant(
+                f"{self._folder}: vote {vote} in term {term} after {state.vote} in {state.term}"
+            )
+        with self._fence:
+            self._state_file.save(state._replace(term=term, vote=vote))
+
+    def append(self, frames: Sequence[Frame]) -> None:
+        """Write a group of entries behind the last one: all of them, or none. Not yet durable.
+
+        `StorageFull` leaves the log as it was; try again when there is space.
+        """
+        if not frames:
+            return
+        edges = self._edges_behind(frames)
+        size = sum(map(len, frames))
+        with self._fence:
+            self._make_room(size)
+            try:
+                self._active.append(frames, edges)
+            except StorageFull as error:
+                self._active.erase_tail()
+                error.undone = True
+                raise
+
+    def _edges_behind(self, frames: Sequence[Frame]) -> list[Edge]:
+        """The edge behind each frame; raises unless recovery would accept every one of them."""
+        if any(damage.last_index is None for damage in self.damage):
+            raise Corrupt(f"{self._folder}: the end of the log is damaged, it takes no entries")
+        edges, edge = [], self._active.edge
+        for frame in frames:
+            header = frame.header
+            header.check(self._settings.limits)
+            if header.kind == Kind.MARK or len(frame.body) != header.body_bytes:
+                raise BrokenInvariant(f"{self._folder}: {frame} is no entry")
+            try:
+                edge = edge.after(header)
+            except Corrupt as error:
+                raise BrokenInvariant(f"{self._folder}: {error}") from error
+            edges.append(edge)
+        return edges
+
+    def _make_room(self, size: int) -> None:
+        """Seal the active segment if it is full, and preallocate what the group needs."""
+        if size > SEGMENT_BYTES_MAX:
+            raise BrokenInvariant(f"a group of {size:,} bytes: gather less per append")
+        full = self._active.room_for(size) > self._settings.segment_bytes
+        if full and len(self._active.index):
+            self._roll()
+        needed = self._active.room_for(size)
+        if needed > self._active.allocated:
+            self._active.grow(needed, self._settings)
+            self._save_active()
+
+    def _roll(self) -> None:
+        """Begin the next segment, then seal this one.
+
+        In this order, so that a segment without a successor is the last, and one with a successor
+        was durable: a missing file or a bad frame can then be told from a crash.
+        """
+        old = self._active
+        old.sync(self.commit_index)
+        if old.footer_room() > old.allocated:
+            old.grow(old.footer_room(), self._settings)
+            self._save_active()
+        head = SegmentHeader(self.log_id, old.edge)
+        # A partition that fills its segments gets the next one whole.
+        new = ActiveSegment.create(self._disk, self._folder, head, self._settings.segment_bytes)
+        if any(damage.path == old.path for damage in self.damage):
+            # A footer would hide the damage from the next opening, which scans what has none.
+            self._sealed.add_damaged(old.footer(), old)
+        else:
+            self._sealed.add(old.seal())
+        self._active = new
+        self._save_active()
+
+    def _save_active(self) -> None:
+        state = self._state_file.state
+        active = self._active
+        self._state_file.save(
+            state._replace(active_index=active.index.first, active_bytes=active.allocated)
+        )
+
+    def sync(self, commit_index: Index = Index(0)) -> None:
+        """Make everything appended durable. Any failure fences the log for good."""
+        self.commit_index = max(self.commit_index, commit_index)
+        with self._fence:
+            self._active.sync(self.commit_index)
+
+    def read(
+        self, first: Index, *, end: Index | None = None, bytes_max: int = 1 << 20
+    ) -> list[Frame]:
+        """Entries from `first` on, in order: at least one, at most `bytes_max`, before `end`.
+
+        One read of the disk; stops where a segment ends. Raises `Corrupt` for damaged entries.
+        """
+        edge = self.edge
+        if not self.first_index <= first < edge.next_index:
+            raise BrokenInvariant(
+                f"{self._folder}: entry {first} is outside {self.first_index} to {edge.next_index}"
+            )
+        for damage in self.damage:
+            if damage.covers(first):
+                raise Corrupt(str(damage))
+        segment, segment_end = self._segment_holding(first)
+        last = min(end, segment_end) if end is not None else segment_end
+        stop = segment.fitting(first, max(last, Index(first + 1)), bytes_max)
+        try:
+            return segment.read(first, stop, self._settings.limits)
+        except DamagedEntry as error:
+            self.damage.append(error.damage)
+            raise
+
+    def frames(self, first: Index, end: Index | None = None) -> Iterator[Frame]:
+        """Every entry from `first` to before `end` (the log's end), through bounded reads."""
+        end = self.edge.next_index if end is None else end
+        while first < end:
+            for frame in self.read(first, end=end):
+                yield frame
+                first = Index(first + 1)
+
+    def _segment_holding(self, index: Index) -> tuple[Segment, Index]:
+        """The segment with entry `index`, and the index behind the segment's last entry."""
+        active = self._active
+        if index >= active.index.first:
+            return active, Index(active.index.first + len(active.index))
+        footer = self._sealed.holding(index)
+        return self._sealed.segment(footer), footer.next_index
+
+    def term_at(self, index: Index) -> int:
+        """The term of a kept entry, or of the one before the first."""
+        if index == self.start.next_index - 1:
+            return self.start.term
+        if index < self._active.index.first:
+            footer = self._sealed.holding(index)
+            if footer.first_term == footer.end.term:
+                return footer.first_term
+        segment, _ = self._segment_holding(index)
+        return segment.index.term_at(index)
+
+    def index_of_offset(self, offset: Offset) -> Index:
+        """The entry that holds message `offset`, or `OffsetOutOfRange`."""
+        start, end = self.start.next_offset, self.edge.next_offset
+        if not start <= offset < end:
+            raise OffsetOutOfRange(
+                f"offset {offset} is not kept: the log holds offsets from {start} to {end - 1}"
+                if start < end
+                else f"offset {offset} is not kept: the log is empty, the next offset is {end}",
+                earliest=start,
+                end=end,
+            )
+        if offset >= self._active.head.start.next_offset:
+            return self._active.index.with_offset(offset)
+        footer = self._sealed.with_offset(offset)
+        return self._sealed.segment(footer).index.with_offset(offset)
+
+    def index_of_time(self, timestamp_ms: int) -> Index:
+        """The first entry stamped at or after a time; the log's next index if there is none."""
+        footer = self._sealed.from_time(timestamp_ms)
+        if footer is not None:
+            return self._sealed.segment(footer).index.from_time(timestamp_ms)
+        return self._active.index.from_time(timestamp_ms)
+
+    def cut(self, index: Index) -> None:
+        """Remove the entries from `index` on: a Raft leader has others there. Durable."""
+        if not max(self.first_index, self.commit_index + 1) <= index <= self.edge.next_index:
+            raise BrokenInvariant(
+                f"{self._folder}: cut at {index} is outside {self.first_index} to "
+                f"{self.edge.next_index}, or below commit index {self.commit_index}"
+            )
+        if index == self.edge.next_index:
+            return
+        with self._fence:
+            self._state_file.save(self._state_file.state._replace(cut_index=index))
+            self._active = finish_cut(
+                self._disk, self._folder, self._settings, self._state_file, self._checkpoints
+            )
+            self._sealed.cut_from(self._active.index.first)
+            self.damage = [d for d in self.damage if d.first_index < index]
+
+    def save_checkpoint(self, index: Index, data: bytes) -> None:
+        """Keep the state machine's state from before entry `index`, which starts a segment."""
+        edge = self._edge_at_start(index)
+        with self._fence:
+            self._checkpoints.save(Checkpoint(edge, data))
+
+    def _edge_at_start(self, index: Index) -> Edge:
+        if index == self._active.index.first:
+            return self._active.head.start
+        footer = self._sealed.holding(index) if index >= self.first_index else None
+        if footer is None or footer.first_index != index:
+            raise BrokenInvariant(f"{self._folder}: no segment starts at {index}")
+        return footer.start
+
+    def checkpoints(self) -> list[Index]:
+        """The next indexes of the checkpoints that are kept, oldest first."""
+        return self._checkpoints.indexes()
+
+    def load_checkpoint(self, index: Index) -> Checkpoint:
+        """A kept checkpoint, or `Corrupt` unless every byte of it is intact."""
+        return self._checkpoints.load(index)
+
+    def drop_before(self, index: Index) -> Index:
+        """Drop whole segments below `index`, and return the new first index.
+
+        Only up to a segment whose checkpoint can be read right now: it replaces what is dropped.
+        """
+        kept = set(self._checkpoints.indexes())
+        starts = [s for s in self.segment_starts if self.first_index < s <= index and s in kept]
+        if not starts:
+            return self.first_index
+        first = starts[-1]
+        self._checkpoints.load(first)
+        with self._fence:
+            self._state_file.save(self._state_file.state._replace(first_index=first))
+            dropped = [f for f in self._sealed.footers if f.first_index < first]
+            self._sealed.drop_before(first)
+            remove_segments(self._disk, self._folder, [f.first_index for f in dropped])
+            self._checkpoints.remove_where(before=first)
+            self._disk.sync_folder(self._folder)
+        self.damage = [d for d in self.damage if d.last_index is None or d.last_index >= first]
+        return first
+
+    def reset(self, checkpoint: Checkpoint) -> None:
+        """Replace the whole log by a checkpoint from elsewhere; it goes on behind its edge.
+
+        Durable; after a crash in the middle, opening the log finishes it.
+        """
+        if checkpoint.edge.next_index <= self.commit_index:
+            raise BrokenInvariant(
+                f"{self._folder}: reset to {checkpoint.edge} below commit {self.commit_index}"
+            )
+        with self._fence:
+            self._checkpoints.save(checkpoint, RESET)
+        with self._fence, announced():
+            state = self._state_file.state
+            self._state_file.save(state._replace(reset_index=checkpoint.edge.next_index))
+            self._sealed.clear()
+            self._active = finish_reset(
+                self._disk, self._folder, self._settings, self._state_file, self._checkpoints
+            )
+        self.commit_index = Index(checkpoint.edge.next_index - 1)
+        self.damage = []

@@ -1,0 +1,61 @@
+"""Marks: notes in the segment that everything before them was fsynced.
+
+A mark is written behind each group of entries right after its fsync. It costs no fsync of its own:
+it survives the death of the process at once, and a power loss from the next fsync on. So a bad
+frame with a mark behind it was durable and is damage; one without may be a torn write.
+
+A mark names the log and its own position, so that bytes which only look like one (inside a
+message, or left over from another file) prove nothing.
+"""
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind
+from quivermq.batches.header import MARK_PREFIX
+from quivermq.log.edge import Edge
+
+_BODY: Final = Struct("<16sQQ")
+MARK_BYTES: Final = HEADER_BYTES + _BODY.size
+PREFIX: Final = MARK_PREFIX
+"""What every mark starts with, to search for."""
+
+
+class Mark(NamedTuple):
+    """What a mark says."""
+
+    edge: Edge
+    """The log's end when it was fsynced."""
+    commit_index: Index
+    """How much of that was known to be committed."""
+
+
+def packed_mark(log_id: bytes, position: int, mark: Mark) -> bytes:
+    """The bytes of a mark that stands at `position`."""
+    body = _BODY.pack(log_id, position, mark.commit_index)
+    edge = mark.edge
+    header = Header(
+        kind=Kind.MARK,
+        body_bytes=len(body),
+        body_crc=crc32c(body),
+        term=edge.term,
+        index=Index(edge.next_index - 1),
+        base_offset=edge.next_offset,
+        timestamp_ms=edge.timestamp_ms,
+        decoded_bytes=len(body),
+    )
+    return header.pack() + body
+
+
+def read_mark(frame: Frame, log_id: bytes, position: int) -> Mark | None:
+    """What the mark at `position` says, or None if it is not one of this log at this place."""
+    header = frame.header
+    if header.kind != Kind.MARK or header.body_bytes != _BODY.size:
+        return None
+    named, stood, commit_index = _BODY.unpack(frame.body)
+    if named != log_id or stood != position:
+        return None
+    edge = Edge(Index(header.index + 1), header.base_offset, header.term, header.timestamp_ms)
+    return Mark(edge, Index(commit_index))

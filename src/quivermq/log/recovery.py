@@ -1,0 +1,236 @@
+"""Opening a log: from whatever a crash, a power loss or a bad disk left to a log that can go on.
+
+What may be put right is put right: unfinished work is finished or undone, a torn tail is cut, a
+lost header or footer is made again from what it repeats. What was durable and is gone is reported,
+never cut.
+"""
+
+from itertools import pairwise
+
+from quivermq.batches import Index
+from quivermq.errors import Corrupt
+from quivermq.log.checkpoints import RESET, Checkpoints
+from quivermq.log.damage import Damage
+from quivermq.log.disk import Disk, File
+from quivermq.log.edge import Edge
+from quivermq.log.layout import SEGMENT, TEMPORARY, Footer, SegmentHeader, index_of
+from quivermq.log.rewind import finish_cut, finish_reset
+from quivermq.log.scan import Scan, Scanner
+from quivermq.log.sealed import SealedSegments
+from quivermq.log.segment import (
+    ActiveSegment,
+    ForeignFile,
+    read_footer,
+    read_head,
+    segment_path,
+)
+from quivermq.log.settings import LogSettings
+from quivermq.log.state import StateFile
+from quivermq.log.window import erase
+
+
+class Recovery:
+    """One opening of one log; `run` fills in what the log then works with."""
+
+    active: ActiveSegment
+
+    def __init__(self, disk: Disk, folder: str, settings: LogSettings) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._settings = settings
+        self.damage: list[Damage] = []
+        self.notes: list[str] = []
+        self.commit_index = Index(0)
+        self.state_file = StateFile.open(disk, folder)
+        self._log_id = self.state_file.state.log_id
+        self.sealed = SealedSegments(disk, folder, settings)
+        self.checkpoints = Checkpoints(disk, folder, self._log_id, settings.checkpoint_bytes_max)
+
+    def run(self) -> "Recovery":
+        self.notes += self.state_file.heal()
+        self._finish_what_was_begun()
+        starts = self._segment_starts()
+        self._check_first(starts[0])
+        for first, following in pairwise(starts):
+            self._recover_sealed(first, following)
+        self._recover_active(starts[-1])
+        return self
+
+    def _finish_what_was_begun(self) -> None:
+        state = self.state_file.state
+        # Names that were seen may still be lost; what follows relies on them.
+        self._disk.sync_folder(self._folder)
+        for name in self._disk.names(self._folder):
+            unused = name.endswith(RESET) and not state.reset_index
+            if name.endswith(TEMPORARY) or unused:
+                self._disk.remove(f"{self._folder}/{name}")
+        parts = (self._disk, self._folder, self._settings, self.state_file, self.checkpoints)
+        if state.reset_index:
+            finish_reset(*parts)
+            self.notes.append(f"finished replacing the log by its checkpoint {state.reset_index}")
+        elif state.cut_index:
+            finish_cut(*parts)
+            self.notes.append(f"finished cutting the log at entry {state.cut_index}")
+
+    def _segment_starts(self) -> list[Index]:
+        """The kept segments' first indexes; what was dropped before is removed for good."""
+        state = self.state_file.state
+        names = self._disk.names(self._folder)
+        found = [index for name in names if (index := index_of(name, SEGMENT)) is not None]
+        for index in found:
+            if index < state.first_index:
+                self._disk.remove(segment_path(self._folder, index))
+        self.checkpoints.remove_where(before=state.first_index)
+        starts = [index for index in found if index >= state.first_index]
+        if not starts or starts[-1] < state.active_index:
+            path = segment_path(self._folder, state.active_index)
+            raise Corrupt(f"{path} is missing: the end of the log is unknown")
+        return starts
+
+    def _check_first(self, first: Index) -> None:
+        """Note the segments that are missing before the first one that is there."""
+        expected = self.state_file.state.first_index
+        if first > expected:
+            end = self._head(first).start
+            start = self._known_edge(expected) or Edge(expected, end.next_offset)
+            self._add_missing(start, end)
+
+    def _recover_sealed(self, first: Index, following: Index) -> None:
+        """Take a segment that is not the last by its footer, or else by scanning it."""
+        try:
+            footer = read_footer(self._disk, self._folder, first, self._log_id)
+            self._check_meets(footer.start)
+            if footer.next_index > following:
+                raise Corrupt(f"it overlaps the segment of entry {following}")
+        except Corrupt as error:
+            self._take_without_footer(first, following, str(error))
+            return
+        self.sealed.add(footer)
+        if footer.next_index < following:
+            self._add_missing(footer.end, self._head(following).start)
+
+    def _take_without_footer(self, first: Index, following: Index, reason: str) -> None:
+        try:
+            self._rebuild(first, following, reason)
+        except ForeignFile as error:
+            end = self._head(following).start
+            start = self._known_edge(first) or Edge(first, end.next_offset)
+            self._add_missing(start, end, str(error))
+
+    def _rebuild(self, first: Index, following: Index, reason: str) -> None:
+        """Scan a segment whose footer is missing or damaged; make the footer again if it can."""
+        head = self._head(first)
+        until = self._head(following).start
+        path = segment_path(self._folder, first)
+        file = self._disk.open(path)
+        scan = Scanner(path, file, head, self._settings.limits, until=until).run()
+        segment = ActiveSegment.of_scan(path, file, head, scan)
+        if not scan.damage and scan.edge == until:
+            self.sealed.add(segment.seal())
+            self.notes.append(f"{path}: made the footer again: {reason}")
+            return
+        if not scan.damage:
+            # All entries are intact, and yet not those that the next segment follows.
+            raise Corrupt(f"{path} ends at {scan.edge}, the next segment starts at {until}")
+        self.damage += scan.damage
+        self.sealed.add_damaged(segment.footer(), segment)
+
+    def _recover_active(self, first: Index) -> None:
+        path = segment_path(self._folder, first)
+        head = self._head(first)
+        self._check_meets(head.start)
+        self._check_unsealed(first)
+        file = self._disk.open(path)
+        scan = Scanner(path, file, head, self._settings.limits).run()
+        self.damage += scan.damage
+        self.commit_index = scan.commit_index
+        if scan.lost_marks:
+            self.notes.append(f"{path}: {scan.lost_marks} marks are unreadable; nothing is lost")
+        self.active = ActiveSegment.of_scan(path, file, head, scan)
+        if not self._is_truncated(first, file, scan):
+            self._end_cleanly(scan)
+
+    def _is_truncated(self, first: Index, file: File, scan: Scan) -> bool:
+        """Whether the file is shorter than it was made: then nothing tells what it held."""
+        state = self.state_file.state
+        if state.active_index != first or file.size() >= state.active_bytes:
+            return False
+        reason = f"the file has {file.size()} of its {state.active_bytes} bytes"
+        path = segment_path(self._folder, first)
+        self.damage.append(Damage(path, scan.end, scan.edge.next_index, None, reason))
+        return True
+
+    def _end_cleanly(self, scan: Scan) -> None:
+        """Cut a torn tail, and make durable what is kept: it may never have been fsynced."""
+        active = self.active
+        if scan.torn:
+            erase(active.file, scan.end, active.allocated)
+            self.notes.append(f"{active.path} at byte {scan.end}: cut a torn write: {scan.torn}")
+            active.file.sync()
+        if active.room_for(0) > active.allocated:
+            active.grow(active.room_for(0), self._settings)
+        active.rewrite_unmarked()
+        active.sync(self.commit_index)
+        state = self.state_file.state
+        if (state.active_index, state.active_bytes) != (active.index.first, active.allocated):
+            # A size that was seen is not yet a size that lasts.
+            active.file.truncate(active.allocated)
+            active.file.sync()
+            self.state_file.save(
+                state._replace(active_index=active.index.first, active_bytes=active.allocated)
+            )
+
+    def _check_meets(self, start: Edge) -> None:
+        """Raise unless a segment starts where the one before it ended."""
+        footers = self.sealed.footers
+        if footers and footers[-1].end != start:
+            raise Corrupt(f"it starts at {start}, the segment before ends at {footers[-1].end}")
+
+    def _check_unsealed(self, last: Index) -> None:
+        """Raise if the last segment is sealed: its successor was made first, and is gone."""
+        try:
+            footer = read_footer(self._disk, self._folder, last, self._log_id)
+        except Corrupt:
+            return
+        path = segment_path(self._folder, footer.next_index)
+        raise Corrupt(f"{path} is missing: the end of the log is unknown")
+
+    def _head(self, first: Index) -> SegmentHeader:
+        """A segment's header; made again where it is damaged and what is before it is known."""
+        path = segment_path(self._folder, first)
+        file = self._disk.open(path)
+        try:
+            return read_head(path, file, first, self._log_id)
+        except ForeignFile:
+            raise
+        except Corrupt as error:
+            start = self._known_edge(first)
+            if start is None:
+                raise
+            head = SegmentHeader(self._log_id, start)
+            file.write(0, [head.pack()])
+            file.sync()
+            self.notes.append(f"{path}: made the header again: {error}")
+            return head
+
+    def _known_edge(self, first: Index) -> Edge | None:
+        """The edge before entry `first`, from whatever else knows it."""
+        footers = self.sealed.footers
+        if footers and footers[-1].next_index == first:
+            return footers[-1].end
+        if first == 1:
+            return Edge()
+        try:
+            return (
+                self.checkpoints.load(first).edge if first in self.checkpoints.indexes() else None
+            )
+        except Corrupt:
+            return None
+
+    def _add_missing(
+        self, start: Edge, end: Edge, reason: str = "the segment file is missing"
+    ) -> None:
+        path = segment_path(self._folder, start.next_index)
+        last = Index(end.next_index - 1)
+        self.damage.append(Damage(path, 0, start.next_index, last, reason))
+        self.sealed.add_damaged(Footer(self._log_id, start, end, start.term, 0, 0, 0), None)

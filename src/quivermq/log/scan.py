@@ -1,0 +1,167 @@
+"""Walking a segment's frames: what is there, what is torn and may be cut, what is damaged.
+
+Nothing is changed here; recovery and `quiver verify` both act on what a scan found.
+
+The rule (decision 0003): where the bytes stop being frames that follow each other, look at what
+proves that they once were. A later mark of this log proves that all before it was fsynced; so does
+a later segment, which is only begun when this one is durable. With such a proof it is damage, up to
+where the proof stands. Without one, nobody was ever promised these bytes: a torn write, to be cut.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind, Limits
+from quivermq.errors import Corrupt, TooLarge
+from quivermq.log.damage import Damage
+from quivermq.log.disk import File
+from quivermq.log.edge import Edge
+from quivermq.log.index import SegmentIndex
+from quivermq.log.layout import SEGMENT_HEADER_BYTES, SegmentHeader
+from quivermq.log.marks import MARK_BYTES, PREFIX, Mark, read_mark
+from quivermq.log.window import Window, first_data, occurrences
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a walk over one segment found."""
+
+    index: SegmentIndex
+    edge: Edge
+    """Behind the last entry, damaged ones included."""
+    end: int
+    """Behind the last frame or mark."""
+    marked: int
+    """Behind the last mark: what was certainly fsynced."""
+    commit_index: Index = Index(0)
+    damage: list[Damage] = field(default_factory=list)
+    torn: str = ""
+    """Why the bytes from `end` on are a torn write; empty if there are none."""
+    lost_marks: int = 0
+    messages: int = 0
+
+
+class Scanner:
+    """One walk over one segment file."""
+
+    def __init__(
+        self,
+        path: str,
+        file: File,
+        head: SegmentHeader,
+        limits: Limits,
+        *,
+        until: Edge | None = None,
+        size: int | None = None,
+        visit: Callable[[Frame, int], None] | None = None,
+    ) -> None:
+        """`until` is where the next segment starts, which proves that this one reached it;
+        `size` is where the frames may end at most, if not at the file's end; `visit` is shown
+        each entry with its position."""
+        self._path = path
+        self._file = file
+        self._log_id = head.log_id
+        self._limits = limits
+        self._until = until
+        self._visit = visit
+        self._size = file.size() if size is None else size
+        self._stop = 0 if size is None else size
+        self._window = Window(file, self._size)
+        start = SEGMENT_HEADER_BYTES
+        self.found = Scan(SegmentIndex(head.start.next_index), head.start, start, start)
+
+    def run(self) -> Scan:
+        """Walk to the end of what can be trusted."""
+        while not (self._has_all_entries() and self.found.end >= self._stop):
+            try:
+                frame = self._frame_at(self.found.end)
+                self._take(frame)
+            except (Corrupt, TooLarge) as error:
+                if not self._pass_bad_bytes(str(error)):
+                    break
+        return self.found
+
+    def _has_all_entries(self) -> bool:
+        return self._until is not None and self.found.edge.next_index >= self._until.next_index
+
+    def _frame_at(self, at: int) -> Frame:
+        header = Header.unpack(self._window.view(at, HEADER_BYTES), 0, self._limits)
+        return Frame.parse(self._window.view(at, header.frame_bytes), 0, self._limits)
+
+    def _take(self, frame: Frame) -> None:
+        found = self.found
+        if frame.header.kind == Kind.MARK:
+            mark = read_mark(frame, self._log_id, found.end)
+            if mark is None or mark.edge != found.edge:
+                raise Corrupt("a mark that does not belong here")
+            self._note(mark)
+        else:
+            edge = found.edge.after(frame.header)
+            if self._visit:
+                self._visit(frame, found.end)
+            found.index.add(frame, found.end, edge.timestamp_ms)
+            found.edge = edge
+            found.messages += frame.header.count
+            found.end += len(frame)
+
+    def _note(self, mark: Mark) -> None:
+        self.found.end += MARK_BYTES
+        self.found.marked = self.found.end
+        self.found.commit_index = max(self.found.commit_index, mark.commit_index)
+
+    def _pass_bad_bytes(self, reason: str) -> bool:
+        """Decide what the bytes at the end are; True if the walk can go on behind them."""
+        found = self.found
+        if self._until is None and first_data(self._file, found.end, self._size) is None:
+            return False
+        if self._has_all_entries():
+            found.lost_marks += 1
+            return False
+        if self._is_lost_mark():
+            found.end += MARK_BYTES
+            found.lost_marks += 1
+            return True
+        proof = self._next_proof()
+        if proof is not None:
+            position, mark = proof
+            self._add_damage(mark.edge, reason)
+            found.end = position
+            self._note(mark)
+            return True
+        if self._until is not None:
+            self._add_damage(self._until, reason)
+        else:
+            found.torn = reason
+        return False
+
+    def _is_lost_mark(self) -> bool:
+        """Whether just a mark is unreadable: the entry behind it follows what is before it."""
+        try:
+            frame = self._frame_at(self.found.end + MARK_BYTES)
+            if frame.header.kind == Kind.MARK:
+                return False
+            self.found.edge.after(frame.header)
+        except (Corrupt, TooLarge):
+            return False
+        return True
+
+    def _next_proof(self) -> tuple[int, Mark] | None:
+        """The next mark that stands where bytes of this log were once durable."""
+        for position in occurrences(self._file, PREFIX, self.found.end + 1, self._size):
+            try:
+                frame = Frame.parse(self._file.read(position, MARK_BYTES), 0, self._limits)
+            except (Corrupt, TooLarge):
+                continue
+            mark = read_mark(frame, self._log_id, position)
+            if mark is not None and mark.edge.next_index >= self.found.edge.next_index:
+                return position, mark
+        return None
+
+    def _add_damage(self, behind: Edge, reason: str) -> None:
+        found = self.found
+        before = found.edge
+        if behind.next_index > before.next_index:
+            last = Index(behind.next_index - 1)
+            found.damage.append(Damage(self._path, found.end, before.next_index, last, reason))
+            found.index.add_hole(found.end, before, behind)
+        found.edge = behind

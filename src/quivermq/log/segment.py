@@ -1,0 +1,273 @@
+"""Segment files: an index over a file, and the active one, which grows until it is sealed."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from quivermq.batches import Frame, Index, Limits
+from quivermq.errors import Corrupt, TooLarge
+from quivermq.log.damage import Damage
+from quivermq.log.disk import Disk, File, undoing
+from quivermq.log.edge import Edge
+from quivermq.log.index import SegmentIndex
+from quivermq.log.layout import (
+    FOOTER_BYTES,
+    SEGMENT,
+    SEGMENT_HEADER_BYTES,
+    TEMPORARY,
+    Footer,
+    SegmentHeader,
+    file_name,
+)
+from quivermq.log.marks import MARK_BYTES, Mark, packed_mark
+from quivermq.log.scan import Scan, Scanner
+from quivermq.log.settings import LogSettings
+from quivermq.log.window import erase, overwrite
+
+_GROWTH: Final = 16
+
+
+class DamagedEntry(Corrupt):
+    """An entry that fails its checks when it is read."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(str(damage))
+        self.damage = damage
+
+
+class ForeignFile(Corrupt):
+    """An intact file of another log, or of another place in this one."""
+
+
+class Segment:
+    """A file of frames with the index of its entries."""
+
+    __slots__ = ("end", "file", "index", "path")
+
+    def __init__(self, path: str, file: File, index: SegmentIndex, end: int) -> None:
+        self.path = path
+        self.file = file
+        self.index = index
+        self.end = end
+        """Behind the last frame or mark."""
+
+    @classmethod
+    def load(cls, disk: Disk, folder: str, footer: Footer, limits: Limits) -> "Segment":
+        """A sealed segment, its index read from the file, or made again if it is damaged."""
+        path = segment_path(folder, footer.first_index)
+        file = disk.open(path)
+        packed = file.read(footer.data_bytes, footer.index_bytes)
+        try:
+            index = SegmentIndex.unpack(footer.first_index, packed, footer.index_crc)
+        except Corrupt:
+            head = SegmentHeader(footer.log_id, footer.start)
+            end = footer.data_bytes
+            index = Scanner(path, file, head, limits, until=footer.end, size=end).run().index
+        return cls(path, file, index, footer.data_bytes)
+
+    def read(self, first: Index, end: Index, limits: Limits) -> list[Frame]:
+        """The entries from `first` to before `end`, in one read, each checked to be itself.
+
+        Stops before an entry that is damaged, and raises `DamagedEntry` if it is the first.
+        """
+        low, high = first - self.index.first, end - self.index.first
+        start = self.index.positions[low]
+        data = memoryview(self.file.read(start, self._position(high) - start))
+        frames: list[Frame] = []
+        for number in range(low, high):
+            try:
+                frames.append(self._entry(data, start, number, limits))
+            except (Corrupt, TooLarge) as error:
+                if frames:
+                    break
+                at, index = self.index.positions[number], Index(self.index.first + number)
+                raise DamagedEntry(Damage(self.path, at, index, index, str(error))) from error
+        return frames
+
+    def _entry(self, data: memoryview, start: int, number: int, limits: Limits) -> Frame:
+        frame = Frame.parse(data, self.index.positions[number] - start, limits)
+        # The checksum names the very entry that was written: a stale block of the disk, or an
+        # entry of another term in the same place, may be intact and still not be it.
+        if int.from_bytes(frame.packed_header[-4:], "little") != self.index.checksums[number]:
+            raise Corrupt("another entry stands in its place")
+        return frame
+
+    def fitting(self, first: Index, end: Index, bytes_max: int) -> Index:
+        """The end of the longest run of entries from `first` within `bytes_max`; at least one."""
+        low, high = first - self.index.first, end - self.index.first
+        most = self.index.positions[low] + bytes_max
+        if self._position(high) > most:
+            high = max(low + 1, bisect_right(self.index.positions, most, low + 1, high) - 1)
+        return Index(self.index.first + high)
+
+    def _position(self, number: int) -> int:
+        """Where entry `number` starts, or where the one before the end ends."""
+        positions = self.index.positions
+        return positions[number] if number < len(positions) else self.end
+
+
+class ActiveSegment(Segment):
+    """The last segment of a log."""
+
+    __slots__ = ("allocated", "edge", "head", "marked")
+
+    def __init__(
+        self, path: str, file: File, head: SegmentHeader, index: SegmentIndex, edge: Edge, end: int
+    ) -> None:
+        super().__init__(path, file, index, end)
+        self.head = head
+        self.edge = edge
+        self.marked = end
+        """Behind the last mark: everything before it was fsynced."""
+        self.allocated = file.size()
+
+    @classmethod
+    def create(cls, disk: Disk, folder: str, head: SegmentHeader, size: int) -> "ActiveSegment":
+        """A new empty segment; durable, name included, when this returns.
+
+        It gets its name only when it is complete, so a segment that lacks its header is damaged.
+        """
+        path = segment_path(folder, head.start.next_index)
+        with undoing():
+            file = disk.create(path + TEMPORARY)
+            file.allocate(size)
+            file.write(0, [head.pack()])
+            file.sync()
+        disk.rename(path + TEMPORARY, path)
+        disk.sync_folder(folder)
+        index = SegmentIndex(head.start.next_index)
+        return cls(path, file, head, index, head.start, SEGMENT_HEADER_BYTES)
+
+    @classmethod
+    def of_scan(cls, path: str, file: File, head: SegmentHeader, scan: Scan) -> "ActiveSegment":
+        """The segment as a walk over its file found it."""
+        segment = cls(path, file, head, scan.index, scan.edge, scan.end)
+        segment.marked = scan.marked
+        return segment
+
+    def append(self, frames: Sequence[Frame], edges: Sequence[Edge]) -> None:
+        """Write entries, each with the edge behind it, in one gathering write. Not yet durable."""
+        buffers = [buffer for frame in frames for buffer in frame.buffers()]
+        self.file.write(self.end, buffers)
+        end = self.end
+        for frame, edge in zip(frames, edges, strict=True):
+            self.index.add(frame, end, edge.timestamp_ms)
+            end += len(frame)
+        # Last, so that a reader in another thread never sees an end without its entries.
+        self.end, self.edge = end, edges[-1]
+
+    def sync(self, commit_index: Index) -> None:
+        """Make everything written durable, and say so in a mark."""
+        if self.end == self.marked:
+            return
+        self.file.sync()
+        mark = Mark(self.edge, Index(min(commit_index, self.edge.next_index - 1)))
+        self.file.write(self.end, [packed_mark(self.head.log_id, self.end, mark)])
+        self.end += MARK_BYTES
+        self.marked = self.end
+
+    def rewrite_unmarked(self) -> None:
+        """Write again what no mark vouches for, as it was read.
+
+        If the fsync that should have stored it failed, the system shows it from memory, holds it
+        for written, and would let the next fsync pass without it.
+        """
+        if self.end > self.marked:
+            self.file.write(self.marked, [self.file.read(self.marked, self.end - self.marked)])
+
+    def room_for(self, size: int) -> int:
+        """The file size that holds `size` more bytes and the mark behind them."""
+        return self.end + size + MARK_BYTES
+
+    def grow(self, size: int, settings: LogSettings) -> None:
+        """Preallocate, durably, at least up to `size`.
+
+        In few large steps: a file system keeps the first few pieces of a file in its inode, and
+        an fsync has one block more to write for a file of many.
+        """
+        step = min(self.allocated * _GROWTH, self.allocated + settings.allocation_bytes_step)
+        generous = max(size, min(step, settings.segment_bytes))
+        with undoing():
+            self.file.allocate(generous)
+        self.file.sync()
+        self.allocated = self.file.size()
+
+    def erase_tail(self) -> None:
+        """Leave nothing behind the end, where a failed write may have left whole frames."""
+        erase(self.file, self.end, self.allocated)
+
+    def cut(self, index: Index) -> None:
+        """Erase the entries from `index` on, durably."""
+        number = index - self.index.first
+        if number < len(self.index):
+            self.end = self.index.positions[number]
+            self.edge = self.index.edge_before(index, self.head.start)
+            self.index.cut(index)
+        overwrite(self.file, self.end, self.allocated)
+        self.file.sync()
+        self.marked = min(self.marked, self.end)
+
+    def seal(self) -> Footer:
+        """Write index and footer behind the entries, and cut the file to its exact size."""
+        packed = self.index.pack()
+        footer = self.footer(packed)
+        self.file.write(self.end, [packed, footer.pack()])
+        self.file.truncate(footer.file_bytes)
+        self.file.sync()
+        return footer
+
+    def footer(self, packed_index: bytes = b"") -> Footer:
+        """What the segment's footer says, or would."""
+        start = self.head.start
+        return Footer(
+            log_id=self.head.log_id,
+            start=start,
+            end=self.edge,
+            first_term=self.index.runs[0][1] if self.index.runs else start.term,
+            data_bytes=self.end,
+            index_bytes=len(packed_index),
+            index_crc=crc32c(packed_index),
+        )
+
+    def footer_room(self) -> int:
+        """The file size that sealing needs; reserved before anything depends on it."""
+        return self.end + MARK_BYTES + len(self.index.pack()) + FOOTER_BYTES
+
+
+def segment_path(folder: str, first: Index) -> str:
+    """The path of the segment that starts at `first`."""
+    return f"{folder}/{file_name(first, SEGMENT)}"
+
+
+def remove_segments(disk: Disk, folder: str, starts: Sequence[Index]) -> None:
+    """Remove segment files, in this order. Durable once the folder is synced."""
+    for first in starts:
+        disk.remove(segment_path(folder, first))
+
+
+def read_head(path: str, file: File, first: Index, log_id: bytes | None) -> SegmentHeader:
+    """A segment's header, or `Corrupt` if it is not intact, or `ForeignFile` if it is intact and
+    not this segment's, or not this log's where that is given."""
+    try:
+        head = SegmentHeader.unpack(file.read(0, SEGMENT_HEADER_BYTES))
+    except Corrupt as error:
+        raise Corrupt(f"{path}: {error}") from error
+    if log_id not in {None, head.log_id} or head.start.next_index != first:
+        raise ForeignFile(f"{path} is a segment of another log or another place")
+    return head
+
+
+def read_footer(disk: Disk, folder: str, first: Index, log_id: bytes) -> Footer:
+    """A sealed segment's footer, or `Corrupt` if it is not sealed, not intact or not this one's."""
+    path = segment_path(folder, first)
+    file = disk.open(path)
+    size = file.size()
+    try:
+        footer = Footer.unpack(file.read(max(0, size - FOOTER_BYTES), FOOTER_BYTES))
+        if footer.log_id != log_id or footer.first_index != first or footer.file_bytes != size:
+            raise Corrupt("the footer of another segment")
+    except Corrupt as error:
+        raise Corrupt(f"{path}: {error}") from error
+    return footer

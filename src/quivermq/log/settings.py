@@ -1,0 +1,42 @@
+"""Every limit and size of the log, by name."""
+
+from dataclasses import dataclass, field
+
+from quivermq.batches import DEFAULT_LIMITS, Limits
+from quivermq.batches.limits import KIB, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How a partition's log uses its disk."""
+
+    segment_bytes: int = 64 * MIB
+    """A segment that would grow past this is sealed. One group of entries may exceed it."""
+
+    allocation_bytes_min: int = 64 * KIB
+    """What an idle partition costs on disk."""
+
+    allocation_bytes_step: int = 16 * MIB
+    """A growing segment is preallocated in growing steps up to this one."""
+
+    open_segments_max: int = 8
+    """Sealed segments whose file and index are kept open per partition."""
+
+    checkpoint_bytes_max: int = 256 * MIB
+    """The largest state that a checkpoint may hold."""
+
+    limits: Limits = field(default=DEFAULT_LIMITS)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.allocation_bytes_min <= self.segment_bytes <= SEGMENT_BYTES_MAX:
+            raise ValueError(
+                "0 < allocation_bytes_min <= segment_bytes <= 1 GiB must hold: "
+                f"{self.allocation_bytes_min}, {self.segment_bytes}"
+            )
+        if self.allocation_bytes_step <= 0 or self.open_segments_max <= 0:
+            raise ValueError("allocation_bytes_step and open_segments_max must be positive")
+
+
+# Positions in a segment are 32 bits, and a group may go past `segment_bytes`.
+SEGMENT_BYTES_MAX = 1 << 30
+GROUP_BYTES_MAX = 1 << 30

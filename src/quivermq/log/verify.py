@@ -1,0 +1,276 @@
+"""Checking a log's files without touching them: every frame, index, footer, checkpoint and copy.
+
+Looks at more than opening a log does, which trusts footers, and changes nothing, so it also runs
+beside a broker that was stopped by the damage it reports.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from quivermq.batches import Frame, Index, Kind, decode_batch
+from quivermq.errors import Corrupt, QuiverError, TooLarge
+from quivermq.log.checkpoints import Checkpoints
+from quivermq.log.damage import Damage
+from quivermq.log.disk import Disk
+from quivermq.log.edge import Edge
+from quivermq.log.layout import (
+    CHECKPOINT,
+    SEGMENT,
+    STATE,
+    Footer,
+    SegmentHeader,
+    index_of,
+)
+from quivermq.log.scan import Scan, Scanner
+from quivermq.log.segment import read_footer, read_head, segment_path
+from quivermq.log.settings import LogSettings
+from quivermq.log.state import State, read_state
+from quivermq.log.window import first_data
+
+Severity = Literal["damage", "torn", "note"]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    `damage`: it was durable and is gone or changed. `torn`: a write that was never acknowledged;
+    opening the log cuts it. `note`: opening the log puts it right, nothing is lost.
+    """
+
+    severity: Severity
+    path: str
+    position: int
+    text: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What is in a log's folder."""
+
+    folder: str
+    segments: int = 0
+    checkpoints: int = 0
+    bytes: int = 0
+    entries: int = 0
+    messages: int = 0
+    start: Edge = field(default_factory=Edge)
+    end: Edge = field(default_factory=Edge)
+    term: int = 0
+    vote: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_damaged(self) -> bool:
+        return any(finding.severity == "damage" for finding in self.findings)
+
+
+def find_logs(disk: Disk, folder: str = "", depth: int = 4) -> Iterator[str]:
+    """The folders of logs in and below `folder`."""
+    names = disk.names(folder)
+    if STATE in names or any(index_of(name, SEGMENT) is not None for name in names):
+        yield folder
+    elif depth:
+        for name in names:
+            below = f"{folder}/{name}" if folder else name
+            if disk.is_folder(below):
+                yield from find_logs(disk, below, depth - 1)
+
+
+def log_bytes(disk: Disk, folder: str) -> int:
+    """How much there is to check."""
+    return sum(disk.open(f"{folder}/{name}").size() for name in _files(disk, folder))
+
+
+def _files(disk: Disk, folder: str) -> list[str]:
+    names = disk.names(folder)
+    return [n for n in names if n == STATE or n.endswith((SEGMENT, CHECKPOINT))]
+
+
+def _ignore(_: int) -> None:
+    """Nobody watches."""
+
+
+class Verification:
+    """One check of one log."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        settings: LogSettings | None = None,
+        *,
+        deep: bool = False,
+        progress: Progress = _ignore,
+    ) -> None:
+        """`deep` decodes every batch as a consumer would; `progress` is told of bytes done."""
+        self._disk = disk
+        self._folder = folder
+        self._settings = settings or LogSettings()
+        self._deep = deep
+        self._progress = progress
+        self._state: State | None = None
+        self.report = Report(folder)
+
+    def run(self) -> Report:
+        names = self._disk.names(self._folder)
+        starts = [index for name in names if (index := index_of(name, SEGMENT)) is not None]
+        self._check_state()
+        self._check_segments([start for start in starts if start >= self._first_index()])
+        self._check_checkpoints()
+        return self.report
+
+    def _first_index(self) -> Index:
+        return self._state.first_index if self._state else Index(0)
+
+    def _find(self, severity: Severity, path: str, text: str, position: int = 0) -> None:
+        self.report.findings.append(Finding(severity, path, position, text))
+
+    def _check_state(self) -> None:
+        path = f"{self._folder}/{STATE}"
+        if STATE not in self._disk.names(self._folder):
+            self._find("damage", path, "the file is missing: term and vote are unknown")
+            return
+        content = self._disk.open(path)
+        self._progress(content.size())
+        self._state, faults = read_state(content.read(0, content.size()))
+        if self._state is None:
+            self._find("damage", path, f"both copies are unreadable: {'; '.join(faults)}")
+            return
+        self.report.term, self.report.vote = self._state.term, self._state.vote
+        for fault in faults:
+            self._find("note", path, f"one copy is {fault}; the other is intact")
+        if self._state.cut_index or self._state.reset_index:
+            self._find("note", path, "a cut or replacement of the log is unfinished")
+
+    def _check_segments(self, starts: list[Index]) -> None:
+        expected = self._first_index()
+        last = self._state.active_index if self._state else Index(0)
+        if not starts or starts[-1] < last:
+            self._find("damage", segment_path(self._folder, last), "the last segment is missing")
+        edge: Edge | None = None
+        for number, first in enumerate(starts):
+            path = segment_path(self._folder, first)
+            gap = edge.next_index if edge is not None else expected
+            if gap and gap < first:
+                lost = segment_path(self._folder, gap)
+                reason = "the segment file is missing"
+                self._find("damage", lost, Damage(lost, 0, gap, Index(first - 1), reason).what)
+            following = starts[number + 1] if number + 1 < len(starts) else None
+            try:
+                edge = self._check_segment(first, following, edge)
+            except QuiverError as error:
+                text = f"entries from {first} on cannot be checked: {error}"
+                self._find("damage", path, text)
+                edge = None
+        if edge is not None:
+            self.report.end = edge
+
+    def _check_segment(self, first: Index, following: Index | None, before: Edge | None) -> Edge:
+        """Walk one segment; returns the edge at its end."""
+        path = segment_path(self._folder, first)
+        file = self._disk.open(path)
+        head = self._head(first, before)
+        log_id = head.log_id
+        footer, reason = self._footer(first, log_id)
+        until = footer.end if footer else self._start_of(following, log_id)
+        size = footer.data_bytes if footer else None
+        scanner = Scanner(
+            path, file, head, self._settings.limits, until=until, size=size, visit=self._visit
+        )
+        scan = scanner.run()
+        self._progress(file.size())
+        self._add(scan, head)
+        for damage in scan.damage:
+            self._find("damage", path, damage.what, damage.position)
+        if scan.lost_marks:
+            self._find("note", path, f"{scan.lost_marks} marks are unreadable; no entry is lost")
+        if following is not None:
+            self._check_sealed(path, scan, footer, reason)
+        else:
+            self._check_active(path, scan, footer)
+        return scan.edge
+
+    def _head(self, first: Index, before: Edge | None) -> SegmentHeader:
+        path = segment_path(self._folder, first)
+        log_id = self._state.log_id if self._state else None
+        try:
+            return read_head(path, self._disk.open(path), first, log_id)
+        except Corrupt as error:
+            known = before if before is not None and before.next_index == first else None
+            known = Edge() if first == 1 else known
+            if known is None or log_id is None:
+                raise
+            self._find("note", path, f"the header is damaged, and known from elsewhere: {error}")
+            return SegmentHeader(log_id, known)
+
+    def _footer(self, first: Index, log_id: bytes) -> tuple[Footer | None, str]:
+        try:
+            return read_footer(self._disk, self._folder, first, log_id), ""
+        except Corrupt as error:
+            return None, str(error)
+
+    def _start_of(self, first: Index | None, log_id: bytes) -> Edge | None:
+        if first is None:
+            return None
+        path = segment_path(self._folder, first)
+        try:
+            return read_head(path, self._disk.open(path), first, log_id).start
+        except Corrupt:
+            return Edge(first)
+
+    def _check_sealed(self, path: str, scan: Scan, footer: Footer | None, reason: str) -> None:
+        if footer is None:
+            self._find("note", path, f"the footer is missing or damaged: {reason}")
+            return
+        file = self._disk.open(path)
+        packed = file.read(footer.data_bytes, footer.index_bytes)
+        if not scan.damage and packed != scan.index.pack():
+            self._find("note", path, "the index does not match the entries", footer.data_bytes)
+
+    def _check_active(self, path: str, scan: Scan, footer: Footer | None) -> None:
+        file = self._disk.open(path)
+        state = self._state
+        if footer is not None and not (state and state.active_index >= footer.next_index):
+            missing = segment_path(self._folder, footer.next_index)
+            self._find("damage", missing, "the last segment is missing")
+        elif state and state.active_index == scan.index.first and file.size() < state.active_bytes:
+            reason = f"the file has {file.size()} of its {state.active_bytes} bytes"
+            damage = Damage(path, scan.end, scan.edge.next_index, None, reason)
+            self._find("damage", path, damage.what, damage.position)
+        elif scan.torn:
+            left = first_data(file, scan.end, file.size())
+            self._find("torn", path, f"an unfinished write: {scan.torn}", left or scan.end)
+
+    def _check_checkpoints(self) -> None:
+        if self._state is None:
+            return
+        limit = self._settings.checkpoint_bytes_max
+        checkpoints = Checkpoints(self._disk, self._folder, self._state.log_id, limit)
+        for index in checkpoints.indexes():
+            self.report.checkpoints += 1
+            path = checkpoints.path(index)
+            self._progress(self._disk.open(path).size())
+            try:
+                checkpoints.load(index)
+            except Corrupt as error:
+                self._find("damage", path, str(error))
+
+    def _visit(self, frame: Frame, position: int) -> None:
+        if self._deep and frame.header.kind == Kind.DATA:
+            try:
+                decode_batch(frame, self._settings.limits)
+            except (Corrupt, TooLarge) as error:
+                where = f"{self._folder}: entry {frame.header.index}"
+                self._find("damage", where, f"the batch cannot be decoded: {error}", position)
+
+    def _add(self, scan: Scan, head: SegmentHeader) -> None:
+        report = self.report
+        if not report.segments:
+            report.start = head.start
+        report.segments += 1
+        report.bytes += scan.end
+        report.entries += len(scan.index)
+        report.messages += scan.messages

@@ -1,0 +1,83 @@
+"""`quiver verify`, run as people run it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quivermq.log import Log, RealDisk
+from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from tests.log.entries import LOG_ID
+from tests.log.logs import SMALL, fill
+
+
+def quiver(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("quiver")), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    for partition in range(2):
+        log = Log.create(RealDisk(tmp_path), f"log/orders/{partition}", LOG_ID, SMALL)
+        fill(log, 6)
+    return tmp_path
+
+
+def segments(data_dir: Path) -> list[Path]:
+    return sorted(data_dir.glob("log/orders/1/*.seg"))
+
+
+def test_an_intact_data_directory_reads_well_and_exits_0(data_dir: Path) -> None:
+    done = quiver("verify", data_dir)
+    assert done.returncode == 0, done.stderr
+    assert "log/orders/0" in done.stdout
+    assert "All 24 entries in 2 logs are intact." in done.stdout
+    assert "damage" not in done.stdout
+
+
+def test_damage_is_named_and_exits_1(data_dir: Path) -> None:
+    path = segments(data_dir)[0]
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    done = quiver("verify", data_dir)
+    assert done.returncode == 1
+    at = SEGMENT_HEADER_BYTES
+    assert f"log/orders/1/00000000000000000001.seg at byte {at}: entries 1 to 2" in done.stdout
+    assert done.stderr == ""
+    assert "1 of 2 logs are damaged" in done.stdout
+    assert path.read_bytes() == content, "looking must not change anything"
+
+
+def test_json_is_for_machines(data_dir: Path) -> None:
+    segments(data_dir)[-1].unlink()
+    done = quiver("verify", "--json", "--deep", data_dir)
+    assert done.returncode == 1
+    sound, broken = json.loads(done.stdout)
+    assert (sound["folder"], sound["entries"], sound["messages"]) == ("log/orders/0", 12, 12)
+    assert broken["damaged"]
+    assert "missing" in broken["findings"][0]["text"]
+
+
+@pytest.mark.parametrize("content", [None, "empty", "file"])
+def test_what_is_no_data_directory_is_one_line_on_stderr(tmp_path: Path, content: str) -> None:
+    target = tmp_path / "nowhere"
+    if content == "empty":
+        target.mkdir()
+    elif content == "file":
+        target.write_text("x")
+    done = quiver("verify", target)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "data directory" in done.stderr
+
+
+def test_wrong_usage_exits_2_and_help_and_version_exit_0() -> None:
+    assert quiver("verify").returncode == 2
+    assert quiver("verify", "--nonsense", ".").returncode == 2
+    assert "DATA_DIR" in quiver("verify", "--help").stdout
+    assert quiver("--version").stdout.startswith("quiver 0.")

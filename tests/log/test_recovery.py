@@ -1,0 +1,279 @@
+"""What opening a log makes of torn writes, flipped bits, and files that are cut, empty or gone."""
+
+import pytest
+
+from quivermq.batches import HEADER_BYTES, Index
+from quivermq.errors import BrokenInvariant, Corrupt
+from quivermq.log import Log
+from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.log.marks import MARK_BYTES
+from tests.log.entries import entries, entry
+from tests.log.logs import (
+    FOLDER,
+    SMALL,
+    all_entries,
+    fill,
+    new_log,
+    reopened,
+    segment_paths,
+    verified,
+)
+
+
+def test_a_write_torn_at_any_byte_of_the_last_frame_is_cut_and_nothing_else() -> None:
+    disk, log = new_log()
+    kept = fill(log, 3)
+    end = log._active.end
+    last = entry(log.edge, body=bytes(range(1, 200)))
+    log.append([last])
+    (path,) = segment_paths(disk)
+    whole = disk.content(path)
+    assert whole[end : end + len(last)] == bytes(last)
+    for torn_at in range(end, end + len(last)):
+        disk.replace_content(path, whole[:torn_at] + bytes(len(whole) - torn_at))
+        if torn_at > end:
+            assert [f.severity for f in verified(disk).findings] == ["torn"]
+        log = reopened(disk)
+        assert (all_entries(log), log.damage) == (kept, [])
+        assert len(log.notes) == (torn_at > end)
+        assert reopened(disk).notes == [], "the second opening finds nothing left to do"
+        assert verified(disk).findings == []
+
+
+def test_a_group_torn_with_later_frames_whole_is_cut_where_it_starts_to_lack() -> None:
+    disk, log = new_log()
+    kept = fill(log, 2)
+    first, second, third = entries(log.edge, 3, body=b"w" * 100)
+    at = log._active.end
+    log.append([first, second, third])
+    (path,) = segment_paths(disk)
+    whole = disk.content(path)
+    hole = at + len(first)
+    disk.replace_content(path, whole[:hole] + bytes(len(second)) + whole[hole + len(second) :])
+    log = reopened(disk)
+    assert (all_entries(log), log.damage) == ([*kept, first], [])
+    # What was cut must not come back behind the next entries.
+    written = fill(log, 1, of=1, body=b"w" * 100)
+    assert all_entries(reopened(disk)) == [*kept, first, *written]
+
+
+def test_a_bad_frame_with_a_mark_behind_it_is_damage_and_is_never_cut() -> None:
+    disk, log = new_log()
+    kept = fill(log, 4)
+    (path,) = segment_paths(disk)
+    for number in range(len(kept)):
+        whole = disk.content(path)
+        at = log._active.index.positions[number]
+        disk.flip_bit(path, 8 * (at + HEADER_BYTES + 5))
+        found = reopened(disk)
+        (damage,) = found.damage
+        assert damage.covers(Index(number + 1))
+        assert (damage.path, damage.position) == (path, at)
+        assert found.edge == log.edge, "the log is as long as it was"
+        for index in range(1, 9):
+            if damage.covers(Index(index)):
+                with pytest.raises(Corrupt, match="damaged"):
+                    found.read(Index(index))
+            else:
+                assert found.read(Index(index), bytes_max=1) == [kept[index - 1]]
+        disk.replace_content(path, whole)
+
+
+def test_a_log_with_a_damaged_middle_takes_entries_at_its_end() -> None:
+    disk, log = new_log()
+    fill(log, 4)
+    (path,) = segment_paths(disk)
+    disk.flip_bit(path, 8 * (log._active.index.positions[2] + 3))
+    log = reopened(disk)
+    assert log.damage
+    written = fill(log, 20)
+    log = reopened(disk)
+    assert [log.read(f.header.index, bytes_max=1) for f in written] == [[f] for f in written]
+    assert log.damage
+
+
+def test_a_flip_in_a_sealed_segment_is_found_by_reading_it() -> None:
+    disk, log = new_log()
+    kept = fill(log, 30)
+    path = segment_paths(disk)[1]
+    first = log.segment_starts[1]
+    segment, _ = log._segment_holding(first)
+    disk.flip_bit(path, 8 * (segment.index.positions[1] + 20))
+    log = reopened(disk)
+    assert log.damage == []
+    assert log.read(first) == [kept[first - 1]], "what is before the damage is served"
+    with pytest.raises(Corrupt, match=f"entry {first + 1} is damaged"):
+        log.read(Index(first + 1))
+    (damage,) = log.damage
+    assert (damage.first_index, damage.last_index) == (first + 1, first + 1)
+    assert log.read(Index(first + 2), bytes_max=1) == [kept[first + 1]]
+
+
+@pytest.mark.parametrize("stride", [0, 1, 2, 3])
+def test_a_flipped_bit_anywhere_is_reported_and_never_served(stride: int) -> None:
+    """Every byte of every file, one bit of each (F10, F11)."""
+    disk, log = new_log()
+    kept = fill(log, 14)
+    at = log.segment_starts[-1]
+    log.save_checkpoint(at, b"state" * 20)
+    log.save_vote(5, 2)
+    for path in disk.paths():
+        whole = disk.content(path)
+        for byte in range(stride, len(whole), 4):
+            disk.flip_bit(path, 8 * byte + byte * 7 % 8)
+            assert verified(disk).findings, f"{path}: a flip of byte {byte} goes unseen"
+            try:
+                log = reopened(disk)
+                assert (log.term, log.vote) == (5, 2)
+                assert log.edge.next_index == 29
+                for index in range(1, 29):
+                    try:
+                        assert log.read(Index(index), bytes_max=1) == [kept[index - 1]]
+                    except Corrupt:
+                        assert any(damage.covers(Index(index)) for damage in log.damage)
+                assert log.load_checkpoint(at).data == b"state" * 20
+            except Corrupt as error:
+                assert path in str(error)
+            disk.replace_content(path, whole)
+
+
+def test_the_vote_survives_damage_to_either_copy() -> None:
+    disk, log = new_log()
+    log.save_vote(9, 3)
+    whole = disk.content(f"{FOLDER}/state")
+    for byte in (20, 4096 + 20):
+        disk.flip_bit(f"{FOLDER}/state", 8 * byte)
+        log = reopened(disk)
+        assert (log.term, log.vote) == (9, 3)
+        assert "one copy was damaged" in log.notes[0]
+        assert disk.content(f"{FOLDER}/state")[:4096] == disk.content(f"{FOLDER}/state")[4096:]
+    disk.replace_content(f"{FOLDER}/state", bytes(len(whole)))
+    with pytest.raises(Corrupt, match="both copies"):
+        reopened(disk)
+
+
+def test_a_lost_footer_index_or_header_is_made_again_from_the_entries() -> None:
+    for position in (-10, -200, 12):
+        disk, log = new_log()
+        kept = fill(log, 30)
+        path = segment_paths(disk)[1]
+        whole = disk.content(path)
+        disk.flip_bit(path, 8 * (position % len(whole)))
+        log = reopened(disk)
+        assert (all_entries(log), log.damage) == (kept, [])
+
+
+def test_a_damaged_header_of_the_last_segment_is_made_again() -> None:
+    disk, log = new_log()
+    kept = fill(log, 30)
+    path = segment_paths(disk)[-1]
+    whole = disk.content(path)
+    disk.flip_bit(path, 8 * 30)
+    log = reopened(disk)
+    assert all_entries(log) == kept
+    assert "made the header again" in log.notes[0]
+    assert disk.content(path)[:SEGMENT_HEADER_BYTES] == whole[:SEGMENT_HEADER_BYTES]
+
+
+@pytest.mark.parametrize("left", ["nothing", "half"])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_truncated_segment_is_damage(which: int, left: str) -> None:
+    disk, log = new_log()
+    kept = fill(log, 30)
+    path = segment_paths(disk)[which]
+    content = disk.content(path)
+    disk.replace_content(path, content[: len(content) // 2] if left == "half" else b"")
+    assert verified(disk).is_damaged
+    log = reopened(disk)
+    (damage,) = log.damage
+    assert damage.path == path
+    for frame in kept:
+        index = frame.header.index
+        if damage.covers(index):
+            # An unknown end is outside the log, a known one is refused.
+            with pytest.raises((Corrupt, BrokenInvariant)):
+                log.read(index)
+        else:
+            assert log.read(index, bytes_max=1) == [frame]
+
+
+def test_a_log_whose_last_segment_was_cut_by_others_takes_no_entries() -> None:
+    disk, log = new_log()
+    fill(log, 30)
+    path = segment_paths(disk)[-1]
+    disk.replace_content(path, disk.content(path)[: SEGMENT_HEADER_BYTES + 10])
+    log = reopened(disk)
+    assert log.damage[0].last_index is None
+    with pytest.raises(Corrupt, match="takes no entries"):
+        log.append([entry(log.edge)])
+
+
+def test_a_missing_segment_in_the_middle_or_in_front_is_damage() -> None:
+    for which in (0, 1, 2):
+        disk, log = new_log()
+        kept = fill(log, 40)
+        starts = log.segment_starts
+        disk.lose_file(segment_paths(disk)[which])
+        assert verified(disk).is_damaged
+        log = reopened(disk)
+        (damage,) = log.damage
+        assert damage.reason == "the segment file is missing"
+        assert (damage.first_index, damage.last_index) == (starts[which], starts[which + 1] - 1)
+        good = [f for f in kept if not damage.covers(f.header.index)]
+        assert [log.read(f.header.index, bytes_max=1)[0] for f in good] == good
+
+
+@pytest.mark.parametrize("name", ["state", "last segment", "every segment"])
+def test_a_log_that_lost_its_end_or_its_vote_does_not_open(name: str) -> None:
+    disk, log = new_log()
+    fill(log, 30)
+    lost = {
+        "state": [f"{FOLDER}/state"],
+        "last segment": segment_paths(disk)[-1:],
+        "every segment": segment_paths(disk),
+    }[name]
+    for path in lost:
+        disk.lose_file(path)
+    assert verified(disk).is_damaged
+    with pytest.raises(Corrupt, match="missing"):
+        reopened(disk)
+
+
+def test_files_of_another_log_are_not_taken_for_ours() -> None:
+    disk, log = new_log()
+    fill(log, 30)
+    other = Log.create(disk, "log/orders/1", b"another log's id", SMALL)
+    fill(other, 30)
+    for which in (0, 1, -1):
+        path = segment_paths(disk)[:5][which]
+        whole = disk.content(path)
+        disk.replace_content(path, disk.content(path.replace("orders/0", "orders/1")))
+        assert verified(disk).findings
+        try:
+            assert reopened(disk).damage
+        except Corrupt as error:
+            assert "another" in str(error) or "missing" in str(error)
+        disk.replace_content(path, whole)
+
+
+def test_bytes_in_a_message_that_look_like_a_mark_prove_nothing() -> None:
+    disk, log = new_log()
+    kept = fill(log, 2)
+    (path,) = segment_paths(disk)
+    marks = disk.content(path)[log._active.end - MARK_BYTES : log._active.end]
+    at = log._active.end
+    log.append([entry(log.edge, body=marks * 3)])
+    disk.flip_bit(path, 8 * (at + 4))
+    log = reopened(disk)
+    assert (all_entries(log), log.damage) == (kept, [])
+
+
+def test_an_unreadable_mark_between_good_entries_loses_nothing() -> None:
+    disk, log = new_log()
+    kept = fill(log, 3)
+    (path,) = segment_paths(disk)
+    third = log._active.index.positions[2]
+    disk.flip_bit(path, 8 * (third - MARK_BYTES + 7))
+    log = reopened(disk)
+    assert (all_entries(log), log.damage) == (kept, [])
+    assert "marks are unreadable" in log.notes[0]
