@@ -7,6 +7,7 @@ an entry is a whole batch.
 
 import argparse
 import cProfile
+import json
 import pstats
 import sys
 from collections.abc import Callable
@@ -151,31 +152,50 @@ def profiled(act: Callable[[], object], rows: int) -> None:
     pstats.Stats(profile, stream=sys.stdout).sort_stats("tottime").print_stats(rows)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.raft", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--profile", action="store_true")
-    chosen = parser.parse_args(arguments)
-    if chosen.profile:
-        options = {"gathered": False, "async_storage": False, "seconds": chosen.seconds}
-        profiled(lambda: committed_per_s(64, **options), rows=25)
-        return 0
-    print(f"3 members, 1 core, {len(PAYLOAD)} byte entries; target {TARGET_PER_S:,}/s at 64 queued")
+def measure_commits(seconds: float) -> list[dict[str, object]]:
+    """One row for each way to propose and to store."""
+    rows: list[dict[str, object]] = []
     for async_storage in (False, True):
         for gathered in (False, True):
             for queued in QUEUED:
                 rate = committed_per_s(
-                    queued, gathered=gathered, async_storage=async_storage, seconds=chosen.seconds
+                    queued, gathered=gathered, async_storage=async_storage, seconds=seconds
                 )
-                storage = "async" if async_storage else "sync"
-                proposals = "gathered" if gathered else "one by one"
-                print(f"  {storage:<5} storage, {queued:>2} queued {proposals:<10} {rate:>9,.0f}/s")
-    for role in (Role.LEADER, Role.FOLLOWER):
-        cost = idle_tick_us(role)
-        name = role.name.lower()
-        print(f"  {IDLE_GROUPS:,} idle {name}s: {cost * IDLE_GROUPS / 1000:.2f} ms a tick")
-    return 0
+                rows.append(
+                    {
+                        "storage": "asynchronous" if async_storage else "synchronous",
+                        "proposals": "gathered" if gathered else "one by one",
+                        "queued": queued,
+                        "entries_per_s": round(rate),
+                    }
+                )
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.raft", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="show where the time goes")
+    options, _ = parser.parse_known_args(arguments)
+    seconds = 0.2 if options.quick else 2.0
+    if options.profile:
+        ways = {"gathered": False, "async_storage": False, "seconds": seconds}
+        profiled(lambda: committed_per_s(64, **ways), rows=25)
+        return
+    rows = measure_commits(seconds)
+    idle = {role.name.lower(): idle_tick_us(role) for role in (Role.LEADER, Role.FOLLOWER)}
+    if options.json:
+        print(json.dumps({"committed": rows, "idle_tick_us": idle}))
+        return
+    print(f"3 members, 1 core, {len(PAYLOAD)} byte entries; target {TARGET_PER_S:,}/s at 64 queued")
+    for row in rows:
+        way = f"{row['storage']} storage, {row['queued']:>2} queued, {row['proposals']}"
+        print(f"  {way:<48} {row['entries_per_s']:>9,} entries/s")
+    for role, cost in idle.items():
+        way = f"a tick of {IDLE_GROUPS:,} idle groups, {role}s"
+        print(f"  {way:<48} {cost * IDLE_GROUPS / 1000:>9.2f} ms")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
