@@ -347,9 +347,9 @@ def is_internal(message: Message) -> bool:
     return message.sender in (message.to, APPEND_THREAD, APPLY_THREAD)
 
 
-def story_of(seed: int) -> str:
+def story_of(seed: int, steps: int = STEPS) -> str:
     """Run a seed again and tell what happened up to its failure."""
-    world = World(seed, story=True)
+    world = World(seed, steps=steps, story=True)
     try:
         world.run()
     except Exception as error:
@@ -361,14 +361,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.raft.cluster", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps with faults in each seed")
     parser.add_argument("--seed", type=int, help="tell the story of one seed")
     chosen = parser.parse_args(arguments)
     if chosen.seed is not None:
-        print(story_of(chosen.seed))
+        print(story_of(chosen.seed, chosen.steps))
         return 0
     committed = reads = 0
     for seed in range(chosen.first, chosen.first + chosen.seeds):
-        world = World(seed)
+        world = World(seed, steps=chosen.steps)
         try:
             world.run()
         except Exception as error:
