@@ -45,9 +45,14 @@ class Log:
 
     @classmethod
     def create(
-        cls, disk: Disk, folder: str, log_id: bytes, settings: LogSettings | None = None
+        cls,
+        disk: Disk,
+        folder: str,
+        log_id: bytes,
+        settings: LogSettings | None = None,
+        founding: Checkpoint | None = None,
     ) -> "Log":
-        """A new empty log. It appears under its name at once and whole, or not at all."""
+        """A new log, empty or behind a founding checkpoint. It appears whole, or not at all."""
         settings = settings or LogSettings()
         if len(log_id) != LOG_ID_BYTES:
             raise BrokenInvariant(f"a log id has {LOG_ID_BYTES} bytes, not {len(log_id)}")
@@ -56,9 +61,15 @@ class Log:
         temporary = folder + TEMPORARY
         disk.remove(temporary)
         disk.make_folder(temporary)
-        head = SegmentHeader(log_id, Edge())
+        start = founding.edge if founding else Edge()
+        if founding:
+            limit = settings.checkpoint_bytes_max
+            Checkpoints(disk, temporary, log_id, limit).save(founding)
+        head = SegmentHeader(log_id, start)
         active = ActiveSegment.create(disk, temporary, head, settings.allocation_bytes_min)
-        StateFile.create(disk, temporary, State(log_id, active_bytes=active.allocated))
+        first = start.next_index
+        state = State(log_id, term=start.term, first_index=first, active_index=first)
+        StateFile.create(disk, temporary, state._replace(active_bytes=active.allocated))
         disk.sync_folder(temporary)
         disk.rename(temporary, folder)
         above = folder
@@ -118,15 +129,18 @@ class Log:
         """The first index of each segment: where checkpoints belong."""
         return [footer.first_index for footer in self._sealed.footers] + [self._active.index.first]
 
-    def save_vote(self, term: int, vote: int) -> None:
-        """Remember term and vote; durable when this returns."""
+    def save_vote(self, term: int, vote: int, commit_index: Index = Index(0)) -> None:
+        """Remember term and vote, and how far the log is committed; durable when this returns."""
         state = self._state_file.state
         if term < state.term or (term == state.term and state.vote not in {0, vote}):
             raise BrokenInvariant(
                 f"{self._folder}: vote {vote} in term {term} after {state.vote} in {state.term}"
             )
+        self.commit_index = max(self.commit_index, commit_index)
         with self._fence:
-            self._state_file.save(state._replace(term=term, vote=vote))
+            self._state_file.save(
+                state._replace(term=term, vote=vote, commit_index=self.commit_index)
+            )
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Write a group of entries behind the last one: all of them, or none. Not yet durable.
@@ -260,6 +274,20 @@ class Log:
                 return footer.first_term
         segment, _ = self._segment_holding(index)
         return segment.index.term_at(index)
+
+    def edge_before(self, index: Index) -> Edge:
+        """The edge before a kept entry, or behind the last one."""
+        if index == self.edge.next_index:
+            return self.edge
+        segment, _ = self._segment_holding(index)
+        return segment.index.edge_before(index, self._edge_at_start(segment.index.first))
+
+    def starts_segment(self, index: Index) -> bool:
+        """Whether a checkpoint of the state before entry `index` has its place here."""
+        active = self._active.index.first
+        if index >= active:
+            return index == active
+        return self._sealed.holding(index).first_index == index
 
     def index_of_offset(self, offset: Offset) -> Index:
         """The entry that holds message `offset`, or `OffsetOutOfRange`."""
