@@ -6,7 +6,7 @@ write, and every failed fsync, fences the log: nobody knows what is on the disk,
 more writes until it is opened anew, and nothing of that group is ever acknowledged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from quivermq.batches import Frame, Index, Kind, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, OffsetOutOfRange, StorageFailed, StorageFull
@@ -15,8 +15,9 @@ from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, announced
 from quivermq.log.edge import Edge
 from quivermq.log.fence import Fence
-from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, SegmentHeader
+from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, Footer, SegmentHeader
 from quivermq.log.recovery import Recovery
+from quivermq.log.repair import mixed_entries, put_in_place, rebuilt_segment
 from quivermq.log.rewind import finish_cut, finish_reset
 from quivermq.log.sealed import SealedSegments
 from quivermq.log.segment import ActiveSegment, DamagedEntry, Segment, remove_segments
@@ -328,6 +329,47 @@ class Log:
             )
             self._sealed.cut_from(self._active.index.first)
             self.damage = [d for d in self.damage if d.first_index < index]
+
+    def repair(self, frames: Sequence[Frame]) -> None:
+        """Put back entries that a peer gave: all that one damaged file has lost.
+
+        Raises `Corrupt`, and changes nothing, if they are not what was here.
+        """
+        given = {frame.header.index: frame for frame in frames}
+        path = next(
+            (d.path for d in self.damage if frames and d.covers(frames[0].header.index)), ""
+        )
+        missing = [d for d in self.damage if d.path == path]
+        if not missing or any(d.last_index is None for d in missing):
+            raise BrokenInvariant(f"{self._folder}: there is nothing to repair with {frames[:1]}")
+        with self._fence:
+            if path == self._active.path:
+                self._repair_active(given)
+            else:
+                self._repair_sealed(self._sealed.holding(missing[0].first_index), given)
+        self.damage = [damage for damage in self.damage if damage.path != path]
+
+    def _repair_active(self, given: Mapping[Index, Frame]) -> None:
+        old = self._active
+        first, limits = old.index.first, self._settings.limits
+        entries = mixed_entries(old, first, old.edge.next_index, given, limits)
+        new = rebuilt_segment(self._disk, self._folder, old.head, entries, old.edge)
+        new.file.allocate(old.allocated)
+        new.file.sync()
+        new.allocated = new.file.size()
+        put_in_place(self._disk, self._folder, new)
+        self._active = new
+        self._save_active()
+
+    def _repair_sealed(self, footer: Footer, given: Mapping[Index, Frame]) -> None:
+        segment = self._sealed.segment_if_any(footer)
+        first, end, limits = footer.first_index, footer.next_index, self._settings.limits
+        entries = mixed_entries(segment, first, end, given, limits)
+        head = SegmentHeader(self.log_id, footer.start)
+        new = rebuilt_segment(self._disk, self._folder, head, entries, footer.end)
+        sealed = new.seal()
+        put_in_place(self._disk, self._folder, new)
+        self._sealed.replace(sealed)
 
     def save_checkpoint(self, index: Index, data: bytes) -> None:
         """Keep the state machine's state from before entry `index`, which starts a segment."""

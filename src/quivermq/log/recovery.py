@@ -39,15 +39,13 @@ class Recovery:
         self._folder = folder
         self._settings = settings
         self.damage: list[Damage] = []
-        self.notes: list[str] = []
         self.commit_index = Index(0)
-        self.state_file = StateFile.open(disk, folder)
+        self.state_file, self.notes = StateFile.open(disk, folder)
         self._log_id = self.state_file.state.log_id
         self.sealed = SealedSegments(disk, folder, settings)
         self.checkpoints = Checkpoints(disk, folder, self._log_id, settings.checkpoint_bytes_max)
 
     def run(self) -> "Recovery":
-        self.notes += self.state_file.heal()
         self._finish_what_was_begun()
         starts = self._segment_starts()
         self._check_first(starts[0])
