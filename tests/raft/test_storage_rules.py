@@ -13,9 +13,9 @@ from quivermq.raft import (
     MemoryStorage,
     Message,
     Options,
+    PeerNonsense,
     RawNode,
     Ready,
-    UnknownPeer,
 )
 from tests.raft.group import node_with, settle, storage_with
 
@@ -169,13 +169,27 @@ def test_a_configuration_that_makes_no_sense_is_refused_at_start() -> None:
         RawNode(1, storage, ASYNC, Random(0))
 
 
-def test_storage_messages_do_not_come_from_peers() -> None:
+NONSENSE = {
+    "no message between members": Message(Kind.STORED, 1, 2, 1),
+    "APPLIED of 2": Message(Kind.APPLIED, 1, 2, 1),
+    "STORE of 2": Message(Kind.STORE, 1, 2, 1),
+    "APPEND of -1": Message(Kind.APPEND, 1, -1, 1),
+    "is for 3": Message(Kind.HEARTBEAT, 3, 2, 1),
+    "a hole after 0": append(1, 0, 0, Entry(1, 2)),
+    "a hole after 4": append(1, 0, 4, Entry(1, 5), Entry(1, 7)),
+    "without a snapshot": Message(Kind.SNAPSHOT, 1, 2, 1),
+    "not forwarded here": Message(Kind.PROPOSE, 1, 2, entries=(Entry(0, 0),)),
+    "not a member": Message(Kind.VOTE_REPLY, 1, 9, 1),
+}
+
+
+@pytest.mark.parametrize("fault", NONSENSE)
+def test_nonsense_of_a_peer_is_refused_and_changes_nothing(fault: str) -> None:
     node = node_with(options=ASYNC)
-    for kind in (Kind.STORED, Kind.APPLIED, Kind.STORE, Kind.APPLY):
-        with pytest.raises(UnknownPeer, match="no message between members"):
-            node.step(Message(kind, 1, 2, 1))
-    with pytest.raises(UnknownPeer):
-        node.step(Message(Kind.APPEND, 1, -1, 1))
+    with pytest.raises(PeerNonsense, match=fault):
+        node.step(NONSENSE[fault])
+    assert not node.has_ready
+    assert node.replica.term == 0
 
 
 def test_payloads_are_passed_on_as_they_are() -> None:

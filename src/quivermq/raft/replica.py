@@ -67,18 +67,12 @@ class Replica:
         self.id = member
         self.options = options
         self.dice = dice
-        self.log = EntryLog(storage, options.apply_bytes_max)
+        self.log = EntryLog(storage, options.apply_bytes_max, self.fail)
         # The term only grows. The vote belongs to the term and is forgotten only with it:
         # a member that votes twice in one term can elect two leaders (§5.2).
         hard_state, configuration = storage.initial_state()
         self.term = hard_state.term
         self.vote = hard_state.vote
-        # A commit index past the end is what a crash between the writes of a Ready leaves. To tell
-        # it from a damaged log is up to the storage, which knows what it had made durable. And what
-        # was applied was committed, even if the commit index on disk is older.
-        self.log.commit_to(max(min(hard_state.commit, self.log.last_index), applied))
-        if applied > self.log.applied:
-            self.log.applied_to(applied)
 
         self.leader = NOBODY
         self.role = Role.FOLLOWER
@@ -105,6 +99,12 @@ class Replica:
         self.after_write: list[Message] = []
         self.read_states: list[ReadState] = []
 
+        # A commit index past the end is what a crash between the writes of a Ready leaves. To tell
+        # it from a damaged log is up to the storage, which knows what it had made durable. And what
+        # was applied was committed, even if the commit index on disk is older.
+        self.log.commit_to(max(min(hard_state.commit, self.log.last_index), applied))
+        if applied > self.log.applied:
+            self.log.applied_to(applied)
         self.adopt(configuration)
         self.become_follower(self.term, NOBODY)
 
