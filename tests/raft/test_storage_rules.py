@@ -8,14 +8,18 @@ from quivermq.errors import BrokenInvariant, InvalidRequest
 from quivermq.raft import (
     Configuration,
     Entry,
+    EntryKind,
     HardState,
     Kind,
+    MembershipChange,
     MemoryStorage,
     Message,
     Options,
     PeerNonsense,
     RawNode,
     Ready,
+    Role,
+    parse_changes,
 )
 from tests.raft.group import node_with, settle, storage_with
 
@@ -145,8 +149,24 @@ def test_a_member_starts_where_its_disk_ends() -> None:
     assert [entry.index for entry in ready.committed] == [2]
 
 
-def test_a_commit_index_written_before_its_entries_is_cut_at_the_end_of_the_log() -> None:
-    assert node_with(1, 1, commit=5).replica.log.committed == 2
+def test_a_commit_index_past_the_end_of_the_log_means_that_entries_were_lost() -> None:
+    with pytest.raises(BrokenInvariant, match="commit of 5 past the end of the log at 2"):
+        node_with(1, 1, commit=5)
+
+
+def test_a_log_with_two_membership_changes_proves_the_first_one_committed() -> None:
+    """The second was proposed by a leader that had applied the first."""
+    storage = storage_with(1)
+    added = MembershipChange(parse_changes("v4")).encode()
+    storage.append([Entry(1, 2, EntryKind.MEMBERSHIP, added), Entry(1, 3)])
+    assert RawNode(1, storage, ASYNC, Random(0)).replica.log.committed == 0
+    storage.append([Entry(1, 4, EntryKind.MEMBERSHIP, added)])
+    node = RawNode(1, storage, ASYNC, Random(0))
+    assert node.replica.log.committed == 2
+    node.campaign()
+    assert node.replica.role is Role.FOLLOWER, "it does not stand before it has applied the first"
+    unchecked = Options(validate_membership=False)
+    assert RawNode(1, storage, unchecked, Random(0)).replica.log.committed == 0
 
 
 def test_what_was_applied_was_committed() -> None:

@@ -10,13 +10,16 @@ not when it is handed out: until then a crash may lose them, and a conflicting a
 them. A snapshot received from a leader waits here in the same way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from quivermq.errors import BrokenInvariant
-from quivermq.raft.messages import Entry, Snapshot, entries_bytes, fitting
-from quivermq.raft.options import NO_LIMIT
+from quivermq.raft.messages import Entry, EntryKind, Snapshot, entries_bytes, fitting
+from quivermq.raft.options import MIB, NO_LIMIT
 from quivermq.raft.storage import Storage
+
+# How much of the log is looked at in one go, where all of it must be looked at.
+PAGE_BYTES = 1 * MIB
 
 
 def fail(what: str) -> NoReturn:
@@ -99,6 +102,14 @@ class EntryLog:
         if high <= start or len(stored) < start - low:
             return stored
         return fitting([*stored, *self.tail[: high - start]], bytes_max)
+
+    def membership_indexes(self, low: int, high: int) -> Iterator[int]:
+        """Where in `low .. high - 1` the membership changes, as far as entries are still kept."""
+        low = max(low, self.first_index)
+        while low < high:
+            page = self.slice(low, high, PAGE_BYTES)
+            yield from (entry.index for entry in page if entry.kind is EntryKind.MEMBERSHIP)
+            low = page[-1].index + 1
 
     def is_up_to_date(self, last_term: int, last_index: int) -> bool:
         """Whether a log ending there has all that this one could have committed (§5.4.1)."""

@@ -99,12 +99,13 @@ class Replica:
         self.after_write: list[Message] = []
         self.read_states: list[ReadState] = []
 
-        # A commit index past the end is what a crash between the writes of a Ready leaves. To tell
-        # it from a damaged log is up to the storage, which knows what it had made durable. And what
-        # was applied was committed, even if the commit index on disk is older.
-        self.log.commit_to(max(min(hard_state.commit, self.log.last_index), applied))
+        # What was applied was committed, even if the commit index on disk is older. Past the end of
+        # the log neither can be, unless a part of the log was lost.
+        self.log.commit_to(max(hard_state.commit, applied))
         if applied > self.log.applied:
             self.log.applied_to(applied)
+        if options.validate_membership:
+            self.commit_by_membership()
         self.adopt(configuration)
         self.become_follower(self.term, NOBODY)
 
@@ -187,6 +188,22 @@ class Replica:
             return False
         self.log.commit_to(agreed)
         return True
+
+    def commit_by_membership(self) -> None:
+        """Commit what the log itself proves to be committed, at start.
+
+        A leader proposes a membership change only when it has applied the one before. So a log that
+        holds the second proves the first committed, even if no commit index on disk says so: none
+        needs to be synced, yet a member must not stand in a configuration that is history.
+        """
+        log = self.log
+        *proven, _last = [0, *log.membership_indexes(log.applied + 1, log.last_index + 1)]
+        log.commit_to(max(proven, default=0))
+
+    @property
+    def known_commit(self) -> tuple[int, int]:
+        """Term and index of the last entry known to be committed."""
+        return self.log.term(self.log.committed) or 0, self.log.committed
 
     def fail(self, what: str) -> NoReturn:
         """Stop, with the story."""
