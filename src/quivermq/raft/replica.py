@@ -197,8 +197,9 @@ class Replica:
         needs to be synced, yet a member must not stand in a configuration that is history.
         """
         log = self.log
-        *proven, _last = [0, *log.membership_indexes(log.applied + 1, log.last_index + 1)]
-        log.commit_to(max(proven, default=0))
+        changes = [*log.membership_indexes(log.applied + 1, log.last_index + 1)]
+        if len(changes) > 1:
+            log.commit_to(changes[-2])
 
     @property
     def known_commit(self) -> tuple[int, int]:
