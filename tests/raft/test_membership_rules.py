@@ -277,6 +277,19 @@ def test_a_refused_vote_tells_of_a_membership_change_that_was_committed() -> Non
     assert node.replica.configuration == Configuration((1, 2))
 
 
+def test_learning_that_the_membership_changed_ends_a_candidacy() -> None:
+    """Its votes were asked for, and would be counted, in a configuration that is history."""
+    node = lagging_joint()
+    node.campaign()
+    settle(node)
+    step(node, Message(Kind.VOTE_REPLY, 1, 2, 2))
+    node.step(Message(Kind.VOTE_REPLY, 1, 3, 2, known_commit=(1, 3)))
+    assert (node.replica.role, node.replica.vote) == (Role.FOLLOWER, 1)
+    settle(node)
+    node.campaign()
+    assert [m.to for m in of_kind(settle(node), Kind.VOTE)] == [2]
+
+
 def test_every_vote_message_tells_what_its_sender_knows_to_be_committed() -> None:
     node = node_with(1, 2, commit=2)
     (reply,) = step(node, Message(Kind.VOTE, 1, 2, 3, 9, 9))

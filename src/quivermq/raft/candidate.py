@@ -88,7 +88,8 @@ def on_vote_request(replica: Replica, message: Message) -> None:
 
 def on_vote_reply(replica: Replica, message: Message) -> None:
     """Count an answer; the first one of each member stands."""
-    _learn_commit(replica, message)
+    if _learn_commit(replica, message):
+        return
     replica.votes.setdefault(message.sender, not message.reject)
     result = joint_vote(replica.configuration, replica.votes)
     if result is VoteResult.LOST:
@@ -100,20 +101,25 @@ def on_vote_reply(replica: Replica, message: Message) -> None:
         leader.take_office(replica)
 
 
-def _learn_commit(replica: Replica, message: Message) -> None:
+def _learn_commit(replica: Replica, message: Message) -> bool:
     """Take over a commit index from a vote message if it decides about the membership.
 
     A leader that removed itself is gone once it has applied that, and may not have told everyone.
     Whoever has not heard goes on to ask the old voters, who may refuse it for good or be gone,
     and refuses in turn those who have heard and whose log is shorter. Having the very entry that
-    another knows to be committed is proof enough.
+    another knows to be committed is proof enough. It ends a candidacy, whose votes would be counted
+    in a configuration that is history: see `may_campaign`.
     """
     term, index = message.known_commit
     log = replica.log
     if replica.role is Role.LEADER or index <= log.committed or log.term(index) != term:
-        return
-    if any(log.membership_indexes(log.committed + 1, index + 1)):
-        log.commit_to(index)
+        return False
+    if not any(log.membership_indexes(log.committed + 1, index + 1)):
+        return False
+    log.commit_to(index)
+    if replica.role is not Role.FOLLOWER:
+        replica.become_follower(replica.term, NOBODY)
+    return True
 
 
 def _stand(replica: Replica, *, by_transfer: bool = False) -> None:
