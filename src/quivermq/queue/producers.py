@@ -95,9 +95,13 @@ class Producers:
         if not header.producer_id:
             return
         known = self._known.get(header.producer_id)
-        if known is None or header.producer_epoch > known.epoch:
-            known = Producer(header.producer_epoch)
+        if known is None:
+            # It may have been known when the batch was proposed, and forgotten by this entry's time
+            # or by one that was in flight: wherever it goes on from is right.
+            known = Producer(header.producer_epoch, header.sequence)
             self._known[header.producer_id] = known
+        elif header.producer_epoch > known.epoch:
+            known = self._known[header.producer_id] = Producer(header.producer_epoch)
         if header.producer_epoch != known.epoch or header.sequence != known.next_sequence:
             raise BrokenInvariant(
                 f"entry {header.index}: producer {header.producer_id} at epoch {known.epoch}, "

@@ -17,7 +17,7 @@ class ReplicaSettings:
     heartbeat_ticks: int = 1
 
     proposals_max: int = 1024
-    """Batches that may wait to be committed; past it producers are told `Overloaded`."""
+    """Requests that may wait for a commit; past it producers are told `Overloaded`."""
     uncommitted_bytes_max: int = 64 * MIB
     """The same in bytes."""
     producers_max: int = 10_000
