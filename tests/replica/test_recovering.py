@@ -5,10 +5,12 @@ import pytest
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, NotLeader, Overloaded, Timeout
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.raft import Kind as Said
 from quivermq.raft import MembershipChange, parse_changes
 from quivermq.replica import (
     Changed,
     Chunk,
+    Consensus,
     EntriesReply,
     Produced,
     ReadReady,
@@ -250,6 +252,32 @@ def test_a_read_sees_everything_acknowledged_before_it() -> None:
         group.settle()
         group.tick()
         assert node.answers[token] == ReadReady(leader.replica.edge.next_offset)
+
+
+def test_a_late_word_on_a_read_before_a_restart_confirms_nothing_after_it() -> None:
+    group = filled(batches=2)
+    leader, node = group.leader(), follower_of(group)
+    late: list[Send] = []
+    send = group.send
+
+    def hold(sender: int, effect: Send) -> None:
+        mail = effect.mail
+        is_reply = isinstance(mail, Consensus) and mail.message.kind is Said.READ_REPLY
+        late.append(effect) if is_reply else send(sender, effect)
+
+    group.send = hold
+    node.replica.read(7)
+    group.settle()
+    group.tick()
+    (reply,) = late
+    node.restart()
+    group.tick(2)
+    group.isolate(node.member)
+    acked = leader.answers[group.produce(leader)].base_offset
+    node.replica.read(7)
+    node.replica.receive(leader.member, reply.mail)
+    group.settle()
+    assert 7 not in node.answers, f"it would not see offset {acked}"
 
 
 def test_a_leader_without_a_quorum_cannot_answer_a_read() -> None:
