@@ -275,8 +275,9 @@ class Log:
 
     def edge_before(self, index: Index) -> Edge:
         """The edge before a kept entry, or behind the last one."""
-        if index == self.edge.next_index:
-            return self.edge
+        end = self.edge
+        if index == end.next_index:
+            return end
         segment, _ = self._segment_holding(index)
         return segment.index.edge_before(index, self._edge_at_start(segment.index.first))
 
@@ -319,13 +320,17 @@ class Log:
             )
         if index == self.edge.next_index:
             return
+        segment, _ = self._segment_holding(index)
+        head = SegmentHeader(self.log_id, self._edge_at_start(segment.index.first))
+        edge = self.edge_before(index)
+        active = ActiveSegment(segment.path, segment.file, head, segment.index, edge, segment.end)
+        parts = (self._disk, self._folder, self._settings, self._state_file, self._checkpoints)
         with self._fence:
             self._state_file.save(self._state_file.state._replace(cut_index=index))
-            self._active = finish_cut(
-                self._disk, self._folder, self._settings, self._state_file, self._checkpoints
-            )
+            self._active = finish_cut(*parts, active)
             self._sealed.cut_from(self._active.index.first)
-            self.damage = [d for d in self.damage if d.first_index < index]
+            self._active.sync(self.commit_index)
+        self.damage = [d.before(index) for d in self.damage if d.first_index < index]
 
     def repair(self, frames: Sequence[Frame]) -> None:
         """Put back entries that a peer gave: all that one damaged file has lost.

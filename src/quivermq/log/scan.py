@@ -124,6 +124,7 @@ class Scanner:
         proof = self._next_proof()
         if proof is not None:
             position, mark = proof
+            found.lost_marks += mark.edge == found.edge
             self._add_damage(mark.edge, reason)
             found.end = position
             self._note(mark)

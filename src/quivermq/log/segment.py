@@ -201,15 +201,16 @@ class ActiveSegment(Segment):
         self.file.sync()
 
     def cut(self, index: Index) -> None:
-        """Erase the entries from `index` on, durably."""
+        """Erase the entries from `index` on, durably; `Corrupt` if nobody knows where it starts."""
         number = index - self.index.first
         if number < len(self.index):
-            self.end = self.index.positions[number]
             self.edge = self.index.edge_before(index, self.head.start)
-            self.index.cut(index)
+            self.end = self.index.positions[number]
+            self.index = self.index.before(index)
         overwrite(self.file, self.end, self.allocated)
         self.file.sync()
-        self.marked = min(self.marked, self.end)
+        # The mark that vouched for what is kept may be gone: the next sync writes another.
+        self.marked = SEGMENT_HEADER_BYTES
 
     def seal(self) -> Footer:
         """Write index and footer behind the entries, and cut the file to its exact size."""
