@@ -1,8 +1,10 @@
 """What opening a log makes of torn writes, flipped bits, and files that are cut, empty or gone."""
 
+from dataclasses import replace
+
 import pytest
 
-from quivermq.batches import HEADER_BYTES, Frame, Index
+from quivermq.batches import HEADER_BYTES, Frame, Index, Limits
 from quivermq.errors import BrokenInvariant, Corrupt
 from quivermq.log import Log
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
@@ -118,6 +120,26 @@ def fill_uncommitted(log: Log, groups: int, *, of: int) -> list[Frame]:
 def position_of(log: Log, number: int) -> int:
     segment, _ = log._segment_holding(Index(1))
     return segment.index.positions[number]
+
+
+def test_what_was_accepted_stays_readable_under_lower_limits() -> None:
+    disk, log = new_log()
+    kept = fill(log, 30, body=b"x" * 500)
+    low = replace(SMALL, limits=Limits(message_bytes_max=100, batch_bytes_max=100))
+    for settings in (low, SMALL):
+        log = reopened(disk, settings)
+        assert (all_entries(log), log.damage, log.notes) == (kept, [], [])
+        assert verified(disk, settings).findings == []
+
+
+def test_messages_that_look_like_marks_do_not_slow_the_search_for_marks() -> None:
+    disk, log = new_log(replace(SMALL, segment_bytes=1 << 20))
+    log.append(entries(log.edge, 2, body=b"\x51\x71\x01\x05" * 50_000))
+    (path,) = segment_paths(disk)
+    disk.flip_bit(path, 8 * (log._active.index.positions[0] + 3))
+    before = disk.operations
+    assert reopened(disk).notes
+    assert disk.operations - before < 100
 
 
 def test_a_log_with_a_damaged_middle_takes_entries_at_its_end() -> None:

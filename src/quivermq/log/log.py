@@ -241,7 +241,7 @@ class Log:
         last = min(end, segment_end) if end is not None else segment_end
         stop = segment.fitting(first, max(last, Index(first + 1)), bytes_max)
         try:
-            return segment.read(first, stop, self._settings.limits)
+            return segment.read(first, stop)
         except DamagedEntry as error:
             self.damage.append(error.damage)
             raise
@@ -324,7 +324,7 @@ class Log:
         head = SegmentHeader(self.log_id, self._edge_at_start(segment.index.first))
         edge = self.edge_before(index)
         active = ActiveSegment(segment.path, segment.file, head, segment.index, edge, segment.end)
-        parts = (self._disk, self._folder, self._settings, self._state_file, self._checkpoints)
+        parts = (self._disk, self._folder, self._state_file, self._checkpoints)
         with self._fence:
             self._state_file.save(self._state_file.state._replace(cut_index=index))
             self._active = finish_cut(*parts, active)
@@ -353,8 +353,7 @@ class Log:
 
     def _repair_active(self, given: Mapping[Index, Frame]) -> None:
         old = self._active
-        first, limits = old.index.first, self._settings.limits
-        entries = mixed_entries(old, first, old.edge.next_index, given, limits)
+        entries = mixed_entries(old, old.index.first, old.edge.next_index, given)
         new = rebuilt_segment(self._disk, self._folder, old.head, entries, old.edge)
         new.file.allocate(old.allocated)
         new.file.sync()
@@ -365,8 +364,7 @@ class Log:
 
     def _repair_sealed(self, footer: Footer, given: Mapping[Index, Frame]) -> None:
         segment = self._sealed.segment_if_any(footer)
-        first, end, limits = footer.first_index, footer.next_index, self._settings.limits
-        entries = mixed_entries(segment, first, end, given, limits)
+        entries = mixed_entries(segment, footer.first_index, footer.next_index, given)
         head = SegmentHeader(self.log_id, footer.start)
         new = rebuilt_segment(self._disk, self._folder, head, entries, footer.end)
         sealed = new.seal()

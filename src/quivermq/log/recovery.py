@@ -62,12 +62,13 @@ class Recovery:
             unused = name.endswith(RESET) and not state.reset_index
             if name.endswith(TEMPORARY) or unused:
                 self._disk.remove(f"{self._folder}/{name}")
-        parts = (self._disk, self._folder, self._settings, self.state_file, self.checkpoints)
         if state.reset_index:
-            finish_reset(*parts)
+            finish_reset(
+                self._disk, self._folder, self._settings, self.state_file, self.checkpoints
+            )
             self.notes.append(f"finished replacing the log by its checkpoint {state.reset_index}")
         elif state.cut_index:
-            finish_cut(*parts)
+            finish_cut(self._disk, self._folder, self.state_file, self.checkpoints)
             self.notes.append(f"finished cutting the log at entry {state.cut_index}")
 
     def _segment_starts(self) -> list[Index]:
@@ -121,7 +122,7 @@ class Recovery:
         until = self._head(following).start
         path = segment_path(self._folder, first)
         file = self._disk.open(path)
-        scan = Scanner(path, file, head, self._settings.limits, until=until).run()
+        scan = Scanner(path, file, head, until=until).run()
         segment = ActiveSegment.of_scan(path, file, head, scan)
         if not scan.damage and scan.edge == until:
             self.sealed.add(segment.seal())
@@ -139,7 +140,7 @@ class Recovery:
         self._check_meets(head.start)
         self._check_unsealed(first)
         file = self._disk.open(path)
-        scan = Scanner(path, file, head, self._settings.limits).run()
+        scan = Scanner(path, file, head).run()
         self.damage += scan.damage
         self.commit_index = scan.commit_index
         if scan.lost_marks:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from quivermq.batches import Frame, Index, Limits
+from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt
 from quivermq.log.disk import Disk
 from quivermq.log.edge import Edge
@@ -54,7 +54,7 @@ def put_in_place(disk: Disk, folder: str, segment: ActiveSegment) -> None:
 
 
 def mixed_entries(
-    segment: Segment | None, first: Index, end: Index, given: Mapping[Index, Frame], limits: Limits
+    segment: Segment | None, first: Index, end: Index, given: Mapping[Index, Frame]
 ) -> Iterator[Frame]:
     """All entries of a segment: those that were given, and its own where they are intact.
 
@@ -66,7 +66,7 @@ def mixed_entries(
         if frame is None:
             if segment is None:
                 raise Corrupt(f"entry {index} is missing and was not given")
-            frame = segment.read(index, Index(index + 1), limits)[0]
+            frame = segment.read(index, Index(index + 1))[0]
         elif segment is not None:
             known = segment.index.checksums[index - first]
             if known and known != int.from_bytes(frame.packed_header[-4:], "little"):

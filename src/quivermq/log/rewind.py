@@ -17,15 +17,14 @@ from quivermq.log.state import StateFile
 def finish_cut(
     disk: Disk,
     folder: str,
-    settings: LogSettings,
     state_file: StateFile,
     checkpoints: Checkpoints,
     active: ActiveSegment | None = None,
 ) -> ActiveSegment:
     """Erase every entry from the announced index on; the segment that held it becomes the last.
 
-    `active` is that segment, if its index is at hand. It knows more than a walk over the file: where
-    an entry starts that stands behind a damaged one.
+    `active` is that segment, if its index is at hand. That knows more than a walk over the file:
+    where an entry starts that stands behind a damaged one.
     """
     state = state_file.state
     index = state.cut_index
@@ -39,7 +38,7 @@ def finish_cut(
         path = segment_path(folder, first)
         file = disk.open(path)
         head = read_head(path, file, first, state.log_id)
-        scan = Scanner(path, file, head, settings.limits).run()
+        scan = Scanner(path, file, head).run()
         active = ActiveSegment.of_scan(path, file, head, scan)
     active.cut(index)
     state_file.save(

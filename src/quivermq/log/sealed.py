@@ -85,8 +85,7 @@ class SealedSegments:
         with self._lock:
             segment = self._open.get(first)
             if segment is None:
-                limits = self._settings.limits
-                segment = Segment.load(self._disk, self._folder, footer, limits)
+                segment = Segment.load(self._disk, self._folder, footer)
                 self._open[first] = segment
             self._open.move_to_end(first)
             # Readers that still hold an evicted segment keep its file open until they are done.

@@ -24,7 +24,7 @@ from quivermq.log.layout import (
 )
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.segment import read_footer, read_head, segment_path
-from quivermq.log.settings import LogSettings
+from quivermq.log.settings import STORED_LIMITS, LogSettings
 from quivermq.log.state import State, read_state
 from quivermq.log.window import first_data
 
@@ -178,7 +178,7 @@ class Verification:
         until = footer.end if footer else self._start_of(following, log_id)
         size = footer.data_bytes if footer else None
         scanner = Scanner(
-            path, file, head, self._settings.limits, until=until, size=size, visit=self._visit
+            path, file, head, until=until, size=size, visit=self._visit
         )
         scan = scanner.run()
         self._progress(file.size())
@@ -261,7 +261,7 @@ class Verification:
     def _visit(self, frame: Frame, position: int) -> None:
         if self._deep and frame.header.kind == Kind.DATA:
             try:
-                decode_batch(frame, self._settings.limits)
+                decode_batch(frame, STORED_LIMITS)
             except (Corrupt, TooLarge) as error:
                 where = f"{self._folder}: entry {frame.header.index}"
                 self._find("damage", where, f"the batch cannot be decoded: {error}", position)
