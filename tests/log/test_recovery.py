@@ -122,6 +122,25 @@ def position_of(log: Log, number: int) -> int:
     return segment.index.positions[number]
 
 
+@pytest.mark.parametrize("number", [1, -2])
+def test_an_old_file_with_entries_that_were_cut_since_is_not_taken(number: int) -> None:
+    disk, log = new_log()
+    fill_uncommitted(log, 30, of=2)
+    paths, contents = segment_paths(disk), [disk.content(path) for path in segment_paths(disk)]
+    log.cut(log.segment_starts[1])
+    while len(segment_paths(disk)) < len(paths):
+        log.append(entries(log.edge, 2, body=b"w" * 60, term=2))
+        log.sync()
+    kept = all_entries(log)
+    disk.replace_content(paths[number], contents[number])
+    assert verified(disk).is_damaged
+    log = reopened(disk)
+    (damage,) = log.damage
+    assert damage.path == paths[number]
+    log.repair([frame for frame in kept if damage.covers(frame.header.index)])
+    assert (all_entries(log), log.damage) == (kept, [])
+
+
 def test_what_was_accepted_stays_readable_under_lower_limits() -> None:
     disk, log = new_log()
     kept = fill(log, 30, body=b"x" * 500)

@@ -197,6 +197,10 @@ class Verification:
         path = segment_path(self._folder, first)
         file = self._disk.open(path)
         head = self._head(first, before)
+        if before is not None and before.next_index == first and before != head.start:
+            self._find(
+                "damage", path, f"it starts at {head.start}, the one before ends at {before}"
+            )
         log_id = head.log_id
         footer, reason = self._footer(first, log_id)
         until = footer.end if footer else self._start_of(following, log_id)
