@@ -3,7 +3,7 @@
 import pytest
 
 from quivermq.batches import Index
-from quivermq.errors import BrokenInvariant, Corrupt
+from quivermq.errors import BrokenInvariant, Corrupt, StorageFull
 from quivermq.log import Log
 from quivermq.log.simulated_disk import Faults, Killed
 from tests.log.entries import entry
@@ -76,6 +76,18 @@ def test_a_crash_at_any_step_of_a_repair_leaves_the_damage_or_mends_it(
             except Corrupt:
                 assert frame in lost
     pytest.fail("the repair took more than 40 operations")
+
+
+@pytest.mark.parametrize(("which", "how"), CASES)
+def test_a_full_disk_refuses_a_repair_that_works_again_with_space(which: int, how: str) -> None:
+    disk, log, kept, lost = damaged_log(which, how)
+    disk.faults.capacity_bytes = sum(len(disk.content(path)) for path in disk.paths()) + 200
+    with pytest.raises(StorageFull):
+        log.repair(lost)
+    disk.faults = Faults()
+    log.repair(lost)
+    assert all_entries(log) == kept
+    assert reopened(disk).commit_index == log.commit_index
 
 
 def test_entries_that_were_never_here_are_refused() -> None:
