@@ -12,10 +12,12 @@ from quivermq.replica import (
     Chunk,
     Consensus,
     EntriesReply,
+    EntriesRequest,
     Produced,
     ReadReady,
     Replica,
     ReplicaSettings,
+    ReplicaState,
     Send,
     TransferEnded,
     newest_state,
@@ -195,6 +197,23 @@ def test_a_checkpoint_that_arrives_damaged_is_not_taken() -> None:
     assert newcomer.replica.digest == leader.replica.digest
 
 
+def test_a_checkpoint_that_was_sent_does_not_stay_in_memory() -> None:
+    group = filled(batches=40)
+    leader, newcomer = group.leader(), group.add(4)
+    leader.log.drop_before(Index(30))
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    group.tick(20)
+    assert newcomer.replica.digest == leader.replica.digest
+    assert leader.replica._sending._loaded is None
+
+
+def test_bytes_that_are_no_checkpoint_are_corrupt_whatever_they_are() -> None:
+    state = newest_state(Group(1)[1].log).pack()
+    for data in (b"", state[:-1], state + b"!", state[:2] + b"\x02\0\0\0[]" + state[6:]):
+        with pytest.raises(Corrupt):
+            ReplicaState.unpack(data)
+
+
 def test_a_crash_during_a_transfer_leaves_nothing_half_done() -> None:
     settings = ReplicaSettings(message_bytes_max=200)
     group = filled(batches=60, settings=settings)
@@ -333,6 +352,19 @@ def test_a_flipped_bit_is_mended_wherever_it_is(where: int) -> None:
     assert list(node.log.frames(node.log.first_index)) == list(
         group.leader().log.frames(group.leader().log.first_index)
     )
+
+
+def test_damage_that_a_peers_question_finds_is_mended() -> None:
+    group = filled()
+    node = follower_of(group)
+    starts = node.log.segment_starts
+    node.disk.flip_bit(segments(node)[1], 8 * (SEGMENT_HEADER_BYTES + 20))
+    group.send(group.leader().member, Send(node.member, EntriesRequest(starts[1], starts[2])))
+    group.settle()
+    assert node.replica.is_mending
+    group.tick(30)
+    assert not node.replica.is_mending
+    assert node.log.read(starts[1]) == group.leader().log.read(starts[1])
 
 
 def test_a_damaged_replica_neither_votes_nor_leads() -> None:
