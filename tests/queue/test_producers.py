@@ -39,8 +39,8 @@ def test_a_repeat_finds_the_offsets_of_the_first_time() -> None:
     producers.record(header(0, 3, offset=40, at_ms=5))
     producers.record(header(3, 2, offset=90, at_ms=6))
     assert not comes_next(producers, header(0, 3))
-    assert producers.repeated(header(0, 3)) == (0, 3, 40, 5)
-    assert producers.repeated(header(3, 2)) == (3, 2, 90, 6)
+    assert producers.repeated(header(0, 3)) == (0, 3, 40, 5, 0)
+    assert producers.repeated(header(3, 2)) == (3, 2, 90, 6, 0)
     assert comes_next(producers, header(5))
 
 

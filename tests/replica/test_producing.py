@@ -13,7 +13,8 @@ from quivermq.errors import (
     Overloaded,
     Timeout,
 )
-from quivermq.queue import KEEP_MS, TopicSettings
+from quivermq.log import LogSettings
+from quivermq.queue import KEEP_MS, WINDOW_BATCHES, Producers, TopicSettings
 from quivermq.replica import Changed, Persist, Produced, ReplicaSettings
 from tests.replica.group import Group, Node, batch
 
@@ -342,3 +343,25 @@ def test_a_clock_far_in_the_future_stops_nobody() -> None:
     group.now_ms = 10**15
     token = group.produce(leader)
     assert leader.answers[token].timestamp_ms == TIMESTAMP_MS_MAX
+
+
+def test_another_body_under_a_number_that_is_taken_is_refused() -> None:
+    group = Group(3)
+    leader = group.leader()
+    group.produce(leader, batch(b"mine", producer=9))
+    stored = group.produce(leader, batch(b"else", producer=9))
+    for node in group.nodes.values():
+        node.is_held = True
+    group.produce(leader, batch(b"mine", producer=9, sequence=1))
+    in_flight = group.produce(leader, batch(b"else", producer=9, sequence=1))
+    for token in (stored, in_flight):
+        assert isinstance(leader.answers[token], InvalidRequest)
+
+
+def test_all_producers_with_all_their_batches_fit_into_a_checkpoint() -> None:
+    producers = Producers()
+    for sequence in range(WINDOW_BATCHES):
+        producers.record(batch(b"a", producer=9, sequence=sequence).header)
+    settings = ReplicaSettings()
+    size = len(producers.pack()) * settings.producers_max
+    assert size < LogSettings().checkpoint_bytes_max == settings.checkpoint_bytes_max

@@ -115,7 +115,7 @@ class Intake:
     def _repeat(self, token: Token, header: Header) -> Produced | None:
         flights = self._flights.get(header.producer_id)
         pending = flights[-1].batches.get(header.sequence) if flights else None
-        if pending is not None and pending.frame.header.count == header.count:
+        if pending is not None and pending.frame.header.body_crc == header.body_crc:
             self._check_room()
             pending.tokens.append(token)
             self._requests += 1
