@@ -105,6 +105,22 @@ def test_entries_that_were_never_here_are_refused() -> None:
     assert log.damage == []
 
 
+def test_missing_neighbours_are_repaired_one_by_one() -> None:
+    disk, log = new_log()
+    kept = fill(log, 30)
+    starts, paths = log.segment_starts, segment_paths(disk)
+    for start in starts[1:]:
+        log.save_checkpoint(start, b"state")
+    for path in paths[:4]:
+        disk.lose_file(path)
+    log = reopened(disk)
+    assert [damage.path for damage in log.damage] == paths[:4]
+    for _ in range(4):
+        log.repair([f for f in kept if log.damage[0].covers(f.header.index)])
+    assert (all_entries(log), log.segment_starts) == (kept, starts)
+    assert verified(disk).findings == []
+
+
 def test_part_of_what_is_missing_is_not_enough() -> None:
     _, log, _, lost = damaged_log(2, "missing")
     with pytest.raises(Corrupt, match="was not given"):

@@ -399,6 +399,21 @@ def test_a_replica_that_cannot_know_what_it_lost_stays_out() -> None:
     assert not node.replica.is_leader
 
 
+def test_an_answer_that_nobody_asked_for_does_not_stop_a_lost_replica() -> None:
+    group = filled(batches=3)
+    node = follower_of(group)
+    last = segments(node)[-1]
+    node.disk.flip_bit(last, 8 * (SEGMENT_HEADER_BYTES + 20))
+    node.disk.replace_content(last, node.disk.content(last)[:-100])
+    node.restart()
+    assert [damage.last_index is None for damage in node.log.damage] == [False, True]
+    first = node.log.damage[0].first_index
+    frames = tuple(group.leader().log.read(first))
+    node.replica.receive(group.leader().member, EntriesReply(first, frames))
+    group.settle()
+    assert node.replica.is_lost
+
+
 def test_a_peer_that_gives_other_entries_does_not_get_them_in() -> None:
     group = filled()
     node = follower_of(group)

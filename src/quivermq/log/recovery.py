@@ -241,6 +241,17 @@ class Recovery:
     def _add_missing(
         self, start: Edge, end: Edge, reason: str = "the segment file is missing"
     ) -> None:
+        """Note that everything between two edges is lost: in pieces, where checkpoints tell where
+        its segments started, so that no more than one of them has to be fetched at a time."""
+        for index in self.checkpoints.indexes():
+            if start.next_index < index < end.next_index:
+                edge = self._known_edge(index)
+                if edge is not None:
+                    self._add_lost_segment(start, edge, reason)
+                    start = edge
+        self._add_lost_segment(start, end, reason)
+
+    def _add_lost_segment(self, start: Edge, end: Edge, reason: str) -> None:
         path = segment_path(self._folder, start.next_index)
         last = Index(end.next_index - 1)
         self.damage.append(Damage(path, 0, start.next_index, last, reason))
