@@ -69,6 +69,10 @@ _DATA: Final = int(Kind.DATA)
 _KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)
 
 
+MARK_PREFIX: Final = Struct("<HBB").pack(MAGIC, VERSION, Kind.MARK)
+"""What every mark starts with."""
+
+
 class Header(NamedTuple):
     """The header's fields. A tuple, because one is made for every batch that passes through.
 
