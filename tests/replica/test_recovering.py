@@ -15,6 +15,7 @@ from quivermq.replica import (
     EntriesRequest,
     Produced,
     ReadReady,
+    Repair,
     Replica,
     ReplicaSettings,
     ReplicaState,
@@ -409,7 +410,7 @@ def test_an_answer_that_nobody_asked_for_does_not_stop_a_lost_replica() -> None:
     assert [damage.last_index is None for damage in node.log.damage] == [False, True]
     first = node.log.damage[0].first_index
     frames = tuple(group.leader().log.read(first))
-    node.replica.receive(group.leader().member, EntriesReply(first, frames))
+    node.replica.receive(group.leader().member, EntriesReply(first, frames, Index(1)))
     group.settle()
     assert node.replica.is_lost
 
@@ -425,7 +426,42 @@ def test_a_peer_that_gives_other_entries_does_not_get_them_in() -> None:
         for i in range(wanted.first_index, wanted.last_index + 1)
     ]
     node.replica.tick(group.now_ms)
-    node.replica.receive(1, EntriesReply(wanted.first_index, tuple(forged)))
+    node.replica.receive(1, EntriesReply(wanted.first_index, tuple(forged), Index(1)))
     with pytest.raises(Corrupt):
         node.pump()
     assert node.log.damage == [wanted]
+
+
+def test_what_the_peers_have_dropped_need_not_be_mended() -> None:
+    group = filled()
+    node = follower_of(group)
+    starts = node.log.segment_starts
+    node.disk.lose_file(segments(node)[1])
+    node.restart()
+    for other in group.nodes.values():
+        if other is not node:
+            assert other.log.drop_before(starts[4]) == starts[4]
+    group.tick(30)
+    assert not node.replica.is_mending
+    assert node.log.first_index == starts[2], "no more was dropped than had to be"
+    assert agree(group)
+    node.restart()
+    group.tick(10)
+    assert agree(group)
+
+
+def test_what_a_peer_still_keeps_in_part_is_not_dropped() -> None:
+    group = filled()
+    node = follower_of(group)
+    starts = node.log.segment_starts
+    node.disk.lose_file(segments(node)[1])
+    node.restart()
+    wanted = node.log.damage[0]
+    node.replica.tick(group.now_ms)
+    for kept in (starts[1], starts[2] - 1):
+        node.replica.receive(1, EntriesReply(wanted.first_index, (), Index(kept)))
+        assert not [e for e in node.replica.take_effects() if isinstance(e, Repair)]
+    node.replica.receive(1, EntriesReply(wanted.first_index, (), starts[2]))
+    assert [e for e in node.replica.take_effects() if isinstance(e, Repair)] == [
+        Repair((), drop_before=starts[2])
+    ]

@@ -47,6 +47,8 @@ class Repair:
     """Put these entries, fetched from a peer, where the log lost its own; then `repaired`."""
 
     frames: tuple[Frame, ...]
+    drop_before: Index = Index(0)
+    """Not 0: peers no longer keep what is damaged, so the log is dropped up to here instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,8 @@ class EntriesReply:
 
     first: Index
     frames: tuple[Frame, ...]
+    first_kept: Index
+    """Where the log of the one who answers starts."""
 
 
 Mail = Consensus | Offer | ChunkRequest | Chunk | TransferEnded | EntriesRequest | EntriesReply

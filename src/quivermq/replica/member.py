@@ -148,12 +148,13 @@ class Member:
 
     def entries_for(self, request: EntriesRequest) -> EntriesReply:
         """Committed entries for a replica that lost them."""
+        kept = self._log.first_index
         end = Index(min(request.last, self.partition.applied_index) + 1)
-        if not self._log.first_index <= request.first < end:
-            return EntriesReply(request.first, ())
-        most = self._settings.message_bytes_max
-        frames = self._log.read(request.first, end=end, bytes_max=most)
-        return EntriesReply(request.first, tuple(frames))
+        frames: list[Frame] = []
+        if kept <= request.first < end:
+            most = self._settings.message_bytes_max
+            frames = self._log.read(request.first, end=end, bytes_max=most)
+        return EntriesReply(request.first, tuple(frames), kept)
 
     def advance(self) -> None:
         """Let everything follow from the inputs that can follow without the world."""

@@ -4,7 +4,8 @@ Entries that were durable here may have been counted towards a majority. Until t
 vote or a word of this replica could help to choose a leader, or to commit an entry, without them.
 So there is no Raft core at all: to the group this replica is down.
 
-Peers give only what is committed, and the log checks that what it gets is what it lost.
+Peers give only what is committed, and the log checks that what it gets is what it lost. What peers
+have dropped for good is dropped here as well.
 """
 
 from collections.abc import Iterable
@@ -54,8 +55,10 @@ class Mending:
     def take(self, reply: EntriesReply) -> Repair | tuple[int, EntriesRequest] | None:
         """Entries of a peer: a file is complete, or there is more to ask for."""
         wanted = self._wanted()
-        if wanted is None or reply.first != wanted.first or not reply.frames:
+        if wanted is None or reply.first != wanted.first:
             return None
+        if not reply.frames:
+            return self._forget(reply.first_kept)
         for number, frame in enumerate(reply.frames):
             index = Index(reply.first + number)
             if frame.header.index == index and index <= wanted.last:
@@ -64,6 +67,19 @@ class Mending:
             return self._ask()
         self._is_repairing = True
         return Repair(tuple(self._found[index] for index in self._missing()))
+
+    def _forget(self, first_kept: Index) -> Repair | None:
+        """A peer has dropped what is missing here: then this log need not keep it either.
+
+        Whole segments can be dropped only, and only with a checkpoint behind them. Where the peer
+        still keeps a part of the damaged segment, its retention will get there too.
+        """
+        damaged = self._missing()[-1]
+        behind = next((start for start in self._log.segment_starts if start > damaged), None)
+        if behind is None or behind > first_kept or behind not in self._log.checkpoints():
+            return None
+        self._is_repairing = True
+        return Repair((), drop_before=behind)
 
     def repaired(self) -> bool:
         """The log put the entries back; True if nothing is damaged any more."""

@@ -104,6 +104,8 @@ def carry_out(log: Log, effect: Persist | SaveCheckpoint | Repair) -> None:
     """Do a replica's disk work. Effects of one replica are carried out in their order."""
     if isinstance(effect, Persist):
         _persist(log, effect)
+    elif isinstance(effect, Repair) and effect.drop_before:
+        log.drop_before(effect.drop_before)
     elif isinstance(effect, Repair):
         log.repair(effect.frames)
     elif effect.index >= log.first_index and log.starts_segment(effect.index):
