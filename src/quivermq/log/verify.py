@@ -126,9 +126,10 @@ class Verification:
         self.report = Report(folder)
 
     def run(self) -> Report:
+        self._check_state()
+        # After the state, so that a segment which a running broker begins meanwhile is seen.
         names = self._disk.names(self._folder)
         starts = [index for name in names if (index := index_of(name, SEGMENT)) is not None]
-        self._check_state()
         if self._state and self._state.reset_index:
             self._check_reset(self._state)
             return self.report
