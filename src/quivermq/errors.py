@@ -6,6 +6,7 @@
     ├── TopicNotFound, TopicExists
     ├── OffsetOutOfRange        the offset is no longer kept, or not there yet
     ├── NotLeader, NotEnoughReplicas, Timeout, Overloaded, ConnectionFailed      (retriable)
+    ├── OutOfSequence           a producer's batch came before the one it follows    (retriable)
     ├── LeaseLost, Fenced       somebody else has it now
     ├── Unauthenticated, Forbidden
     ├── Corrupt                 bytes that fail their checks
@@ -58,9 +59,13 @@ class OffsetOutOfRange(QuiverError):
 
 
 class NotLeader(QuiverError):
-    """This replica does not lead the partition."""
+    """This replica does not lead the partition; `leader` does, if that is known (else 0)."""
 
     retriable = True
+
+    def __init__(self, message: str, *, leader: int = 0) -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 class NotEnoughReplicas(QuiverError):
@@ -93,6 +98,16 @@ class LeaseLost(QuiverError):
 
 class Fenced(QuiverError):
     """A newer holder of the same identity exists."""
+
+
+class OutOfSequence(QuiverError):
+    """A producer skipped a sequence number; `expected` comes next."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, expected: int) -> None:
+        super().__init__(message)
+        self.expected = expected
 
 
 class Unauthenticated(QuiverError):

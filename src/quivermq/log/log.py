@@ -6,7 +6,7 @@ write, and every failed fsync, fences the log: nobody knows what is on the disk,
 more writes until it is opened anew, and nothing of that group is ever acknowledged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from quivermq.batches import Frame, Index, Kind, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, OffsetOutOfRange, StorageFailed, StorageFull
@@ -15,8 +15,9 @@ from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, announced
 from quivermq.log.edge import Edge
 from quivermq.log.fence import Fence
-from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, SegmentHeader
+from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, Footer, SegmentHeader
 from quivermq.log.recovery import Recovery
+from quivermq.log.repair import mixed_entries, put_in_place, rebuilt_segment
 from quivermq.log.rewind import finish_cut, finish_reset
 from quivermq.log.sealed import SealedSegments
 from quivermq.log.segment import ActiveSegment, DamagedEntry, Segment, remove_segments
@@ -45,9 +46,14 @@ class Log:
 
     @classmethod
     def create(
-        cls, disk: Disk, folder: str, log_id: bytes, settings: LogSettings | None = None
+        cls,
+        disk: Disk,
+        folder: str,
+        log_id: bytes,
+        settings: LogSettings | None = None,
+        founding: Checkpoint | None = None,
     ) -> "Log":
-        """A new empty log. It appears under its name at once and whole, or not at all."""
+        """A new log, empty or behind a founding checkpoint. It appears whole, or not at all."""
         settings = settings or LogSettings()
         if len(log_id) != LOG_ID_BYTES:
             raise BrokenInvariant(f"a log id has {LOG_ID_BYTES} bytes, not {len(log_id)}")
@@ -56,9 +62,15 @@ class Log:
         temporary = folder + TEMPORARY
         disk.remove(temporary)
         disk.make_folder(temporary)
-        head = SegmentHeader(log_id, Edge())
+        start = founding.edge if founding else Edge()
+        if founding:
+            limit = settings.checkpoint_bytes_max
+            Checkpoints(disk, temporary, log_id, limit).save(founding)
+        head = SegmentHeader(log_id, start)
         active = ActiveSegment.create(disk, temporary, head, settings.allocation_bytes_min)
-        StateFile.create(disk, temporary, State(log_id, active_bytes=active.allocated))
+        first = start.next_index
+        state = State(log_id, term=start.term, first_index=first, active_index=first)
+        StateFile.create(disk, temporary, state._replace(active_bytes=active.allocated))
         disk.sync_folder(temporary)
         disk.rename(temporary, folder)
         above = folder
@@ -118,15 +130,18 @@ class Log:
         """The first index of each segment: where checkpoints belong."""
         return [footer.first_index for footer in self._sealed.footers] + [self._active.index.first]
 
-    def save_vote(self, term: int, vote: int) -> None:
-        """Remember term and vote; durable when this returns."""
+    def save_vote(self, term: int, vote: int, commit_index: Index = Index(0)) -> None:
+        """Remember term and vote, and how far the log is committed; durable when this returns."""
         state = self._state_file.state
         if term < state.term or (term == state.term and state.vote not in {0, vote}):
             raise BrokenInvariant(
                 f"{self._folder}: vote {vote} in term {term} after {state.vote} in {state.term}"
             )
+        self.commit_index = max(self.commit_index, commit_index)
         with self._fence:
-            self._state_file.save(state._replace(term=term, vote=vote))
+            self._state_file.save(
+                state._replace(term=term, vote=vote, commit_index=self.commit_index)
+            )
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Write a group of entries behind the last one: all of them, or none. Not yet durable.
@@ -261,6 +276,20 @@ class Log:
         segment, _ = self._segment_holding(index)
         return segment.index.term_at(index)
 
+    def edge_before(self, index: Index) -> Edge:
+        """The edge before a kept entry, or behind the last one."""
+        if index == self.edge.next_index:
+            return self.edge
+        segment, _ = self._segment_holding(index)
+        return segment.index.edge_before(index, self._edge_at_start(segment.index.first))
+
+    def starts_segment(self, index: Index) -> bool:
+        """Whether a checkpoint of the state before entry `index` has its place here."""
+        active = self._active.index.first
+        if index >= active:
+            return index == active
+        return self._sealed.holding(index).first_index == index
+
     def index_of_offset(self, offset: Offset) -> Index:
         """The entry that holds message `offset`, or `OffsetOutOfRange`."""
         start, end = self.start.next_offset, self.edge.next_offset
@@ -300,6 +329,47 @@ class Log:
             )
             self._sealed.cut_from(self._active.index.first)
             self.damage = [d for d in self.damage if d.first_index < index]
+
+    def repair(self, frames: Sequence[Frame]) -> None:
+        """Put back entries that a peer gave: all that one damaged file has lost.
+
+        Raises `Corrupt`, and changes nothing, if they are not what was here.
+        """
+        given = {frame.header.index: frame for frame in frames}
+        path = next(
+            (d.path for d in self.damage if frames and d.covers(frames[0].header.index)), ""
+        )
+        missing = [d for d in self.damage if d.path == path]
+        if not missing or any(d.last_index is None for d in missing):
+            raise BrokenInvariant(f"{self._folder}: there is nothing to repair with {frames[:1]}")
+        with self._fence:
+            if path == self._active.path:
+                self._repair_active(given)
+            else:
+                self._repair_sealed(self._sealed.holding(missing[0].first_index), given)
+        self.damage = [damage for damage in self.damage if damage.path != path]
+
+    def _repair_active(self, given: Mapping[Index, Frame]) -> None:
+        old = self._active
+        first, limits = old.index.first, self._settings.limits
+        entries = mixed_entries(old, first, old.edge.next_index, given, limits)
+        new = rebuilt_segment(self._disk, self._folder, old.head, entries, old.edge)
+        new.file.allocate(old.allocated)
+        new.file.sync()
+        new.allocated = new.file.size()
+        put_in_place(self._disk, self._folder, new)
+        self._active = new
+        self._save_active()
+
+    def _repair_sealed(self, footer: Footer, given: Mapping[Index, Frame]) -> None:
+        segment = self._sealed.segment_if_any(footer)
+        first, end, limits = footer.first_index, footer.next_index, self._settings.limits
+        entries = mixed_entries(segment, first, end, given, limits)
+        head = SegmentHeader(self.log_id, footer.start)
+        new = rebuilt_segment(self._disk, self._folder, head, entries, footer.end)
+        sealed = new.seal()
+        put_in_place(self._disk, self._folder, new)
+        self._sealed.replace(sealed)
 
     def save_checkpoint(self, index: Index, data: bytes) -> None:
         """Keep the state machine's state from before entry `index`, which starts a segment."""

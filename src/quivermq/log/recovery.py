@@ -39,15 +39,13 @@ class Recovery:
         self._folder = folder
         self._settings = settings
         self.damage: list[Damage] = []
-        self.notes: list[str] = []
         self.commit_index = Index(0)
-        self.state_file = StateFile.open(disk, folder)
+        self.state_file, self.notes = StateFile.open(disk, folder)
         self._log_id = self.state_file.state.log_id
         self.sealed = SealedSegments(disk, folder, settings)
         self.checkpoints = Checkpoints(disk, folder, self._log_id, settings.checkpoint_bytes_max)
 
     def run(self) -> "Recovery":
-        self.notes += self.state_file.heal()
         self._finish_what_was_begun()
         starts = self._segment_starts()
         self._check_first(starts[0])
@@ -143,7 +141,7 @@ class Recovery:
         file = self._disk.open(path)
         scan = Scanner(path, file, head, self._settings.limits).run()
         self.damage += scan.damage
-        self.commit_index = scan.commit_index
+        self.commit_index = max(scan.commit_index, self.state_file.state.commit_index)
         if scan.lost_marks:
             self.notes.append(f"{path}: {scan.lost_marks} marks are unreadable; nothing is lost")
         self.active = ActiveSegment.of_scan(path, file, head, scan)
@@ -170,7 +168,7 @@ class Recovery:
         if active.room_for(0) > active.allocated:
             active.grow(active.room_for(0), self._settings)
         active.rewrite_unmarked()
-        active.sync(self.commit_index)
+        active.sync(scan.commit_index)
         state = self.state_file.state
         if (state.active_index, state.active_bytes) != (active.index.first, active.allocated):
             # A size that was seen is not yet a size that lasts.

@@ -40,6 +40,14 @@ class SealedSegments:
         self._pinned[footer.first_index] = segment
         self.add(footer)
 
+    def replace(self, repaired: Footer) -> None:
+        """A segment that was damaged is whole again."""
+        first = repaired.first_index
+        self._footers = tuple(repaired if f.first_index == first else f for f in self._footers)
+        self._pinned.pop(first, None)
+        with self._lock:
+            self._open.pop(first, None)
+
     def drop_before(self, index: Index) -> None:
         """Forget the segments that end at or before `index`."""
         self._keep([footer for footer in self._footers if footer.first_index >= index])
@@ -85,6 +93,12 @@ class SealedSegments:
             while len(self._open) > self._settings.open_segments_max:
                 self._open.popitem(last=False)
         return segment
+
+    def segment_if_any(self, footer: Footer) -> Segment | None:
+        """The segment itself, or None if its file is missing."""
+        if self._pinned.get(footer.first_index, footer) is None:
+            return None
+        return self.segment(footer)
 
     def _keep(self, footers: list[Footer]) -> None:
         self._footers = tuple(footers)

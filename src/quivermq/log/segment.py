@@ -195,8 +195,10 @@ class ActiveSegment(Segment):
         self.allocated = self.file.size()
 
     def erase_tail(self) -> None:
-        """Leave nothing behind the end, where a failed write may have left whole frames."""
+        """Leave nothing behind the end, durably: a failed write may have left whole frames there,
+        which must not come back after a power loss in place of the next ones."""
         erase(self.file, self.end, self.allocated)
+        self.file.sync()
 
     def cut(self, index: Index) -> None:
         """Erase the entries from `index` on, durably."""

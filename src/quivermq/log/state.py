@@ -13,7 +13,7 @@ from quivermq.log.disk import Disk, File
 from quivermq.log.layout import STATE
 from quivermq.log.records import Record
 
-_RECORD: Final = Record(b"QUIVRVOT", "16sQQQQQQQQ")
+_RECORD: Final = Record(b"QUIVRVOT", "16sQQQQQQQQQ")
 
 # Each copy in a block of its own: no single write of a disk reaches both.
 _COPY_BYTES: Final = 4096
@@ -32,6 +32,8 @@ class State(NamedTuple):
     term: int = 0
     vote: int = 0
     """Whom this replica voted for in `term`; 0 for nobody."""
+    commit_index: Index = Index(0)
+    """How far the log was known to be committed when term or vote were last saved."""
     first_index: Index = Index(1)
     """Where the log starts: a segment missing from here on was lost, not dropped."""
     active_index: Index = Index(1)
@@ -46,11 +48,9 @@ class State(NamedTuple):
 class StateFile:
     """The file that holds a `State`."""
 
-    def __init__(self, file: File, state: State, faults: list[str] | None = None) -> None:
+    def __init__(self, file: File, state: State) -> None:
         self._file = file
         self.state = state
-        self._faults = faults or []
-        self._places = [0, _COPY_BYTES]
 
     @classmethod
     def create(cls, disk: Disk, folder: str, state: State) -> "StateFile":
@@ -61,37 +61,48 @@ class StateFile:
         return created
 
     @classmethod
-    def open(cls, disk: Disk, folder: str) -> "StateFile":
-        """The newest state that any intact copy holds, or `Corrupt` if none does."""
+    def open(cls, disk: Disk, folder: str) -> tuple["StateFile", list[str]]:
+        """The newest state that any intact copy holds, both copies made equal again, and what was
+        wrong with them; `Corrupt` if no copy is intact."""
         if STATE not in disk.names(folder):
             raise Corrupt(f"{folder}/{STATE} is missing: term and vote are unknown")
         file = disk.open(f"{folder}/{STATE}")
-        state, faults = read_state(file.read(0, _FILE_BYTES))
+        content = file.read(0, _FILE_BYTES)
+        state, faults = read_state(content)
         if state is None:
             raise Corrupt(f"{folder}/{STATE}: both copies are unreadable: {'; '.join(faults)}")
-        opened = cls(file, state, [f"{folder}/{STATE}: one copy was {fault}" for fault in faults])
-        # The good copy is overwritten last: until the other is durable it is the only one.
-        copies = _read_copies(file.read(0, _FILE_BYTES))
-        opened._places.sort(key=lambda at: copies[at // _COPY_BYTES] == state)
-        return opened
-
-    def heal(self) -> list[str]:
-        """Make both copies equal again, and say what was wrong with the other one.
-
-        Before the newer is acted on: if it was lost later, the older would contradict the act.
-        """
-        if self._faults:
-            self.save(self.state)
-        return self._faults
+        opened = cls(file, state)
+        opened._heal(_read_copies(content))
+        return opened, [f"{folder}/{STATE}: one copy was {fault}" for fault in faults]
 
     def save(self, state: State) -> None:
         """Replace the state; durable when this returns."""
-        state = state._replace(serial=self.state.serial + 1)
-        packed = _RECORD.pack(*state)
-        for at in self._places:
+        self.state = state._replace(serial=self.state.serial + 1)
+        self._write(*self._places())
+
+    def _places(self) -> tuple[int, int]:
+        """Where the copies go, in their order, which alternates.
+
+        If the fsync of the second copy failed, the first of that save is the only one that the
+        disk surely has. The next save begins with the other one.
+        """
+        return (0, _COPY_BYTES) if self.state.serial % 2 else (_COPY_BYTES, 0)
+
+    def _heal(self, copies: list[State | Corrupt]) -> None:
+        """Make both copies equal, before the newer one is acted on.
+
+        A damaged copy was being written, so the other was durable: it must not be touched. Where
+        one is older, the newer may never have been fsynced: it is written again, and first.
+        """
+        damaged = [n * _COPY_BYTES for n, copy in enumerate(copies) if isinstance(copy, Corrupt)]
+        if damaged or copies[0] != copies[1]:
+            self._write(*(damaged or self._places()))
+
+    def _write(self, *places: int) -> None:
+        packed = _RECORD.pack(*self.state)
+        for at in places:
             self._file.write(at, [packed])
             self._file.sync()
-        self.state = state
 
 
 def read_state(data: bytes) -> tuple[State | None, list[str]]:

@@ -1,0 +1,62 @@
+"""A replica of a partition: consensus, state machine and log view composed without I/O.
+
+Pure: the one room where a Raft entry becomes a command of the queue. Knows raft, queue and the
+log's values; must never know asyncio, sockets, clocks or which transport carries its mail.
+"""
+
+from quivermq.replica.effects import (
+    Answer,
+    Changed,
+    Chunk,
+    ChunkRequest,
+    Consensus,
+    Effect,
+    EntriesReply,
+    EntriesRequest,
+    Mail,
+    Offer,
+    Persist,
+    Produced,
+    ReadReady,
+    Repair,
+    Result,
+    SaveCheckpoint,
+    Send,
+    Token,
+    TransferEnded,
+    Wake,
+)
+from quivermq.replica.replica import Replica
+from quivermq.replica.settings import ReplicaSettings
+from quivermq.replica.state import ReplicaState
+from quivermq.replica.storage import blank_log, carry_out, found_log, newest_state
+
+__all__ = [
+    "Answer",
+    "Changed",
+    "Chunk",
+    "ChunkRequest",
+    "Consensus",
+    "Effect",
+    "EntriesReply",
+    "EntriesRequest",
+    "Mail",
+    "Offer",
+    "Persist",
+    "Produced",
+    "ReadReady",
+    "Repair",
+    "Replica",
+    "ReplicaSettings",
+    "ReplicaState",
+    "Result",
+    "SaveCheckpoint",
+    "Send",
+    "Token",
+    "TransferEnded",
+    "Wake",
+    "blank_log",
+    "carry_out",
+    "found_log",
+    "newest_state",
+]

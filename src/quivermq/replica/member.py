@@ -1,0 +1,265 @@
+"""A replica that takes part: the Raft core, the partition's state machine, and between them.
+
+Inputs come in through the methods, one at a time; what follows from them is put into `out`. Only a
+leader that has applied everything before its own term stamps offsets and time.
+"""
+
+from quivermq.batches import Frame, Header, Index, Kind
+from quivermq.errors import (
+    BrokenInvariant,
+    NotLeader,
+    Overloaded,
+    QuiverError,
+    Timeout,
+)
+from quivermq.log import Log
+from quivermq.queue import TopicSettings, settings_command
+from quivermq.raft import (
+    Dice,
+    Entry,
+    EntryKind,
+    MembershipChange,
+    Message,
+    RawNode,
+    Ready,
+    Role,
+    UnknownPeer,
+)
+from quivermq.raft import Kind as Said
+from quivermq.replica.barriers import Barriers
+from quivermq.replica.effects import (
+    Answer,
+    Changed,
+    Consensus,
+    Effect,
+    EntriesReply,
+    EntriesRequest,
+    Produced,
+    ReadReady,
+    Result,
+    SaveCheckpoint,
+    Send,
+    Token,
+    Wake,
+)
+from quivermq.replica.entries import frame_of
+from quivermq.replica.intake import Intake, Pending
+from quivermq.replica.settings import ReplicaSettings
+from quivermq.replica.state import ReplicaState
+from quivermq.replica.storage import LogStorage, newest_state
+from quivermq.replica.writes import Writes
+
+
+class Member:
+    """A live member of a partition's Raft group."""
+
+    def __init__(
+        self, member: int, log: Log, settings: ReplicaSettings, dice: Dice, out: list[Effect]
+    ) -> None:
+        state = newest_state(log)
+        self._member = member
+        self._log = log
+        self._settings = settings
+        self._out = out
+        self.partition = state.partition
+        self.core = RawNode(
+            member,
+            LogStorage(log, state.configuration),
+            settings.consensus(),
+            dice,
+            applied=state.partition.applied_index,
+        )
+        self._writes = Writes(log)
+        self._barriers = Barriers(settings.read_ticks)
+        # Not None while this member leads and may stamp entries.
+        self._intake: Intake | None = None
+        # Membership and settings changes proposed in this leadership, by index.
+        self._changes: dict[int, Token] = {}
+        self.advance()
+
+    @property
+    def state(self) -> ReplicaState:
+        """What is applied."""
+        return ReplicaState(self.core.replica.configuration, self.partition)
+
+    @property
+    def is_serving(self) -> bool:
+        return self._intake is not None
+
+    def tick(self) -> None:
+        self.core.tick()
+        for token in self._barriers.tick():
+            self._answer(token, Timeout("no quorum confirmed the read in time"))
+        self.advance()
+
+    def step(self, message: Message) -> None:
+        """A message of a peer's core. What a stranger says means nothing."""
+        try:
+            self.core.step(message)
+        except (UnknownPeer, NotLeader):
+            return
+        self.advance()
+
+    def produce(self, token: Token, frame: Frame, now_ms: int) -> None:
+        intake = self._intake
+        try:
+            if intake is None:
+                raise self._not_leader()
+            known = intake.recognise(token, frame)
+            if known is None:
+                self._propose(token, frame, now_ms, intake)
+            elif not isinstance(known, Pending):
+                self._answer(token, known)
+        except QuiverError as error:
+            self._answer(token, error)
+        self.advance()
+
+    def _propose(self, token: Token, frame: Frame, now_ms: int, intake: Intake) -> None:
+        replica = self.core.replica
+        index = Index(replica.log.last_index + 1)
+        stamped = intake.stamped(frame, replica.term, index, now_ms)
+        self.core.propose(stamped)
+        if stamped.header.kind == Kind.DATA:
+            intake.proposed(token, stamped.header)
+        else:
+            self._changes[index] = token
+
+    def change_settings(self, token: Token, settings: TopicSettings, now_ms: int) -> None:
+        try:
+            if self._intake is None:
+                raise self._not_leader()
+            frame = Frame.of(Kind.COMMAND, settings_command(settings))
+            self._propose(token, frame, now_ms, self._intake)
+        except QuiverError as error:
+            self._answer(token, error)
+        self.advance()
+
+    def change_membership(self, token: Token, change: MembershipChange) -> None:
+        try:
+            if self._intake is None:
+                raise self._not_leader()
+            self.core.propose_membership(change)
+            self._changes[self.core.replica.log.last_index] = token
+        except QuiverError as error:
+            self._answer(token, error)
+        self.advance()
+
+    def read(self, token: Token) -> None:
+        try:
+            if len(self._barriers) >= self._settings.reads_max:
+                raise Overloaded(f"{len(self._barriers)} reads wait for a quorum; try again")
+            self.core.read_index(self._barriers.open(token))
+        except QuiverError as error:
+            self._barriers.drop(token)
+            self._answer(token, error)
+        self.advance()
+
+    def persisted(self, number: int) -> None:
+        """Disk work is done: its promises may leave."""
+        message = self._writes.persisted(number)
+        if message.snapshot is not None:
+            self.partition = ReplicaState.unpack(message.snapshot.data.data).partition  # type: ignore[attr-defined]
+        for response in message.responses:
+            if response.to == self._member:
+                self.core.step(response)
+            else:
+                self._out.append(Send(response.to, Consensus(response)))
+        self.advance()
+
+    def entries_for(self, request: EntriesRequest) -> EntriesReply:
+        """Committed entries for a replica that lost them."""
+        end = Index(min(request.last, self.partition.applied_index) + 1)
+        if not self._log.first_index <= request.first < end:
+            return EntriesReply(request.first, ())
+        most = self._settings.message_bytes_max
+        frames = self._log.read(request.first, end=end, bytes_max=most)
+        return EntriesReply(request.first, tuple(frames))
+
+    def advance(self) -> None:
+        """Let everything follow that can follow without the world."""
+        while (ready := self.core.ready()) is not None:
+            self._watch_office()
+            self._carry(ready)
+        self._watch_office()
+        for token in self._barriers.passed(self.partition.applied_index):
+            self._answer(token, ReadReady(self.partition.next_offset))
+
+    def _carry(self, ready: Ready) -> None:
+        for state in ready.read_states:
+            self._barriers.confirmed(state)
+        for message in ready.messages:
+            if message.kind is Said.STORE:
+                self._out.append(self._writes.persist(message))
+            elif message.kind is Said.APPLY:
+                self._apply(message)
+            else:
+                self._out.append(Send(message.to, Consensus(message)))
+
+    def _watch_office(self) -> None:
+        """Begin to serve once everything before the own term is applied; end with the office."""
+        replica = self.core.replica
+        if replica.role is not Role.LEADER:
+            self._lose_office()
+        elif self._intake is None and self.partition.term == replica.term:
+            self._intake = Intake(self.partition, self._settings)
+
+    def _lose_office(self) -> None:
+        if self._intake is None:
+            return
+        tokens = [*self._intake.tokens(), *self._changes.values()]
+        self._intake, self._changes = None, {}
+        for token in tokens:
+            self._answer(token, Timeout("leadership was lost: the outcome is unknown; try again"))
+
+    def _apply(self, message: Message) -> None:
+        before = self.partition.next_offset
+        for entry in message.entries:
+            self._save_checkpoint_if_due(Index(entry.index))
+            frame = frame_of(entry, self.state.edge)
+            self.partition.apply(frame)
+            if entry.kind is EntryKind.MEMBERSHIP:
+                self.core.apply_membership(MembershipChange.decode(entry.data))
+            self._answer_applied(entry, frame.header)
+        for response in message.responses:
+            self.core.step(response)
+        if self.partition.next_offset > before:
+            self._out.append(Wake(self.partition.next_offset))
+
+    def _save_checkpoint_if_due(self, index: Index) -> None:
+        """Before the first entry of a segment is applied, the state belongs beside it."""
+        if self._log.starts_segment(index) and index not in self._log.checkpoints():
+            self._out.append(SaveCheckpoint(index, self.state.pack()))
+
+    def _answer_applied(self, entry: Entry, header: Header) -> None:
+        token = self._changes.pop(entry.index, None)
+        if token is not None:
+            refused = entry.kind is EntryKind.NORMAL and header.kind == Kind.NOOP
+            busy = Overloaded("another membership change is under way; try again")
+            self._answer(token, busy if refused else Changed())
+        pending = self._intake.applied(header) if self._intake else None
+        if pending is not None:
+            result = Produced(
+                header.base_offset, header.count, header.timestamp_ms, is_repeat=False
+            )
+            for waiting in pending.tokens:
+                self._answer(waiting, result)
+
+    def _not_leader(self) -> NotLeader:
+        replica = self.core.replica
+        if replica.role is Role.LEADER:
+            return NotLeader(f"member {self._member} was just elected and is not ready yet")
+        known = f"{replica.leader} leads" if replica.leader else "no leader is known"
+        return NotLeader(f"member {self._member} does not lead: {known}", leader=replica.leader)
+
+    def _answer(self, token: Token, result: Result) -> None:
+        self._out.append(Answer(token, result))
+
+    def validate(self) -> None:
+        """Re-check every invariant; raises `BrokenInvariant`."""
+        self.core.validate()
+        self.partition.validate()
+        log = self.core.replica.log
+        if not self.partition.applied_index <= log.committed:
+            raise BrokenInvariant(f"{self.partition.applied_index} is applied, uncommitted")
+        if self._intake is not None and self._intake.next_offset < self.partition.next_offset:
+            raise BrokenInvariant(f"offset {self._intake.next_offset} would be used again")

@@ -1,0 +1,110 @@
+"""A damaged replica: it takes no part in consensus, and fetches what it lost from its peers.
+
+Entries that were durable here may have been counted towards a majority. Until they are back, a
+vote or a word of this replica could help to choose a leader, or to commit an entry, without them.
+So there is no Raft core at all: to the group this replica is down.
+
+Peers give only what is committed, and the log checks that what it gets is what it lost.
+"""
+
+from collections.abc import Iterable
+
+from quivermq.batches import Frame, Index
+from quivermq.errors import Corrupt
+from quivermq.log import Damage, Log
+from quivermq.replica.effects import EntriesReply, EntriesRequest, Repair
+from quivermq.replica.settings import ReplicaSettings
+from quivermq.replica.storage import newest_state
+
+
+class Mending:
+    """The repair of one log, file by file."""
+
+    def __init__(self, member: int, log: Log, settings: ReplicaSettings) -> None:
+        self._log = log
+        self._settings = settings
+        self._peers = [peer for peer in _members(log) if peer != member]
+        self._asked = 0
+        self._idle_ticks = settings.retry_ticks
+        self._found: dict[Index, Frame] = {}
+        self._is_repairing = False
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, for people."""
+        return str(self._log.damage[0])
+
+    @property
+    def can_end(self) -> bool:
+        """Whether it is known what is missing; otherwise the replica has to be replaced."""
+        return all(damage.last_index is not None for damage in self._log.damage)
+
+    def meet(self, peer: int) -> None:
+        """A peer wrote, so it can be asked too: members may have changed since the checkpoint."""
+        if peer not in self._peers:
+            self._peers.append(peer)
+
+    def tick(self) -> tuple[int, EntriesRequest] | None:
+        """Whom to ask for what, when it is time to ask again."""
+        self._idle_ticks += 1
+        if self._idle_ticks < self._settings.retry_ticks:
+            return None
+        return self._ask()
+
+    def take(self, reply: EntriesReply) -> Repair | tuple[int, EntriesRequest] | None:
+        """Entries of a peer: a file is complete, or there is more to ask for."""
+        wanted = self._wanted()
+        if wanted is None or reply.first != wanted.first or not reply.frames:
+            return None
+        for number, frame in enumerate(reply.frames):
+            index = Index(reply.first + number)
+            if frame.header.index == index and index <= wanted.last:
+                self._found[index] = frame
+        if self._wanted() is not None:
+            return self._ask()
+        self._is_repairing = True
+        return Repair(tuple(self._found[index] for index in self._missing()))
+
+    def repaired(self) -> bool:
+        """The log put the entries back; True if nothing is damaged any more."""
+        self._found.clear()
+        self._is_repairing = False
+        return not self._log.damage
+
+    def _ask(self) -> tuple[int, EntriesRequest] | None:
+        wanted = self._wanted()
+        if wanted is None or not self._peers or not self.can_end:
+            return None
+        self._idle_ticks = 0
+        self._asked += 1
+        return self._peers[self._asked % len(self._peers)], wanted
+
+    def _wanted(self) -> EntriesRequest | None:
+        """The first run of entries of the file in hand that nobody has given yet."""
+        missing = [index for index in self._missing() if index not in self._found]
+        if not missing or self._is_repairing:
+            return None
+        last = missing[0]
+        for index in missing[1:]:
+            if index != last + 1:
+                break
+            last = index
+        return EntriesRequest(missing[0], last)
+
+    def _missing(self) -> list[Index]:
+        """The damaged entries of the first damaged file, in order."""
+        damage = self._log.damage
+        ranges = [_range(d) for d in damage if d.path == damage[0].path and d.last_index]
+        return sorted({index for entries in ranges for index in entries})
+
+
+def _range(damage: Damage) -> Iterable[Index]:
+    last = damage.last_index or damage.first_index
+    return (Index(index) for index in range(damage.first_index, last + 1))
+
+
+def _members(log: Log) -> tuple[int, ...]:
+    try:
+        return newest_state(log).configuration.members
+    except Corrupt:
+        return ()

@@ -1,0 +1,50 @@
+"""Every limit and interval of a replica, by name."""
+
+from dataclasses import dataclass, field
+
+from quivermq.batches import DEFAULT_LIMITS, Limits
+from quivermq.batches.limits import MIB
+from quivermq.raft import Options
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """How a replica of a partition behaves. Intervals are in ticks of `tick_ms`."""
+
+    tick_ms: int = 100
+    election_ticks: int = 10
+    """A follower stands for election after one to two of these without a leader."""
+    heartbeat_ticks: int = 1
+
+    proposals_max: int = 1024
+    """Batches that may wait to be committed; past it producers are told `Overloaded`."""
+    uncommitted_bytes_max: int = 64 * MIB
+    """The same in bytes."""
+    producers_max: int = 10_000
+    """Idempotent producers that a partition remembers; new ones are refused past it."""
+    reads_max: int = 10_000
+    """Linearizable reads that may wait."""
+    read_ticks: int = 30
+    """A read that is not answered by then ends in `Timeout`."""
+
+    message_bytes_max: int = 1 * MIB
+    """Entries, and parts of a checkpoint, in one message to a peer; one entry may exceed it."""
+    retry_ticks: int = 5
+    """After this long a part of a checkpoint, or an entry to repair, is asked for again."""
+    checkpoint_bytes_max: int = 256 * MIB
+    """The largest checkpoint that is taken in."""
+    transfer_ticks: int = 100
+    """A checkpoint transfer that made no progress for so long has failed."""
+
+    limits: Limits = field(default=DEFAULT_LIMITS)
+
+    def consensus(self) -> Options:
+        """The same for the Raft core."""
+        return Options(
+            async_storage=True,
+            election_ticks=self.election_ticks,
+            heartbeat_ticks=self.heartbeat_ticks,
+            message_bytes_max=self.message_bytes_max,
+            uncommitted_bytes_max=self.uncommitted_bytes_max,
+            reads_pending_max=self.reads_max,
+        )

@@ -1,0 +1,129 @@
+"""The log as the Raft core sees it, and the disk work that a replica asks for."""
+
+from collections.abc import Sequence
+
+from quivermq.batches import Index, Kind
+from quivermq.errors import Corrupt
+from quivermq.log import Disk, Edge, Log, LogSettings
+from quivermq.queue import Partition
+from quivermq.raft import Configuration, Entry, HardState, Snapshot
+from quivermq.replica.effects import Persist, Repair, SaveCheckpoint
+from quivermq.replica.entries import entry_of
+from quivermq.replica.state import ReplicaState
+
+FOUNDING_TERM = 1
+
+
+class LogStorage:
+    """`raft.Storage` over a `Log`: reading only; writes leave the replica as effects."""
+
+    def __init__(self, log: Log, configuration: Configuration) -> None:
+        self._log = log
+        self._configuration = configuration
+        self._snapshot: Snapshot | None = None
+
+    def initial_state(self) -> tuple[HardState, Configuration]:
+        log = self._log
+        return HardState(log.term, log.vote, log.commit_index), self._configuration
+
+    def first_index(self) -> int:
+        return self._log.first_index
+
+    def last_index(self) -> int:
+        return self._log.edge.next_index - 1
+
+    def term(self, index: int) -> int | None:
+        log = self._log
+        if not log.first_index - 1 <= index < log.edge.next_index:
+            return None
+        return log.term_at(Index(index))
+
+    def entries(self, low: int, high: int, bytes_max: int) -> Sequence[Entry]:
+        """Entries from `low` to before `high` within `bytes_max`, at least one."""
+        found: list[Entry] = []
+        left = bytes_max
+        while low < high and (left > 0 or not found):
+            frames = self._log.read(Index(low), end=Index(high), bytes_max=max(left, 1))
+            if found and sum(map(len, frames)) > left:
+                break
+            found += [entry_of(frame) for frame in frames]
+            left -= sum(map(len, frames))
+            low += len(frames)
+        return found
+
+    def snapshot(self) -> Snapshot | None:
+        """The oldest kept checkpoint, so that who gets it can have all that is kept.
+
+        Its content is left out: it is sent in parts.
+        """
+        first = self._log.first_index
+        if self._snapshot is None or self._snapshot.index != first - 1:
+            try:
+                checkpoint = self._log.load_checkpoint(first)
+                state = ReplicaState.unpack(checkpoint.data)
+            except Corrupt:
+                return None
+            self._snapshot = Snapshot(first - 1, checkpoint.edge.term, state.configuration)
+        return self._snapshot
+
+
+def found_log(
+    disk: Disk,
+    folder: str,
+    log_id: bytes,
+    members: Sequence[int],
+    settings: LogSettings | None = None,
+) -> Log:
+    """The log of a founding member of a group: behind a checkpoint that names all of them."""
+    configuration = Configuration(voters=tuple(sorted(members)))
+    state = ReplicaState(configuration, Partition(Index(1), FOUNDING_TERM))
+    return Log.create(disk, folder, log_id, settings, state.checkpoint())
+
+
+def blank_log(disk: Disk, folder: str, log_id: bytes, settings: LogSettings | None = None) -> Log:
+    """The log of a member that joins later: it gets everything from the group's leader."""
+    return Log.create(disk, folder, log_id, settings)
+
+
+def newest_state(log: Log) -> ReplicaState:
+    """The state at the newest readable checkpoint; a blank one for a blank log."""
+    for index in reversed(log.checkpoints()):
+        if index > log.edge.next_index:
+            continue
+        try:
+            return ReplicaState.unpack(log.load_checkpoint(index).data)
+        except Corrupt:
+            # An older one leads to the same state, by a longer way.
+            continue
+    if log.start != Edge():
+        raise Corrupt(f"no checkpoint is readable, and entries before {log.first_index} are gone")
+    return ReplicaState(Configuration(), Partition())
+
+
+def carry_out(log: Log, effect: Persist | SaveCheckpoint | Repair) -> None:
+    """Do a replica's disk work. Effects of one replica are carried out in their order."""
+    if isinstance(effect, Persist):
+        _persist(log, effect)
+    elif isinstance(effect, Repair):
+        log.repair(effect.frames)
+    elif effect.index >= log.first_index and log.starts_segment(effect.index):
+        # Otherwise the segment was dropped or replaced meanwhile, and the state with it.
+        log.save_checkpoint(effect.index, effect.data)
+
+
+def _persist(log: Log, work: Persist) -> None:
+    """Hard state, then checkpoint, then entries: what comes later relies on what is before."""
+    changes_members = any(frame.header.kind == Kind.MEMBERSHIP for frame in work.frames)
+    if work.term or changes_members:
+        # A membership change is stored only together with the knowledge of how far the log was
+        # committed before it; a mark would follow its fsync, and could be lost alone.
+        term, vote = (work.term, work.vote) if work.term else (log.term, log.vote)
+        log.save_vote(term, vote, work.commit_index)
+    if work.checkpoint is not None:
+        log.reset(work.checkpoint)
+    if work.frames:
+        first = work.frames[0].header.index
+        if first < log.edge.next_index:
+            log.cut(first)
+        log.append(work.frames)
+    log.sync(work.commit_index)

@@ -1,0 +1,126 @@
+"""Bringing a checkpoint to a replica that is behind the kept log: in parts, checked, resumable.
+
+The receiver asks for one part at a time, so it sets the pace and any part may be lost. Checkpoints
+at the same index are the same bytes on every replica: a transfer that began with one leader goes
+on with the next. Nothing is stored before all of it has arrived and its checksum holds, so a crash
+in the middle leaves nothing behind.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from crc32c import crc32c
+
+from quivermq.batches import Index
+from quivermq.errors import Corrupt
+from quivermq.log import Log
+from quivermq.raft import Message
+from quivermq.replica.effects import Chunk, ChunkRequest, Offer
+from quivermq.replica.settings import ReplicaSettings
+from quivermq.replica.state import ReplicaState
+
+
+class Sending:
+    """The leader's side: transfers under way, one a follower."""
+
+    def __init__(self, log: Log, settings: ReplicaSettings) -> None:
+        self._log = log
+        self._settings = settings
+        self._silent_ticks: dict[int, int] = {}
+        self._loaded: tuple[Index, bytes] = (Index(0), b"")
+
+    def offer(self, message: Message) -> Offer | None:
+        """What to send instead of the core's snapshot message; None if it cannot be read."""
+        if message.snapshot is None:
+            return None
+        data = self._load(Index(message.snapshot.index + 1))
+        if data is None:
+            return None
+        self._silent_ticks[message.to] = 0
+        return Offer(message, len(data), crc32c(data))
+
+    def part(self, member: int, request: ChunkRequest) -> Chunk:
+        """A part that was asked for; empty if that checkpoint is not kept any more."""
+        data = self._load(request.index) or b""
+        if member in self._silent_ticks:
+            self._silent_ticks[member] = 0
+        if crc32c(data) != request.checksum:
+            data = b""
+        part = data[request.at : request.at + self._settings.message_bytes_max]
+        return Chunk(request.index, request.checksum, request.at, part)
+
+    def ended(self, member: int) -> None:
+        self._silent_ticks.pop(member, None)
+
+    def tick(self) -> list[int]:
+        """Members that have been silent for too long: their transfer has failed."""
+        for member in self._silent_ticks:
+            self._silent_ticks[member] += 1
+        limit = self._settings.transfer_ticks
+        failed = [m for m, ticks in self._silent_ticks.items() if ticks > limit]
+        for member in failed:
+            del self._silent_ticks[member]
+        return failed
+
+    def _load(self, index: Index) -> bytes | None:
+        if self._loaded[0] != index:
+            if index not in self._log.checkpoints():
+                return None
+            try:
+                self._loaded = (index, self._log.load_checkpoint(index).data)
+            except Corrupt:
+                return None
+        return self._loaded[1]
+
+
+@dataclass(slots=True)
+class Receiving:
+    """The follower's side: a checkpoint that is coming in."""
+
+    offer: Offer
+    sender: int
+    data: bytearray = field(default_factory=bytearray)
+    idle_ticks: int = 0
+
+    @property
+    def index(self) -> Index:
+        snapshot = self.offer.message.snapshot
+        return Index(snapshot.index + 1 if snapshot else 0)
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.data) >= self.offer.size
+
+    def is_same(self, offer: Offer) -> bool:
+        """Whether another offer is of the very bytes that are coming in."""
+        mine, other = self.offer.message.snapshot, offer.message.snapshot
+        return (
+            mine is not None
+            and other is not None
+            and (mine.index, self.offer.size, self.offer.checksum)
+            == (other.index, offer.size, offer.checksum)
+        )
+
+    def request(self) -> ChunkRequest:
+        """The next part."""
+        return ChunkRequest(self.index, self.offer.checksum, len(self.data))
+
+    def take(self, chunk: Chunk) -> bool:
+        """Add a part if it is the one that comes next."""
+        if (chunk.index, chunk.checksum) != (self.index, self.offer.checksum):
+            return False
+        if chunk.at != len(self.data) or not chunk.data:
+            return False
+        self.data += chunk.data
+        self.idle_ticks = 0
+        return True
+
+    def finished(self) -> Message:
+        """The core's message with the checkpoint in it; `Corrupt` unless all of it is right."""
+        data = bytes(self.data)
+        if len(data) != self.offer.size or crc32c(data) != self.offer.checksum:
+            raise Corrupt("a checkpoint arrived with another checksum than was offered")
+        state = ReplicaState.unpack(data)
+        message = self.offer.message
+        if message.snapshot is None or state.edge.next_index != self.index:
+            raise Corrupt(f"a checkpoint of {state.edge} arrived as {self.index}")
+        return message._replace(snapshot=replace(message.snapshot, data=state.checkpoint()))

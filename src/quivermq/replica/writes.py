@@ -1,0 +1,82 @@
+"""Disk work that is under way: what was asked for, and what may be said once it is done."""
+
+from collections import deque
+
+from quivermq.batches import Frame, Index
+from quivermq.errors import BrokenInvariant
+from quivermq.log import Checkpoint, Edge, Log
+from quivermq.raft import Message
+from quivermq.replica.effects import Persist
+from quivermq.replica.entries import follow, frame_of
+
+
+class Writes:
+    """The storage messages of the Raft core as `Persist` effects, in order."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._number = 0
+        self._open: deque[tuple[int, Message]] = deque()
+        # Behind the last entry that was handed out to be written.
+        self._end = log.edge
+        # Before each entry that was handed out and may not be in the log yet.
+        self._before: dict[int, Edge] = {}
+
+    def persist(self, message: Message) -> Persist:
+        """The work that a STORE message asks for."""
+        checkpoint = self._checkpoint(message)
+        frames = self._frames(message)
+        self._number += 1
+        self._open.append((self._number, message))
+        return Persist(
+            number=self._number,
+            term=message.term,
+            vote=message.vote,
+            commit_index=Index(message.commit),
+            checkpoint=checkpoint,
+            frames=frames,
+        )
+
+    def persisted(self, number: int) -> Message:
+        """The message whose work is done."""
+        expected, message = self._open.popleft() if self._open else (0, None)
+        if number != expected or message is None:
+            raise BrokenInvariant(f"write {number} is reported done, {expected} comes next")
+        # What later work may yet replace must stay known from here, not from the log.
+        firsts = [later.entries[0].index for _, later in self._open if later.entries]
+        least = min(firsts, default=self._end.next_index)
+        for index in [index for index in self._before if index < least]:
+            del self._before[index]
+        return message
+
+    def _checkpoint(self, message: Message) -> Checkpoint | None:
+        if message.snapshot is None:
+            return None
+        checkpoint = message.snapshot.data
+        if not isinstance(checkpoint, Checkpoint):
+            raise BrokenInvariant(f"a snapshot of {type(checkpoint).__name__} cannot be stored")
+        self._end = checkpoint.edge
+        self._before.clear()
+        return checkpoint
+
+    def _frames(self, message: Message) -> tuple[Frame, ...]:
+        if not message.entries:
+            return ()
+        first = message.entries[0].index
+        before = self._edge_before(Index(first))
+        for index in [index for index in self._before if index >= first]:
+            del self._before[index]
+        frames = []
+        for entry in message.entries:
+            frame = frame_of(entry, before)
+            self._before[entry.index] = before
+            before = follow(before, frame)
+            frames.append(frame)
+        self._end = before
+        return tuple(frames)
+
+    def _edge_before(self, index: Index) -> Edge:
+        if index == self._end.next_index:
+            return self._end
+        known = self._before.get(index)
+        return known if known is not None else self._log.edge_before(index)
