@@ -23,6 +23,7 @@ format: .venv/ready  ## rewrite the sources in the house format
 
 sim: .venv/ready  ## many seeded crash storms; SEEDS=1000
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)
+	$(BIN)/python -m tests.raft.cluster --seeds $(SEEDS)
 
 mutants: .venv/ready  ## planted bugs: each must be caught
 	$(BIN)/python -m tests.mutants

@@ -10,7 +10,7 @@ import cProfile
 import json
 import pstats
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from time import perf_counter
 
@@ -18,6 +18,7 @@ from quivermq.raft import (
     APPEND_THREAD,
     NOBODY,
     Configuration,
+    Entry,
     HardState,
     MemoryStorage,
     Message,
@@ -100,7 +101,7 @@ class Trio:
                 else:
                     self.mail.append(response)
 
-    def _store(self, node: RawNode, entries: object) -> None:
+    def _store(self, node: RawNode, entries: Sequence[Entry]) -> None:
         storage = self.storages[node.id]
         storage.append(entries)
         if len(storage.kept) > KEPT_ENTRIES:
@@ -180,8 +181,10 @@ def main(arguments: list[str] | None = None) -> None:
     options, _ = parser.parse_known_args(arguments)
     seconds = 0.2 if options.quick else 2.0
     if options.profile:
-        ways = {"gathered": False, "async_storage": False, "seconds": seconds}
-        profiled(lambda: committed_per_s(64, **ways), rows=25)
+        profiled(
+            lambda: committed_per_s(64, gathered=False, async_storage=False, seconds=seconds),
+            rows=25,
+        )
         return
     rows = measure_commits(seconds)
     idle = {role.name.lower(): idle_tick_us(role) for role in (Role.LEADER, Role.FOLLOWER)}

@@ -84,6 +84,7 @@ class Member:
         self.node = None
         self.append_work, self.apply_work = [], []
         if self.dice.random() < 0.5:
+            # A commit index that was never synced is gone; term and vote always were.
             self.disk.hard_state = self.disk.synced
 
     def handle_ready(self) -> list[Message]:
@@ -96,8 +97,7 @@ class Member:
         self._maybe_crash()
         if self.options.async_storage:
             return self._queue_storage_work(ready)
-        sync = ready.must_sync or ready.snapshot is not None
-        self._persist(ready.hard_state, ready.entries, ready.snapshot, sync=sync)
+        self._persist(ready.hard_state, ready.entries, ready.snapshot)
         self._apply(ready.committed)
         self._maybe_crash()
         node.advance()
@@ -108,8 +108,7 @@ class Member:
         work = self.append_work.pop(0)
         hard_state = HardState(work.term, work.vote, work.commit)
         told = hard_state if hard_state != HardState() else None
-        promises = bool(work.entries or work.snapshot or work.responses)
-        self._persist(told, work.entries, work.snapshot, sync=promises)
+        self._persist(told, work.entries, work.snapshot)
         self._maybe_crash()
         return list(work.responses)
 
@@ -154,15 +153,12 @@ class Member:
         hard_state: HardState | None,
         entries: Sequence[Entry],
         snapshot: Snapshot | None,
-        *,
-        sync: bool,
     ) -> None:
         """Write in the order that a Ready demands, with a crash possible between any two writes."""
+        disk = self.disk
         if hard_state:
-            self.disk.hard_state = hard_state
-        if sync:
-            self.disk.synced = self.disk.hard_state
-        self._maybe_crash()
+            disk.hard_state = disk.synced = hard_state._replace(commit=disk.hard_state.commit)
+            self._maybe_crash()
         if snapshot:
             self.disk.install(snapshot)
             self.applied, self.digest = snapshot.index, bytes(snapshot.data)
@@ -175,6 +171,11 @@ class Member:
                 self.crash()
                 raise Crashed(self.id)
             self.disk.append(entries)
+            self._maybe_crash()
+        if hard_state:
+            disk.hard_state = hard_state
+            if self.dice.random() < 0.3:
+                disk.synced = hard_state
             self._maybe_crash()
 
     def _apply(self, entries: Sequence[Entry]) -> None:

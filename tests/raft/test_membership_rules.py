@@ -1,16 +1,23 @@
 """Membership: §6 of the paper, thesis §4.1 to §4.3."""
 
+from random import Random
+
 import pytest
 
 from quivermq.errors import BrokenInvariant, NotLeader
 from quivermq.raft import (
     Configuration,
+    Entry,
     EntryKind,
+    HardState,
     Kind,
     MembershipRefused,
+    MemoryStorage,
     Message,
     Options,
+    RawNode,
     Role,
+    Snapshot,
     Transition,
     UnknownPeer,
 )
@@ -236,6 +243,65 @@ def test_a_member_with_a_committed_change_not_yet_applied_does_not_stand() -> No
     group.work(2)
     node.campaign()
     assert node.replica.role is Role.CANDIDATE
+
+
+def lagging_joint() -> RawNode:
+    """Member 1 is in {1, 2} and {3}, holds the entry that leaves it, not knowing it committed."""
+    storage = MemoryStorage()
+    storage.install(Snapshot(1, 1, Configuration((1, 2), (3,), auto_leave=True)))
+    storage.append([Entry(1, 2), Entry(1, 3, EntryKind.MEMBERSHIP, change("").encode())])
+    storage.hard_state = HardState(1)
+    return RawNode(1, storage, CALM, Random(1), applied=1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(Kind.VOTE, 1, 2, 2, 1, 2, known_commit=(1, 3)),
+        Message(Kind.PREVOTE, 1, 2, 2, 1, 2, known_commit=(1, 3)),
+    ],
+)
+def test_a_vote_request_tells_of_a_membership_change_that_was_committed(message: Message) -> None:
+    """The leader that removed itself is gone, and 3, whom the old configuration needs, too."""
+    node = lagging_joint()
+    assert step(node, message)[0].reject, "its log is longer than the candidate's"
+    assert node.replica.configuration == Configuration((1, 2))
+
+
+def test_a_refused_vote_tells_of_a_membership_change_that_was_committed() -> None:
+    node = lagging_joint()
+    node.campaign()
+    settle(node)
+    refusal = Message(Kind.VOTE_REPLY, 1, 3, 2, reject=True, known_commit=(1, 3))
+    step(node, refusal)
+    assert node.replica.configuration == Configuration((1, 2))
+
+
+def test_learning_that_the_membership_changed_ends_a_candidacy() -> None:
+    """Its votes were asked for, and would be counted, in a configuration that is history."""
+    node = lagging_joint()
+    node.campaign()
+    settle(node)
+    step(node, Message(Kind.VOTE_REPLY, 1, 2, 2))
+    node.step(Message(Kind.VOTE_REPLY, 1, 3, 2, known_commit=(1, 3)))
+    assert (node.replica.role, node.replica.vote) == (Role.FOLLOWER, 1)
+    settle(node)
+    node.campaign()
+    assert [m.to for m in of_kind(settle(node), Kind.VOTE)] == [2]
+
+
+def test_every_vote_message_tells_what_its_sender_knows_to_be_committed() -> None:
+    node = node_with(1, 2, commit=2)
+    (reply,) = step(node, Message(Kind.VOTE, 1, 2, 3, 9, 9))
+    assert reply.known_commit == (2, 2)
+    node.campaign()
+    assert {m.known_commit for m in of_kind(settle(node), Kind.VOTE)} == {(2, 2)}
+
+
+def test_a_commit_index_in_a_vote_message_counts_only_for_the_very_entry() -> None:
+    node = lagging_joint()
+    step(node, Message(Kind.VOTE, 1, 2, 2, 1, 2, known_commit=(2, 3)))
+    assert node.replica.log.committed == 1
 
 
 def test_a_demoted_voter_keeps_its_vote_until_the_joint_configuration_is_left() -> None:

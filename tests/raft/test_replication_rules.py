@@ -90,8 +90,9 @@ def test_the_commit_index_never_goes_back() -> None:
 
 def test_a_commit_index_past_the_log_is_a_broken_invariant_with_its_story() -> None:
     node = node_with(1)
-    with pytest.raises(BrokenInvariant, match="commit of 7 past the end of the log at 1"):
+    with pytest.raises(BrokenInvariant, match="commit of 7 past the end of the log at 1") as story:
         node.step(Message(Kind.HEARTBEAT, 1, 2, 1, commit=7))
+    assert "member 1, FOLLOWER in term 1" in str(story.value)
 
 
 def test_entries_are_acknowledged_only_once_durable() -> None:

@@ -8,14 +8,18 @@ from quivermq.errors import BrokenInvariant, InvalidRequest
 from quivermq.raft import (
     Configuration,
     Entry,
+    EntryKind,
     HardState,
     Kind,
+    MembershipChange,
     MemoryStorage,
     Message,
     Options,
+    PeerNonsense,
     RawNode,
     Ready,
-    UnknownPeer,
+    Role,
+    parse_changes,
 )
 from tests.raft.group import node_with, settle, storage_with
 
@@ -145,8 +149,24 @@ def test_a_member_starts_where_its_disk_ends() -> None:
     assert [entry.index for entry in ready.committed] == [2]
 
 
-def test_a_commit_index_written_before_its_entries_is_cut_at_the_end_of_the_log() -> None:
-    assert node_with(1, 1, commit=5).replica.log.committed == 2
+def test_a_commit_index_past_the_end_of_the_log_means_that_entries_were_lost() -> None:
+    with pytest.raises(BrokenInvariant, match="commit of 5 past the end of the log at 2"):
+        node_with(1, 1, commit=5)
+
+
+def test_a_log_with_two_membership_changes_proves_the_first_one_committed() -> None:
+    """The second was proposed by a leader that had applied the first."""
+    storage = storage_with(1)
+    added = MembershipChange(parse_changes("v4")).encode()
+    storage.append([Entry(1, 2, EntryKind.MEMBERSHIP, added), Entry(1, 3)])
+    assert RawNode(1, storage, ASYNC, Random(0)).replica.log.committed == 0
+    storage.append([Entry(1, 4, EntryKind.MEMBERSHIP, added)])
+    node = RawNode(1, storage, ASYNC, Random(0))
+    assert node.replica.log.committed == 2
+    node.campaign()
+    assert node.replica.role is Role.FOLLOWER, "it does not stand before it has applied the first"
+    unchecked = Options(validate_membership=False)
+    assert RawNode(1, storage, unchecked, Random(0)).replica.log.committed == 0
 
 
 def test_what_was_applied_was_committed() -> None:
@@ -169,13 +189,27 @@ def test_a_configuration_that_makes_no_sense_is_refused_at_start() -> None:
         RawNode(1, storage, ASYNC, Random(0))
 
 
-def test_storage_messages_do_not_come_from_peers() -> None:
+NONSENSE = {
+    "no message between members": Message(Kind.STORED, 1, 2, 1),
+    "APPLIED of 2": Message(Kind.APPLIED, 1, 2, 1),
+    "STORE of 2": Message(Kind.STORE, 1, 2, 1),
+    "APPEND of -1": Message(Kind.APPEND, 1, -1, 1),
+    "is for 3": Message(Kind.HEARTBEAT, 3, 2, 1),
+    "a hole after 0": append(1, 0, 0, Entry(1, 2)),
+    "a hole after 4": append(1, 0, 4, Entry(1, 5), Entry(1, 7)),
+    "without a snapshot": Message(Kind.SNAPSHOT, 1, 2, 1),
+    "not forwarded here": Message(Kind.PROPOSE, 1, 2, entries=(Entry(0, 0),)),
+    "not a member": Message(Kind.VOTE_REPLY, 1, 9, 1),
+}
+
+
+@pytest.mark.parametrize("fault", NONSENSE)
+def test_nonsense_of_a_peer_is_refused_and_changes_nothing(fault: str) -> None:
     node = node_with(options=ASYNC)
-    for kind in (Kind.STORED, Kind.APPLIED, Kind.STORE, Kind.APPLY):
-        with pytest.raises(UnknownPeer, match="no message between members"):
-            node.step(Message(kind, 1, 2, 1))
-    with pytest.raises(UnknownPeer):
-        node.step(Message(Kind.APPEND, 1, -1, 1))
+    with pytest.raises(PeerNonsense, match=fault):
+        node.step(NONSENSE[fault])
+    assert not node.has_ready
+    assert node.replica.term == 0
 
 
 def test_payloads_are_passed_on_as_they_are() -> None:

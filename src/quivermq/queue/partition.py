@@ -64,8 +64,9 @@ class Partition:
         self.term = header.term
         self.next_offset = header.next_offset
         self.timestamp_ms = max(self.timestamp_ms, header.timestamp_ms)
-        # The header holds the body's checksum, so 88 bytes stand for all of the entry.
-        self.digest = crc32c(frame.packed_header, self.digest)
+        # The header holds the body's checksum, so it stands for all of the entry. Without its own
+        # checksum: that of anything followed by its checksum is always the same.
+        self.digest = crc32c(frame.packed_header[:-4], self.digest)
 
     def _command(self, body: Buffer) -> None:
         if not body or body[0] != Command.SETTINGS:

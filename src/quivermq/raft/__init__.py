@@ -28,7 +28,7 @@ from quivermq.raft.messages import (
     Snapshot,
     SoftState,
 )
-from quivermq.raft.node import RawNode, UnknownPeer
+from quivermq.raft.node import PeerNonsense, RawNode, UnknownPeer
 from quivermq.raft.options import NO_LIMIT, Options
 from quivermq.raft.progress import Pace
 from quivermq.raft.replica import Dice
@@ -55,6 +55,7 @@ __all__ = [
     "Message",
     "Options",
     "Pace",
+    "PeerNonsense",
     "RawNode",
     "ReadState",
     "Ready",

@@ -1,8 +1,7 @@
 """Elections: asking for votes, giving them, counting them (§5.2, §5.4.1; thesis §9.6, §3.10)."""
 
 from quivermq.raft import leader
-from quivermq.raft.messages import NOBODY, EntryKind, Kind, Message, Role
-from quivermq.raft.options import MIB
+from quivermq.raft.messages import NOBODY, Kind, Message, Role
 from quivermq.raft.quorum import VoteResult, joint_vote
 from quivermq.raft.replica import Replica
 
@@ -43,21 +42,15 @@ def may_campaign(replica: Replica) -> bool:
     Membership takes effect when applied, so a member that knows of a committed change and has not
     applied it would count votes in a configuration that is already history. With two such changes
     behind it, its majority need not meet the current one: of voters {1, 2, 3}, growing to four
-    and then five, member 2 knows of the first change and holds the second. Were it to stand as one
-    of three, it could win with 3 while {1, 4, 5} commits. A log holds a second change only together
-    with the knowledge that the first is committed, so this check is enough.
+    and then five, member 2 holds both changes. Were it to stand as one of three, it could win
+    with 3 while {1, 4, 5} commits. Whoever holds the second change knows that the first is
+    committed, at the latest by `Replica.commit_by_membership`, so this check is enough.
     """
     if replica.role is Role.LEADER or not can_lead(replica):
         return False
     log = replica.log
     # Only what is applied is ever compacted away, even if word of it is still on its way here.
-    low = max(log.applied + 1, log.first_index)
-    while low <= log.committed:
-        page = log.slice(low, log.committed + 1, MIB)
-        if any(entry.kind is EntryKind.MEMBERSHIP for entry in page):
-            return False
-        low = page[-1].index + 1
-    return True
+    return not any(log.membership_indexes(log.applied + 1, log.committed + 1))
 
 
 def on_vote_request(replica: Replica, message: Message) -> None:
@@ -77,14 +70,26 @@ def on_vote_request(replica: Replica, message: Message) -> None:
     reply = Kind.PREVOTE_REPLY if is_prevote else Kind.VOTE_REPLY
     # A grant echoes the term asked for; a refusal tells the candidate of the term here.
     term = message.term if granted else replica.term
-    replica.send(Message(reply, message.sender, replica.id, term, reject=not granted))
+    replica.send(
+        Message(
+            reply,
+            message.sender,
+            replica.id,
+            term,
+            reject=not granted,
+            known_commit=replica.known_commit,
+        )
+    )
     if granted and not is_prevote:
         replica.election_elapsed = 0
         replica.vote = message.sender
+    _learn_commit(replica, message)
 
 
 def on_vote_reply(replica: Replica, message: Message) -> None:
     """Count an answer; the first one of each member stands."""
+    if _learn_commit(replica, message):
+        return
     replica.votes.setdefault(message.sender, not message.reject)
     result = joint_vote(replica.configuration, replica.votes)
     if result is VoteResult.LOST:
@@ -94,6 +99,27 @@ def on_vote_reply(replica: Replica, message: Message) -> None:
         _stand(replica)
     elif result is VoteResult.WON:
         leader.take_office(replica)
+
+
+def _learn_commit(replica: Replica, message: Message) -> bool:
+    """Take over a commit index from a vote message if it decides about the membership.
+
+    A leader that removed itself is gone once it has applied that, and may not have told everyone.
+    Whoever has not heard goes on to ask the old voters, who may refuse it for good or be gone,
+    and refuses in turn those who have heard and whose log is shorter. Having the very entry that
+    another knows to be committed is proof enough. It ends a candidacy, whose votes would be counted
+    in a configuration that is history: see `may_campaign`.
+    """
+    term, index = message.known_commit
+    log = replica.log
+    if replica.role is Role.LEADER or index <= log.committed or log.term(index) != term:
+        return False
+    if not any(log.membership_indexes(log.committed + 1, index + 1)):
+        return False
+    log.commit_to(index)
+    if replica.role is not Role.FOLLOWER:
+        replica.become_follower(replica.term, NOBODY)
+    return True
 
 
 def _stand(replica: Replica, *, by_transfer: bool = False) -> None:
@@ -118,5 +144,6 @@ def _ask_for_votes(replica: Replica, kind: Kind, term: int, *, by_transfer: bool
                     log_term=log.last_term,
                     index=log.last_index,
                     by_transfer=by_transfer,
+                    known_commit=replica.known_commit,
                 )
             )

@@ -10,12 +10,21 @@ not when it is handed out: until then a crash may lose them, and a conflicting a
 them. A snapshot received from a leader waits here in the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 from quivermq.errors import BrokenInvariant
-from quivermq.raft.messages import Entry, Snapshot, entries_bytes, fitting
-from quivermq.raft.options import NO_LIMIT
+from quivermq.raft.messages import Entry, EntryKind, Snapshot, entries_bytes, fitting
+from quivermq.raft.options import MIB, NO_LIMIT
 from quivermq.raft.storage import Storage
+
+# How much of the log is looked at in one go, where all of it must be looked at.
+PAGE_BYTES = 1 * MIB
+
+
+def fail(what: str) -> NoReturn:
+    """Stop; whoever has more of a story to tell passes a function that tells it."""
+    raise BrokenInvariant(what)
 
 
 class EntryLog:
@@ -28,6 +37,7 @@ class EntryLog:
         "applying",
         "applying_bytes",
         "committed",
+        "fail",
         "handed",
         "incoming",
         "incoming_handed",
@@ -36,8 +46,14 @@ class EntryLog:
         "tail_start",
     )
 
-    def __init__(self, storage: Storage, apply_bytes_max: int = NO_LIMIT) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        apply_bytes_max: int = NO_LIMIT,
+        fail: Callable[[str], NoReturn] = fail,
+    ) -> None:
         self.storage = storage
+        self.fail = fail
         self.tail: list[Entry] = []
         self.tail_start = storage.last_index() + 1
         # First index of the tail that no write has been handed out for.
@@ -87,6 +103,14 @@ class EntryLog:
             return stored
         return fitting([*stored, *self.tail[: high - start]], bytes_max)
 
+    def membership_indexes(self, low: int, high: int) -> Iterator[int]:
+        """Where in `low .. high - 1` the membership changes, as far as entries are still kept."""
+        low = max(low, self.first_index)
+        while low < high:
+            page = self.slice(low, high, PAGE_BYTES)
+            yield from (entry.index for entry in page if entry.kind is EntryKind.MEMBERSHIP)
+            low = page[-1].index + 1
+
     def is_up_to_date(self, last_term: int, last_index: int) -> bool:
         """Whether a log ending there has all that this one could have committed (§5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
@@ -95,9 +119,7 @@ class EntryLog:
         """Put entries at their indexes, dropping whatever was there and after."""
         first = entries[0].index
         if first <= self.committed:
-            raise BrokenInvariant(
-                f"entry {first} would be replaced, but {self.committed} is committed"
-            )
+            self.fail(f"entry {first} would be replaced, but {self.committed} is committed")
         position = first - self.tail_start
         if position == len(self.tail):
             self.tail.extend(entries)
@@ -146,7 +168,7 @@ class EntryLog:
         if index <= self.committed:
             return
         if index > self.last_index:
-            raise BrokenInvariant(
+            self.fail(
                 f"commit of {index} past the end of the log at {self.last_index}: "
                 f"was a part of the log lost?"
             )
@@ -214,9 +236,7 @@ class EntryLog:
 
     def applied_to(self, index: int, size: int = 0) -> None:
         if index > self.committed or index < self.applied:
-            raise BrokenInvariant(
-                f"{index} is applied, outside of {self.applied}..{self.committed}"
-            )
+            self.fail(f"{index} is applied, outside of {self.applied}..{self.committed}")
         self.applied = index
         self.applying = max(self.applying, index)
         self.applying_bytes = max(self.applying_bytes - size, 0)

@@ -46,10 +46,7 @@ def on_heartbeat(replica: Replica, message: Message) -> None:
 
 def on_snapshot(replica: Replica, message: Message) -> None:
     hear_leader(replica, message)
-    snapshot = message.snapshot
-    if snapshot is None:
-        replica.fail(f"a snapshot message of {message.sender} carries no snapshot")
-    restored = _restore(replica, snapshot)
+    restored = message.snapshot is not None and _restore(replica, message.snapshot)
     log = replica.log
     _acknowledge(replica, message, log.last_index if restored else log.committed)
 

@@ -151,8 +151,8 @@ def on_transfer(replica: Replica, message: Message) -> None:
     progress = replica.progress.get(target)
     if progress is None or progress.is_learner or target == replica.transferee:
         return
-    replica.transferee = NOBODY
     if target == replica.id:
+        _end_transfer(replica)
         return
     replica.transferee = target
     replica.election_elapsed = 0

@@ -156,19 +156,20 @@ class Message(NamedTuple):
     context: bytes = b""
     # A vote request on behalf of the leader itself, which its lease must not block (thesis §3.10).
     by_transfer: bool = False
+    # Term and index of the last entry that the sender of a vote message knows to be committed.
+    known_commit: tuple[int, int] = (0, 0)
 
 
 class Ready(NamedTuple):
     """All that the world must do before consensus can go on.
 
-    Persist `hard_state`, then `snapshot`, then `entries`, durably if `must_sync` or if there is a
-    snapshot; apply `committed`; send `messages`. With synchronous storage the messages may leave
-    only after the writes. With asynchronous storage the writes are themselves messages.
+    Persist term and vote, then `snapshot`, then `entries`, then the commit index, or all of them as
+    one; durably if `must_sync` or if there is a snapshot. Apply `committed`; send `messages`. With
+    synchronous storage the messages may leave only after the writes. With asynchronous storage the
+    writes are themselves messages.
 
-    The hard state goes first because of its commit index, and a durable write makes every earlier
-    write durable: an entry that changes the membership may be stored only together with the
-    knowledge that the change before it was committed. See `candidate.may_campaign` for what would
-    go wrong.
+    The commit index must not be on disk before the entries: where they replace others, those
+    others would count as committed after a crash in between.
     """
 
     soft_state: SoftState | None

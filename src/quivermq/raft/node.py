@@ -42,7 +42,11 @@ FROM_STORAGE = frozenset({Kind.STORED, Kind.APPLIED})
 TO_STORAGE = frozenset({Kind.STORE, Kind.APPLY})
 
 
-class UnknownPeer(InvalidRequest):
+class PeerNonsense(InvalidRequest):
+    """A message that no member in its right mind would send; it changed nothing."""
+
+
+class UnknownPeer(PeerNonsense):
     """An answer came from somebody who is not a member; it means nothing here."""
 
 
@@ -82,12 +86,8 @@ class RawNode:
             candidate.tick(self.replica)
 
     def step(self, message: Message) -> None:
-        """Take in a message of a peer or of a storage thread."""
-        kind = message.kind
-        if kind in TO_STORAGE or (kind in FROM_STORAGE) != (message.sender < NOBODY):
-            raise UnknownPeer(f"{kind.name} of {message.sender} is no message between members")
-        if kind in REPLIES and message.sender not in self.replica.progress:
-            raise UnknownPeer(f"{kind.name} of {message.sender}, who is not a member")
+        """Take in a message of a peer or of a storage thread; raises `PeerNonsense`."""
+        self._check(message)
         step(self.replica, message)
 
     def propose(self, *payloads: Sized) -> None:
@@ -199,6 +199,28 @@ class RawNode:
         due, self._on_advance = self._on_advance, []
         for message in due:
             step(self.replica, message)
+
+    def _check(self, message: Message) -> None:
+        """Refuse what would break the log of a member that trusts its peers."""
+        kind, sender = message.kind, message.sender
+        if kind in REPLIES:
+            if sender not in self.replica.progress:
+                raise UnknownPeer(f"{kind.name} of {sender}, who is not a member")
+        elif kind is Kind.APPEND:
+            entries, before = message.entries, message.index
+            if entries and (entries[0].index, entries[-1].index) != (
+                before + 1,
+                before + len(entries),
+            ):
+                raise PeerNonsense(f"{kind.name} of {sender} with a hole after {before}")
+        elif kind is Kind.SNAPSHOT and message.snapshot is None:
+            raise PeerNonsense(f"{kind.name} of {sender} without a snapshot")
+        elif kind is Kind.PROPOSE and not self.replica.options.forward_proposals:
+            raise PeerNonsense(f"{kind.name} of {sender}, but proposals are not forwarded here")
+        if kind in TO_STORAGE or (kind in FROM_STORAGE) != (sender < NOBODY):
+            raise PeerNonsense(f"{kind.name} of {sender} is no message between members")
+        if message.to != self.replica.id:
+            raise PeerNonsense(f"{kind.name} of {sender} is for {message.to}")
 
     def _propose(self, entries: Sequence[Entry]) -> None:
         replica = self.replica

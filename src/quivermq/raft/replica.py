@@ -67,18 +67,12 @@ class Replica:
         self.id = member
         self.options = options
         self.dice = dice
-        self.log = EntryLog(storage, options.apply_bytes_max)
+        self.log = EntryLog(storage, options.apply_bytes_max, self.fail)
         # The term only grows. The vote belongs to the term and is forgotten only with it:
         # a member that votes twice in one term can elect two leaders (§5.2).
         hard_state, configuration = storage.initial_state()
         self.term = hard_state.term
         self.vote = hard_state.vote
-        # A commit index past the end is what a crash between the writes of a Ready leaves. To tell
-        # it from a damaged log is up to the storage, which knows what it had made durable. And what
-        # was applied was committed, even if the commit index on disk is older.
-        self.log.commit_to(max(min(hard_state.commit, self.log.last_index), applied))
-        if applied > self.log.applied:
-            self.log.applied_to(applied)
 
         self.leader = NOBODY
         self.role = Role.FOLLOWER
@@ -105,6 +99,13 @@ class Replica:
         self.after_write: list[Message] = []
         self.read_states: list[ReadState] = []
 
+        # What was applied was committed, even if the commit index on disk is older. Past the end of
+        # the log neither can be, unless a part of the log was lost.
+        self.log.commit_to(max(hard_state.commit, applied))
+        if applied > self.log.applied:
+            self.log.applied_to(applied)
+        if options.validate_membership:
+            self.commit_by_membership()
         self.adopt(configuration)
         self.become_follower(self.term, NOBODY)
 
@@ -187,6 +188,23 @@ class Replica:
             return False
         self.log.commit_to(agreed)
         return True
+
+    def commit_by_membership(self) -> None:
+        """Commit what the log itself proves to be committed, at start.
+
+        A leader proposes a membership change only when it has applied the one before. So a log that
+        holds the second proves the first committed, even if no commit index on disk says so: none
+        needs to be synced, yet a member must not stand in a configuration that is history.
+        """
+        log = self.log
+        changes = [*log.membership_indexes(log.applied + 1, log.last_index + 1)]
+        if len(changes) > 1:
+            log.commit_to(changes[-2])
+
+    @property
+    def known_commit(self) -> tuple[int, int]:
+        """Term and index of the last entry known to be committed."""
+        return self.log.term(self.log.committed) or 0, self.log.committed
 
     def fail(self, what: str) -> NoReturn:
         """Stop, with the story."""

@@ -113,17 +113,19 @@ def carry_out(log: Log, effect: Persist | SaveCheckpoint | Repair) -> None:
 
 def _persist(log: Log, work: Persist) -> None:
     """Hard state, then checkpoint, then entries: what comes later relies on what is before."""
-    changes_members = any(frame.header.kind == Kind.MEMBERSHIP for frame in work.frames)
-    if work.term or changes_members:
-        # A membership change is stored only together with the knowledge of how far the log was
-        # committed before it; a mark would follow its fsync, and could be lost alone.
-        term, vote = (work.term, work.vote) if work.term else (log.term, log.vote)
-        log.save_vote(term, vote, work.commit_index)
+    frames, commit_index = work.frames, work.commit_index
+    if work.term:
+        # Entries that are still to be replaced must not be taken for committed after a crash.
+        before = Index(frames[0].header.index - 1) if frames else commit_index
+        log.save_vote(work.term, work.vote, min(commit_index, before))
     if work.checkpoint is not None:
         log.reset(work.checkpoint)
-    if work.frames:
-        first = work.frames[0].header.index
-        if first < log.edge.next_index:
-            log.cut(first)
-        log.append(work.frames)
-    log.sync(work.commit_index)
+    if frames:
+        if frames[0].header.index < log.edge.next_index:
+            log.cut(frames[0].header.index)
+        if any(frame.header.kind == Kind.MEMBERSHIP for frame in frames):
+            # A change of members is stored only together with the knowledge of how far the log
+            # was committed before it; a mark follows its fsync, and could be lost alone.
+            log.save_vote(log.term, log.vote, commit_index)
+        log.append(frames)
+    log.sync(commit_index)

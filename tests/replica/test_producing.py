@@ -1,0 +1,237 @@
+"""Producing through a replica: who may, what is answered, and what is never stored twice."""
+
+import pytest
+
+from quivermq.batches import Frame, Index, Kind, decode_messages
+from quivermq.errors import (
+    Corrupt,
+    Fenced,
+    InvalidRequest,
+    NotLeader,
+    OutOfSequence,
+    Overloaded,
+    Timeout,
+)
+from quivermq.queue import TopicSettings
+from quivermq.replica import Changed, Persist, Produced, ReplicaSettings
+from tests.replica.group import Group, Node, batch
+
+
+def values(node: Node) -> list[bytes]:
+    """Every message in a node's log."""
+    frames = node.log.frames(node.log.first_index)
+    data = [frame for frame in frames if frame.header.kind == Kind.DATA]
+    return [message.value for frame in data for message in decode_messages(frame)]
+
+
+def test_a_batch_is_answered_with_its_offsets_once_it_is_on_a_majority() -> None:
+    group = Group(3)
+    leader = group.leader()
+    first = group.produce(leader, batch(b"a", b"b"))
+    second = group.produce(leader, batch(b"c"))
+    assert leader.answers[first] == Produced(0, 2, group.now_ms, is_repeat=False)
+    assert leader.answers[second].base_offset == 2
+    group.tick()
+    assert [values(node) for node in group.nodes.values()] == [[b"a", b"b", b"c"]] * 3
+
+
+def test_nothing_is_acknowledged_before_it_is_durable_on_a_majority() -> None:
+    group = Group(3)
+    leader = group.leader()
+    followers = [node for node in group.nodes.values() if node is not leader]
+    for node in group.nodes.values():
+        node.is_held = True
+    token = group.produce(leader)
+    assert any(isinstance(work, Persist) for work in leader.work)
+    leader.is_held = False
+    group.settle()
+    assert token not in leader.answers, "one disk of three is no majority"
+    followers[0].is_held = False
+    group.settle()
+    assert isinstance(leader.answers[token], Produced)
+
+
+def test_a_leader_counts_itself_only_after_its_own_fsync() -> None:
+    group = Group(3)
+    leader = group.leader()
+    leader.is_held = True
+    other = next(node for node in group.nodes.values() if node is not leader)
+    other.is_held = True
+    token = group.produce(leader)
+    assert token not in leader.answers
+    leader.is_held = False
+    group.settle()
+    assert isinstance(leader.answers[token], Produced)
+
+
+def test_only_a_leader_takes_batches_and_the_others_say_who_leads() -> None:
+    group = Group(3)
+    leader = group.leader()
+    group.tick(2)
+    for node in group.nodes.values():
+        if node is not leader:
+            refusal = node.answers[group.produce(node)]
+            assert isinstance(refusal, NotLeader)
+            assert refusal.leader == leader.member
+
+
+def test_a_new_leader_takes_nothing_before_it_has_applied_all_before_its_term() -> None:
+    group = Group(3)
+    leader = group.leader()
+    group.produce(leader)
+    others = [node for node in group.nodes.values() if node is not leader]
+    leader.is_up = False
+    for node in others:
+        node.is_held = True
+    while not any(node.replica.is_leader for node in others):
+        group.tick()
+        for node in others:
+            # Votes may be stored, so that an election ends; entries may not.
+            while node.work and isinstance(node.work[0], Persist) and not node.work[0].frames:
+                node._work_once()
+        group.settle()
+    elected = next(node for node in others if node.replica.is_leader)
+    assert not elected.replica.is_serving
+    assert isinstance(elected.answers[group.produce(elected)], NotLeader)
+    for node in others:
+        node.is_held = False
+    group.settle()
+    assert elected.replica.is_serving
+    assert elected.answers[group.produce(elected)].base_offset == 1
+
+
+def test_a_repeat_of_a_stored_batch_gets_the_first_offsets_from_any_leader() -> None:
+    group = Group(3)
+    leader = group.leader()
+    first = leader.answers[group.produce(leader, batch(b"a", b"b", producer=9))]
+    again = leader.answers[group.produce(leader, batch(b"a", b"b", producer=9))]
+    assert (again.base_offset, again.is_repeat) == (first.base_offset, True)
+    leader.is_up = False
+    successor = group.leader()
+    retried = successor.answers[group.produce(successor, batch(b"a", b"b", producer=9))]
+    assert (retried.base_offset, retried.is_repeat) == (first.base_offset, True)
+    assert values(successor) == [b"a", b"b"]
+
+
+def test_a_repeat_of_a_batch_in_flight_waits_with_it_and_is_stored_once() -> None:
+    group = Group(3)
+    leader = group.leader()
+    leader.is_held = True
+    for node in group.nodes.values():
+        node.is_held = True
+    tokens = [group.produce(leader, batch(b"once", producer=9)) for _ in range(3)]
+    assert not set(tokens) & set(leader.answers)
+    for node in group.nodes.values():
+        node.is_held = False
+    group.settle()
+    assert {leader.answers[token].base_offset for token in tokens} == {0}
+    assert values(leader) == [b"once"]
+
+
+def test_gaps_and_old_epochs_are_refused_in_flight_too() -> None:
+    group = Group(1)
+    leader = group.leader()
+    leader.is_held = True
+    group.produce(leader, batch(b"a", producer=9, epoch=3))
+    group.produce(leader, batch(b"b", producer=9, epoch=3, sequence=1))
+    gap = group.produce(leader, batch(b"d", producer=9, epoch=3, sequence=3))
+    zombie = group.produce(leader, batch(b"z", producer=9, epoch=2))
+    assert isinstance(leader.answers[gap], OutOfSequence)
+    assert leader.answers[gap].expected == 2
+    assert isinstance(leader.answers[zombie], Fenced)
+    leader.is_held = False
+    group.settle()
+    assert values(leader) == [b"a", b"b"]
+
+
+def test_a_lying_or_foreign_body_is_refused_before_it_is_proposed() -> None:
+    group = Group(1)
+    leader = group.leader()
+    good = batch(b"a", b"b")
+    liar = Frame(good.header._replace(count=3), good.body)
+    assert isinstance(leader.answers[group.produce(leader, liar)], Corrupt)
+    noop = Frame.of(Kind.NOOP)
+    assert isinstance(leader.answers[group.produce(leader, noop)], InvalidRequest)
+    assert values(leader) == []
+
+
+def test_past_the_bound_producers_are_told_to_come_back() -> None:
+    group = Group(1, ReplicaSettings(proposals_max=3))
+    leader = group.leader()
+    leader.is_held = True
+    tokens = [group.produce(leader) for _ in range(5)]
+    refused = [leader.answers[token] for token in tokens[3:]]
+    assert all(isinstance(refusal, Overloaded) for refusal in refused)
+    leader.is_held = False
+    group.settle()
+    assert [leader.answers[token].base_offset for token in tokens[:3]] == [0, 1, 2]
+    assert isinstance(leader.answers[group.produce(leader)], Produced)
+
+
+def test_only_so_many_producers_are_remembered() -> None:
+    group = Group(1, ReplicaSettings(producers_max=2))
+    leader = group.leader()
+    for producer in (1, 2):
+        assert isinstance(
+            leader.answers[group.produce(leader, batch(b"", producer=producer))], Produced
+        )
+    refusal = leader.answers[group.produce(leader, batch(b"", producer=3))]
+    assert isinstance(refusal, Overloaded)
+    known = leader.answers[group.produce(leader, batch(b"", producer=1, sequence=1))]
+    assert isinstance(known, Produced)
+
+
+def test_a_leader_that_is_deposed_says_that_it_does_not_know() -> None:
+    group = Group(3)
+    leader = group.leader()
+    group.isolate(leader.member)
+    token = group.produce(leader, batch(b"unsure", producer=9))
+    assert token not in leader.answers
+    group.tick(25)
+    assert isinstance(leader.answers[token], Timeout)
+    group.heal()
+    successor = group.leader()
+    retried = successor.answers[group.produce(successor, batch(b"unsure", producer=9))]
+    assert retried == Produced(retried.base_offset, 1, retried.timestamp_ms, is_repeat=False)
+    group.tick(5)
+    assert values(leader) == values(successor) == [b"unsure"]
+
+
+def test_time_in_the_log_never_goes_back_whatever_the_clock_does() -> None:
+    group = Group(1)
+    leader = group.leader()
+    stamps = []
+    for jump in (0, 3_600_000, -3_600_000, 5):
+        group.now_ms += jump
+        stamps.append(leader.answers[group.produce(leader)].timestamp_ms)
+    assert stamps == sorted(stamps)
+    assert stamps[1] == stamps[2]
+
+
+def test_settings_are_replicated_and_bad_ones_refused() -> None:
+    group = Group(3)
+    leader = group.leader()
+    token, wrong = group.token(), group.token()
+    leader.replica.change_settings(token, TopicSettings(retention_ms=5), group.now_ms)
+    leader.replica.change_settings(wrong, TopicSettings(max_deliveries=0), group.now_ms)
+    group.settle()
+    group.tick()
+    assert leader.answers[token] == Changed()
+    assert isinstance(leader.answers[wrong], InvalidRequest)
+    for node in group.nodes.values():
+        assert node.replica._live.partition.settings.retention_ms == 5
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_everything_acknowledged_is_there_after_all_restart(power: bool) -> None:
+    group = Group(3)
+    leader = group.leader()
+    sent = [b"message %d" % number for number in range(40)]
+    for value in sent:
+        group.produce(leader, batch(value))
+    for node in group.nodes.values():
+        node.restart(power=power)
+    leader = group.leader()
+    assert values(leader) == sent
+    assert leader.answers[group.produce(leader)].base_offset == 40
+    assert leader.log.read(Index(leader.log.index_of_offset(40)))

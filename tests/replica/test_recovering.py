@@ -1,0 +1,356 @@
+"""Replicas that are behind, new, restarted or damaged."""
+
+import pytest
+
+from quivermq.batches import Index
+from quivermq.errors import Corrupt, NotLeader, Overloaded, Timeout
+from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.raft import MembershipChange, parse_changes
+from quivermq.replica import (
+    Changed,
+    Chunk,
+    EntriesReply,
+    Produced,
+    ReadReady,
+    Replica,
+    ReplicaSettings,
+    Send,
+    TransferEnded,
+    newest_state,
+)
+from tests.replica.group import Group, Node, batch
+
+
+def filled(members: int = 3, batches: int = 60, settings: ReplicaSettings | None = None) -> Group:
+    group = Group(members, settings)
+    leader = group.leader()
+    for number in range(batches):
+        group.produce(leader, batch(b"m%d" % number, producer=4, sequence=number))
+    group.tick(2)
+    return group
+
+
+def agree(group: Group) -> bool:
+    """Whether all live replicas have applied the same."""
+    return (
+        len({(n.replica.applied_index, n.replica.digest) for n in group.nodes.values() if n.is_up})
+        == 1
+    )
+
+
+def follower_of(group: Group) -> Node:
+    leader = group.leader()
+    return next(node for node in group.nodes.values() if node is not leader)
+
+
+def segments(node: Node) -> list[str]:
+    return [path for path in node.disk.paths() if path.endswith(".seg")]
+
+
+def test_a_checkpoint_is_kept_beside_every_segment() -> None:
+    group = filled()
+    for node in group.nodes.values():
+        assert len(node.log.segment_starts) > 3
+        assert node.log.checkpoints() == node.log.segment_starts
+
+
+def test_checkpoints_of_all_replicas_are_the_same_bytes() -> None:
+    group = filled()
+    first, *others = group.nodes.values()
+    for index in first.log.checkpoints():
+        data = first.log.load_checkpoint(index).data
+        assert all(node.log.load_checkpoint(index).data == data for node in others)
+
+
+def test_a_restart_replays_from_the_newest_checkpoint_to_the_same_state() -> None:
+    group = filled()
+    digest = group.leader().replica.digest
+    for node in group.nodes.values():
+        node.restart()
+        start = newest_state(node.log).partition.applied_index
+        assert start + 1 == node.log.checkpoints()[-1]
+    group.leader()
+    group.tick(3)
+    assert agree(group)
+    again = group.produce(group.leader(), batch(b"m5", producer=4, sequence=5))
+    assert group.leader().answers[again].is_repeat, "dedup survived"
+    assert digest != 0
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_an_older_one() -> None:
+    group = filled()
+    node = follower_of(group)
+    newest = [path for path in node.disk.paths() if path.endswith(".ckpt")][-1]
+    node.disk.flip_bit(newest, 8 * 100)
+    node.restart()
+    group.tick(3)
+    assert agree(group)
+
+
+def test_without_any_readable_checkpoint_a_replica_does_not_start() -> None:
+    group = filled()
+    node = follower_of(group)
+    for path in node.disk.paths():
+        if path.endswith(".ckpt"):
+            node.disk.flip_bit(path, 8 * 100)
+    with pytest.raises(Corrupt, match="no checkpoint is readable"):
+        node.restart()
+
+
+def test_a_replica_behind_the_kept_log_gets_a_checkpoint_in_parts() -> None:
+    settings = ReplicaSettings(message_bytes_max=300)
+    group = filled(batches=10, settings=settings)
+    lagging = follower_of(group)
+    lagging.is_up = False
+    leader = group.leader()
+    for number in range(10, 80):
+        group.produce(leader, batch(b"m%d" % number, producer=4, sequence=number))
+    for node in group.nodes.values():
+        if node is not lagging:
+            assert node.log.drop_before(Index(60)) > 40
+    lagging.restart()
+    parts = record(group, Chunk)
+    group.tick(20)
+    assert len(parts) > 3
+    assert all(len(part.data) <= 300 for part in parts)
+    assert agree(group)
+    assert lagging.log.first_index == leader.log.first_index
+
+
+def record(group: Group, kind: type) -> list:
+    """Every mail of a kind that is sent from now on."""
+    seen = []
+    send = group.send
+
+    def watch(sender: int, effect: Send) -> None:
+        if isinstance(effect.mail, kind):
+            seen.append(effect.mail)
+        send(sender, effect)
+
+    group.send = watch
+    return seen
+
+
+def lose_mail(group: Group, kind: type, every: int) -> None:
+    """Lose one of `every` mails of a kind."""
+    send, count = group.send, 0
+
+    def lossy(sender: int, effect: Send) -> None:
+        nonlocal count
+        count += isinstance(effect.mail, kind)
+        if not (isinstance(effect.mail, kind) and count % every == 0):
+            send(sender, effect)
+
+    group.send = lossy
+
+
+def test_a_transfer_survives_lost_parts_and_a_change_of_leader() -> None:
+    settings = ReplicaSettings(message_bytes_max=200)
+    group = filled(batches=10, settings=settings)
+    lagging = follower_of(group)
+    lagging.is_up = False
+    leader = group.leader()
+    for number in range(10, 80):
+        group.produce(leader, batch(b"m%d" % number, producer=4, sequence=number))
+    for node in group.nodes.values():
+        if node is not lagging:
+            node.log.drop_before(Index(60))
+    lagging.restart()
+    lose_mail(group, Chunk, every=4)
+    while lagging.replica._receiving is None or len(lagging.replica._receiving.data) < 400:
+        group.tick()
+    other = next(n for n in group.nodes.values() if n not in {leader, lagging})
+    leader.replica.transfer_leader(other.member)
+    group.settle()
+    group.tick(60)
+    assert group.leader() is other
+    assert agree(group)
+
+
+def test_a_checkpoint_that_arrives_damaged_is_not_taken() -> None:
+    group = filled(batches=40)
+    leader, newcomer = group.leader(), group.add(4)
+    leader.log.drop_before(Index(30))
+    send = group.send
+    spoilt = []
+
+    def spoil(sender: int, effect: Send) -> None:
+        mail = effect.mail
+        if isinstance(mail, Chunk) and mail.data and len(spoilt) < 2:
+            spoilt.append(mail)
+            effect = Send(
+                effect.to, Chunk(mail.index, mail.checksum, mail.at, mail.data[:-1] + b"!")
+            )
+        send(sender, effect)
+
+    group.send = spoil
+    endings = record(group, TransferEnded)
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    group.settle()
+    group.tick(40)
+    assert [ending.arrived for ending in endings][:2] == [False, False]
+    assert endings[-1].arrived
+    assert newcomer.replica.digest == leader.replica.digest
+
+
+def test_a_crash_during_a_transfer_leaves_nothing_half_done() -> None:
+    settings = ReplicaSettings(message_bytes_max=200)
+    group = filled(batches=60, settings=settings)
+    leader, newcomer = group.leader(), group.add(4)
+    leader.log.drop_before(Index(40))
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    for _ in range(3):
+        group.tick()
+        newcomer.restart()
+        assert newcomer.log.damage == []
+    group.tick(150)
+    assert newcomer.replica.digest == leader.replica.digest
+
+
+def test_members_come_and_go_while_serving() -> None:
+    group = filled()
+    leader = group.leader()
+    group.add(4)
+    gone = follower_of(group)
+    token = group.token()
+    change = MembershipChange(parse_changes(f"v4 r{gone.member}"))
+    leader.replica.change_membership(token, change)
+    group.settle()
+    group.tick(10)
+    assert leader.answers[token] == Changed()
+    assert gone.member not in leader.replica.configuration.members
+    assert 4 in leader.replica.configuration.voters
+    assert isinstance(leader.answers[group.produce(leader)], Produced)
+    assert group[4].replica.applied_index == leader.replica.applied_index
+
+
+def test_a_second_change_while_one_is_under_way_is_told_to_wait() -> None:
+    group = filled(batches=2)
+    leader = group.leader()
+    for node in group.nodes.values():
+        node.is_held = True
+    group.add(4)
+    group.add(5)
+    first, second = group.token(), group.token()
+    leader.replica.change_membership(first, MembershipChange(parse_changes("l4")))
+    leader.replica.change_membership(second, MembershipChange(parse_changes("l5")))
+    for node in group.nodes.values():
+        node.is_held = False
+    group.settle()
+    assert leader.answers[first] == Changed()
+    assert isinstance(leader.answers[second], Overloaded)
+
+
+def test_a_read_sees_everything_acknowledged_before_it() -> None:
+    group = filled()
+    leader = group.leader()
+    for node in group.nodes.values():
+        token = group.token()
+        node.replica.read(token)
+        group.settle()
+        group.tick()
+        assert node.answers[token] == ReadReady(leader.replica.edge.next_offset)
+
+
+def test_a_leader_without_a_quorum_cannot_answer_a_read() -> None:
+    group = filled()
+    leader = group.leader()
+    group.isolate(leader.member)
+    token = group.token()
+    leader.replica.read(token)
+    group.settle()
+    group.tick(40)
+    assert isinstance(leader.answers[token], Timeout)
+
+
+def test_a_damaged_replica_fetches_what_it_lost_and_then_takes_part() -> None:
+    group = filled()
+    node = follower_of(group)
+    starts = node.log.segment_starts
+    lost = segments(node)[2]
+    node.disk.lose_file(lost)
+    node.restart()
+    assert node.replica.is_mending
+    refusal = node.answers[group.produce(node)]
+    assert isinstance(refusal, NotLeader)
+    assert "damaged" in str(refusal)
+    before = group.leader().log
+    group.tick(30)
+    assert not node.replica.is_mending
+    assert node.log.damage == []
+    assert agree(group)
+    for index in range(starts[2], starts[3]):
+        assert node.log.read(Index(index), bytes_max=1) == before.read(Index(index), bytes_max=1)
+    node.restart()
+    assert not node.replica.is_mending
+
+
+@pytest.mark.parametrize("where", [0, 1, -1])
+def test_a_flipped_bit_is_mended_wherever_it_is(where: int) -> None:
+    group = filled()
+    node = follower_of(group)
+    node.disk.flip_bit(segments(node)[where], 8 * (SEGMENT_HEADER_BYTES + 20))
+    if where != -1:
+        # A sealed segment: only a read finds it.
+        with pytest.raises(Corrupt):
+            list(node.log.frames(node.log.first_index))
+        node.replica = Replica(
+            node.member, node.log, group.settings, node.disk.random, group.now_ms
+        )
+    else:
+        node.restart()
+    assert node.replica.is_mending
+    group.tick(30)
+    assert not node.replica.is_mending
+    assert list(node.log.frames(node.log.first_index)) == list(
+        group.leader().log.frames(group.leader().log.first_index)
+    )
+
+
+def test_a_damaged_replica_neither_votes_nor_leads() -> None:
+    group = filled()
+    leader = group.leader()
+    damaged, healthy = (node for node in group.nodes.values() if node is not leader)
+    damaged.disk.lose_file(segments(damaged)[1])
+    damaged.restart()
+    leader.is_up = False
+    send = group.send
+    lose_mail(group, EntriesReply, every=1)
+    term = healthy.replica.term
+    group.tick(60)
+    assert damaged.replica.is_mending
+    assert not healthy.replica.is_leader, "with the damaged one's vote there would be a majority"
+    assert healthy.replica.term == term
+    group.send = send
+    group.tick(60)
+    assert not damaged.replica.is_mending
+    assert isinstance(group.leader().answers[group.produce(group.leader())], Produced)
+
+
+def test_a_replica_that_cannot_know_what_it_lost_stays_out() -> None:
+    group = filled()
+    node = follower_of(group)
+    last = segments(node)[-1]
+    node.disk.replace_content(last, node.disk.content(last)[:300])
+    node.restart()
+    assert node.replica.is_lost
+    group.tick(50)
+    assert node.replica.is_lost
+    assert not node.replica.is_leader
+
+
+def test_a_peer_that_gives_other_entries_does_not_get_them_in() -> None:
+    group = filled()
+    node = follower_of(group)
+    node.disk.lose_file(segments(node)[1])
+    node.restart()
+    wanted = node.log.damage[0]
+    forged = [
+        batch(b"forged").stamped(term=2, index=Index(i), base_offset=i * 7, timestamp_ms=0)
+        for i in range(wanted.first_index, wanted.last_index + 1)
+    ]
+    node.replica.tick(group.now_ms)
+    node.replica.receive(1, EntriesReply(wanted.first_index, tuple(forged)))
+    with pytest.raises(Corrupt):
+        node.pump()
+    assert node.log.damage == [wanted]
