@@ -265,6 +265,10 @@ class Host:
         else:
             process.replica.read(ask.token)
 
+    def read_all(self) -> None:
+        """Read everything that is kept, as a consumer would; damage that nobody met shows."""
+        self._soon(lambda: deque(self.log.frames(self.log.first_index), maxlen=0).clear())
+
     def transfer_leader(self, target: int) -> None:
         """Ask the replica here to hand its office over."""
         self._soon(lambda: self.replica.transfer_leader(target))

@@ -9,6 +9,8 @@ from quivermq.testing.stage import Stage
 def partition(stage: Stage) -> None:
     """F6: a minority is cut off, or the cluster falls into a bridge or a ring."""
     nodes = stage.world.nodes
+    if len(nodes) == 1:
+        return
     stage.dice.shuffle(nodes)
     shape = stage.dice.choice(("minority", "leader", "bridge", "ring"))
     leader = stage.world.leader
@@ -54,7 +56,7 @@ def clog(stage: Stage) -> None:
     network, nodes = stage.world.network, stage.world.nodes
     links = [(a, b) for a in nodes for b in nodes if a != b]
     stage.dice.shuffle(links)
-    chosen = links[: stage.dice.randint(1, len(links))]
+    chosen = links[: stage.dice.randint(0, len(links))]
     for link in chosen:
         stage.after(stage.between(0, 1_500), partial(network.clog, link))
         stage.after(stage.between(2_000, 7_000), partial(network.restore, link))
