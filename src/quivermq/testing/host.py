@@ -173,11 +173,14 @@ class Host:
             self._die(f"cannot start: {error}", RESTART_MS)
 
     def _open(self) -> None:
-        around = self.around
-        log = Log.open(self.disk, FOLDER, around.log_settings)
+        log = Log.open(self.disk, FOLDER, self.around.log_settings)
         endless = [damage for damage in log.damage if damage.last_index is None]
         if endless:
             raise Corrupt(f"nothing tells what is missing: {endless[0]}")
+        self._run_on(log)
+
+    def _run_on(self, log: Log) -> None:
+        around = self.around
         now_ms = self.clock.now_ms
         replica = Replica(self.member, log, around.replica_settings, self.dice, now_ms)
         self.process = Process(log, replica)
@@ -315,8 +318,24 @@ class Host:
         except Killed:
             power = self.dice.random() < 0.5
             self.crash("killed in the middle of disk work", power=power, down_ms=RESTART_MS)
-        except (Corrupt, StorageFailed) as error:
-            self._die(f"stops: {type(error).__name__}: {error}", RESTART_MS)
+        except Corrupt as error:
+            self._meet_damage(error)
+        except StorageFailed as error:
+            self._die(f"stops: {error}", RESTART_MS)
+
+    def _meet_damage(self, error: Corrupt) -> None:
+        """A read met damage: begin again on the same log, which knows what is damaged.
+
+        A log that is opened anew would not know: it takes sealed segments by their footers.
+        """
+        log = self.log
+        if not log.damage:
+            self._die(f"stops: {error}", RESTART_MS)
+            return
+        self._tell(f"met damage: {error}")
+        self.life += 1
+        self.process = None
+        self._run_on(log)
 
     def _dispatch(self, effects: list[Effect]) -> None:
         process = self.process
