@@ -130,18 +130,15 @@ class Log:
         """The first index of each segment: where checkpoints belong."""
         return [footer.first_index for footer in self._sealed.footers] + [self._active.index.first]
 
-    def save_vote(self, term: int, vote: int, commit_index: Index = Index(0)) -> None:
-        """Remember term and vote, and how far the log is committed; durable when this returns."""
+    def save_vote(self, term: int, vote: int) -> None:
+        """Remember term and vote; durable when this returns."""
         state = self._state_file.state
         if term < state.term or (term == state.term and state.vote not in {0, vote}):
             raise BrokenInvariant(
                 f"{self._folder}: vote {vote} in term {term} after {state.vote} in {state.term}"
             )
-        self.commit_index = max(self.commit_index, commit_index)
         with self._fence:
-            self._state_file.save(
-                state._replace(term=term, vote=vote, commit_index=self.commit_index)
-            )
+            self._state_file.save(state._replace(term=term, vote=vote))
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Write a group of entries behind the last one: all of them, or none. Not yet durable.

@@ -141,7 +141,7 @@ class Recovery:
         file = self._disk.open(path)
         scan = Scanner(path, file, head, self._settings.limits).run()
         self.damage += scan.damage
-        self.commit_index = max(scan.commit_index, self.state_file.state.commit_index)
+        self.commit_index = scan.commit_index
         if scan.lost_marks:
             self.notes.append(f"{path}: {scan.lost_marks} marks are unreadable; nothing is lost")
         self.active = ActiveSegment.of_scan(path, file, head, scan)
@@ -168,7 +168,7 @@ class Recovery:
         if active.room_for(0) > active.allocated:
             active.grow(active.room_for(0), self._settings)
         active.rewrite_unmarked()
-        active.sync(scan.commit_index)
+        active.sync(self.commit_index)
         state = self.state_file.state
         if (state.active_index, state.active_bytes) != (active.index.first, active.allocated):
             # A size that was seen is not yet a size that lasts.

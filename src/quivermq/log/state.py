@@ -13,7 +13,7 @@ from quivermq.log.disk import Disk, File
 from quivermq.log.layout import STATE
 from quivermq.log.records import Record
 
-_RECORD: Final = Record(b"QUIVRVOT", "16sQQQQQQQQQ")
+_RECORD: Final = Record(b"QUIVRVOT", "16sQQQQQQQQ")
 
 # Each copy in a block of its own: no single write of a disk reaches both.
 _COPY_BYTES: Final = 4096
@@ -32,8 +32,6 @@ class State(NamedTuple):
     term: int = 0
     vote: int = 0
     """Whom this replica voted for in `term`; 0 for nobody."""
-    commit_index: Index = Index(0)
-    """How far the log was known to be committed when term or vote were last saved."""
     first_index: Index = Index(1)
     """Where the log starts: a segment missing from here on was lost, not dropped."""
     active_index: Index = Index(1)

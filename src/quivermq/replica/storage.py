@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from quivermq.batches import Index, Kind
+from quivermq.batches import Index
 from quivermq.errors import Corrupt
 from quivermq.log import Disk, Edge, Log, LogSettings
 from quivermq.queue import Partition
@@ -112,20 +112,18 @@ def carry_out(log: Log, effect: Persist | SaveCheckpoint | Repair) -> None:
 
 
 def _persist(log: Log, work: Persist) -> None:
-    """Hard state, then checkpoint, then entries: what comes later relies on what is before."""
-    frames, commit_index = work.frames, work.commit_index
+    """Term and vote, then checkpoint, then entries, then the commit index (in the mark of `sync`).
+
+    In this order: a commit index on disk before the entries would make those that they are about
+    to replace count as committed after a crash.
+    """
     if work.term:
-        # Entries that are still to be replaced must not be taken for committed after a crash.
-        before = Index(frames[0].header.index - 1) if frames else commit_index
-        log.save_vote(work.term, work.vote, min(commit_index, before))
+        log.save_vote(work.term, work.vote)
     if work.checkpoint is not None:
         log.reset(work.checkpoint)
-    if frames:
-        if frames[0].header.index < log.edge.next_index:
-            log.cut(frames[0].header.index)
-        if any(frame.header.kind == Kind.MEMBERSHIP for frame in frames):
-            # A change of members is stored only together with the knowledge of how far the log
-            # was committed before it; a mark follows its fsync, and could be lost alone.
-            log.save_vote(log.term, log.vote, commit_index)
-        log.append(frames)
-    log.sync(commit_index)
+    if work.frames:
+        first = work.frames[0].header.index
+        if first < log.edge.next_index:
+            log.cut(first)
+        log.append(work.frames)
+    log.sync(work.commit_index)
