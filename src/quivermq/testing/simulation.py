@@ -174,15 +174,15 @@ class Simulation:
         self._reader.is_stopped = True
         time = self.world.time
         end_ms = time.now_ms + SETTLING_MS_MAX
-        while True:
+        lives: dict[int, int] = {}
+        while lives != self._lives() or not self._is_settled():
             if not time.run_for_ms(end_ms - time.now_ms, self._is_settled):
                 raise Violation(f"I9: not settled in {SETTLING_MS_MAX} ms: {self._standing()}")
+            lives = self._lives()
             for host in self._members():
                 host.read_all()
-            # Whoever met damage in that has to mend it first; the others answer what they owe.
+            # Whoever met damage in that begins a new life; the others answer what they owe.
             time.run_for_ms(ANSWER_MS_MAX)
-            if self._is_settled():
-                break
         self.world.story.tell("settled")
 
     def _is_settled(self) -> bool:
@@ -201,6 +201,9 @@ class Simulation:
     def _members(self) -> list[Host]:
         return [self.world.hosts[member] for member in self.world.watch.members]
 
+    def _lives(self) -> dict[int, int]:
+        return {host.member: host.life for host in self._members()}
+
     def _standing(self) -> str:
         """How far everybody is."""
         return "; ".join(
@@ -212,8 +215,7 @@ class Simulation:
     def _check_end(self) -> None:
         """Read every member's log from its disk, and hold it against all that was promised."""
         watch = self.world.watch
-        lives = {host.member: host.life for host in self._members()}
-        watch.one_answer.check(lives)
+        watch.one_answer.check(self._lives())
         copies = []
         for host in self._members():
             host.replica.validate()
