@@ -104,6 +104,8 @@ class Host:
         self.disk = SimulatedDisk(Random(dice.random()))
         self.clock = NodeClock(around.time)
         self.condition = Condition()
+        self._held: list[Callable[[], None]] = []
+        """What came up during a pause."""
         self.process: Process | None = None
         self.life = 0
         """Grows whenever a process ends: whatever was planned for it then does not happen."""
@@ -232,11 +234,21 @@ class Host:
         """Everything about the machine is well again, and its process runs."""
         self.disk.faults = Faults()
         self.condition = Condition()
+        self._resume()
         self.start()
 
     def pause(self, duration_ms: float) -> None:
         """Do nothing for a while, as a stopped process; then go on as if no time had passed."""
-        self.condition.paused_until_us = self.around.time.now_us + round(duration_ms * 1000)
+        until_us = self.around.time.now_us + round(duration_ms * 1000)
+        self.condition.paused_until_us = max(self.condition.paused_until_us, until_us)
+        self.around.time.after_ms(duration_ms, self._resume)
+
+    def _resume(self) -> None:
+        """Get to everything that came up during a pause, in its order."""
+        if not self.is_paused:
+            held, self._held = self._held, []
+            for action in held:
+                self.around.time.after_ms(0, action)
 
     def take(self, sender: int, mail: object) -> None:
         """What the network delivers here."""
@@ -300,8 +312,7 @@ class Host:
             if life != self.life:
                 return
             if self.is_paused:
-                left_us = self.condition.paused_until_us - self.around.time.now_us
-                self.around.time.after_ms(left_us / 1000, happen)
+                self._held.append(happen)
             else:
                 self._run(action)
 

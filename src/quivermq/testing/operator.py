@@ -76,11 +76,22 @@ class Operator:
         return self._world.add_host().member
 
     def retire_removed(self) -> None:
-        """Switch off machines that are no longer members."""
+        """Switch off machines that are no longer members, once a majority of the others know.
+
+        Not before: a removal is committed by the old majority, and until the new one has heard of
+        it, it still needs the vote of who was removed.
+        """
         watch = self._world.watch
+        known = [
+            host.replica.configuration.members
+            for host in self._world.running
+            if host.member in watch.voters and not host.replica.is_mending
+        ]
         for member in sorted(watch.ever_members.difference(watch.members)):
-            if not self._world.hosts[member].is_retired:
-                self._world.hosts[member].retire()
+            knowing = sum(member not in members for members in known)
+            host = self._world.hosts[member]
+            if 2 * knowing > len(watch.voters) and not host.is_retired:
+                host.retire()
 
     def _is_safe(self, changes: Sequence[Change]) -> bool:
         """Whether sound voters are a majority after the change, and so many as to lose one."""
