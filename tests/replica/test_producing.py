@@ -168,6 +168,45 @@ def test_past_the_bound_producers_are_told_to_come_back() -> None:
     assert isinstance(leader.answers[group.produce(leader)], Produced)
 
 
+def test_what_the_core_refuses_is_as_if_it_had_never_come() -> None:
+    """Batches behind a refused one are refused too, or their producer's sequence had a gap."""
+    group = Group(1, ReplicaSettings(uncommitted_bytes_max=3000, message_bytes_max=1000))
+    leader = group.leader()
+    leader.is_held = True
+    sizes = (1500, 1500, 400, 10)
+    tokens = []
+    for sequence, size in enumerate(sizes):
+        tokens.append(group.token())
+        frame = batch(b"x" * size, producer=9, sequence=sequence)
+        leader.replica.produce(tokens[-1], frame, group.now_ms)
+    group.settle()
+    leader.is_held = False
+    group.settle()
+    outcomes = [type(leader.answers[token]) for token in tokens]
+    assert Overloaded in outcomes
+    stored = outcomes.index(Overloaded)
+    assert outcomes == [Produced] * stored + [Overloaded] * (4 - stored)
+    for sequence in range(stored, 4):
+        frame = batch(b"x" * sizes[sequence], producer=9, sequence=sequence)
+        assert isinstance(leader.answers[group.produce(leader, frame)], Produced)
+    assert [len(value) for value in values(leader)] == list(sizes)
+
+
+def test_batches_that_arrive_together_are_written_together() -> None:
+    group = Group(3)
+    leader = group.leader()
+    leader.is_held = True
+    tokens = [group.token() for _ in range(20)]
+    for token in tokens:
+        leader.replica.produce(token, batch(b"m%d" % token), group.now_ms)
+    group.settle()
+    writes = [work for work in leader.work if isinstance(work, Persist) and work.frames]
+    assert [len(work.frames) for work in writes] == [20]
+    leader.is_held = False
+    group.settle()
+    assert [leader.answers[token].base_offset for token in tokens] == list(range(20))
+
+
 def test_only_so_many_producers_are_remembered() -> None:
     group = Group(1, ReplicaSettings(producers_max=2))
     leader = group.leader()

@@ -16,23 +16,39 @@ from quivermq.replica.settings import ReplicaSettings
 
 @dataclass(slots=True)
 class Pending:
-    """A batch that was proposed, and who waits for it."""
+    """A batch that was taken in, and who waits for it."""
 
-    header: Header
+    frame: Frame
+    now_ms: int
     tokens: list[Token]
 
 
 @dataclass(slots=True)
 class Flight:
-    """What a producer has in flight: batches proposed here and not yet applied."""
+    """What a producer has in flight: batches taken in here and not yet applied."""
 
     epoch: int
-    next_sequence: int
+    next_sequence: int = 0
     batches: dict[int, Pending] = field(default_factory=dict)
+
+    def add(self, pending: Pending) -> None:
+        header = pending.frame.header
+        self.batches[header.sequence] = pending
+        self.next_sequence = header.sequence + header.count
+
+    def remove(self, header: Header) -> None:
+        """The oldest is applied, or the newest refused: in the latter case it may come again."""
+        self.batches.pop(header.sequence, None)
+        if header.sequence + header.count == self.next_sequence and self.batches:
+            self.next_sequence = header.sequence
 
 
 class Intake:
-    """The proposals of one leadership. Thrown away with it."""
+    """The proposals of one leadership. Thrown away with it.
+
+    Batches that arrive together are proposed together: one entry of the outbox, one write and one
+    message a follower for all of them.
+    """
 
     def __init__(self, partition: Partition, settings: ReplicaSettings) -> None:
         self._partition = partition
@@ -40,11 +56,14 @@ class Intake:
         # Behind the last proposed message: what the next one is stamped with.
         self._next_offset = partition.next_offset
         self._timestamp_ms = partition.timestamp_ms
-        self._pending: dict[Index, Pending] = {}
+        # Admitted, and not yet proposed.
+        self._waiting: list[Pending] = []
+        # Proposed, and not yet applied, by index.
+        self._proposed: dict[Index, Pending] = {}
         self._flights: dict[int, Flight] = {}
 
-    def recognise(self, token: Token, frame: Frame) -> Produced | Pending | None:
-        """Check a batch. None: propose it. `Pending`: the token waits with an earlier one.
+    def admit(self, token: Token, frame: Frame, now_ms: int) -> Produced | None:
+        """Take a batch in; answers at once if it was stored before.
 
         Raises the refusal, if there is one.
         """
@@ -53,11 +72,20 @@ class Intake:
             raise InvalidRequest("only batches of messages can be produced")
         if header.producer_id and not self._comes_next(header):
             return self._repeat(token, header)
-        if len(self._pending) >= self._settings.proposals_max:
-            raise Overloaded(f"{len(self._pending)} batches wait to be committed; try again")
+        queued = len(self._waiting) + len(self._proposed)
+        if queued >= self._settings.proposals_max:
+            raise Overloaded(f"{queued} batches wait to be committed; try again")
         # A body that is not what its header says would be a riddle to every consumer.
         decode_batch(frame, self._settings.limits)
+        pending = Pending(frame, now_ms, [token])
+        self._waiting.append(pending)
+        if header.producer_id:
+            self._flight_of(header).add(pending)
         return None
+
+    def admit_command(self, token: Token, frame: Frame, now_ms: int) -> None:
+        """Take in a command; checked by who made it."""
+        self._waiting.append(Pending(frame, now_ms, [token]))
 
     def _comes_next(self, header: Header) -> bool:
         producers = self._partition.producers
@@ -71,52 +99,78 @@ class Intake:
             raise Overloaded(f"{known} producers are remembered; no more are taken")
         return fresh
 
-    def _repeat(self, token: Token, header: Header) -> Produced | Pending:
+    def _repeat(self, token: Token, header: Header) -> Produced | None:
         flight = self._flights.get(header.producer_id)
         pending = flight.batches.get(header.sequence) if flight else None
-        if pending is not None and pending.header.count == header.count:
+        if pending is not None and pending.frame.header.count == header.count:
             pending.tokens.append(token)
-            return pending
+            return None
         stored = self._partition.producers.repeated(header)
         return Produced(stored.base_offset, stored.messages, stored.timestamp_ms, is_repeat=True)
 
-    def stamped(self, frame: Frame, term: int, index: Index, now_ms: int) -> Frame:
-        """The frame as it goes into the log. Time never goes back, whatever the clock does."""
-        return frame.stamped(
-            term=term,
-            index=index,
-            base_offset=self._next_offset,
-            timestamp_ms=max(now_ms, self._timestamp_ms),
-        )
+    def _flight_of(self, header: Header) -> Flight:
+        flight = self._flights.get(header.producer_id)
+        if flight is None or flight.epoch != header.producer_epoch:
+            flight = self._flights[header.producer_id] = Flight(header.producer_epoch)
+        return flight
 
-    def proposed(self, token: Token, header: Header) -> None:
-        """The stamped batch is on its way."""
-        pending = Pending(header, [token])
-        self._pending[header.index] = pending
-        self._next_offset = header.next_offset
-        self._timestamp_ms = header.timestamp_ms
-        if header.producer_id:
-            flight = self._flights.get(header.producer_id)
-            if flight is None or flight.epoch != header.producer_epoch:
-                flight = self._flights[header.producer_id] = Flight(header.producer_epoch, 0)
-            flight.next_sequence = header.sequence + header.count
-            flight.batches[header.sequence] = pending
+    def stamp_waiting(self, term: int, index: Index) -> list[Frame]:
+        """The waiting batches as they go into the log, from `index` on, as many as fit a message.
 
-    def applied(self, header: Header) -> Pending | None:
+        Time never goes back, whatever the clock does.
+        """
+        group: list[Frame] = []
+        size = 0
+        for number, pending in enumerate(self._waiting):
+            size += len(pending.frame)
+            if group and size > self._settings.message_bytes_max:
+                break
+            frame = pending.frame.stamped(
+                term=term,
+                index=Index(index + number),
+                base_offset=self._next_offset,
+                timestamp_ms=max(pending.now_ms, self._timestamp_ms),
+            )
+            self._next_offset = frame.header.next_offset
+            self._timestamp_ms = frame.header.timestamp_ms
+            self._proposed[frame.header.index] = pending
+            group.append(frame)
+        del self._waiting[: len(group)]
+        return group
+
+    def refuse(self, frames: list[Frame]) -> list[Token]:
+        """The core did not take what was just stamped: as if it, and all that waits behind it, had
+        never come. What waits would leave a gap in its producers' sequences. Returns who waits."""
+        self._next_offset = frames[0].header.base_offset
+        refused = [self._proposed.pop(frame.header.index) for frame in frames] + self._waiting
+        self._waiting = []
+        for pending in reversed(refused):
+            self._forget(pending.frame.header)
+        return [token for pending in refused for token in pending.tokens]
+
+    def applied(self, header: Header) -> list[Token]:
         """An entry is applied: who waited for it."""
-        pending = self._pending.pop(header.index, None)
-        if pending is None or not header.producer_id:
-            return pending
+        pending = self._proposed.pop(header.index, None)
+        if pending is None:
+            return []
+        self._forget(header)
+        return pending.tokens
+
+    def _forget(self, header: Header) -> None:
         flight = self._flights.get(header.producer_id)
         if flight is not None and flight.epoch == header.producer_epoch:
-            flight.batches.pop(header.sequence, None)
+            flight.remove(header)
             if not flight.batches:
                 del self._flights[header.producer_id]
-        return pending
 
     def tokens(self) -> list[Token]:
         """Everybody who waits."""
-        return [token for pending in self._pending.values() for token in pending.tokens]
+        everything = [*self._proposed.values(), *self._waiting]
+        return [token for pending in everything for token in pending.tokens]
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
 
     @property
     def next_offset(self) -> Offset:

@@ -1,8 +1,11 @@
 """A replica that takes part: the Raft core, the partition's state machine, and between them.
 
-Inputs come in through the methods, one at a time; what follows from them is put into `out`. Only a
-leader that has applied everything before its own term stamps offsets and time.
+Inputs come in through the methods; `advance` puts what follows from all of them into `out`, so that
+what comes in together goes on together. Only a leader that has applied everything before its own
+term stamps offsets and time.
 """
+
+from contextlib import suppress
 
 from quivermq.batches import Frame, Header, Index, Kind
 from quivermq.errors import (
@@ -43,11 +46,11 @@ from quivermq.replica.effects import (
     Wake,
 )
 from quivermq.replica.entries import frame_of
-from quivermq.replica.intake import Intake, Pending
+from quivermq.replica.intake import Intake
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
 from quivermq.replica.storage import LogStorage, newest_state
-from quivermq.replica.writes import Writes
+from quivermq.replica.writes import Writes, stored_checkpoint
 
 
 class Member:
@@ -73,9 +76,8 @@ class Member:
         self._barriers = Barriers(settings.read_ticks)
         # Not None while this member leads and may stamp entries.
         self._intake: Intake | None = None
-        # Membership and settings changes proposed in this leadership, by index.
+        # Membership changes proposed in this leadership, by index.
         self._changes: dict[int, Token] = {}
-        self.advance()
 
     @property
     def state(self) -> ReplicaState:
@@ -90,59 +92,36 @@ class Member:
         self.core.tick()
         for token in self._barriers.tick():
             self._answer(token, Timeout("no quorum confirmed the read in time"))
-        self.advance()
 
     def step(self, message: Message) -> None:
         """A message of a peer's core. What a stranger says means nothing."""
-        try:
+        with suppress(UnknownPeer, NotLeader):
             self.core.step(message)
-        except (UnknownPeer, NotLeader):
-            return
-        self.advance()
 
     def produce(self, token: Token, frame: Frame, now_ms: int) -> None:
-        intake = self._intake
         try:
-            if intake is None:
-                raise self._not_leader()
-            known = intake.recognise(token, frame)
-            if known is None:
-                self._propose(token, frame, now_ms, intake)
-            elif not isinstance(known, Pending):
-                self._answer(token, known)
+            known = self._office().admit(token, frame, now_ms)
         except QuiverError as error:
             self._answer(token, error)
-        self.advance()
-
-    def _propose(self, token: Token, frame: Frame, now_ms: int, intake: Intake) -> None:
-        replica = self.core.replica
-        index = Index(replica.log.last_index + 1)
-        stamped = intake.stamped(frame, replica.term, index, now_ms)
-        self.core.propose(stamped)
-        if stamped.header.kind == Kind.DATA:
-            intake.proposed(token, stamped.header)
         else:
-            self._changes[index] = token
+            if known is not None:
+                self._answer(token, known)
 
     def change_settings(self, token: Token, settings: TopicSettings, now_ms: int) -> None:
         try:
-            if self._intake is None:
-                raise self._not_leader()
             frame = Frame.of(Kind.COMMAND, settings_command(settings))
-            self._propose(token, frame, now_ms, self._intake)
+            self._office().admit_command(token, frame, now_ms)
         except QuiverError as error:
             self._answer(token, error)
-        self.advance()
 
     def change_membership(self, token: Token, change: MembershipChange) -> None:
         try:
-            if self._intake is None:
-                raise self._not_leader()
+            self._office()
+            self._propose_waiting()
             self.core.propose_membership(change)
             self._changes[self.core.replica.log.last_index] = token
         except QuiverError as error:
             self._answer(token, error)
-        self.advance()
 
     def read(self, token: Token) -> None:
         try:
@@ -152,19 +131,17 @@ class Member:
         except QuiverError as error:
             self._barriers.drop(token)
             self._answer(token, error)
-        self.advance()
 
     def persisted(self, number: int) -> None:
         """Disk work is done: its promises may leave."""
         message = self._writes.persisted(number)
         if message.snapshot is not None:
-            self.partition = ReplicaState.unpack(message.snapshot.data.data).partition  # type: ignore[attr-defined]
+            self.partition = stored_checkpoint(message).partition
         for response in message.responses:
             if response.to == self._member:
                 self.core.step(response)
             else:
                 self._out.append(Send(response.to, Consensus(response)))
-        self.advance()
 
     def entries_for(self, request: EntriesRequest) -> EntriesReply:
         """Committed entries for a replica that lost them."""
@@ -176,13 +153,26 @@ class Member:
         return EntriesReply(request.first, tuple(frames))
 
     def advance(self) -> None:
-        """Let everything follow that can follow without the world."""
+        """Let everything follow from the inputs that can follow without the world."""
+        self._watch_office()
+        self._propose_waiting()
         while (ready := self.core.ready()) is not None:
             self._watch_office()
             self._carry(ready)
         self._watch_office()
         for token in self._barriers.passed(self.partition.applied_index):
             self._answer(token, ReadReady(self.partition.next_offset))
+
+    def _propose_waiting(self) -> None:
+        """Propose what was taken in since the last time, all that fits one message at a time."""
+        replica = self.core.replica
+        while self._intake is not None and self._intake.has_waiting:
+            frames = self._intake.stamp_waiting(replica.term, Index(replica.log.last_index + 1))
+            try:
+                self.core.propose(*frames)
+            except QuiverError as error:
+                for token in self._intake.refuse(frames):
+                    self._answer(token, error)
 
     def _carry(self, ready: Ready) -> None:
         for state in ready.read_states:
@@ -194,6 +184,13 @@ class Member:
                 self._apply(message)
             else:
                 self._out.append(Send(message.to, Consensus(message)))
+
+    def _office(self) -> Intake:
+        """Where proposals go while this member may stamp them; raises `NotLeader` otherwise."""
+        self._watch_office()
+        if self._intake is None:
+            raise self._not_leader()
+        return self._intake
 
     def _watch_office(self) -> None:
         """Begin to serve once everything before the own term is applied; end with the office."""
@@ -233,16 +230,16 @@ class Member:
     def _answer_applied(self, entry: Entry, header: Header) -> None:
         token = self._changes.pop(entry.index, None)
         if token is not None:
-            refused = entry.kind is EntryKind.NORMAL and header.kind == Kind.NOOP
             busy = Overloaded("another membership change is under way; try again")
-            self._answer(token, busy if refused else Changed())
-        pending = self._intake.applied(header) if self._intake else None
-        if pending is not None:
-            result = Produced(
-                header.base_offset, header.count, header.timestamp_ms, is_repeat=False
-            )
-            for waiting in pending.tokens:
-                self._answer(waiting, result)
+            self._answer(token, Changed() if entry.kind is EntryKind.MEMBERSHIP else busy)
+        if self._intake is None:
+            return
+        result: Result = Changed()
+        if header.kind == Kind.DATA:
+            offset, count, time = header.base_offset, header.count, header.timestamp_ms
+            result = Produced(offset, count, time, is_repeat=False)
+        for waiting in self._intake.applied(header):
+            self._answer(waiting, result)
 
     def _not_leader(self) -> NotLeader:
         replica = self.core.replica

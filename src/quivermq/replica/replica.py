@@ -61,6 +61,8 @@ class Replica:
 
     def take_effects(self) -> list[Effect]:
         """All that follows from the inputs since the last call, in order."""
+        if self._live is not None:
+            self._live.advance()
         taken = [self._with_offer(effect) for effect in self._effects]
         self._effects.clear()
         return [effect for effect in taken if effect is not None]
@@ -157,7 +159,6 @@ class Replica:
         """Hand leadership over, if this replica leads; given up after an election timeout."""
         if self._live is not None and self.is_leader:
             self._live.core.transfer_leader(target)
-            self._live.advance()
 
     def persisted(self, number: int) -> None:
         """The `Persist` with this number is durable."""
@@ -191,7 +192,6 @@ class Replica:
             case TransferEnded():
                 self._sending.ended(sender)
                 live.core.report_snapshot(sender, arrived=mail.arrived)
-                live.advance()
             case EntriesRequest():
                 self._effects.append(Send(sender, live.entries_for(mail)))
 

@@ -123,4 +123,4 @@ class Receiving:
         message = self.offer.message
         if message.snapshot is None or state.edge.next_index != self.index:
             raise Corrupt(f"a checkpoint of {state.edge} arrived as {self.index}")
-        return message._replace(snapshot=replace(message.snapshot, data=state.checkpoint()))
+        return message._replace(snapshot=replace(message.snapshot, data=state))

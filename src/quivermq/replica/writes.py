@@ -8,6 +8,7 @@ from quivermq.log import Checkpoint, Edge, Log
 from quivermq.raft import Message
 from quivermq.replica.effects import Persist
 from quivermq.replica.entries import follow, frame_of
+from quivermq.replica.state import ReplicaState
 
 
 class Writes:
@@ -52,9 +53,7 @@ class Writes:
     def _checkpoint(self, message: Message) -> Checkpoint | None:
         if message.snapshot is None:
             return None
-        checkpoint = message.snapshot.data
-        if not isinstance(checkpoint, Checkpoint):
-            raise BrokenInvariant(f"a snapshot of {type(checkpoint).__name__} cannot be stored")
+        checkpoint = stored_checkpoint(message).checkpoint()
         self._end = checkpoint.edge
         self._before.clear()
         return checkpoint
@@ -80,3 +79,10 @@ class Writes:
             return self._end
         known = self._before.get(index)
         return known if known is not None else self._log.edge_before(index)
+
+
+def stored_checkpoint(message: Message) -> ReplicaState:
+    """The state in a snapshot that came in whole."""
+    if message.snapshot is None or not isinstance(message.snapshot.data, ReplicaState):
+        raise BrokenInvariant("a snapshot without its content cannot be stored")
+    return message.snapshot.data

@@ -1,0 +1,62 @@
+"""The documentation says what is so: tables against the code, named tests against the tests."""
+
+import re
+from pathlib import Path
+
+from quivermq.batches import HEADER_BYTES, Header
+from quivermq.log.layout import FOOTER_BYTES, SEGMENT_HEADER_BYTES
+from quivermq.log.marks import MARK_BYTES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def test_the_byte_table_of_the_header_is_the_header() -> None:
+    text = (DOCS / "formats.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\w+) \|", text, re.MULTILINE)
+    ends = [int(start) + int(size) for start, size, _ in rows]
+    assert [int(start) for start, _, _ in rows] == [0, *ends[:-1]]
+    assert ends[-1] == HEADER_BYTES
+    names = [name for _, _, name in rows]
+    stated = [name for name in names if name not in {"magic", "version", "reserved", "header_crc"}]
+    assert stated == list(Header._fields)
+    for start, size, name in rows:
+        if name in Header._fields:
+            plain, marked = Header(kind=1).pack(), Header(**{"kind": 1, name: 2}).pack()
+            changed = [n for n in range(HEADER_BYTES - 4) if plain[n] != marked[n]]
+            assert all(int(start) <= n < int(start) + int(size) for n in changed), name
+
+
+def test_the_sizes_of_the_segments_parts_are_as_stated() -> None:
+    text = (DOCS / "formats.md").read_text()
+    assert f"checksum: {SEGMENT_HEADER_BYTES} bytes" in text
+    assert f"the last {FOOTER_BYTES} bytes" in text
+    assert f"with a body of {MARK_BYTES - HEADER_BYTES} bytes" in text.replace("\n", " ")
+
+
+def test_every_test_that_a_guarantee_names_exists() -> None:
+    text = (DOCS / "guarantees.md").read_text()
+    folder = ROOT
+    for named in re.findall(r"`((?:tests/|test_)[\w/*]+\.py)(?:::(\w+))?`", text):
+        path, test = named
+        if path.startswith("tests/"):
+            folder = (ROOT / path).parent
+        found = list(folder.glob(Path(path).name))
+        assert found, f"{path} is named in guarantees.md and does not exist"
+        if test:
+            assert f"def {test}(" in found[0].read_text(), test
+
+
+def test_every_folder_of_the_sources_has_its_line_in_the_architecture() -> None:
+    text = (DOCS / "ARCHITECTURE.md").read_text()
+    for path in sorted((ROOT / "src" / "quivermq").iterdir()):
+        if path.is_dir() and (path / "__init__.py").exists():
+            assert f"`src/quivermq/{path.name}/`" in text, path.name
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"

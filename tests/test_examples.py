@@ -1,0 +1,38 @@
+"""Every example runs and says what it shows; the README's code too."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHOWN = {
+    "log_round_trip.py": ["wrote 1000 messages", "offset 654: order 654", "intact"],
+    "replicated_log.py": [
+        "and dies",
+        "'order 0', 'order 1', 'order 2', 'order 3', 'order 4', 'order 5'",
+    ],
+}
+
+
+def test_every_example_is_listed_here() -> None:
+    assert sorted(SHOWN) == sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_an_example_shows_what_it_should(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    for text in SHOWN[name]:
+        assert text in done.stdout
+
+
+def test_the_code_in_the_readme_runs_as_written(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == "[b'first', b'second']\n"
+    verify = [str(Path(sys.executable).with_name("quiver")), "verify", "data"]
+    assert subprocess.run(verify, capture_output=True, check=False, cwd=tmp_path).returncode == 0
