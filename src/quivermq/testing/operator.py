@@ -17,6 +17,8 @@ from quivermq.testing.world import World
 
 VOTERS_MIN: Final = 3
 VOTERS_MAX: Final = 5
+ENTRIES_AFTER_REMOVAL: Final = 50
+"""So many entries after a removal, its commit is on disk for sure."""
 PATIENCE_MS: Final = 4_000
 
 
@@ -78,20 +80,22 @@ class Operator:
     def retire_removed(self) -> None:
         """Switch off machines that are no longer members, once a majority of the others know.
 
-        Not before: a removal is committed by the old majority, and until the new one has heard of
-        it, it still needs the vote of who was removed.
+        Not before: a removal is committed by the old majority, and until the new one knows of it
+        for good, it may need the vote of who was removed. The commit index is on a disk only when
+        entries after it are.
         """
         watch = self._world.watch
-        known = [
-            host.replica.configuration.members
+        knowing = [
+            host
             for host in self._world.running
-            if host.member in watch.voters and not host.replica.is_mending
+            if host.member in watch.voters
+            and host.log.commit_index >= watch.members_changed_at + ENTRIES_AFTER_REMOVAL
         ]
+        if 2 * len(knowing) <= len(watch.voters):
+            return
         for member in sorted(watch.ever_members.difference(watch.members)):
-            knowing = sum(member not in members for members in known)
-            host = self._world.hosts[member]
-            if 2 * knowing > len(watch.voters) and not host.is_retired:
-                host.retire()
+            if not self._world.hosts[member].is_retired:
+                self._world.hosts[member].retire()
 
     def _is_safe(self, changes: Sequence[Change]) -> bool:
         """Whether sound voters are a majority after the change, and so many as to lose one."""

@@ -72,6 +72,8 @@ class Watch:
         self.configuration_at = 0
         self.members: tuple[int, ...] = ()
         """Who takes part, as of the last applied entry that anybody has shown."""
+        self.members_changed_at = 0
+        """The applied index at which that was first seen."""
         self.voters: tuple[int, ...] = ()
         self.is_joint = False
         self.ever_members: set[int] = set()
@@ -156,6 +158,8 @@ class Watch:
         if applied > self.configuration_at:
             self.configuration_at = applied
             configuration = replica.configuration
+            if configuration.members != self.members:
+                self.members_changed_at = applied
             self.members, self.voters = configuration.members, configuration.all_voters
             self.is_joint = configuration.is_joint
             self.ever_members.update(self.members)

@@ -137,7 +137,7 @@ class Producer:
             self._fence(sender, result)
         elif isinstance(result, QuiverError):
             self._setting.story.counts[f"refused {result.code}"] += 1
-            self._fail(sent_in, result.code)
+            self._fail(sent_in, result.code, getattr(result, "leader", 0))
         else:
             raise Violation(f"producer {self.producer_id} asked to store and got {result}")
 
@@ -146,14 +146,17 @@ class Producer:
         self._setting.story.tell(f"producer {self.producer_id} is fenced by node {sender}")
         self.is_fenced = True
 
-    def _fail(self, sent_in: int, why: str) -> None:
+    def _fail(self, sent_in: int, why: str, leader: int = 0) -> None:
         """Something went wrong in a round: begin the next one after a while, elsewhere."""
         if sent_in != self._round or self.is_fenced:
             return
         self._round += 1
         self._is_backing_off = True
         self._setting.story.trace(f"producer {self.address} retries: {why}")
-        self._target = self._dice.choice(self._setting.nodes())
+        nodes = self._setting.nodes()
+        # Now and then not to the leader it was told of: a retry elsewhere must be as good.
+        follows = leader in nodes and self._dice.random() < 0.9
+        self._target = leader if follows else self._dice.choice(nodes)
         self._setting.time.after_ms(self._dice.uniform(0, 2 * BACKOFF_MS), self._resend)
 
     def _resend(self) -> None:
