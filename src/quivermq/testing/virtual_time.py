@@ -10,6 +10,9 @@ from itertools import count
 
 US_PER_MS = 1000
 
+EVENTS_MAX = 1_000_000
+"""More than any run needs: whoever plans so many never comes to an end."""
+
 Action = Callable[[], None]
 
 
@@ -38,6 +41,8 @@ class VirtualTime:
         while self._planned and self._planned[0][0] <= end_us:
             self.now_us, _, action = heappop(self._planned)
             self.events += 1
+            if self.events > EVENTS_MAX:
+                raise RuntimeError(f"{EVENTS_MAX:,} events: somebody goes round in circles")
             action()
             if until is not None and until():
                 return True

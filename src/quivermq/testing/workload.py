@@ -78,7 +78,7 @@ class Producer:
         self._round = 0
         self._is_backing_off = False
         self._window = dice.choice((1, 2, 5, 8))
-        self._pause_ms = dice.choice((20.0, 60.0, 150.0))
+        self._pause_ms = dice.choice((40.0, 100.0, 300.0))
         self._target = dice.choice(setting.nodes())
         setting.watch.newest_epoch.begin(producer_id, epoch)
         setting.time.after_ms(dice.uniform(0, 500), self._produce)
