@@ -62,6 +62,10 @@ def load() -> list[Mutant]:
 def command_of(room: str, catcher: str) -> list[str]:
     """The command line of one catcher."""
     kind, _, rest = catcher.partition(":")
+    if kind == "simulation":
+        return ["-m", "quivermq.testing", "--seeds", rest]
+    if kind == "storm":
+        return ["-m", "tests.log.storm", "--seeds", rest]
     if kind == "cluster":
         return ["-m", f"tests.{room}.cluster", "--seeds", rest]
     if kind == "scenario":

@@ -20,6 +20,7 @@ from quivermq.testing.checkers import (
     OneVote,
     ProducerOrder,
     SameDigest,
+    TimeOrder,
 )
 from quivermq.testing.story import Violation
 
@@ -123,6 +124,12 @@ def test_one_copy() -> None:
         OneCopy().check(log(batch(0), batch(1), batch(0)))
     with pytest.raises(Violation, match="offset"):
         OneCopy().check([HONEST[0], placed(batch(1), 3, 7)])
+
+
+def test_time_order() -> None:
+    TimeOrder().check(HONEST)
+    with pytest.raises(Violation, match="2 ms before"):
+        TimeOrder().check([HONEST[2], HONEST[0]])
 
 
 @pytest.mark.parametrize("now", [(1, 5, 5), (2, 4, 4), (2, 5, 3), (2, 5, 6)])

@@ -120,6 +120,20 @@ class OneCopy:
                 raise Violation(f"I7: {BatchId.of(header)} is stored twice: {first} and {frame}")
 
 
+class TimeOrder:
+    """I6: the times that leaders stamp never go back in the log, whatever their clocks do."""
+
+    def check(self, frames: Sequence[Frame]) -> None:
+        latest_ms = 0
+        for frame in frames:
+            if frame.header.timestamp_ms < latest_ms:
+                raise Violation(
+                    f"I6: {frame} is stamped {latest_ms - frame.header.timestamp_ms} "
+                    "ms before the one in front of it"
+                )
+            latest_ms = frame.header.timestamp_ms
+
+
 @dataclass
 class NothingGoesBack:
     """I6: within a process, term, commit and applied index only grow; on disk, the term does."""

@@ -27,6 +27,7 @@ from quivermq.testing.checkers import (
     OneVote,
     ProducerOrder,
     SameDigest,
+    TimeOrder,
 )
 from quivermq.testing.host import DiskWork, Host
 from quivermq.testing.story import Story
@@ -183,3 +184,4 @@ class Watch:
         self.nothing_unsent.check(history)
         ProducerOrder().check(history)
         OneCopy().check(history)
+        TimeOrder().check(history)
