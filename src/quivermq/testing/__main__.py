@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from rich.console import Console
 from rich.progress import Progress
 
-from quivermq.testing.simulation import Outcome, Simulation, run_seed
+from quivermq.testing.simulation import Outcome, run_seed
 
 MS_PER_HOUR = 3_600_000
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)

@@ -32,7 +32,6 @@ from quivermq.testing.checkers import (
 from quivermq.testing.host import DiskWork, Host
 from quivermq.testing.story import Story
 
-
 VALIDATE_EVERY: Final = 100
 """Replicas re-check themselves at every so many looks: it costs as much as all else together."""
 

@@ -188,6 +188,7 @@ class Reader:
         self._setting.time.after_ms(self._dice.uniform(50, 500), self._read)
 
     def take(self, sender: int, reply: Reply) -> None:
+        self._setting.story.trace(f"node {sender} answers the reader")
         known = self._asked.pop(reply.token, None)
         if known is not None and isinstance(reply.result, ReadReady):
             self._setting.watch.read(known, reply.result)
