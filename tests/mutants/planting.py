@@ -87,7 +87,10 @@ def verdict_of(mutant: Mutant) -> Verdict:
         target.write_text(target.read_text().replace(mutant.find, mutant.replace))
         for catcher, command in zip(mutant.caught_by, mutant.commands(), strict=True):
             finished = run(command, copy)
-            if finished.returncode != FAILED:
+            # A run of seeds that could not even begin would exit alike, and show nothing.
+            is_run_of_seeds = catcher.startswith(("simulation:", "storm:"))
+            failed_itself = "replay: " in finished.stdout or not is_run_of_seeds
+            if finished.returncode != FAILED or not failed_itself:
                 last = (finished.stdout + finished.stderr).strip().split("\n")[-1]
                 return Verdict("SURVIVED", f"{catcher} exits {finished.returncode}: {last}")
     return Verdict("caught", f"by {len(mutant.caught_by)}")
