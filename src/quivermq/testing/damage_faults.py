@@ -23,7 +23,10 @@ def damage(stage: Stage) -> None:
     if act(stage, host, path):
         name = path.rpartition("/")[2]
         stage.world.story.strike("damage", f"{act.__name__} {name} of node {host.member}")
-        if stage.dice.random() < 0.5:
+        # An active segment that is cut under a process which goes on writing gets its length back,
+        # and looks torn after a power loss: the log promises nothing there.
+        is_cut = act is cut_short and _is_last_segment(path, paths)
+        if is_cut or stage.dice.random() < 0.5:
             host.crash("killed", power=False, down_ms=stage.between(50, DOWN_MS_MAX))
 
 

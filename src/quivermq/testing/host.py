@@ -55,6 +55,7 @@ class Observer(Protocol):
     def started(self, host: "Host") -> None: ...
     def writes(self, host: "Host", work: DiskWork) -> None: ...
     def wrote(self, host: "Host", work: DiskWork) -> None: ...
+    def drops(self, host: "Host", end: Index) -> None: ...
     def ask(self, host: "Host", token: Token) -> None: ...
     def answer(self, host: "Host", token: Token) -> None: ...
     def sends(self, host: "Host", to: int, mail: Mail) -> None: ...
@@ -162,10 +163,12 @@ class Host:
 
     def start(self) -> None:
         """Start the process from what is on the disk, unless it runs or has nothing to run from."""
-        if self.is_up or self.is_lost or self.is_retired:
-            return
+        if not (self.is_up or self.is_lost or self.is_retired):
+            self._begin(self._open)
+
+    def _begin(self, opening: Callable[[], None]) -> None:
         try:
-            self._open()
+            opening()
         except Corrupt as error:
             self.is_lost = True
             self._tell(f"is lost: {error}")
@@ -346,7 +349,7 @@ class Host:
         self._tell(f"met damage: {error}")
         self.life += 1
         self.process = None
-        self._run_on(log)
+        self._begin(lambda: self._run_on(log))
 
     def _dispatch(self, effects: list[Effect]) -> None:
         process = self.process
@@ -415,8 +418,10 @@ class Host:
 
     def _drop(self, process: Process, index: Index) -> None:
         first = process.log.first_index
+        end = min(index, Index(process.replica.applied_index + 1))
+        self.around.observer.drops(self, end)
         try:
-            kept = process.log.drop_before(min(index, Index(process.replica.applied_index + 1)))
+            kept = process.log.drop_before(end)
         except Corrupt as error:
             self._tell(f"keeps what it should drop: {error}")
             return

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from quivermq.batches import Frame
+from quivermq.batches import Frame, Index
 from quivermq.raft import Kind, Message
 from quivermq.replica.effects import (
     Consensus,
@@ -30,8 +30,10 @@ from quivermq.testing.checkers import (
     TimeOrder,
 )
 from quivermq.testing.host import DiskWork, Host
-from quivermq.testing.story import Story
+from quivermq.testing.story import Story, Violation
 
+FIRST_INDEX: Final = 2
+"""A group is founded by a checkpoint at index 1."""
 VALIDATE_EVERY: Final = 100
 """Replicas re-check themselves at every so many looks: it costs as much as all else together."""
 
@@ -131,6 +133,12 @@ class Watch:
             self._story.counts["repairs"] += 1
         self.nothing_goes_back.save_term(host.member, host.log.term)
 
+    def drops(self, host: Host, end: Index) -> None:
+        """Applied entries are about to go: look at those that no node has shown yet."""
+        for index in range(host.log.first_index, end):
+            if index not in self.committed.history:
+                self.committed.apply(host.member, host.log.read(Index(index), bytes_max=1)[0])
+
     def sends(self, host: Host, to: int, mail: Mail) -> None:
         """A node tells another something."""
         if isinstance(mail, Consensus):
@@ -179,6 +187,9 @@ class Watch:
     def check_end(self, copies: Sequence[Copy]) -> None:
         """The final checks, on what is on the disks."""
         history = self.committed.check(copies)
+        indexes = [frame.header.index for frame in history]
+        if indexes != list(range(FIRST_INDEX, FIRST_INDEX + len(indexes))):
+            raise Violation(f"the simulation lost sight of some of entries {indexes}")
         self.acknowledged.check(copies)
         self.nothing_unsent.check(history)
         ProducerOrder().check(history)
