@@ -13,6 +13,8 @@ TRIED = {
     "read answered without a quorum",
     "follower commits past what it matched",
     "snapshot restore drops auto-leave",
+    "acknowledges without fsync",
+    "damaged node takes part",
 }
 
 

@@ -24,7 +24,7 @@ def test_a_cluster_keeps_its_promises_and_recovers(block: int) -> None:
         assert not outcome.failure, outcome.failure
         counts += outcome.counts
         faults += outcome.faults
-    assert counts["acks"] > 100 * SEEDS_PER_BLOCK, "too little was stored to show anything"
+    assert counts["acks"] > 40 * SEEDS_PER_BLOCK, "too little was stored to show anything"
     assert faults.total() > 10 * SEEDS_PER_BLOCK, "the seeds were too calm to show anything"
 
 
