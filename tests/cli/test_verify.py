@@ -81,3 +81,18 @@ def test_wrong_usage_exits_2_and_help_and_version_exit_0() -> None:
     assert quiver("verify", "--nonsense", ".").returncode == 2
     assert "DATA_DIR" in quiver("verify", "--help").stdout
     assert quiver("--version").stdout.startswith("quiver 0.")
+
+
+def test_a_name_that_looks_like_markup_is_printed_as_it_is(tmp_path: Path) -> None:
+    done = quiver("verify", tmp_path / "no[/such]")
+    assert done.returncode == 1
+    assert "no[/such] is not a folder" in done.stderr
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_the_check_of_others(data_dir: Path) -> None:
+    (data_dir / "log/orders/0/00000000000000000001.ckpt").mkdir()
+    (data_dir / "log/another/0/state").mkdir(parents=True)
+    done = quiver("verify", data_dir)
+    assert done.returncode == 1
+    assert "2 of 3 logs are damaged." in done.stdout
+    assert done.stderr == ""

@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from quivermq.batches import Frame, Index
 from quivermq.errors import StorageFailed, StorageFull
-from quivermq.log import Checkpoint, Edge, Log, LogSettings, SimulatedDisk
+from quivermq.log import Checkpoint, Edge, Log, LogSettings, SimulatedDisk, Verification
 from quivermq.log.simulated_disk import Faults, Killed
 from tests.log.entries import LOG_ID, random_entries
 
@@ -245,6 +245,8 @@ class Storm:
             self.disk.lose_power()
         else:
             self.disk.kill()
+        report = Verification(self.disk, FOLDER, self.settings).run()
+        assert not report.is_damaged, f"verify invents damage: {report.findings}"
         power |= self.reopen_through_crashes()
         lossless = not power and len(allowed) == 1
         faults = [model.mismatch(self.log, lossless=lossless) for model in allowed]

@@ -52,7 +52,8 @@ def test_an_entry_costs_24_bytes() -> None:
 
 def test_cutting_forgets_entries_and_their_terms() -> None:
     index, edges = index_of([1, 1, 3, 3, 4])
-    index.cut(Index(12))
-    assert len(index) == 2
-    assert index.runs == [(10, 1)]
-    assert index.with_offset(edges[1].next_offset) == 11
+    cut = index.before(Index(12))
+    assert len(cut) == 2
+    assert cut.runs == [(10, 1)]
+    assert cut.with_offset(edges[1].next_offset) == 11
+    assert len(index) == 5, "who reads the old one is not disturbed"

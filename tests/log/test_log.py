@@ -101,9 +101,29 @@ def test_a_read_ends_before_the_end_that_was_asked_for() -> None:
 def test_reading_outside_the_log_is_our_own_mistake() -> None:
     _, log = new_log()
     fill(log, 1)
-    for index in (0, 3):
-        with pytest.raises(BrokenInvariant):
+    with pytest.raises(BrokenInvariant):
+        log.read(Index(3))
+
+
+def test_a_reader_that_retention_overtakes_is_told_what_is_kept() -> None:
+    _, log = new_log()
+    fill(log, 30)
+    third = log.segment_starts[2]
+    log.save_checkpoint(third, b"state")
+
+    class Meanwhile(list):
+        """The writer drops segments between a reader's check and its read."""
+
+        def __iter__(self):
+            log.drop_before(third)
+            return super().__iter__()
+
+    log.damage = Meanwhile()
+    for index in (1, 9):
+        with pytest.raises(OffsetOutOfRange, match=f"entry {index} is not kept") as caught:
             log.read(Index(index))
+        assert caught.value.earliest == third - 1
+    assert log.read(third)[0].header.index == third
 
 
 def test_terms_are_known_for_every_entry_and_for_the_one_before_the_first() -> None:

@@ -1,8 +1,10 @@
 """What opening a log makes of torn writes, flipped bits, and files that are cut, empty or gone."""
 
+from dataclasses import replace
+
 import pytest
 
-from quivermq.batches import HEADER_BYTES, Index
+from quivermq.batches import HEADER_BYTES, Frame, Index, Limits
 from quivermq.errors import BrokenInvariant, Corrupt
 from quivermq.log import Log
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
@@ -77,6 +79,86 @@ def test_a_bad_frame_with_a_mark_behind_it_is_damage_and_is_never_cut() -> None:
             else:
                 assert found.read(Index(index), bytes_max=1) == [kept[index - 1]]
         disk.replace_content(path, whole)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_cutting_behind_damage_does_not_cut_the_damage(sealed: bool) -> None:
+    for number in range(4):
+        disk, log = new_log()
+        kept = fill_uncommitted(log, 8, of=4) if sealed else fill_uncommitted(log, 1, of=4)
+        disk.flip_bit(segment_paths(disk)[0], 8 * (position_of(log, number) + HEADER_BYTES + 5))
+        edge = log.edge_before(Index(4))
+        log.cut(Index(4))
+        assert log.edge == edge
+        found = reopened(disk)
+        assert (found.edge, bool(found.damage)) == (edge, number < 3)
+        for frame in kept[:number]:
+            assert found.read(frame.header.index, bytes_max=1) == [frame]
+
+
+def test_a_cut_that_a_crash_interrupted_does_not_cut_damage_before_it() -> None:
+    disk, log = new_log()
+    fill_uncommitted(log, 1, of=4)
+    (path,) = segment_paths(disk)
+    disk.flip_bit(path, 8 * (position_of(log, 1) + 5))
+    log._state_file.save(log._state_file.state._replace(cut_index=Index(4)))
+    before = disk.content(path)
+    with pytest.raises(Corrupt, match="what is before entry 4 is unknown"):
+        reopened(disk)
+    assert disk.content(path) == before
+
+
+def fill_uncommitted(log: Log, groups: int, *, of: int) -> list[Frame]:
+    written = []
+    for _ in range(groups):
+        written += entries(log.edge, of, body=b"u" * 60)
+        log.append(written[-of:])
+        log.sync()
+    return written
+
+
+def position_of(log: Log, number: int) -> int:
+    segment, _ = log._segment_holding(Index(1))
+    return segment.index.positions[number]
+
+
+@pytest.mark.parametrize("number", [1, -2])
+def test_an_old_file_with_entries_that_were_cut_since_is_not_taken(number: int) -> None:
+    disk, log = new_log()
+    fill_uncommitted(log, 30, of=2)
+    paths, contents = segment_paths(disk), [disk.content(path) for path in segment_paths(disk)]
+    log.cut(log.segment_starts[1])
+    while len(segment_paths(disk)) < len(paths):
+        log.append(entries(log.edge, 2, body=b"w" * 60, term=2))
+        log.sync()
+    kept = all_entries(log)
+    disk.replace_content(paths[number], contents[number])
+    assert verified(disk).is_damaged
+    log = reopened(disk)
+    (damage,) = log.damage
+    assert damage.path == paths[number]
+    log.repair([frame for frame in kept if damage.covers(frame.header.index)])
+    assert (all_entries(log), log.damage) == (kept, [])
+
+
+def test_what_was_accepted_stays_readable_under_lower_limits() -> None:
+    disk, log = new_log()
+    kept = fill(log, 30, body=b"x" * 500)
+    low = replace(SMALL, limits=Limits(message_bytes_max=100, batch_bytes_max=100))
+    for settings in (low, SMALL):
+        log = reopened(disk, settings)
+        assert (all_entries(log), log.damage, log.notes) == (kept, [], [])
+        assert verified(disk, settings).findings == []
+
+
+def test_messages_that_look_like_marks_do_not_slow_the_search_for_marks() -> None:
+    disk, log = new_log(replace(SMALL, segment_bytes=1 << 20))
+    log.append(entries(log.edge, 2, body=b"\x51\x71\x01\x05" * 50_000))
+    (path,) = segment_paths(disk)
+    disk.flip_bit(path, 8 * (log._active.index.positions[0] + 3))
+    before = disk.operations
+    assert reopened(disk).notes
+    assert disk.operations - before < 100
 
 
 def test_a_log_with_a_damaged_middle_takes_entries_at_its_end() -> None:

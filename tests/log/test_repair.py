@@ -3,7 +3,7 @@
 import pytest
 
 from quivermq.batches import Index
-from quivermq.errors import BrokenInvariant, Corrupt
+from quivermq.errors import BrokenInvariant, Corrupt, StorageFull
 from quivermq.log import Log
 from quivermq.log.simulated_disk import Faults, Killed
 from tests.log.entries import entry
@@ -93,6 +93,18 @@ def test_a_crash_at_any_step_of_a_repair_leaves_the_damage_or_mends_it(
     pytest.fail("the repair took more than 40 operations")
 
 
+@pytest.mark.parametrize(("which", "how"), CASES)
+def test_a_full_disk_refuses_a_repair_that_works_again_with_space(which: int, how: str) -> None:
+    disk, log, kept, lost = damaged_log(which, how)
+    disk.faults.capacity_bytes = sum(len(disk.content(path)) for path in disk.paths()) + 200
+    with pytest.raises(StorageFull):
+        log.repair(lost)
+    disk.faults = Faults()
+    log.repair(lost)
+    assert all_entries(log) == kept
+    assert reopened(disk).commit_index == log.commit_index
+
+
 def test_entries_that_were_never_here_are_refused() -> None:
     _, log, _, lost = damaged_log(2, "flipped")
     (original,) = lost
@@ -106,6 +118,22 @@ def test_entries_that_were_never_here_are_refused() -> None:
     assert log.damage
     log.repair(lost)
     assert log.damage == []
+
+
+def test_missing_neighbours_are_repaired_one_by_one() -> None:
+    disk, log = new_log()
+    kept = fill(log, 30)
+    starts, paths = log.segment_starts, segment_paths(disk)
+    for start in starts[1:]:
+        log.save_checkpoint(start, b"state")
+    for path in paths[:4]:
+        disk.lose_file(path)
+    log = reopened(disk)
+    assert [damage.path for damage in log.damage] == paths[:4]
+    for _ in range(4):
+        log.repair([f for f in kept if log.damage[0].covers(f.header.index)])
+    assert (all_entries(log), log.segment_starts) == (kept, starts)
+    assert verified(disk).findings == []
 
 
 def test_part_of_what_is_missing_is_not_enough() -> None:

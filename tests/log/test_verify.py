@@ -1,9 +1,15 @@
 """What `Verification` reports; that it reports every flipped bit is shown in test_recovery."""
 
+from random import Random
+
+import pytest
+
 from quivermq.batches import Frame, Index, Kind, encode_batch
-from quivermq.log import SimulatedDisk, Verification, find_logs, log_bytes
-from tests.log.entries import entry
-from tests.log.logs import FOLDER, SMALL, fill, new_log, segment_paths, verified
+from quivermq.log import Checkpoint, Log, SimulatedDisk, Verification, find_logs, log_bytes
+from quivermq.log.checkpoints import RESET
+from quivermq.log.simulated_disk import Faults, Killed
+from tests.log.entries import LOG_ID, entries, entry
+from tests.log.logs import FOLDER, SMALL, fill, new_log, reopened, segment_paths, verified
 
 
 def test_an_intact_log_is_described() -> None:
@@ -87,6 +93,73 @@ def test_an_unfinished_cut_is_noted() -> None:
     fill(log, 3)
     log._state_file.save(log._state_file.state._replace(cut_index=Index(4)))
     assert [finding.severity for finding in verified(disk).findings] == ["note"]
+
+
+@pytest.mark.parametrize("name", ["cut", "reset", "drop", "roll"])
+def test_work_that_a_crash_interrupted_is_no_damage(name: str) -> None:
+    for stop in range(100):
+        disk, log = new_log()
+        fill_uncommitted(log, 30)
+        for start in log.segment_starts:
+            log.save_checkpoint(start, b"state")
+        disk.faults = Faults(fail_operation=disk.operations + stop, failure=Killed)
+        try:
+            if name == "cut":
+                log.cut(Index(5))
+            elif name == "reset":
+                log.reset(Checkpoint(log.edge, b"other"))
+            elif name == "drop":
+                log.drop_before(log.edge.next_index)
+            else:
+                fill(log, 5)
+        except Killed:
+            disk.faults = Faults()
+            assert not verified(disk).is_damaged
+            assert reopened(disk).damage == []
+        else:
+            return
+    pytest.fail("it took more than 100 operations")
+
+
+def test_a_log_whose_creation_was_interrupted_is_not_there() -> None:
+    for stop in range(100):
+        disk = SimulatedDisk(Random(stop))
+        disk.faults = Faults(fail_operation=stop, failure=Killed)
+        try:
+            Log.create(disk, FOLDER, LOG_ID, SMALL)
+        except Killed:
+            disk.faults = Faults()
+            for folder in find_logs(disk):
+                assert not Verification(disk, folder, SMALL).run().is_damaged
+        else:
+            return
+
+
+def test_a_lost_checkpoint_that_the_log_starts_from_is_damage() -> None:
+    disk, log = new_log()
+    fill(log, 30)
+    log.save_checkpoint(log.segment_starts[2], b"state")
+    log.drop_before(log.segment_starts[2])
+    (path,) = (path for path in disk.paths() if path.endswith(".ckpt"))
+    disk.lose_file(path)
+    assert [(f.severity, f.path) for f in verified(disk).findings] == [("damage", path)]
+
+
+def test_a_damaged_checkpoint_that_was_about_to_replace_the_log_is_damage() -> None:
+    disk, log = new_log()
+    fill(log, 3)
+    log._checkpoints.save(Checkpoint(log.edge, b"other"), RESET)
+    log._state_file.save(log._state_file.state._replace(reset_index=log.edge.next_index))
+    assert not verified(disk).is_damaged
+    (path,) = (path for path in disk.paths() if path.endswith(RESET))
+    disk.flip_bit(path, 8 * 30)
+    assert verified(disk).is_damaged
+
+
+def fill_uncommitted(log: Log, groups: int) -> None:
+    for _ in range(groups):
+        log.append(entries(log.edge, 2, body=b"x" * 60))
+        log.sync()
 
 
 def test_logs_are_found_wherever_one_points() -> None:

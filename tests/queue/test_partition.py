@@ -111,6 +111,7 @@ def test_a_command_or_checkpoint_of_a_newer_release_is_not_guessed_at() -> None:
         {"delete_acked": 1},
         {"retention_bytes": True},
         {"dead_letter": 5},
+        {"dead_letter": "../orders"},
         {"rate_per_second": float("nan")},
         {"retention_messages": 2**70},
     ],

@@ -39,8 +39,8 @@ def test_a_repeat_finds_the_offsets_of_the_first_time() -> None:
     producers.record(header(0, 3, offset=40, at_ms=5))
     producers.record(header(3, 2, offset=90, at_ms=6))
     assert not comes_next(producers, header(0, 3))
-    assert producers.repeated(header(0, 3)) == (0, 3, 40, 5)
-    assert producers.repeated(header(3, 2)) == (3, 2, 90, 6)
+    assert producers.repeated(header(0, 3)) == (0, 3, 40, 5, 0)
+    assert producers.repeated(header(3, 2)) == (3, 2, 90, 6, 0)
     assert comes_next(producers, header(5))
 
 
@@ -125,3 +125,14 @@ def test_any_mix_of_producers_is_judged_as_a_plain_list_judges_it(calls) -> None
     again = Producers.unpack(memoryview(producers.pack()))
     assert again.pack() == producers.pack()
     assert {n: again.position(n) for n in range(4)} == {n: producers.position(n) for n in range(4)}
+
+
+def test_a_producer_that_was_forgotten_after_its_batch_was_proposed_goes_on() -> None:
+    producers = Producers()
+    producers.record(header(0, 3))
+    producers.record(header(3, 2, at_ms=KEEP_MS))
+    assert producers.position(7) == (0, 5)
+    producers.record(header(0, producer=8, at_ms=2 * KEEP_MS))
+    producers.record(header(5, at_ms=2 * KEEP_MS))
+    assert producers.position(7) == (0, 6)
+    producers.validate()

@@ -63,12 +63,17 @@ class Node:
         self.is_up = True
         self.replica = self._new_replica()
 
+    def meet_damage(self) -> None:
+        """A read found damage, which the log knows of from now on."""
+        self.work.clear()
+        self.replica = self._new_replica()
+
     def pump(self) -> bool:
         """Do what the replica asks for; True if there was anything."""
         try:
             effects = self.replica.take_effects()
         except Corrupt:
-            self.restart(power=False)
+            self.meet_damage()
             return True
         for effect in effects:
             if isinstance(effect, Send):
@@ -138,7 +143,7 @@ class Group:
                     try:
                         node.replica.receive(sender, effect.mail)
                     except Corrupt:
-                        node.restart(power=False)
+                        node.meet_damage()
                 busy = True
 
     def tick(self, times: int = 1) -> None:

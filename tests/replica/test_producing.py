@@ -3,6 +3,7 @@
 import pytest
 
 from quivermq.batches import Frame, Index, Kind, decode_messages
+from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.errors import (
     Corrupt,
     Fenced,
@@ -12,7 +13,8 @@ from quivermq.errors import (
     Overloaded,
     Timeout,
 )
-from quivermq.queue import TopicSettings
+from quivermq.log import LogSettings
+from quivermq.queue import KEEP_MS, WINDOW_BATCHES, Producers, TopicSettings
 from quivermq.replica import Changed, Persist, Produced, ReplicaSettings
 from tests.replica.group import Group, Node, batch
 
@@ -274,3 +276,92 @@ def test_everything_acknowledged_is_there_after_all_restart(power: bool) -> None
     assert values(leader) == sent
     assert leader.answers[group.produce(leader)].base_offset == 40
     assert leader.log.read(Index(leader.log.index_of_offset(40)))
+
+
+def test_a_producer_that_comes_back_after_a_day_stops_nobody() -> None:
+    group = Group(3)
+    leader = group.leader()
+    group.produce(leader, batch(b"a", producer=9))
+    group.now_ms += KEEP_MS
+    token = group.produce(leader, batch(b"b", producer=9, sequence=1))
+    assert leader.answers[token].base_offset == 1
+    leader.replica.produce(101, batch(b"c", producer=8), group.now_ms + KEEP_MS)
+    leader.replica.produce(102, batch(b"d", producer=9, sequence=2), group.now_ms + KEEP_MS)
+    group.settle()
+    assert leader.answers[102].base_offset == 3
+
+
+def test_an_epoch_in_flight_counts_again_when_a_newer_one_is_refused() -> None:
+    group = Group(3, ReplicaSettings(uncommitted_bytes_max=2000))
+    leader = group.leader()
+    for node in group.nodes.values():
+        node.is_held = True
+    first = group.produce(leader, batch(b"a" * 1500, producer=9))
+    newer = group.produce(leader, batch(b"b" * 1500, producer=9, epoch=1))
+    again = group.produce(leader, batch(b"a" * 1500, producer=9))
+    for node in group.nodes.values():
+        node.is_held = False
+    group.settle()
+    assert isinstance(leader.answers[newer], Overloaded)
+    assert leader.answers[first] == leader.answers[again], "it joined the one in flight"
+    assert values(leader) == [b"a" * 1500]
+
+
+def test_commands_and_joined_repeats_are_bounded_too() -> None:
+    group = Group(3, ReplicaSettings(proposals_max=5))
+    leader = group.leader()
+    for node in group.nodes.values():
+        node.is_held = True
+    repeats = [group.produce(leader, batch(b"a", producer=9)) for _ in range(10)]
+    assert [token in leader.answers for token in repeats] == [False] * 5 + [True] * 5
+    command = group.token()
+    leader.replica.change_settings(command, TopicSettings(), group.now_ms)
+    group.settle()
+    assert isinstance(leader.answers[command], Overloaded)
+    for node in group.nodes.values():
+        node.is_held = False
+    group.settle()
+    assert isinstance(leader.answers[group.produce(leader)], Produced), "there is room again"
+
+
+def test_producers_in_flight_that_are_remembered_count_once() -> None:
+    group = Group(3, ReplicaSettings(producers_max=10))
+    leader = group.leader()
+    for producer in range(1, 7):
+        group.produce(leader, batch(b"a", producer=producer))
+    for node in group.nodes.values():
+        node.is_held = True
+    for producer in range(1, 7):
+        group.produce(leader, batch(b"b", producer=producer, sequence=1))
+    tokens = [group.produce(leader, batch(b"a", producer=producer)) for producer in range(11, 16)]
+    assert [token in leader.answers for token in tokens] == [False] * 4 + [True]
+
+
+def test_a_clock_far_in_the_future_stops_nobody() -> None:
+    group = Group(3)
+    leader = group.leader()
+    group.now_ms = 10**15
+    token = group.produce(leader)
+    assert leader.answers[token].timestamp_ms == TIMESTAMP_MS_MAX
+
+
+def test_another_body_under_a_number_that_is_taken_is_refused() -> None:
+    group = Group(3)
+    leader = group.leader()
+    group.produce(leader, batch(b"mine", producer=9))
+    stored = group.produce(leader, batch(b"else", producer=9))
+    for node in group.nodes.values():
+        node.is_held = True
+    group.produce(leader, batch(b"mine", producer=9, sequence=1))
+    in_flight = group.produce(leader, batch(b"else", producer=9, sequence=1))
+    for token in (stored, in_flight):
+        assert isinstance(leader.answers[token], InvalidRequest)
+
+
+def test_all_producers_with_all_their_batches_fit_into_a_checkpoint() -> None:
+    producers = Producers()
+    for sequence in range(WINDOW_BATCHES):
+        producers.record(batch(b"a", producer=9, sequence=sequence).header)
+    settings = ReplicaSettings()
+    size = len(producers.pack()) * settings.producers_max
+    assert size < LogSettings().checkpoint_bytes_max == settings.checkpoint_bytes_max

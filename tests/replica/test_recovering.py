@@ -5,15 +5,19 @@ import pytest
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, NotLeader, Overloaded, Timeout
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.raft import Kind as Said
 from quivermq.raft import MembershipChange, parse_changes
 from quivermq.replica import (
     Changed,
     Chunk,
+    Consensus,
     EntriesReply,
+    EntriesRequest,
     Produced,
     ReadReady,
     Replica,
     ReplicaSettings,
+    ReplicaState,
     Send,
     TransferEnded,
     newest_state,
@@ -193,6 +197,23 @@ def test_a_checkpoint_that_arrives_damaged_is_not_taken() -> None:
     assert newcomer.replica.digest == leader.replica.digest
 
 
+def test_a_checkpoint_that_was_sent_does_not_stay_in_memory() -> None:
+    group = filled(batches=40)
+    leader, newcomer = group.leader(), group.add(4)
+    leader.log.drop_before(Index(30))
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    group.tick(20)
+    assert newcomer.replica.digest == leader.replica.digest
+    assert leader.replica._sending._loaded is None
+
+
+def test_bytes_that_are_no_checkpoint_are_corrupt_whatever_they_are() -> None:
+    state = newest_state(Group(1)[1].log).pack()
+    for data in (b"", state[:-1], state + b"!", state[:2] + b"\x02\0\0\0[]" + state[6:]):
+        with pytest.raises(Corrupt):
+            ReplicaState.unpack(data)
+
+
 def test_a_crash_during_a_transfer_leaves_nothing_half_done() -> None:
     settings = ReplicaSettings(message_bytes_max=200)
     group = filled(batches=60, settings=settings)
@@ -252,6 +273,32 @@ def test_a_read_sees_everything_acknowledged_before_it() -> None:
         assert node.answers[token] == ReadReady(leader.replica.edge.next_offset)
 
 
+def test_a_late_word_on_a_read_before_a_restart_confirms_nothing_after_it() -> None:
+    group = filled(batches=2)
+    leader, node = group.leader(), follower_of(group)
+    late: list[Send] = []
+    send = group.send
+
+    def hold(sender: int, effect: Send) -> None:
+        mail = effect.mail
+        is_reply = isinstance(mail, Consensus) and mail.message.kind is Said.READ_REPLY
+        late.append(effect) if is_reply else send(sender, effect)
+
+    group.send = hold
+    node.replica.read(7)
+    group.settle()
+    group.tick()
+    (reply,) = late
+    node.restart()
+    group.tick(2)
+    group.isolate(node.member)
+    acked = leader.answers[group.produce(leader)].base_offset
+    node.replica.read(7)
+    node.replica.receive(leader.member, reply.mail)
+    group.settle()
+    assert 7 not in node.answers, f"it would not see offset {acked}"
+
+
 def test_a_leader_without_a_quorum_cannot_answer_a_read() -> None:
     group = filled()
     leader = group.leader()
@@ -307,6 +354,19 @@ def test_a_flipped_bit_is_mended_wherever_it_is(where: int) -> None:
     )
 
 
+def test_damage_that_a_peers_question_finds_is_mended() -> None:
+    group = filled()
+    node = follower_of(group)
+    starts = node.log.segment_starts
+    node.disk.flip_bit(segments(node)[1], 8 * (SEGMENT_HEADER_BYTES + 20))
+    group.send(group.leader().member, Send(node.member, EntriesRequest(starts[1], starts[2])))
+    group.settle()
+    assert node.replica.is_mending
+    group.tick(30)
+    assert not node.replica.is_mending
+    assert node.log.read(starts[1]) == group.leader().log.read(starts[1])
+
+
 def test_a_damaged_replica_neither_votes_nor_leads() -> None:
     group = filled()
     leader = group.leader()
@@ -337,6 +397,21 @@ def test_a_replica_that_cannot_know_what_it_lost_stays_out() -> None:
     group.tick(50)
     assert node.replica.is_lost
     assert not node.replica.is_leader
+
+
+def test_an_answer_that_nobody_asked_for_does_not_stop_a_lost_replica() -> None:
+    group = filled(batches=3)
+    node = follower_of(group)
+    last = segments(node)[-1]
+    node.disk.flip_bit(last, 8 * (SEGMENT_HEADER_BYTES + 20))
+    node.disk.replace_content(last, node.disk.content(last)[:-100])
+    node.restart()
+    assert [damage.last_index is None for damage in node.log.damage] == [False, True]
+    first = node.log.damage[0].first_index
+    frames = tuple(group.leader().log.read(first))
+    node.replica.receive(group.leader().member, EntriesReply(first, frames))
+    group.settle()
+    assert node.replica.is_lost
 
 
 def test_a_peer_that_gives_other_entries_does_not_get_them_in() -> None:

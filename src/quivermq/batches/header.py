@@ -70,6 +70,7 @@ _KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)
 
 
 MARK_PREFIX: Final = Struct("<HBB").pack(MAGIC, VERSION, Kind.MARK)
+"""What every mark starts with."""
 
 
 class Header(NamedTuple):

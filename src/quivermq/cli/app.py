@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import quivermq
 from quivermq.cli.verify import verify
@@ -42,6 +43,6 @@ def main() -> None:
         app()
     except QuiverError as error:
         Console(stderr=True, soft_wrap=True).print(
-            f"[bold red]error:[/] {error}", highlight=False, emoji=False
+            f"[bold red]error:[/] {escape(str(error))}", highlight=False, emoji=False
         )
         sys.exit(1)

@@ -6,7 +6,7 @@ from crc32c import crc32c
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, TooLarge
-from quivermq.log.disk import Disk, undoing
+from quivermq.log.disk import Disk, File, undoing
 from quivermq.log.edge import Edge
 from quivermq.log.layout import CHECKPOINT, TEMPORARY, file_name, index_of
 from quivermq.log.records import Record
@@ -60,16 +60,18 @@ class Checkpoints:
         path = self.path(index) + suffix
         file = self._disk.open(path)
         try:
-            return self._read(index, file.read(0, file.size()))
+            return self._read(index, file)
         except Corrupt as error:
             raise Corrupt(f"{path}: {error}") from error
 
-    def _read(self, index: Index, content: bytes) -> Checkpoint:
-        log_id, *edge, size, checksum = _HEADER.unpack(content)
-        data = content[_HEADER.size :]
+    def _read(self, index: Index, file: File) -> Checkpoint:
+        log_id, *edge, size, checksum = _HEADER.unpack(file.read(0, _HEADER.size))
         if log_id != self._log_id or edge[0] != index:
             raise Corrupt("a checkpoint of another log or place")
-        if len(data) != size or crc32c(data) != checksum:
+        if file.size() != _HEADER.size + size:
+            raise Corrupt(f"the file has {file.size()} bytes instead of {_HEADER.size + size}")
+        data = file.read(_HEADER.size, size)
+        if crc32c(data) != checksum:
             raise Corrupt("the checkpoint's content fails its checksum")
         return Checkpoint(Edge(*edge), data)
 

@@ -1,6 +1,6 @@
 """What is wrong with a log's files, said so that a person or a replica can act on it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quivermq.batches import Index
 
@@ -32,3 +32,9 @@ class Damage:
     def covers(self, index: Index) -> bool:
         """Whether this damage may have taken that entry."""
         return index >= self.first_index and (self.last_index is None or index <= self.last_index)
+
+    def before(self, index: Index) -> "Damage":
+        """The same without the entries from `index` on, which are cut."""
+        if self.last_index is None or self.last_index < index:
+            return self
+        return replace(self, last_index=Index(index - 1))

@@ -7,7 +7,7 @@ edge with the next entry is the one place where the log's numbering rules are wr
 from typing import NamedTuple, Self
 
 from quivermq.batches import Header, Index, Offset
-from quivermq.errors import Corrupt
+from quivermq.errors import Corrupt, OffsetOutOfRange
 
 
 class Edge(NamedTuple):
@@ -37,3 +37,12 @@ class Edge(NamedTuple):
             header.term,
             max(self.timestamp_ms, header.timestamp_ms),
         )
+
+
+def not_kept(what: str, start: Edge, end: Edge) -> OffsetOutOfRange:
+    """The refusal of something that is not in a log from `start` to `end`."""
+    first, behind = start.next_offset, end.next_offset
+    held = f"the log holds offsets from {first} to {behind - 1}"
+    empty = f"the log is empty, the next offset is {behind}"
+    text = f"{what} is not kept: {held if first < behind else empty}"
+    return OffsetOutOfRange(text, earliest=first, end=behind)

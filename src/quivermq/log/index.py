@@ -51,20 +51,26 @@ class SegmentIndex:
             self.checksums.append(0)
             self.offsets.append(before.next_offset)
             self.timestamps.append(before.timestamp_ms)
+        self.timestamps[-1] = behind.timestamp_ms
         self.runs.append((before.next_index, behind.term))
 
-    def cut(self, index: Index) -> None:
-        """Forget the entries from `index` on."""
+    def before(self, index: Index) -> "SegmentIndex":
+        """The same without the entries from `index` on; who reads this one is not disturbed."""
         keep = index - self.first
-        del self.positions[keep:], self.checksums[keep:]
-        del self.offsets[keep:], self.timestamps[keep:]
-        self.runs = [run for run in self.runs if run[0] < index]
+        cut = SegmentIndex(self.first)
+        cut.positions, cut.checksums = self.positions[:keep], self.checksums[:keep]
+        cut.offsets, cut.timestamps = self.offsets[:keep], self.timestamps[:keep]
+        cut.runs = [run for run in self.runs if run[0] < index]
+        return cut
 
     def edge_before(self, index: Index, start: Edge) -> Edge:
-        """The edge before an entry of this segment, which starts at `start`."""
+        """The edge before an entry of this segment, which starts at `start`; `Corrupt` in the
+        middle of a hole, where nobody knows it."""
         number = index - self.first
         if number == 0:
             return start
+        if self.positions[number] == self.positions[number - 1]:
+            raise Corrupt(f"what is before entry {index} is unknown: it is damaged as well")
         term = self.term_at(Index(index - 1))
         return Edge(index, Offset(self.offsets[number]), term, self.timestamps[number - 1])
 

@@ -9,15 +9,15 @@ more writes until it is opened anew, and nothing of that group is ever acknowled
 from collections.abc import Iterator, Mapping, Sequence
 
 from quivermq.batches import Frame, Index, Kind, Offset
-from quivermq.errors import BrokenInvariant, Corrupt, OffsetOutOfRange, StorageFailed, StorageFull
+from quivermq.errors import BrokenInvariant, Corrupt, StorageFailed, StorageFull
 from quivermq.log.checkpoints import RESET, Checkpoint, Checkpoints
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, announced
-from quivermq.log.edge import Edge
+from quivermq.log.edge import Edge, not_kept
 from quivermq.log.fence import Fence
 from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, Footer, SegmentHeader
 from quivermq.log.recovery import Recovery
-from quivermq.log.repair import mixed_entries, put_in_place, rebuilt_segment
+from quivermq.log.repair import mixed_entries, put_in_place, rebuilt_segment, sealed_anew
 from quivermq.log.rewind import finish_cut, finish_reset
 from quivermq.log.sealed import SealedSegments
 from quivermq.log.segment import ActiveSegment, DamagedEntry, Segment, remove_segments
@@ -128,7 +128,7 @@ class Log:
     @property
     def segment_starts(self) -> list[Index]:
         """The first index of each segment: where checkpoints belong."""
-        return [footer.first_index for footer in self._sealed.footers] + [self._active.index.first]
+        return [*(f.first_index for f in self._sealed.footers), self._active.index.first]
 
     def save_vote(self, term: int, vote: int) -> None:
         """Remember term and vote; durable when this returns."""
@@ -227,24 +227,27 @@ class Log:
     ) -> list[Frame]:
         """Entries from `first` on, in order: at least one, at most `bytes_max`, before `end`.
 
-        One read of the disk; stops where a segment ends. Raises `Corrupt` for damaged entries.
+        One read of the disk; stops where a segment ends. Raises `Corrupt` for damaged entries, and
+        `OffsetOutOfRange` for what was dropped, be it while it is read.
         """
         edge = self.edge
-        if not self.first_index <= first < edge.next_index:
-            raise BrokenInvariant(
-                f"{self._folder}: entry {first} is outside {self.first_index} to {edge.next_index}"
-            )
+        if first >= edge.next_index:
+            raise BrokenInvariant(f"{self._folder}: entry {first}, the log ends at {edge}")
         for damage in self.damage:
             if damage.covers(first):
                 raise Corrupt(str(damage))
-        segment, segment_end = self._segment_holding(first)
-        last = min(end, segment_end) if end is not None else segment_end
-        stop = segment.fitting(first, max(last, Index(first + 1)), bytes_max)
         try:
-            return segment.read(first, stop, self._settings.limits)
+            segment, segment_end = self._segment_holding(first)
+            last = min(end, segment_end) if end is not None else segment_end
+            stop = segment.fitting(first, max(last, Index(first + 1)), bytes_max)
+            return segment.read(first, stop)
         except DamagedEntry as error:
             self.damage.append(error.damage)
             raise
+        except StorageFailed:
+            if first >= self.first_index:
+                raise
+            raise not_kept(f"entry {first}", self.start, edge) from None
 
     def frames(self, first: Index, end: Index | None = None) -> Iterator[Frame]:
         """Every entry from `first` to before `end` (the log's end), through bounded reads."""
@@ -275,8 +278,9 @@ class Log:
 
     def edge_before(self, index: Index) -> Edge:
         """The edge before a kept entry, or behind the last one."""
-        if index == self.edge.next_index:
-            return self.edge
+        end = self.edge
+        if index == end.next_index:
+            return end
         segment, _ = self._segment_holding(index)
         return segment.index.edge_before(index, self._edge_at_start(segment.index.first))
 
@@ -289,26 +293,33 @@ class Log:
 
     def index_of_offset(self, offset: Offset) -> Index:
         """The entry that holds message `offset`, or `OffsetOutOfRange`."""
-        start, end = self.start.next_offset, self.edge.next_offset
-        if not start <= offset < end:
-            raise OffsetOutOfRange(
-                f"offset {offset} is not kept: the log holds offsets from {start} to {end - 1}"
-                if start < end
-                else f"offset {offset} is not kept: the log is empty, the next offset is {end}",
-                earliest=start,
-                end=end,
-            )
-        if offset >= self._active.head.start.next_offset:
-            return self._active.index.with_offset(offset)
-        footer = self._sealed.with_offset(offset)
-        return self._sealed.segment(footer).index.with_offset(offset)
+        start, end = self.start, self.edge
+        if not start.next_offset <= offset < end.next_offset:
+            raise not_kept(f"offset {offset}", start, end)
+        active = self._active
+        if offset >= active.head.start.next_offset:
+            return active.index.with_offset(offset)
+        try:
+            footer = self._sealed.with_offset(offset)
+            return self._sealed.segment(footer).index.with_offset(offset)
+        except StorageFailed:
+            if offset >= self.start.next_offset:
+                raise
+            raise not_kept(f"offset {offset}", self.start, end) from None
 
     def index_of_time(self, timestamp_ms: int) -> Index:
         """The first entry stamped at or after a time; the log's next index if there is none."""
+        # In this order: the writer seals the active segment, and appends to it, meanwhile.
+        active, end = self._active, self.edge.next_index
         footer = self._sealed.from_time(timestamp_ms)
-        if footer is not None:
+        if footer is None:
+            return min(active.index.from_time(timestamp_ms), end)
+        try:
             return self._sealed.segment(footer).index.from_time(timestamp_ms)
-        return self._active.index.from_time(timestamp_ms)
+        except StorageFailed:
+            if footer.first_index >= self.first_index:
+                raise
+            return self.index_of_time(timestamp_ms)
 
     def cut(self, index: Index) -> None:
         """Remove the entries from `index` on: a Raft leader has others there. Durable."""
@@ -319,13 +330,17 @@ class Log:
             )
         if index == self.edge.next_index:
             return
+        segment, _ = self._segment_holding(index)
+        head = SegmentHeader(self.log_id, self._edge_at_start(segment.index.first))
+        edge = self.edge_before(index)
+        active = ActiveSegment(segment.path, segment.file, head, segment.index, edge, segment.end)
+        parts = (self._disk, self._folder, self._state_file, self._checkpoints)
         with self._fence:
             self._state_file.save(self._state_file.state._replace(cut_index=index))
-            self._active = finish_cut(
-                self._disk, self._folder, self._settings, self._state_file, self._checkpoints
-            )
+            self._active = finish_cut(*parts, active)
             self._sealed.cut_from(self._active.index.first)
-            self.damage = [d for d in self.damage if d.first_index < index]
+            self._active.sync(self.commit_index)
+        self.damage = [d.before(index) for d in self.damage if d.first_index < index]
 
     def repair(self, frames: Sequence[Frame]) -> None:
         """Put back entries that a peer gave: all that one damaged file has lost.
@@ -353,25 +368,20 @@ class Log:
 
     def _repair_active(self, given: Mapping[Index, Frame]) -> None:
         old = self._active
-        first, limits = old.index.first, self._settings.limits
-        entries = mixed_entries(old, first, old.edge.next_index, given, limits)
-        new = rebuilt_segment(self._disk, self._folder, old.head, entries, old.edge)
-        new.file.allocate(old.allocated)
-        new.file.sync()
-        new.allocated = new.file.size()
+        entries = mixed_entries(old, old.index.first, old.edge.next_index, given)
+        new = rebuilt_segment(
+            self._disk, self._folder, old.head, entries, old.edge, self.commit_index
+        )
+        new.grow(old.allocated, self._settings)
         put_in_place(self._disk, self._folder, new)
         self._active = new
         self._save_active()
 
     def _repair_sealed(self, footer: Footer, given: Mapping[Index, Frame]) -> None:
         segment = self._sealed.segment_if_any(footer)
-        first, end, limits = footer.first_index, footer.next_index, self._settings.limits
-        entries = mixed_entries(segment, first, end, given, limits)
+        entries = mixed_entries(segment, footer.first_index, footer.next_index, given)
         head = SegmentHeader(self.log_id, footer.start)
-        new = rebuilt_segment(self._disk, self._folder, head, entries, footer.end)
-        sealed = new.seal()
-        put_in_place(self._disk, self._folder, new)
-        self._sealed.replace(sealed)
+        self._sealed.replace(sealed_anew(self._disk, self._folder, head, entries, footer.end))
 
     def save_checkpoint(self, index: Index, data: bytes) -> None:
         """Keep the state machine's state from before entry `index`, which starts a segment."""

@@ -14,13 +14,10 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind
-from quivermq.batches.header import MARK_PREFIX
 from quivermq.log.edge import Edge
 
 _BODY: Final = Struct("<16sQQ")
 MARK_BYTES: Final = HEADER_BYTES + _BODY.size
-PREFIX: Final = MARK_PREFIX
-"""What every mark starts with, to search for."""
 
 
 class Mark(NamedTuple):

@@ -62,12 +62,13 @@ class Recovery:
             unused = name.endswith(RESET) and not state.reset_index
             if name.endswith(TEMPORARY) or unused:
                 self._disk.remove(f"{self._folder}/{name}")
-        parts = (self._disk, self._folder, self._settings, self.state_file, self.checkpoints)
         if state.reset_index:
-            finish_reset(*parts)
+            finish_reset(
+                self._disk, self._folder, self._settings, self.state_file, self.checkpoints
+            )
             self.notes.append(f"finished replacing the log by its checkpoint {state.reset_index}")
         elif state.cut_index:
-            finish_cut(*parts)
+            finish_cut(self._disk, self._folder, self.state_file, self.checkpoints)
             self.notes.append(f"finished cutting the log at entry {state.cut_index}")
 
     def _segment_starts(self) -> list[Index]:
@@ -97,12 +98,16 @@ class Recovery:
         """Take a segment that is not the last by its footer, or else by scanning it."""
         try:
             footer = read_footer(self._disk, self._folder, first, self._log_id)
-            self._check_meets(footer.start)
             if footer.next_index > following:
                 raise Corrupt(f"it overlaps the segment of entry {following}")
         except Corrupt as error:
             self._take_without_footer(first, following, str(error))
             return
+        if not self._meets(footer.start) and footer.end != self._head(following).start:
+            end = self.sealed.footers[-1].end
+            self._add_missing(end, self._head(following).start, "it meets neither neighbour")
+            return
+        self._demand_meeting(footer.start)
         self.sealed.add(footer)
         if footer.next_index < following:
             self._add_missing(footer.end, self._head(following).start)
@@ -121,7 +126,7 @@ class Recovery:
         until = self._head(following).start
         path = segment_path(self._folder, first)
         file = self._disk.open(path)
-        scan = Scanner(path, file, head, self._settings.limits, until=until).run()
+        scan = Scanner(path, file, head, until=until).run()
         segment = ActiveSegment.of_scan(path, file, head, scan)
         if not scan.damage and scan.edge == until:
             self.sealed.add(segment.seal())
@@ -136,10 +141,10 @@ class Recovery:
     def _recover_active(self, first: Index) -> None:
         path = segment_path(self._folder, first)
         head = self._head(first)
-        self._check_meets(head.start)
+        self._demand_meeting(head.start)
         self._check_unsealed(first)
         file = self._disk.open(path)
-        scan = Scanner(path, file, head, self._settings.limits).run()
+        scan = Scanner(path, file, head).run()
         self.damage += scan.damage
         self.commit_index = scan.commit_index
         if scan.lost_marks:
@@ -178,11 +183,19 @@ class Recovery:
                 state._replace(active_index=active.index.first, active_bytes=active.allocated)
             )
 
-    def _check_meets(self, start: Edge) -> None:
-        """Raise unless a segment starts where the one before it ended."""
+    def _demand_meeting(self, start: Edge) -> None:
+        """A segment that does not end where the next one starts is not the one that was here: an
+        old file, say, with entries that were cut since. It counts as missing."""
+        if not self._meets(start):
+            stale = self.sealed.footers[-1]
+            self.sealed.cut_from(stale.first_index)
+            reason = f"it ends at {stale.end}, the next segment starts at {start}"
+            self._add_missing(stale.start, start, reason)
+
+    def _meets(self, start: Edge) -> bool:
+        """Whether the segments so far end where the next one starts."""
         footers = self.sealed.footers
-        if footers and footers[-1].end != start:
-            raise Corrupt(f"it starts at {start}, the segment before ends at {footers[-1].end}")
+        return not footers or footers[-1].end == start
 
     def _check_unsealed(self, last: Index) -> None:
         """Raise if the last segment is sealed: its successor was made first, and is gone."""
@@ -228,6 +241,17 @@ class Recovery:
     def _add_missing(
         self, start: Edge, end: Edge, reason: str = "the segment file is missing"
     ) -> None:
+        """Note that everything between two edges is lost: in pieces, where checkpoints tell where
+        its segments started, so that no more than one of them has to be fetched at a time."""
+        for index in self.checkpoints.indexes():
+            if start.next_index < index < end.next_index:
+                edge = self._known_edge(index)
+                if edge is not None:
+                    self._add_lost_segment(start, edge, reason)
+                    start = edge
+        self._add_lost_segment(start, end, reason)
+
+    def _add_lost_segment(self, start: Edge, end: Edge, reason: str) -> None:
         path = segment_path(self._folder, start.next_index)
         last = Index(end.next_index - 1)
         self.damage.append(Damage(path, 0, start.next_index, last, reason))

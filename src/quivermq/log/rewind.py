@@ -17,11 +17,15 @@ from quivermq.log.state import StateFile
 def finish_cut(
     disk: Disk,
     folder: str,
-    settings: LogSettings,
     state_file: StateFile,
     checkpoints: Checkpoints,
+    active: ActiveSegment | None = None,
 ) -> ActiveSegment:
-    """Erase every entry from the announced index on; the segment that held it becomes the last."""
+    """Erase every entry from the announced index on; the segment that held it becomes the last.
+
+    `active` is that segment, if its index is at hand. That knows more than a walk over the file:
+    where an entry starts that stands behind a damaged one.
+    """
     state = state_file.state
     index = state.cut_index
     starts = _segment_starts(disk, folder)
@@ -30,11 +34,12 @@ def finish_cut(
     remove_segments(disk, folder, sorted((s for s in starts if s > first), reverse=True))
     checkpoints.remove_where(after=index)
     disk.sync_folder(folder)
-    path = segment_path(folder, first)
-    file = disk.open(path)
-    head = read_head(path, file, first, state.log_id)
-    scan = Scanner(path, file, head, settings.limits).run()
-    active = ActiveSegment.of_scan(path, file, head, scan)
+    if active is None:
+        path = segment_path(folder, first)
+        file = disk.open(path)
+        head = read_head(path, file, first, state.log_id)
+        scan = Scanner(path, file, head).run()
+        active = ActiveSegment.of_scan(path, file, head, scan)
     active.cut(index)
     state_file.save(
         state._replace(cut_index=Index(0), active_index=first, active_bytes=active.allocated)

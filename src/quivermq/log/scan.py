@@ -11,14 +11,15 @@ where the proof stands. Without one, nobody was ever promised these bytes: a tor
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind, Limits
+from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind
 from quivermq.errors import Corrupt, TooLarge
 from quivermq.log.damage import Damage
 from quivermq.log.disk import File
 from quivermq.log.edge import Edge
 from quivermq.log.index import SegmentIndex
 from quivermq.log.layout import SEGMENT_HEADER_BYTES, SegmentHeader
-from quivermq.log.marks import MARK_BYTES, PREFIX, Mark, read_mark
+from quivermq.log.marks import MARK_BYTES, Mark, read_mark
+from quivermq.log.settings import STORED_LIMITS
 from quivermq.log.window import Window, first_data, occurrences
 
 
@@ -49,7 +50,6 @@ class Scanner:
         path: str,
         file: File,
         head: SegmentHeader,
-        limits: Limits,
         *,
         until: Edge | None = None,
         size: int | None = None,
@@ -61,7 +61,6 @@ class Scanner:
         self._path = path
         self._file = file
         self._log_id = head.log_id
-        self._limits = limits
         self._until = until
         self._visit = visit
         self._size = file.size() if size is None else size
@@ -85,8 +84,8 @@ class Scanner:
         return self._until is not None and self.found.edge.next_index >= self._until.next_index
 
     def _frame_at(self, at: int) -> Frame:
-        header = Header.unpack(self._window.view(at, HEADER_BYTES), 0, self._limits)
-        return Frame.parse(self._window.view(at, header.frame_bytes), 0, self._limits)
+        header = Header.unpack(self._window.view(at, HEADER_BYTES), 0, STORED_LIMITS)
+        return Frame.parse(self._window.view(at, header.frame_bytes), 0, STORED_LIMITS)
 
     def _take(self, frame: Frame) -> None:
         found = self.found
@@ -124,6 +123,7 @@ class Scanner:
         proof = self._next_proof()
         if proof is not None:
             position, mark = proof
+            found.lost_marks += mark.edge == found.edge
             self._add_damage(mark.edge, reason)
             found.end = position
             self._note(mark)
@@ -147,9 +147,13 @@ class Scanner:
 
     def _next_proof(self) -> tuple[int, Mark] | None:
         """The next mark that stands where bytes of this log were once durable."""
-        for position in occurrences(self._file, PREFIX, self.found.end + 1, self._size):
+        # By the log's id, which its users do not know: they could fill messages with anything else
+        # that a mark starts with, and make this search slow.
+        start = self.found.end + 1 + HEADER_BYTES
+        for found in occurrences(self._file, self._log_id, start, self._size):
+            position = found - HEADER_BYTES
             try:
-                frame = Frame.parse(self._file.read(position, MARK_BYTES), 0, self._limits)
+                frame = Frame.parse(self._file.read(position, MARK_BYTES), 0, STORED_LIMITS)
             except (Corrupt, TooLarge):
                 continue
             mark = read_mark(frame, self._log_id, position)

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from threading import Lock
 
 from quivermq.batches import Index, Offset
-from quivermq.errors import Corrupt
+from quivermq.errors import Corrupt, StorageFailed
 from quivermq.log.disk import Disk
 from quivermq.log.layout import Footer
 from quivermq.log.segment import Segment
@@ -60,14 +60,16 @@ class SealedSegments:
         self._keep([])
 
     def holding(self, index: Index) -> Footer:
-        """The footer of the segment that holds entry `index`; the caller knows there is one."""
-        at = bisect_right(self._footers, index, key=lambda footer: footer.first_index)
-        return self._footers[at - 1]
+        """The footer of the segment that holds entry `index`; the caller knew there was one."""
+        footers = self._footers
+        at = bisect_right(footers, index, key=lambda footer: footer.first_index)
+        return _unless_dropped(footers, at - 1)
 
     def with_offset(self, offset: Offset) -> Footer:
-        """The footer of the segment that holds `offset`; the caller knows there is one."""
-        at = bisect_right(self._footers, offset, key=lambda footer: footer.first_offset)
-        return self._footers[at - 1]
+        """The footer of the segment that holds `offset`; the caller knew there was one."""
+        footers = self._footers
+        at = bisect_right(footers, offset, key=lambda footer: footer.first_offset)
+        return _unless_dropped(footers, at - 1)
 
     def from_time(self, timestamp_ms: int) -> Footer | None:
         """The first footer of a segment that reaches `timestamp_ms`."""
@@ -85,8 +87,7 @@ class SealedSegments:
         with self._lock:
             segment = self._open.get(first)
             if segment is None:
-                limits = self._settings.limits
-                segment = Segment.load(self._disk, self._folder, footer, limits)
+                segment = Segment.load(self._disk, self._folder, footer)
                 self._open[first] = segment
             self._open.move_to_end(first)
             # Readers that still hold an evicted segment keep its file open until they are done.
@@ -107,3 +108,10 @@ class SealedSegments:
             for table in (self._open, self._pinned):
                 for first in [first for first in table if first not in kept]:
                     del table[first]
+
+
+def _unless_dropped(footers: tuple[Footer, ...], number: int) -> Footer:
+    """The footer with that number; -1 is that of a segment that the writer has dropped."""
+    if number < 0:
+        raise StorageFailed("the segment was dropped while somebody looked for it")
+    return footers[number]

@@ -6,7 +6,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from quivermq.batches import Frame, Index, Limits
+from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt, TooLarge
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, File, undoing
@@ -23,7 +23,7 @@ from quivermq.log.layout import (
 )
 from quivermq.log.marks import MARK_BYTES, Mark, packed_mark
 from quivermq.log.scan import Scan, Scanner
-from quivermq.log.settings import LogSettings
+from quivermq.log.settings import STORED_LIMITS, LogSettings
 from quivermq.log.window import erase, overwrite
 
 _GROWTH: Final = 16
@@ -54,7 +54,7 @@ class Segment:
         """Behind the last frame or mark."""
 
     @classmethod
-    def load(cls, disk: Disk, folder: str, footer: Footer, limits: Limits) -> "Segment":
+    def load(cls, disk: Disk, folder: str, footer: Footer) -> "Segment":
         """A sealed segment, its index read from the file, or made again if it is damaged."""
         path = segment_path(folder, footer.first_index)
         file = disk.open(path)
@@ -64,10 +64,10 @@ class Segment:
         except Corrupt:
             head = SegmentHeader(footer.log_id, footer.start)
             end = footer.data_bytes
-            index = Scanner(path, file, head, limits, until=footer.end, size=end).run().index
+            index = Scanner(path, file, head, until=footer.end, size=end).run().index
         return cls(path, file, index, footer.data_bytes)
 
-    def read(self, first: Index, end: Index, limits: Limits) -> list[Frame]:
+    def read(self, first: Index, end: Index) -> list[Frame]:
         """The entries from `first` to before `end`, in one read, each checked to be itself.
 
         Stops before an entry that is damaged, and raises `DamagedEntry` if it is the first.
@@ -78,7 +78,7 @@ class Segment:
         frames: list[Frame] = []
         for number in range(low, high):
             try:
-                frames.append(self._entry(data, start, number, limits))
+                frames.append(self._entry(data, start, number))
             except (Corrupt, TooLarge) as error:
                 if frames:
                     break
@@ -86,8 +86,8 @@ class Segment:
                 raise DamagedEntry(Damage(self.path, at, index, index, str(error))) from error
         return frames
 
-    def _entry(self, data: memoryview, start: int, number: int, limits: Limits) -> Frame:
-        frame = Frame.parse(data, self.index.positions[number] - start, limits)
+    def _entry(self, data: memoryview, start: int, number: int) -> Frame:
+        frame = Frame.parse(data, self.index.positions[number] - start, STORED_LIMITS)
         # The checksum names the very entry that was written: a stale block of the disk, or an
         # entry of another term in the same place, may be intact and still not be it.
         if int.from_bytes(frame.packed_header[-4:], "little") != self.index.checksums[number]:
@@ -201,15 +201,16 @@ class ActiveSegment(Segment):
         self.file.sync()
 
     def cut(self, index: Index) -> None:
-        """Erase the entries from `index` on, durably."""
+        """Erase the entries from `index` on, durably; `Corrupt` if nobody knows where it starts."""
         number = index - self.index.first
         if number < len(self.index):
-            self.end = self.index.positions[number]
             self.edge = self.index.edge_before(index, self.head.start)
-            self.index.cut(index)
+            self.end = self.index.positions[number]
+            self.index = self.index.before(index)
         overwrite(self.file, self.end, self.allocated)
         self.file.sync()
-        self.marked = min(self.marked, self.end)
+        # The mark that vouched for what is kept may be gone: the next sync writes another.
+        self.marked = SEGMENT_HEADER_BYTES
 
     def seal(self) -> Footer:
         """Write index and footer behind the entries, and cut the file to its exact size."""

@@ -1,6 +1,7 @@
 """Every limit and size of the log, by name."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from quivermq.batches import DEFAULT_LIMITS, Limits
 from quivermq.batches.limits import KIB, MIB
@@ -26,6 +27,7 @@ class LogSettings:
     """The largest state that a checkpoint may hold."""
 
     limits: Limits = field(default=DEFAULT_LIMITS)
+    """What is appended is held to these; what is stored is not."""
 
     def __post_init__(self) -> None:
         if not 0 < self.allocation_bytes_min <= self.segment_bytes <= SEGMENT_BYTES_MAX:
@@ -38,5 +40,8 @@ class LogSettings:
 
 
 # Positions in a segment are 32 bits, and a group may go past `segment_bytes`.
-SEGMENT_BYTES_MAX = 1 << 30
-GROUP_BYTES_MAX = 1 << 30
+SEGMENT_BYTES_MAX: Final = 1 << 30
+
+_ANY: Final = (1 << 31) - 1
+STORED_LIMITS: Final = Limits(_ANY, _ANY, _ANY)
+"""What is in a log was accepted once, and stays readable whatever a broker is set to accept now."""

@@ -17,10 +17,10 @@ _RECORD: Final = Record(b"QUIVRVOT", "16sQQQQQQQQ")
 
 # Each copy in a block of its own: no single write of a disk reaches both.
 _COPY_BYTES: Final = 4096
-_FILE_BYTES: Final = 2 * _COPY_BYTES
+STATE_BYTES: Final = 2 * _COPY_BYTES
 
 
-_GAPS: Final = ((_RECORD.size, _COPY_BYTES), (_COPY_BYTES + _RECORD.size, _FILE_BYTES))
+_GAPS: Final = ((_RECORD.size, _COPY_BYTES), (_COPY_BYTES + _RECORD.size, STATE_BYTES))
 
 
 class State(NamedTuple):
@@ -53,7 +53,7 @@ class StateFile:
     @classmethod
     def create(cls, disk: Disk, folder: str, state: State) -> "StateFile":
         file = disk.create(f"{folder}/{STATE}")
-        file.allocate(_FILE_BYTES)
+        file.allocate(STATE_BYTES)
         created = cls(file, state)
         created.save(state)
         return created
@@ -65,7 +65,7 @@ class StateFile:
         if STATE not in disk.names(folder):
             raise Corrupt(f"{folder}/{STATE} is missing: term and vote are unknown")
         file = disk.open(f"{folder}/{STATE}")
-        content = file.read(0, _FILE_BYTES)
+        content = file.read(0, STATE_BYTES)
         state, faults = read_state(content)
         if state is None:
             raise Corrupt(f"{folder}/{STATE}: both copies are unreadable: {'; '.join(faults)}")

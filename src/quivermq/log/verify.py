@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from quivermq.batches import Frame, Index, Kind, decode_batch
-from quivermq.errors import Corrupt, QuiverError, TooLarge
-from quivermq.log.checkpoints import Checkpoints
+from quivermq.errors import Corrupt, QuiverError, StorageFailed, TooLarge
+from quivermq.log.checkpoints import RESET, Checkpoints
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk
 from quivermq.log.edge import Edge
@@ -18,14 +18,15 @@ from quivermq.log.layout import (
     CHECKPOINT,
     SEGMENT,
     STATE,
+    TEMPORARY,
     Footer,
     SegmentHeader,
     index_of,
 )
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.segment import read_footer, read_head, segment_path
-from quivermq.log.settings import LogSettings
-from quivermq.log.state import State, read_state
+from quivermq.log.settings import STORED_LIMITS, LogSettings
+from quivermq.log.state import STATE_BYTES, State, read_state
 from quivermq.log.window import first_data
 
 Severity = Literal["damage", "torn", "note"]
@@ -71,7 +72,9 @@ def find_logs(disk: Disk, folder: str = "", depth: int = 4) -> Iterator[str]:
     """The folders of logs in and below `folder`."""
     names = disk.names(folder)
     if STATE in names or any(index_of(name, SEGMENT) is not None for name in names):
-        yield folder
+        # With this ending its creation was not finished, and it is no log.
+        if not folder.endswith(TEMPORARY):
+            yield folder
     elif depth:
         for name in names:
             below = f"{folder}/{name}" if folder else name
@@ -81,7 +84,15 @@ def find_logs(disk: Disk, folder: str = "", depth: int = 4) -> Iterator[str]:
 
 def log_bytes(disk: Disk, folder: str) -> int:
     """How much there is to check."""
-    return sum(disk.open(f"{folder}/{name}").size() for name in _files(disk, folder))
+    return sum(_size(disk, f"{folder}/{name}") for name in _files(disk, folder))
+
+
+def _size(disk: Disk, path: str) -> int:
+    try:
+        return disk.open(path).size()
+    except StorageFailed:
+        # The check itself says what is wrong with it.
+        return 0
 
 
 def _files(disk: Disk, folder: str) -> list[str]:
@@ -118,9 +129,18 @@ class Verification:
         names = self._disk.names(self._folder)
         starts = [index for name in names if (index := index_of(name, SEGMENT)) is not None]
         self._check_state()
-        self._check_segments([start for start in starts if start >= self._first_index()])
+        if self._state and self._state.reset_index:
+            self._check_reset(self._state)
+            return self.report
+        cut_index = self._cut_index()
+        kept = [start for start in starts if start >= self._first_index()]
+        self._check_segments([start for start in kept if not cut_index or start <= cut_index])
         self._check_checkpoints()
         return self.report
+
+    def _cut_index(self) -> Index:
+        """Opening the log erases the entries from here on; 0 if it does not."""
+        return self._state.cut_index if self._state else Index(0)
 
     def _first_index(self) -> Index:
         return self._state.first_index if self._state else Index(0)
@@ -133,9 +153,13 @@ class Verification:
         if STATE not in self._disk.names(self._folder):
             self._find("damage", path, "the file is missing: term and vote are unknown")
             return
-        content = self._disk.open(path)
-        self._progress(content.size())
-        self._state, faults = read_state(content.read(0, content.size()))
+        try:
+            content = self._disk.open(path)
+            self._progress(content.size())
+            self._state, faults = read_state(content.read(0, STATE_BYTES))
+        except QuiverError as error:
+            self._find("damage", path, f"it cannot be read: {error}")
+            return
         if self._state is None:
             self._find("damage", path, f"both copies are unreadable: {'; '.join(faults)}")
             return
@@ -148,7 +172,7 @@ class Verification:
     def _check_segments(self, starts: list[Index]) -> None:
         expected = self._first_index()
         last = self._state.active_index if self._state else Index(0)
-        if not starts or starts[-1] < last:
+        if not starts or (starts[-1] < last and not self._cut_index()):
             self._find("damage", segment_path(self._folder, last), "the last segment is missing")
         edge: Edge | None = None
         for number, first in enumerate(starts):
@@ -173,23 +197,28 @@ class Verification:
         path = segment_path(self._folder, first)
         file = self._disk.open(path)
         head = self._head(first, before)
+        if before is not None and before.next_index == first and before != head.start:
+            self._find(
+                "damage", path, f"it starts at {head.start}, the one before ends at {before}"
+            )
         log_id = head.log_id
         footer, reason = self._footer(first, log_id)
         until = footer.end if footer else self._start_of(following, log_id)
         size = footer.data_bytes if footer else None
-        scanner = Scanner(
-            path, file, head, self._settings.limits, until=until, size=size, visit=self._visit
-        )
+        scanner = Scanner(path, file, head, until=until, size=size, visit=self._visit)
         scan = scanner.run()
         self._progress(file.size())
         self._add(scan, head)
+        cut_index = self._cut_index()
         for damage in scan.damage:
+            if cut_index and damage.first_index >= cut_index:
+                continue
             self._find("damage", path, damage.what, damage.position)
         if scan.lost_marks:
             self._find("note", path, f"{scan.lost_marks} marks are unreadable; no entry is lost")
         if following is not None:
             self._check_sealed(path, scan, footer, reason)
-        else:
+        elif not cut_index:
             self._check_active(path, scan, footer)
         return scan.edge
 
@@ -247,21 +276,38 @@ class Verification:
     def _check_checkpoints(self) -> None:
         if self._state is None:
             return
+        checkpoints, first = self._checkpoints(self._state), self._first_index()
+        indexes = checkpoints.indexes()
+        if first > 1 and first not in indexes:
+            text = f"the file is missing: what entries before {first} led to is unknown"
+            self._find("damage", checkpoints.path(first), text)
+        for index in indexes:
+            self._check_checkpoint(checkpoints, index)
+
+    def _check_reset(self, state: State) -> None:
+        """All that counts is the checkpoint that is about to replace the log."""
+        checkpoints, index = self._checkpoints(state), state.reset_index
+        waiting = f"{checkpoints.path(index)}{RESET}".rpartition("/")[2]
+        is_waiting = waiting in self._disk.names(self._folder)
+        self._check_checkpoint(checkpoints, index, RESET if is_waiting else "")
+
+    def _checkpoints(self, state: State) -> Checkpoints:
         limit = self._settings.checkpoint_bytes_max
-        checkpoints = Checkpoints(self._disk, self._folder, self._state.log_id, limit)
-        for index in checkpoints.indexes():
-            self.report.checkpoints += 1
-            path = checkpoints.path(index)
+        return Checkpoints(self._disk, self._folder, state.log_id, limit)
+
+    def _check_checkpoint(self, checkpoints: Checkpoints, index: Index, suffix: str = "") -> None:
+        self.report.checkpoints += 1
+        path = checkpoints.path(index) + suffix
+        try:
             self._progress(self._disk.open(path).size())
-            try:
-                checkpoints.load(index)
-            except Corrupt as error:
-                self._find("damage", path, str(error))
+            checkpoints.load(index, suffix)
+        except QuiverError as error:
+            self._find("damage", path, str(error))
 
     def _visit(self, frame: Frame, position: int) -> None:
         if self._deep and frame.header.kind == Kind.DATA:
             try:
-                decode_batch(frame, self._settings.limits)
+                decode_batch(frame, STORED_LIMITS)
             except (Corrupt, TooLarge) as error:
                 where = f"{self._folder}: entry {frame.header.index}"
                 self._find("damage", where, f"the batch cannot be decoded: {error}", position)

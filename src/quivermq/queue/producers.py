@@ -19,7 +19,7 @@ KEEP_MS: Final = 24 * 3600 * 1000
 
 _COUNT: Final = Struct("<I")
 _PRODUCER: Final = Struct("<QIQQI")
-_STORED: Final = Struct("<QIQQ")
+_STORED: Final = Struct("<QIQQI")
 
 
 class Stored(NamedTuple):
@@ -29,6 +29,8 @@ class Stored(NamedTuple):
     messages: int
     base_offset: Offset
     timestamp_ms: int
+    body_crc: int
+    """A repeat has the same body: another one under the same number is not stored."""
 
 
 @dataclass(slots=True)
@@ -82,10 +84,11 @@ class Producers:
         """Where a batch that was stored before is; raises if it is no longer remembered."""
         known = self._known.get(header.producer_id)
         stored = known.window.get(header.sequence) if known else None
-        if stored is None or stored.messages != header.count:
+        if stored is None or (stored.messages, stored.body_crc) != (header.count, header.body_crc):
             raise InvalidRequest(
                 f"producer {header.producer_id} sent sequence {header.sequence} again with "
-                f"{header.count} messages: no such batch is among its last {WINDOW_BATCHES}"
+                f"{header.count} messages: no such batch is among its last {WINDOW_BATCHES}; "
+                "does another producer use the same id?"
             )
         return stored
 
@@ -95,9 +98,13 @@ class Producers:
         if not header.producer_id:
             return
         known = self._known.get(header.producer_id)
-        if known is None or header.producer_epoch > known.epoch:
-            known = Producer(header.producer_epoch)
+        if known is None:
+            # It may have been known when the batch was proposed, and forgotten by this entry's time
+            # or by one that was in flight: wherever it goes on from is right.
+            known = Producer(header.producer_epoch, header.sequence)
             self._known[header.producer_id] = known
+        elif header.producer_epoch > known.epoch:
+            known = self._known[header.producer_id] = Producer(header.producer_epoch)
         if header.producer_epoch != known.epoch or header.sequence != known.next_sequence:
             raise BrokenInvariant(
                 f"entry {header.index}: producer {header.producer_id} at epoch {known.epoch}, "
@@ -107,7 +114,11 @@ class Producers:
         known.next_sequence = header.sequence + header.count
         known.last_used_ms = header.timestamp_ms
         known.window[header.sequence] = Stored(
-            header.sequence, header.count, header.base_offset, header.timestamp_ms
+            header.sequence,
+            header.count,
+            header.base_offset,
+            header.timestamp_ms,
+            header.body_crc,
         )
         if len(known.window) > WINDOW_BATCHES:
             del known.window[next(iter(known.window))]

@@ -1,52 +1,75 @@
 """Linearizable reads that wait: for a quorum's word, then for the state machine to catch up."""
 
-from quivermq.raft import ReadState
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from quivermq.raft import Dice, ReadState
 from quivermq.replica.effects import Token
 
-_TOKEN_BYTES = 8
+_CONTEXT: Final = Struct("<QQ")
+_LIVES: Final = 1 << 64
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A read, and the ticks that it has left."""
+
+    token: Token
+    ticks_left: int
+    index: int | None = None
+    """What must be applied before it is answered; None until a quorum has confirmed it."""
 
 
 class Barriers:
-    """Reads in both stages of waiting, each with the ticks that it has left."""
+    """Reads in both stages of waiting, by the context that the core knows them by.
 
-    def __init__(self, read_ticks: int) -> None:
+    A context is used once, in all lives of the replica: a late word on a read before a restart says
+    nothing about one after it, though both may have the same token.
+    """
+
+    def __init__(self, read_ticks: int, dice: Dice) -> None:
         self._read_ticks = read_ticks
-        self._ticks_left: dict[Token, int] = {}
-        self._index: dict[Token, int] = {}
+        self._life = dice.randrange(_LIVES)
+        self._opened = 0
+        self._waiting: dict[bytes, Waiting] = {}
 
     def __len__(self) -> int:
-        return len(self._ticks_left)
+        return len(self._waiting)
 
     def open(self, token: Token) -> bytes:
         """Begin to wait; returns the context to ask the core with."""
-        self._ticks_left[token] = self._read_ticks
-        return token.to_bytes(_TOKEN_BYTES, "little")
+        self._opened += 1
+        context = _CONTEXT.pack(self._life, self._opened)
+        self._waiting[context] = Waiting(token, self._read_ticks)
+        return context
 
-    def drop(self, token: Token) -> None:
-        self._ticks_left.pop(token, None)
-        self._index.pop(token, None)
+    def drop(self, context: bytes) -> None:
+        self._waiting.pop(context, None)
 
     def confirmed(self, state: ReadState) -> None:
         """A quorum confirmed: the read sees everything once `state.index` is applied."""
-        token = int.from_bytes(state.context, "little")
-        if token in self._ticks_left:
-            self._index[token] = state.index
+        read = self._waiting.get(state.context)
+        if read is not None:
+            read.index = state.index
 
     def passed(self, applied_index: int) -> list[Token]:
         """The reads that may be answered; they are forgotten here."""
-        ready = [token for token, index in self._index.items() if index <= applied_index]
-        for token in ready:
-            self.drop(token)
-        return ready
+        return self._take(
+            [
+                context
+                for context, read in self._waiting.items()
+                if read.index is not None and read.index <= applied_index
+            ]
+        )
 
     def tick(self) -> list[Token]:
         """The reads that waited for too long; they are forgotten here."""
-        for token in self._ticks_left:
-            self._ticks_left[token] -= 1
-        late = [token for token, left in self._ticks_left.items() if left <= 0]
-        for token in late:
-            self.drop(token)
-        return late
+        for read in self._waiting.values():
+            read.ticks_left -= 1
+        return self._take(
+            [context for context, read in self._waiting.items() if read.ticks_left <= 0]
+        )
 
-    def tokens(self) -> list[Token]:
-        return list(self._ticks_left)
+    def _take(self, contexts: list[bytes]) -> list[Token]:
+        return [self._waiting.pop(context).token for context in contexts]

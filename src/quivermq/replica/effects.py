@@ -19,7 +19,7 @@ Token = int
 class Persist:
     """Write this, make it durable, then call `Replica.persisted`. In the order they were given.
 
-    `log.carry_out(persist)` in `replica.storage` is the one way to do it.
+    `storage.carry_out(log, persist)` is the one way to do it.
     """
 
     number: int

@@ -8,6 +8,7 @@ joins it instead of being proposed again.
 from dataclasses import dataclass, field
 
 from quivermq.batches import Frame, Header, Index, Kind, Offset, decode_batch
+from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.errors import InvalidRequest, Overloaded
 from quivermq.queue import Partition, check_sequence
 from quivermq.replica.effects import Produced, Token
@@ -60,7 +61,11 @@ class Intake:
         self._waiting: list[Pending] = []
         # Proposed, and not yet applied, by index.
         self._proposed: dict[Index, Pending] = {}
-        self._flights: dict[int, Flight] = {}
+        # How many wait for an answer; a repeat that joined its first time counts too.
+        self._requests = 0
+        # By producer, the newest epoch last: an older one may still be in flight when it is fenced,
+        # and counts again if the newer one is refused.
+        self._flights: dict[int, list[Flight]] = {}
 
     def admit(self, token: Token, frame: Frame, now_ms: int) -> Produced | None:
         """Take a batch in; answers at once if it was stored before.
@@ -72,52 +77,62 @@ class Intake:
             raise InvalidRequest("only batches of messages can be produced")
         if header.producer_id and not self._comes_next(header):
             return self._repeat(token, header)
-        queued = len(self._waiting) + len(self._proposed)
-        if queued >= self._settings.proposals_max:
-            raise Overloaded(f"{queued} batches wait to be committed; try again")
+        self._check_room()
         # A body that is not what its header says would be a riddle to every consumer.
         decode_batch(frame, self._settings.limits)
-        pending = Pending(frame, now_ms, [token])
-        self._waiting.append(pending)
+        pending = self._wait(token, frame, now_ms)
         if header.producer_id:
             self._flight_of(header).add(pending)
         return None
 
     def admit_command(self, token: Token, frame: Frame, now_ms: int) -> None:
         """Take in a command; checked by who made it."""
-        self._waiting.append(Pending(frame, now_ms, [token]))
+        self._check_room()
+        self._wait(token, frame, now_ms)
+
+    def _check_room(self) -> None:
+        if self._requests >= self._settings.proposals_max:
+            raise Overloaded(f"{self._requests} requests wait to be committed; try again")
+
+    def _wait(self, token: Token, frame: Frame, now_ms: int) -> Pending:
+        pending = Pending(frame, now_ms, [token])
+        self._waiting.append(pending)
+        self._requests += 1
+        return pending
 
     def _comes_next(self, header: Header) -> bool:
         producers = self._partition.producers
-        flight = self._flights.get(header.producer_id)
-        if flight is not None:
-            return check_sequence(header, flight.epoch, flight.next_sequence)
+        flights = self._flights.get(header.producer_id)
+        if flights:
+            return check_sequence(header, flights[-1].epoch, flights[-1].next_sequence)
         fresh = check_sequence(header, *producers.position(header.producer_id))
-        known = len(producers) + len(self._flights)
-        is_full = known >= self._settings.producers_max
-        if fresh and is_full and not producers.knows(header.producer_id):
-            raise Overloaded(f"{known} producers are remembered; no more are taken")
+        if fresh and not producers.knows(header.producer_id):
+            known = len(producers) + sum(not producers.knows(other) for other in self._flights)
+            if known >= self._settings.producers_max:
+                raise Overloaded(f"{known} producers are remembered; no more are taken")
         return fresh
 
     def _repeat(self, token: Token, header: Header) -> Produced | None:
-        flight = self._flights.get(header.producer_id)
-        pending = flight.batches.get(header.sequence) if flight else None
-        if pending is not None and pending.frame.header.count == header.count:
+        flights = self._flights.get(header.producer_id)
+        pending = flights[-1].batches.get(header.sequence) if flights else None
+        if pending is not None and pending.frame.header.body_crc == header.body_crc:
+            self._check_room()
             pending.tokens.append(token)
+            self._requests += 1
             return None
         stored = self._partition.producers.repeated(header)
         return Produced(stored.base_offset, stored.messages, stored.timestamp_ms, is_repeat=True)
 
     def _flight_of(self, header: Header) -> Flight:
-        flight = self._flights.get(header.producer_id)
-        if flight is None or flight.epoch != header.producer_epoch:
-            flight = self._flights[header.producer_id] = Flight(header.producer_epoch)
-        return flight
+        flights = self._flights.setdefault(header.producer_id, [])
+        if not flights or flights[-1].epoch != header.producer_epoch:
+            flights.append(Flight(header.producer_epoch))
+        return flights[-1]
 
     def stamp_waiting(self, term: int, index: Index) -> list[Frame]:
         """The waiting batches as they go into the log, from `index` on, as many as fit a message.
 
-        Time never goes back, whatever the clock does.
+        Time never goes back nor past what a header can hold, whatever the clock does.
         """
         group: list[Frame] = []
         size = 0
@@ -129,7 +144,7 @@ class Intake:
                 term=term,
                 index=Index(index + number),
                 base_offset=self._next_offset,
-                timestamp_ms=max(pending.now_ms, self._timestamp_ms),
+                timestamp_ms=min(max(pending.now_ms, self._timestamp_ms), TIMESTAMP_MS_MAX),
             )
             self._next_offset = frame.header.next_offset
             self._timestamp_ms = frame.header.timestamp_ms
@@ -146,7 +161,9 @@ class Intake:
         self._waiting = []
         for pending in reversed(refused):
             self._forget(pending.frame.header)
-        return [token for pending in refused for token in pending.tokens]
+        tokens = [token for pending in refused for token in pending.tokens]
+        self._requests -= len(tokens)
+        return tokens
 
     def applied(self, header: Header) -> list[Token]:
         """An entry is applied: who waited for it."""
@@ -154,14 +171,16 @@ class Intake:
         if pending is None:
             return []
         self._forget(header)
+        self._requests -= len(pending.tokens)
         return pending.tokens
 
     def _forget(self, header: Header) -> None:
-        flight = self._flights.get(header.producer_id)
-        if flight is not None and flight.epoch == header.producer_epoch:
-            flight.remove(header)
-            if not flight.batches:
-                del self._flights[header.producer_id]
+        flights = self._flights.pop(header.producer_id, [])
+        for flight in flights:
+            if flight.epoch == header.producer_epoch:
+                flight.remove(header)
+        if left := [flight for flight in flights if flight.batches]:
+            self._flights[header.producer_id] = left
 
     def tokens(self) -> list[Token]:
         """Everybody who waits."""

@@ -73,7 +73,7 @@ class Member:
             applied=state.partition.applied_index,
         )
         self._writes = Writes(log)
-        self._barriers = Barriers(settings.read_ticks)
+        self._barriers = Barriers(settings.read_ticks, dice)
         # Not None while this member leads and may stamp entries.
         self._intake: Intake | None = None
         # Membership changes proposed in this leadership, by index.
@@ -124,12 +124,15 @@ class Member:
             self._answer(token, error)
 
     def read(self, token: Token) -> None:
+        waiting = len(self._barriers)
+        if waiting >= self._settings.reads_max:
+            self._answer(token, Overloaded(f"{waiting} reads wait for a quorum; try again"))
+            return
+        context = self._barriers.open(token)
         try:
-            if len(self._barriers) >= self._settings.reads_max:
-                raise Overloaded(f"{len(self._barriers)} reads wait for a quorum; try again")
-            self.core.read_index(self._barriers.open(token))
+            self.core.read_index(context)
         except QuiverError as error:
-            self._barriers.drop(token)
+            self._barriers.drop(context)
             self._answer(token, error)
 
     def persisted(self, number: int) -> None:

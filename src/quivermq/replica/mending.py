@@ -73,7 +73,7 @@ class Mending:
 
     def _ask(self) -> tuple[int, EntriesRequest] | None:
         wanted = self._wanted()
-        if wanted is None or not self._peers or not self.can_end:
+        if wanted is None or not self._peers:
             return None
         self._idle_ticks = 0
         self._asked += 1
@@ -82,7 +82,7 @@ class Mending:
     def _wanted(self) -> EntriesRequest | None:
         """The first run of entries of the file in hand that nobody has given yet."""
         missing = [index for index in self._missing() if index not in self._found]
-        if not missing or self._is_repairing:
+        if not missing or self._is_repairing or not self.can_end:
             return None
         last = missing[0]
         for index in missing[1:]:

@@ -4,8 +4,9 @@
     for effect in replica.take_effects(): carry it out
 
 Nothing here waits, so nothing can change between a check and its act. Every request gets exactly
-one answer. `Corrupt` out of any method means that the log turned out to be damaged: discard the
-replica, open the log again, and make a new one, which then mends it.
+one answer. `Corrupt` out of any method, or out of `carry_out`, means that the log turned out to be
+damaged: discard the replica and make a new one over the same `Log`, which then mends it. Not over
+one that is opened anew: it takes sealed segments by their footers, and would not know.
 """
 
 from quivermq.batches import Frame, Index

@@ -17,11 +17,12 @@ class ReplicaSettings:
     heartbeat_ticks: int = 1
 
     proposals_max: int = 1024
-    """Batches that may wait to be committed; past it producers are told `Overloaded`."""
+    """Requests that may wait for a commit; past it producers are told `Overloaded`."""
     uncommitted_bytes_max: int = 64 * MIB
     """The same in bytes."""
-    producers_max: int = 10_000
-    """Idempotent producers that a partition remembers; new ones are refused past it."""
+    producers_max: int = 8_000
+    """Idempotent producers that a partition remembers; new ones are refused past it. With all their
+    batches they fit into a checkpoint."""
     reads_max: int = 10_000
     """Linearizable reads that may wait."""
     read_ticks: int = 30

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from quivermq.batches import Index
-from quivermq.errors import Corrupt, UnsupportedFormat
+from quivermq.errors import BrokenInvariant, Corrupt, UnsupportedFormat
 from quivermq.log import Checkpoint, Edge
 from quivermq.queue import Partition
 from quivermq.raft import Configuration
@@ -58,5 +58,5 @@ class ReplicaState(NamedTuple):
                 for name, value in found.items()
             }
             return cls(Configuration(**values), Partition.restore(view[size:]))
-        except (struct.error, ValueError, TypeError) as error:
+        except (struct.error, ValueError, TypeError, AttributeError, BrokenInvariant) as error:
             raise Corrupt(f"these bytes are no checkpoint of a replica: {error}") from error

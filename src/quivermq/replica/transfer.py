@@ -26,26 +26,27 @@ class Sending:
         self._log = log
         self._settings = settings
         self._silent_ticks: dict[int, int] = {}
-        self._loaded: tuple[Index, bytes] = (Index(0), b"")
+        # The checkpoint that was sent last, with its checksum; only while a transfer is under way.
+        self._loaded: tuple[Index, bytes, int] | None = None
 
     def offer(self, message: Message) -> Offer | None:
         """What to send instead of the core's snapshot message; None if it cannot be read."""
         if message.snapshot is None:
             return None
-        data = self._load(Index(message.snapshot.index + 1))
-        if data is None:
+        loaded = self._load(Index(message.snapshot.index + 1))
+        if loaded is None:
             return None
         self._silent_ticks[message.to] = 0
-        return Offer(message, len(data), crc32c(data))
+        return Offer(message, len(loaded[1]), loaded[2])
 
     def part(self, member: int, request: ChunkRequest) -> Chunk:
         """A part that was asked for; empty if that checkpoint is not kept any more."""
-        data = self._load(request.index) or b""
+        part = b""
         if member in self._silent_ticks:
             self._silent_ticks[member] = 0
-        if crc32c(data) != request.checksum:
-            data = b""
-        part = data[request.at : request.at + self._settings.message_bytes_max]
+        loaded = self._load(request.index)
+        if loaded is not None and loaded[2] == request.checksum and request.at >= 0:
+            part = loaded[1][request.at : request.at + self._settings.message_bytes_max]
         return Chunk(request.index, request.checksum, request.at, part)
 
     def ended(self, member: int) -> None:
@@ -59,17 +60,20 @@ class Sending:
         failed = [m for m, ticks in self._silent_ticks.items() if ticks > limit]
         for member in failed:
             del self._silent_ticks[member]
+        if not self._silent_ticks:
+            self._loaded = None
         return failed
 
-    def _load(self, index: Index) -> bytes | None:
-        if self._loaded[0] != index:
+    def _load(self, index: Index) -> tuple[Index, bytes, int] | None:
+        if self._loaded is None or self._loaded[0] != index:
             if index not in self._log.checkpoints():
                 return None
             try:
-                self._loaded = (index, self._log.load_checkpoint(index).data)
+                data = self._log.load_checkpoint(index).data
             except Corrupt:
                 return None
-        return self._loaded[1]
+            self._loaded = (index, data, crc32c(data))
+        return self._loaded
 
 
 @dataclass(slots=True)
