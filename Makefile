@@ -21,9 +21,10 @@ format: .venv/ready  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-sim: .venv/ready  ## many seeded crash storms; SEEDS=1000
+sim: .venv/ready  ## many seeds: crash storms of the log, clusters of the core, whole simulations
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.raft.cluster --seeds $(SEEDS)
+	$(BIN)/python -m quivermq.testing --seeds $(SEEDS)
 
 mutants: .venv/ready  ## planted bugs: each must be caught
 	$(BIN)/python -m tests.mutants

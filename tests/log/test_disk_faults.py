@@ -226,3 +226,22 @@ def test_whichever_operation_fails_nothing_durable_is_lost(
         faults = [model.mismatch(log, lossless=False) for model in script.allowed or [Model()]]
         assert "" in faults, f"operation {k}: {' / '.join(faults)}"
         fill(log, 3)
+
+
+def test_an_intact_entry_that_is_not_the_one_written_is_damage() -> None:
+    disk, log = new_log()
+    kept = fill(log, 3)
+    segment, _ = log._segment_holding(Index(2))
+    header = kept[1].header
+    other = kept[1].stamped(
+        term=header.term,
+        index=header.index,
+        base_offset=header.base_offset,
+        timestamp_ms=header.timestamp_ms + 1,
+    )
+    content = bytearray(disk.content(segment.path))
+    at = segment.index.positions[1]
+    content[at : at + len(other)] = bytes(other)
+    disk.replace_content(segment.path, bytes(content))
+    with pytest.raises(Corrupt, match="another entry"):
+        log.read(Index(2))

@@ -53,6 +53,21 @@ def test_a_repaired_log_is_as_if_nothing_had_happened(which: int, how: str) -> N
     assert verified(disk).findings == []
 
 
+@pytest.mark.parametrize("which", [0, 2])
+def test_a_repair_that_meets_further_damage_tells_of_it_so_that_the_next_one_succeeds(
+    which: int,
+) -> None:
+    disk, log, kept, lost = damaged_log(which, "flipped")
+    segment, _ = log._segment_holding(log.segment_starts[which])
+    disk.flip_bit(segment_paths(disk)[which], 8 * (segment.index.positions[2] + 10))
+    with pytest.raises(Corrupt):
+        log.repair(lost)
+    assert len(log.damage) == 2
+    log.repair([f for f in kept if any(d.covers(f.header.index) for d in log.damage)])
+    assert log.damage == []
+    assert all_entries(log) == kept
+
+
 @pytest.mark.parametrize(("which", "how"), CASES)
 def test_a_crash_at_any_step_of_a_repair_leaves_the_damage_or_mends_it(
     which: int, how: str

@@ -62,6 +62,10 @@ def load() -> list[Mutant]:
 def command_of(room: str, catcher: str) -> list[str]:
     """The command line of one catcher."""
     kind, _, rest = catcher.partition(":")
+    if kind == "simulation":
+        return ["-m", "quivermq.testing", "--seeds", rest]
+    if kind == "storm":
+        return ["-m", "tests.log.storm", "--seeds", rest]
     if kind == "cluster":
         return ["-m", f"tests.{room}.cluster", "--seeds", rest]
     if kind == "scenario":
@@ -83,7 +87,10 @@ def verdict_of(mutant: Mutant) -> Verdict:
         target.write_text(target.read_text().replace(mutant.find, mutant.replace))
         for catcher, command in zip(mutant.caught_by, mutant.commands(), strict=True):
             finished = run(command, copy)
-            if finished.returncode != FAILED:
+            # A run of seeds that could not even begin would exit alike, and show nothing.
+            is_run_of_seeds = catcher.startswith(("simulation:", "storm:"))
+            failed_itself = "replay: " in finished.stdout or not is_run_of_seeds
+            if finished.returncode != FAILED or not failed_itself:
                 last = (finished.stdout + finished.stderr).strip().split("\n")[-1]
                 return Verdict("SURVIVED", f"{catcher} exits {finished.returncode}: {last}")
     return Verdict("caught", f"by {len(mutant.caught_by)}")

@@ -354,11 +354,16 @@ class Log:
         missing = [d for d in self.damage if d.path == path]
         if not missing or any(d.last_index is None for d in missing):
             raise BrokenInvariant(f"{self._folder}: there is nothing to repair with {frames[:1]}")
-        with self._fence:
-            if path == self._active.path:
-                self._repair_active(given)
-            else:
-                self._repair_sealed(self._sealed.holding(missing[0].first_index), given)
+        try:
+            with self._fence:
+                if path == self._active.path:
+                    self._repair_active(given)
+                else:
+                    self._repair_sealed(self._sealed.holding(missing[0].first_index), given)
+        except DamagedEntry as error:
+            # More is damaged than was known: the next repair brings it too.
+            self.damage.append(error.damage)
+            raise
         self.damage = [damage for damage in self.damage if damage.path != path]
 
     def _repair_active(self, given: Mapping[Index, Frame]) -> None:

@@ -142,7 +142,8 @@ class Member:
             self.partition = stored_checkpoint(message).partition
         for response in message.responses:
             if response.to == self._member:
-                self.core.step(response)
+                # A leader that was removed while it wrote is a stranger to itself.
+                self.step(response)
             else:
                 self._out.append(Send(response.to, Consensus(response)))
 

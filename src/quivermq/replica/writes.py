@@ -1,6 +1,7 @@
 """Disk work that is under way: what was asked for, and what may be said once it is done."""
 
 from collections import deque
+from typing import Final
 
 from quivermq.batches import Frame, Index
 from quivermq.errors import BrokenInvariant
@@ -9,6 +10,8 @@ from quivermq.raft import Message
 from quivermq.replica.effects import Persist
 from quivermq.replica.entries import follow, frame_of
 from quivermq.replica.state import ReplicaState
+
+_PRUNE_AT_LEAST: Final = 64
 
 
 class Writes:
@@ -22,6 +25,7 @@ class Writes:
         self._end = log.edge
         # Before each entry that was handed out and may not be in the log yet.
         self._before: dict[int, Edge] = {}
+        self._prune_at = _PRUNE_AT_LEAST
 
     def persist(self, message: Message) -> Persist:
         """The work that a STORE message asks for."""
@@ -43,12 +47,20 @@ class Writes:
         expected, message = self._open.popleft() if self._open else (0, None)
         if number != expected or message is None:
             raise BrokenInvariant(f"write {number} is reported done, {expected} comes next")
-        # What later work may yet replace must stay known from here, not from the log.
+        if len(self._before) >= self._prune_at:
+            self._prune()
+        return message
+
+    def _prune(self) -> None:
+        """Forget what the log knows by itself, at a cost that is spread over many writes.
+
+        What later work may yet replace must stay known from here, not from the log.
+        """
         firsts = [later.entries[0].index for _, later in self._open if later.entries]
         least = min(firsts, default=self._end.next_index)
         for index in [index for index in self._before if index < least]:
             del self._before[index]
-        return message
+        self._prune_at = 2 * len(self._before) + _PRUNE_AT_LEAST
 
     def _checkpoint(self, message: Message) -> Checkpoint | None:
         if message.snapshot is None:

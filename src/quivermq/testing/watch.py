@@ -1,0 +1,197 @@
+"""All checkers together, fed from what hosts and clients do."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from quivermq.batches import Frame, Index
+from quivermq.raft import Kind, Message
+from quivermq.replica.effects import (
+    Consensus,
+    Mail,
+    Persist,
+    Produced,
+    ReadReady,
+    Repair,
+)
+from quivermq.testing.checkers import (
+    Acknowledged,
+    CommittedPrefix,
+    Copy,
+    FreshReads,
+    NewestEpoch,
+    NothingGoesBack,
+    NothingUnsent,
+    OneAnswer,
+    OneCopy,
+    OneLeader,
+    OneVote,
+    ProducerOrder,
+    SameDigest,
+    TimeOrder,
+)
+from quivermq.testing.host import DiskWork, Host
+from quivermq.testing.story import Story, Violation
+
+FIRST_INDEX: Final = 2
+"""A group is founded by a checkpoint at index 1."""
+VALIDATE_EVERY: Final = 100
+"""Replicas re-check themselves at every so many looks: it costs as much as all else together."""
+
+
+class Stored:
+    """The entries that one node is known to have on its disk, by index."""
+
+    def __init__(self) -> None:
+        self.frames: dict[int, Frame] = {}
+        self._last = 0
+
+    def add(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            self.frames[frame.header.index] = frame
+            self._last = max(self._last, frame.header.index)
+
+    def forget_from(self, first: int) -> None:
+        for index in range(first, self._last + 1):
+            self.frames.pop(index, None)
+        self._last = min(self._last, first)
+
+
+class Watch:
+    """Sees everything, which no node can."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self.acknowledged = Acknowledged()
+        self.nothing_unsent = NothingUnsent()
+        self.nothing_goes_back = NothingGoesBack()
+        self.committed = CommittedPrefix()
+        self.same_digest = SameDigest()
+        self.one_leader = OneLeader()
+        self.one_vote = OneVote()
+        self.fresh_reads = FreshReads()
+        self.newest_epoch = NewestEpoch()
+        self.one_answer = OneAnswer()
+        self.configuration_at = 0
+        self.members: tuple[int, ...] = ()
+        """Who takes part, as of the last applied entry that anybody has shown."""
+        self.members_changed_at = 0
+        """The applied index at which that was first seen."""
+        self.voters: tuple[int, ...] = ()
+        self.is_joint = False
+        self.ever_members: set[int] = set()
+        self._looks = 0
+        self._stored: dict[int, Stored] = {}
+        self._shown: dict[int, int] = {}
+        """By node, up to where its applied entries were compared."""
+
+    def found(self, members: tuple[int, ...]) -> None:
+        """A cluster begins with these members."""
+        self.members = self.voters = members
+        self.ever_members.update(members)
+
+    def send(self, frame: Frame, values: list[bytes]) -> None:
+        self.nothing_unsent.send(frame, values)
+
+    def ack(self, frame: Frame, produced: Produced) -> None:
+        self.acknowledged.ack(frame, produced)
+        self.fresh_reads.end = max(self.fresh_reads.end, produced.base_offset + produced.count)
+        self._story.counts["repeats" if produced.is_repeat else "acks"] += 1
+
+    def read(self, end_at_start: int, ready: ReadReady) -> None:
+        self.fresh_reads.finish(end_at_start, ready.end)
+        self._story.counts["reads"] += 1
+
+    def ask(self, host: Host, token: int) -> None:
+        self.one_answer.ask(token, host.member, host.life)
+
+    def answer(self, host: Host, token: int) -> None:
+        self.one_answer.answer(token, host.member)
+
+    def started(self, host: Host) -> None:
+        """A process began: what its log lost of its own writing is forgotten here too."""
+        self._shown[host.member] = 0
+        self.nothing_goes_back.save_term(host.member, host.log.term)
+        self._stored.setdefault(host.member, Stored()).forget_from(host.log.edge.next_index)
+
+    def writes(self, host: Host, work: DiskWork) -> None:
+        """Disk work begins: until it is done nobody knows what lies where it goes."""
+        if isinstance(work, Persist):
+            stored = self._stored[host.member]
+            if work.checkpoint is not None:
+                stored.forget_from(0)
+            if work.frames:
+                stored.forget_from(work.frames[0].header.index)
+
+    def wrote(self, host: Host, work: DiskWork) -> None:
+        """Disk work is done."""
+        if isinstance(work, Persist | Repair):
+            self._stored[host.member].add(work.frames)
+        if isinstance(work, Persist) and work.checkpoint is not None:
+            self._story.counts["checkpoints installed"] += 1
+            self._story.tell(f"node {host.member} installs {work.checkpoint.edge}")
+        if isinstance(work, Repair):
+            self._story.counts["repairs"] += 1
+        self.nothing_goes_back.save_term(host.member, host.log.term)
+
+    def drops(self, host: Host, end: Index) -> None:
+        """Applied entries are about to go: look at those that no node has shown yet."""
+        for index in range(host.log.first_index, end):
+            if index not in self.committed.history:
+                self.committed.apply(host.member, host.log.read(Index(index), bytes_max=1)[0])
+
+    def sends(self, host: Host, to: int, mail: Mail) -> None:
+        """A node tells another something."""
+        if isinstance(mail, Consensus):
+            message: Message = mail.message
+            if message.kind is Kind.VOTE_REPLY and not message.reject:
+                mending = host.replica.is_mending
+                self.one_vote.see(host.member, message.term, to, is_mending=mending)
+
+    def stepped(self, host: Host) -> None:
+        """A node took one step."""
+        replica = host.replica
+        applied = replica.applied_index
+        member = host.member
+        self.nothing_goes_back.see(member, host.life, replica.term, replica.commit_index, applied)
+        if replica.is_leader:
+            if replica.term not in self.one_leader.leaders:
+                self._story.tell(f"node {member} leads term {replica.term}")
+            self.one_leader.see(member, replica.term, is_mending=replica.is_mending)
+        if applied != self._shown.get(member):
+            self._applied(host, applied)
+
+    def _applied(self, host: Host, applied: int) -> None:
+        member, replica = host.member, host.replica
+        self.same_digest.see(member, applied, replica.digest)
+        if applied > self.configuration_at:
+            self.configuration_at = applied
+            configuration = replica.configuration
+            if configuration.members != self.members:
+                self.members_changed_at = applied
+            self.members, self.voters = configuration.members, configuration.all_voters
+            self.is_joint = configuration.is_joint
+            self.ever_members.update(self.members)
+        if host.process is None or host.process.disk_queue:
+            # What is applied may still be on its way to the disk, over an entry that lost.
+            return
+        self._looks += 1
+        if self._looks % VALIDATE_EVERY == 0:
+            replica.validate()
+        stored = self._stored[member]
+        for index in range(self._shown.get(member, 0) + 1, applied + 1):
+            frame = stored.frames.get(index)
+            if frame is not None:
+                self.committed.apply(member, frame)
+        self._shown[member] = applied
+
+    def check_end(self, copies: Sequence[Copy]) -> None:
+        """The final checks, on what is on the disks."""
+        history = self.committed.check(copies)
+        indexes = [frame.header.index for frame in history]
+        if indexes != list(range(FIRST_INDEX, FIRST_INDEX + len(indexes))):
+            raise Violation(f"the simulation lost sight of some of entries {indexes}")
+        self.acknowledged.check(copies)
+        self.nothing_unsent.check(history)
+        ProducerOrder().check(history)
+        OneCopy().check(history)
+        TimeOrder().check(history)

@@ -1,0 +1,54 @@
+"""Time passes only with events, in one order."""
+
+from random import Random
+
+from quivermq.testing.clock import EPOCH_MS, NodeClock
+from quivermq.testing.virtual_time import VirtualTime
+
+
+def test_events_happen_in_the_order_of_their_time_and_then_of_their_planning() -> None:
+    time, seen = VirtualTime(), []
+    for name, delay_ms in (("c", 5), ("a", 1), ("b", 1), ("d", 5.0004)):
+        time.after_ms(delay_ms, lambda name=name: seen.append((name, time.now_us)))
+    time.run_for_ms(10)
+    assert seen == [("a", 1000), ("b", 1000), ("c", 5000), ("d", 5000)]
+    assert time.now_ms == 10
+
+
+def test_what_an_event_plans_for_now_happens_now_and_nothing_happens_in_the_past() -> None:
+    time, seen = VirtualTime(), []
+    time.after_ms(3, lambda: time.after_ms(-1, lambda: seen.append(time.now_ms)))
+    time.run_for_ms(3)
+    assert seen == [3]
+
+
+def test_time_stops_early_when_what_was_waited_for_holds() -> None:
+    time = VirtualTime()
+    for delay_ms in (1, 2, 3):
+        time.after_ms(delay_ms, lambda: None)
+    assert time.run_for_ms(10, lambda: time.now_ms == 2)
+    assert (time.now_ms, time.events) == (2, 2)
+    assert not time.run_for_ms(10, lambda: False)
+    assert time.now_ms == 12
+
+
+def test_any_plan_gives_a_sorted_history() -> None:
+    dice, time, seen = Random(5), VirtualTime(), []
+    for _ in range(500):
+        time.after_ms(dice.uniform(0, 50), lambda: seen.append(time.now_us))
+    time.run_for_ms(50)
+    assert len(seen) == 500
+    assert seen == sorted(seen)
+
+
+def test_a_clock_drifts_from_now_on_and_jumps_at_once() -> None:
+    time = VirtualTime()
+    clock = NodeClock(time)
+    time.run_for_ms(1000)
+    assert clock.now_ms == EPOCH_MS + 1000
+    clock.drift(1.5)
+    time.run_for_ms(1000)
+    assert clock.now_ms == EPOCH_MS + 2500
+    assert clock.real_ms(150) == 100
+    clock.jump(-3_600_000)
+    assert clock.now_ms == EPOCH_MS + 2500 - 3_600_000
