@@ -245,3 +245,25 @@ def test_an_intact_entry_that_is_not_the_one_written_is_damage() -> None:
     disk.replace_content(segment.path, bytes(content))
     with pytest.raises(Corrupt, match="another entry"):
         log.read(Index(2))
+
+
+def test_a_vote_survives_a_failed_fsync_a_restart_and_a_torn_save() -> None:
+    """Which copy of the state the disk surely has depends on which was written first: the next
+    save must begin with the other one."""
+    for seed in range(40):
+        disk, log = new_log(seed=seed)
+        log.save_vote(1, 1)
+        # The second copy of the next vote is written, and its fsync fails.
+        disk.faults.fail_operation = disk.operations + 3
+        with pytest.raises(StorageFailed):
+            log.save_vote(2, 1)
+        disk.faults = Faults()
+        log = reopened(disk)
+        assert (log.term, log.vote) == (2, 1), "one copy is durable, so it may be acted on"
+        disk.faults.fail_operation, disk.faults.failure = disk.operations, Killed
+        with pytest.raises(Killed):
+            log.save_vote(3, 1)
+        disk.faults = Faults()
+        disk.lose_power()
+        log = Log.open(disk, FOLDER, SMALL)
+        assert (log.term, log.vote) in {(2, 1), (3, 1)}, f"seed {seed}"

@@ -111,6 +111,9 @@ def encode_batch(
     """One frame with all of `values`, or `TooLarge`, or `InvalidRequest` for none at all."""
     layout = _checked_layout(compression, origin, limits.batch_bytes_max, limits)
     batches = _checked_batches((values, keys, headers, timestamps), limits)
+    only = _only_frame(batches, layout)
+    if only is not None:
+        return only
     # The second frame is proof enough: the rest of a large table need not be laid out.
     frames = list(islice(_frames(batches, layout), 2))
     if not frames:
@@ -135,9 +138,10 @@ class _Layout(NamedTuple):
 def _checked_layout(
     compression: Compression, origin: Origin, target_bytes: int, limits: Limits
 ) -> _Layout:
-    if not isinstance(origin, Origin):
-        raise InvalidRequest(f"origin must be an Origin, not {type(origin).__name__}")
-    origin.check()
+    if origin is not NO_ORIGIN:
+        if not isinstance(origin, Origin):
+            raise InvalidRequest(f"origin must be an Origin, not {type(origin).__name__}")
+        origin.check()
     if not (compression is None or (isinstance(compression, str) and compression in _CODECS)):
         raise InvalidRequest(f"compression must be None, 'lz4' or 'zstd', not {compression!r}")
     return _Layout(compression, origin, target_bytes, limits)
@@ -149,6 +153,17 @@ def _checked_batches(columns: tuple[Any, Any, Any, Any], limits: Limits) -> Batc
     for batch in batches.record_batches:
         check_sizes(batch, _serialized_bytes(batch), limits)
     return batches
+
+
+def _only_frame(batches: Batches, layout: _Layout) -> Frame | None:
+    """The frame of what is one fresh batch and fits: nearly always so, and then it is cheap."""
+    flags, record_batches, fresh = batches
+    if not fresh or len(record_batches) != 1:
+        return None
+    (batch,) = record_batches
+    if _serialized_bytes(batch) > layout.target_bytes:
+        return None
+    return _frame(batch, flags, layout.origin.sequence, layout)
 
 
 def _frames(batches: Batches, layout: _Layout) -> Iterator[Frame]:
