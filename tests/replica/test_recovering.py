@@ -102,9 +102,9 @@ def test_without_any_readable_checkpoint_a_replica_does_not_start() -> None:
         node.restart()
 
 
-def test_a_replica_behind_the_kept_log_gets_a_checkpoint_in_parts() -> None:
-    settings = ReplicaSettings(message_bytes_max=300)
-    group = filled(batches=10, settings=settings)
+def group_with_one_behind(message_bytes_max: int) -> tuple[Group, Node, Node]:
+    """A group, its leader, and a member that was down while the others went on and dropped."""
+    group = filled(batches=10, settings=ReplicaSettings(message_bytes_max=message_bytes_max))
     lagging = follower_of(group)
     lagging.is_up = False
     leader = group.leader()
@@ -114,6 +114,11 @@ def test_a_replica_behind_the_kept_log_gets_a_checkpoint_in_parts() -> None:
         if node is not lagging:
             assert node.log.drop_before(Index(60)) > 40
     lagging.restart()
+    return group, leader, lagging
+
+
+def test_a_replica_behind_the_kept_log_gets_a_checkpoint_in_parts() -> None:
+    group, leader, lagging = group_with_one_behind(message_bytes_max=300)
     parts = record(group, Chunk)
     group.tick(20)
     assert len(parts) > 3
@@ -150,17 +155,7 @@ def lose_mail(group: Group, kind: type, every: int) -> None:
 
 
 def test_a_transfer_survives_lost_parts_and_a_change_of_leader() -> None:
-    settings = ReplicaSettings(message_bytes_max=200)
-    group = filled(batches=10, settings=settings)
-    lagging = follower_of(group)
-    lagging.is_up = False
-    leader = group.leader()
-    for number in range(10, 80):
-        group.produce(leader, batch(b"m%d" % number, producer=4, sequence=number))
-    for node in group.nodes.values():
-        if node is not lagging:
-            node.log.drop_before(Index(60))
-    lagging.restart()
+    group, leader, lagging = group_with_one_behind(message_bytes_max=200)
     lose_mail(group, Chunk, every=4)
     while lagging.replica._receiving is None or len(lagging.replica._receiving.data) < 400:
         group.tick()
