@@ -21,6 +21,7 @@ from quivermq.replica import (
     ReplicaState,
     Send,
     TransferEnded,
+    carry_out,
     newest_state,
 )
 from tests.replica.group import Group, Node, batch
@@ -460,3 +461,24 @@ def test_what_a_peer_still_keeps_in_part_is_not_dropped() -> None:
     assert [e for e in node.replica.take_effects() if isinstance(e, Repair)] == [
         Repair((), drop_before=starts[2])
     ]
+
+
+def test_time_may_pass_between_a_repair_and_the_word_that_it_is_done() -> None:
+    group = filled()
+    node = follower_of(group)
+    node.disk.lose_file(segments(node)[1])
+    node.restart()
+    node.is_held = True
+    while not node.work:
+        group.tick()
+    (repair,) = node.work
+    carry_out(node.log, repair)
+    for _ in range(20):
+        node.replica.tick(group.now_ms)
+        assert not node.replica.take_effects()
+    node.work.clear()
+    node.is_held = False
+    node.replica.repaired()
+    group.tick(5)
+    assert not node.replica.is_mending
+    assert agree(group)

@@ -97,8 +97,11 @@ class Mending:
 
     def _wanted(self) -> EntriesRequest | None:
         """The first run of entries of the file in hand that nobody has given yet."""
+        if self._is_repairing or not self.can_end:
+            # While a repair is carried out the log knows no damage any more, or still all of it.
+            return None
         missing = [index for index in self._missing() if index not in self._found]
-        if not missing or self._is_repairing or not self.can_end:
+        if not missing:
             return None
         last = missing[0]
         for index in missing[1:]:
