@@ -476,6 +476,7 @@ def test_time_may_pass_between_a_repair_and_the_word_that_it_is_done() -> None:
     for _ in range(20):
         node.replica.tick(group.now_ms)
         assert not node.replica.take_effects()
+    assert isinstance(node.answers[group.produce(node)], NotLeader)
     node.work.clear()
     node.is_held = False
     node.replica.repaired()

@@ -24,16 +24,13 @@ class Mending:
     def __init__(self, member: int, log: Log, settings: ReplicaSettings) -> None:
         self._log = log
         self._settings = settings
+        self.reason = str(log.damage[0])
+        """What is wrong, for people."""
         self._peers = [peer for peer in _members(log) if peer != member]
         self._asked = 0
         self._idle_ticks = settings.retry_ticks
         self._found: dict[Index, Frame] = {}
         self._is_repairing = False
-
-    @property
-    def reason(self) -> str:
-        """What is wrong, for people."""
-        return str(self._log.damage[0])
 
     @property
     def can_end(self) -> bool:
