@@ -332,8 +332,10 @@ class Log:
             return
         segment, _ = self._segment_holding(index)
         head = SegmentHeader(self.log_id, self._edge_at_start(segment.index.first))
-        edge = self.edge_before(index)
-        active = ActiveSegment(segment.path, segment.file, head, segment.index, edge, segment.end)
+        # Raises now if a damaged entry hides where this one starts, before anything is announced.
+        self.edge_before(index)
+        end = (self.edge, segment.end)
+        active = ActiveSegment(segment.path, segment.file, head, segment.index, *end)
         parts = (self._disk, self._folder, self._state_file, self._checkpoints)
         with self._fence:
             self._state_file.save(self._state_file.state._replace(cut_index=index))
