@@ -47,7 +47,7 @@ class Group:
             disk = RealDisk(root / str(member))
             log = found_log(disk, f"log/bench/{name}", os.urandom(16), MEMBERS)
             self.logs[member] = log
-            self.replicas[member] = Replica(member, log, ReplicaSettings(), Random(member), 0)
+            self.replicas[member] = Replica(member, log, ReplicaSettings(), Random(member))
 
     def settle(self) -> None:
         busy = True

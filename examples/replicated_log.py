@@ -41,7 +41,7 @@ class Cluster:
                 RealDisk(root / str(member)), "log/orders/0", b"%016d" % member, MEMBERS
             )
             self.logs[member] = log
-            self.live[member] = Replica(member, log, SETTINGS, Random(member), self.now_ms)
+            self.live[member] = Replica(member, log, SETTINGS, Random(member))
 
     def settle(self) -> None:
         """Carry out what the replicas ask for, until they ask for nothing."""

@@ -50,7 +50,7 @@ class Node:
 
     def _new_replica(self) -> Replica:
         dice = Random(self.member * 1000 + self.group.now_ms)
-        return Replica(self.member, self.log, self.group.settings, dice, self.group.now_ms)
+        return Replica(self.member, self.log, self.group.settings, dice)
 
     def restart(self, *, power: bool = True) -> None:
         """Lose everything that is not on disk, and start again."""

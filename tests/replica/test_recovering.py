@@ -338,9 +338,7 @@ def test_a_flipped_bit_is_mended_wherever_it_is(where: int) -> None:
         # A sealed segment: only a read finds it.
         with pytest.raises(Corrupt):
             list(node.log.frames(node.log.first_index))
-        node.replica = Replica(
-            node.member, node.log, group.settings, node.disk.random, group.now_ms
-        )
+        node.replica = Replica(node.member, node.log, group.settings, node.disk.random)
     else:
         node.restart()
     assert node.replica.is_mending

@@ -38,14 +38,11 @@ from quivermq.replica.transfer import Receiving, Sending
 class Replica:
     """A partition's replica on one node: a live member, or one that mends its log."""
 
-    def __init__(
-        self, member: int, log: Log, settings: ReplicaSettings, dice: Dice, now_ms: int
-    ) -> None:
+    def __init__(self, member: int, log: Log, settings: ReplicaSettings, dice: Dice) -> None:
         self.member = member
         self._log = log
         self._settings = settings
         self._dice = dice
-        self._now_ms = now_ms
         self._effects: list[Effect] = []
         self._sending = Sending(log, settings)
         self._receiving: Receiving | None = None
@@ -119,9 +116,8 @@ class Replica:
     def configuration(self) -> Configuration:
         return self._live.core.replica.configuration if self._live else Configuration()
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: int) -> None:  # noqa: ARG002  (no timer here follows the clock yet)
         """One tick has passed on this node's clock."""
-        self._now_ms = now_ms
         if self._mending is not None:
             self._ask(self._mending.tick())
         if self._live is not None:

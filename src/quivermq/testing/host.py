@@ -186,8 +186,7 @@ class Host:
 
     def _run_on(self, log: Log) -> None:
         around = self.around
-        now_ms = self.clock.now_ms
-        replica = Replica(self.member, log, around.replica_settings, self.dice, now_ms)
+        replica = Replica(self.member, log, around.replica_settings, self.dice)
         self.process = Process(log, replica)
         mending = ", mending" if replica.is_mending else ""
         self._tell(
