@@ -4,7 +4,7 @@ SEEDS  ?= 1000
 BIN    := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format sim mutants bench docs clean
+.PHONY: help test check format proto sim mutants bench docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -20,6 +20,10 @@ check: .venv/ready  ## lint, format, types
 format: .venv/ready  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+proto: .venv/ready  ## the protocol's Python, from quiver.proto
+	$(BIN)/python -m grpc_tools.protoc -I src/quivermq/wire --python_out=src/quivermq/wire/generated \
+		--pyi_out=src/quivermq/wire/generated quiver.proto
 
 sim: .venv/ready  ## many seeds: crash storms of the log, clusters of the core, whole simulations
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)

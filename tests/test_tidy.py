@@ -9,7 +9,7 @@ SRC = ROOT / "src" / "quivermq"
 
 # Low to high: a room may import only rooms before it, and never the pairs in FORBIDDEN.
 LAYERS = [
-    "errors", "batches", "settings", "raft", "queue", "wire", "log", "replica",
+    "errors", "batches", "settings", "raft", "queue", "wire", "cluster", "log", "replica",
     "client", "node", "transports", "portal", "spark", "testing", "cli",
 ]  # fmt: skip
 FORBIDDEN = {
@@ -17,7 +17,7 @@ FORBIDDEN = {
     ("client", "queue"), ("client", "log"), ("client", "replica"), ("spark", "node"),
     ("portal", "node"), ("cli", "raft"), ("raft", "batches"), ("raft", "settings"),
 }  # fmt: skip
-PURE = {"errors", "batches", "raft", "queue", "wire", "replica"}
+PURE = {"errors", "batches", "raft", "queue", "wire", "cluster", "replica"}
 IMPURE = {
     "asyncio", "socket", "ssl", "threading", "os", "io", "time", "datetime", "random",
     "pathlib", "logging", "subprocess", "tempfile", "uuid", "secrets",

@@ -1,0 +1,55 @@
+"""Every setting of a broker, by name, with its default: one model for flags, environment and TOML."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+Fsync = Literal["always", "interval", "never"]
+
+
+class BrokerSettings(BaseModel):
+    """How a broker runs. Durations are in the unit that ends the name; 0 never means "no limit"
+    unless it says so."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    node_id: int = Field(1, ge=1, le=65_535, description="This broker's number in its cluster.")
+    data_dir: str = Field("./data", description="Where everything durable is kept.")
+    listen: str = Field("127.0.0.1:7600", description="Where clients connect.")
+    peer_listen: str = Field("127.0.0.1:7700", description="Where other brokers connect.")
+    http: str = Field("127.0.0.1:9600", description="Health, metrics and the HTTP API; empty: off.")
+    advertise: str = Field("", description="What clients are told to connect to, if not `listen`.")
+    advertise_peer: str = Field("", description="The same for other brokers.")
+
+    peers: dict[int, str] = Field(
+        default_factory=dict,
+        description="The other founding brokers of a static cluster: node id to peer address.",
+    )
+    join: str = Field("", description="A broker of the cluster to become a member of.")
+
+    fsync: Fsync = Field("always", description="When a write counts as stored.")
+    fsync_interval_ms: int = Field(100, ge=1, description="How often `fsync = interval` syncs.")
+
+    auto_create_topics: bool = Field(False, description="Create a topic when it is first used.")
+    default_partitions: int = Field(1, ge=1, le=10_000, description="Partitions of a new topic.")
+    partitions_max: int = Field(10_000, ge=1, description="Partitions that one topic may have.")
+
+    tick_ms: int = Field(100, ge=10, description="The heartbeat of everything.")
+    election_ticks: int = Field(10, ge=2, description="An election starts after 1 to 2 of these.")
+    segment_bytes: int = Field(64 * MIB, ge=64 * KIB, description="A segment is sealed past this.")
+    message_bytes_max: int = Field(8 * MIB, ge=1, description="The largest message.")
+    batch_bytes_max: int = Field(16 * MIB, ge=1, description="The largest batch.")
+    retention_interval_ms: int = Field(5_000, ge=10, description="How often old data is dropped.")
+
+    connections_max: int = Field(1_000, ge=1, description="Clients that may be connected.")
+    requests_max: int = Field(1_024, ge=1, description="Open requests of one connection.")
+    request_bytes_max: int = Field(64 * MIB, ge=1, description="The same in bytes.")
+    idle_timeout_ms: int = Field(600_000, ge=100, description="A silent connection is closed.")
+    hello_timeout_ms: int = Field(5_000, ge=10, description="A connection must say hello by then.")
+    request_timeout_ms: int = Field(10_000, ge=1, description="For requests that name no timeout.")
+    outbox_bytes_max: int = Field(64 * MIB, ge=1, description="What may wait for one slow peer.")
+    rebalance_bytes_per_second: int = Field(64 * MIB, ge=1, description="What moving may cost.")
+    stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop may take.")

@@ -1,0 +1,805 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Request(_message.Message):
+    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "hello", "cancel", "ping", "map", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "commit_offset", "committed_offsets", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    MAP_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ALTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    NEW_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCE_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
+    FIND_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    BOOTSTRAP_FIELD_NUMBER: _ClassVar[int]
+    JOIN_CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_BROKER_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_BROKER_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_BROKER_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    RECONFIGURE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    timeout_ms: int
+    forwarded: bool
+    direct: bool
+    hello: Hello
+    cancel: Cancel
+    ping: Ping
+    map: MapQuery
+    create_topic: CreateTopic
+    alter_topic: AlterTopic
+    delete_topic: DeleteTopic
+    describe_topics: DescribeTopics
+    describe_partitions: DescribePartitions
+    new_producer: NewProducer
+    produce: Produce
+    fetch: Fetch
+    find_offset: FindOffset
+    commit_offset: CommitOffset
+    committed_offsets: CommittedOffsets
+    stats: Stats
+    bootstrap: Bootstrap
+    join_cluster: JoinCluster
+    register_broker: RegisterBroker
+    remove_broker: RemoveBroker
+    replace_broker: ReplaceBroker
+    rebalance: Rebalance
+    transfer: Transfer
+    reconfigure: Reconfigure
+    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: _Optional[bool] = ..., direct: _Optional[bool] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ...) -> None: ...
+
+class Response(_message.Message):
+    __slots__ = ("id", "error", "welcome", "done", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_committed", "stats_report", "broker_registered", "rebalance_progress")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    MAP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_DESCRIBED_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_DESCRIBED_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_GRANTED_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FOUND_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    STATS_REPORT_FIELD_NUMBER: _ClassVar[int]
+    BROKER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    error: Error
+    welcome: Welcome
+    done: Done
+    map: ClusterMap
+    topics_described: TopicsDescribed
+    partitions_described: PartitionsDescribed
+    producer_granted: ProducerGranted
+    produced: Produced
+    fetched: Fetched
+    offset_found: OffsetFound
+    offsets_committed: OffsetsCommitted
+    stats_report: StatsReport
+    broker_registered: BrokerRegistered
+    rebalance_progress: RebalanceProgress
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message", "retriable", "leader", "leader_address", "earliest", "end", "expected")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRIABLE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    retriable: bool
+    leader: int
+    leader_address: str
+    earliest: int
+    end: int
+    expected: int
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: _Optional[bool] = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., earliest: _Optional[int] = ..., end: _Optional[int] = ..., expected: _Optional[int] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "client", "version", "features", "token")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    client: str
+    version: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    token: str
+    def __init__(self, protocol: _Optional[int] = ..., client: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("protocol", "version", "features", "node", "cluster_id", "packet_bytes_max", "message_bytes_max", "batch_bytes_max", "requests_max", "idle_timeout_ms")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    PACKET_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    node: int
+    cluster_id: str
+    packet_bytes_max: int
+    message_bytes_max: int
+    batch_bytes_max: int
+    requests_max: int
+    idle_timeout_ms: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., node: _Optional[int] = ..., cluster_id: _Optional[str] = ..., packet_bytes_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., requests_max: _Optional[int] = ..., idle_timeout_ms: _Optional[int] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MapQuery(_message.Message):
+    __slots__ = ("topics", "auto_create", "brokers_only")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    AUTO_CREATE_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    auto_create: bool
+    brokers_only: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., auto_create: _Optional[bool] = ..., brokers_only: _Optional[bool] = ...) -> None: ...
+
+class Broker(_message.Message):
+    __slots__ = ("id", "address", "peer_address", "http_address", "alive", "leaders", "replicas", "state", "version")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    address: str
+    peer_address: str
+    http_address: str
+    alive: bool
+    leaders: int
+    replicas: int
+    state: str
+    version: str
+    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., alive: _Optional[bool] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class PartitionMap(_message.Message):
+    __slots__ = ("partition", "leader", "replicas", "target")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    leader: int
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    target: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., target: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TopicMap(_message.Message):
+    __slots__ = ("name", "id", "replication", "settings", "partitions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: bytes
+    replication: int
+    settings: TopicSettings
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionMap]
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[bytes] = ..., replication: _Optional[int] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionMap, _Mapping]]] = ...) -> None: ...
+
+class ClusterMap(_message.Message):
+    __slots__ = ("cluster_id", "version", "leader", "brokers", "topics", "node")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    version: int
+    leader: int
+    brokers: _containers.RepeatedCompositeFieldContainer[Broker]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicMap]
+    node: int
+    def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[int] = ..., leader: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMap, _Mapping]]] = ..., node: _Optional[int] = ...) -> None: ...
+
+class TopicSettings(_message.Message):
+    __slots__ = ("retention_ms", "retention_messages", "retention_bytes", "delete_acked", "keep_until_archived", "rate_per_second", "rate_burst", "max_deliveries", "dead_letter")
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DELETE_ACKED_FIELD_NUMBER: _ClassVar[int]
+    KEEP_UNTIL_ARCHIVED_FIELD_NUMBER: _ClassVar[int]
+    RATE_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RATE_BURST_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
+    retention_ms: int
+    retention_messages: int
+    retention_bytes: int
+    delete_acked: bool
+    keep_until_archived: bool
+    rate_per_second: float
+    rate_burst: int
+    max_deliveries: int
+    dead_letter: str
+    def __init__(self, retention_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., delete_acked: _Optional[bool] = ..., keep_until_archived: _Optional[bool] = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ...) -> None: ...
+
+class CreateTopic(_message.Message):
+    __slots__ = ("name", "partitions", "replication", "settings")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partitions: int
+    replication: int
+    settings: TopicSettings
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication: _Optional[int] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ...) -> None: ...
+
+class AlterTopic(_message.Message):
+    __slots__ = ("name", "partitions", "settings")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partitions: int
+    settings: TopicSettings
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ...) -> None: ...
+
+class DeleteTopic(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DescribeTopics(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribePartitions(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionName]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+
+class PartitionName(_message.Message):
+    __slots__ = ("topic", "partition")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class PartitionDescription(_message.Message):
+    __slots__ = ("topic", "partition", "leader", "replicas", "start_offset", "end_offset", "size_bytes", "term", "commit_index", "in_sync", "trouble")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    leader: int
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    term: int
+    commit_index: int
+    in_sync: _containers.RepeatedScalarFieldContainer[int]
+    trouble: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., leader: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., in_sync: _Optional[_Iterable[int]] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class TopicDescription(_message.Message):
+    __slots__ = ("topic", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: TopicMap
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
+    def __init__(self, topic: _Optional[_Union[TopicMap, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ...) -> None: ...
+
+class TopicsDescribed(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicDescription]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicDescription, _Mapping]]] = ...) -> None: ...
+
+class PartitionsDescribed(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ...) -> None: ...
+
+class NewProducer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProducerGranted(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
+class Produce(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class Produced(_message.Message):
+    __slots__ = ("batches",)
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[Stored]
+    def __init__(self, batches: _Optional[_Iterable[_Union[Stored, _Mapping]]] = ...) -> None: ...
+
+class Stored(_message.Message):
+    __slots__ = ("first_offset", "count", "timestamp_ms", "is_repeat")
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    first_offset: int
+    count: int
+    timestamp_ms: int
+    is_repeat: bool
+    def __init__(self, first_offset: _Optional[int] = ..., count: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., is_repeat: _Optional[bool] = ...) -> None: ...
+
+class Fetch(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "offset", "bytes_max", "wait_ms", "follower_ok")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWER_OK_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    offset: int
+    bytes_max: int
+    wait_ms: int
+    follower_ok: bool
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., follower_ok: _Optional[bool] = ...) -> None: ...
+
+class Fetched(_message.Message):
+    __slots__ = ("next_offset", "end_offset", "start_offset")
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    next_offset: int
+    end_offset: int
+    start_offset: int
+    def __init__(self, next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+
+class FindOffset(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "earliest", "latest", "timestamp_ms", "follower_ok")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWER_OK_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    earliest: bool
+    latest: bool
+    timestamp_ms: int
+    follower_ok: bool
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., follower_ok: _Optional[bool] = ...) -> None: ...
+
+class OffsetFound(_message.Message):
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
+
+class CommitOffset(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "group", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    group: str
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., group: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class CommittedOffsets(_message.Message):
+    __slots__ = ("topic", "group", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OffsetsCommitted(_message.Message):
+    __slots__ = ("offsets",)
+    class OffsetsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.ScalarMap[int, int]
+    def __init__(self, offsets: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class Stats(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatsReport(_message.Message):
+    __slots__ = ("values",)
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Bootstrap(_message.Message):
+    __slots__ = ("addresses",)
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class JoinCluster(_message.Message):
+    __slots__ = ("address",)
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    def __init__(self, address: _Optional[str] = ...) -> None: ...
+
+class RegisterBroker(_message.Message):
+    __slots__ = ("id", "directory_id", "boot", "address", "peer_address", "http_address", "version", "joining", "cluster_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    JOINING_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    directory_id: bytes
+    boot: int
+    address: str
+    peer_address: str
+    http_address: str
+    version: str
+    joining: bool
+    cluster_id: str
+    def __init__(self, id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., version: _Optional[str] = ..., joining: _Optional[bool] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+
+class BrokerRegistered(_message.Message):
+    __slots__ = ("cluster_id", "member", "brokers")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    member: int
+    brokers: _containers.RepeatedCompositeFieldContainer[Broker]
+    def __init__(self, cluster_id: _Optional[str] = ..., member: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
+
+class RemoveBroker(_message.Message):
+    __slots__ = ("id", "force")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    force: bool
+    def __init__(self, id: _Optional[int] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class ReplaceBroker(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class Rebalance(_message.Message):
+    __slots__ = ("status_only", "leaders_only")
+    STATUS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    status_only: bool
+    leaders_only: bool
+    def __init__(self, status_only: _Optional[bool] = ..., leaders_only: _Optional[bool] = ...) -> None: ...
+
+class RebalanceProgress(_message.Message):
+    __slots__ = ("moves_left", "leaders_left", "moving", "trouble")
+    MOVES_LEFT_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    MOVING_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    moves_left: int
+    leaders_left: int
+    moving: _containers.RepeatedScalarFieldContainer[str]
+    trouble: str
+    def __init__(self, moves_left: _Optional[int] = ..., leaders_left: _Optional[int] = ..., moving: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class Transfer(_message.Message):
+    __slots__ = ("topic", "partition", "to", "metadata")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    to: int
+    metadata: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., to: _Optional[int] = ..., metadata: _Optional[bool] = ...) -> None: ...
+
+class Reconfigure(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "members")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    members: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PeerHello(_message.Message):
+    __slots__ = ("protocol", "cluster_id", "node", "directory_id", "boot", "peer_address", "version", "refusal")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    cluster_id: str
+    node: int
+    directory_id: bytes
+    boot: int
+    peer_address: str
+    version: str
+    refusal: str
+    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., peer_address: _Optional[str] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class Parcel(_message.Message):
+    __slots__ = ("letters", "alive", "leads")
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    LEADS_FIELD_NUMBER: _ClassVar[int]
+    letters: _containers.RepeatedCompositeFieldContainer[Letter]
+    alive: bool
+    leads: _containers.RepeatedCompositeFieldContainer[Leadership]
+    def __init__(self, letters: _Optional[_Iterable[_Union[Letter, _Mapping]]] = ..., alive: _Optional[bool] = ..., leads: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ...) -> None: ...
+
+class Leadership(_message.Message):
+    __slots__ = ("group", "term")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    group: bytes
+    term: int
+    def __init__(self, group: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Letter(_message.Message):
+    __slots__ = ("group", "sender", "to", "frames", "consensus", "offer", "chunk_request", "chunk", "transfer_ended", "entries_request", "entries_reply", "sleep")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    CONSENSUS_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_ENDED_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SLEEP_FIELD_NUMBER: _ClassVar[int]
+    group: bytes
+    sender: int
+    to: int
+    frames: int
+    consensus: Consensus
+    offer: Offer
+    chunk_request: ChunkRequest
+    chunk: Chunk
+    transfer_ended: TransferEnded
+    entries_request: EntriesRequest
+    entries_reply: EntriesReply
+    sleep: Sleep
+    def __init__(self, group: _Optional[bytes] = ..., sender: _Optional[int] = ..., to: _Optional[int] = ..., frames: _Optional[int] = ..., consensus: _Optional[_Union[Consensus, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk_request: _Optional[_Union[ChunkRequest, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., transfer_ended: _Optional[_Union[TransferEnded, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_reply: _Optional[_Union[EntriesReply, _Mapping]] = ..., sleep: _Optional[_Union[Sleep, _Mapping]] = ...) -> None: ...
+
+class Consensus(_message.Message):
+    __slots__ = ("kind", "term", "log_term", "index", "commit", "reject", "hint", "vote", "round", "context", "by_transfer", "known_commit_index", "known_commit_term", "plain")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    LOG_TERM_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    REJECT_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    BY_TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_COMMIT_TERM_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    kind: int
+    term: int
+    log_term: int
+    index: int
+    commit: int
+    reject: bool
+    hint: int
+    vote: int
+    round: int
+    context: bytes
+    by_transfer: bool
+    known_commit_index: int
+    known_commit_term: int
+    plain: _containers.RepeatedCompositeFieldContainer[PlainEntry]
+    def __init__(self, kind: _Optional[int] = ..., term: _Optional[int] = ..., log_term: _Optional[int] = ..., index: _Optional[int] = ..., commit: _Optional[int] = ..., reject: _Optional[bool] = ..., hint: _Optional[int] = ..., vote: _Optional[int] = ..., round: _Optional[int] = ..., context: _Optional[bytes] = ..., by_transfer: _Optional[bool] = ..., known_commit_index: _Optional[int] = ..., known_commit_term: _Optional[int] = ..., plain: _Optional[_Iterable[_Union[PlainEntry, _Mapping]]] = ...) -> None: ...
+
+class PlainEntry(_message.Message):
+    __slots__ = ("term", "index", "membership", "data")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    index: int
+    membership: bool
+    data: bytes
+    def __init__(self, term: _Optional[int] = ..., index: _Optional[int] = ..., membership: _Optional[bool] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Configuration(_message.Message):
+    __slots__ = ("voters", "outgoing", "learners", "learners_next", "auto_leave")
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    OUTGOING_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_NEXT_FIELD_NUMBER: _ClassVar[int]
+    AUTO_LEAVE_FIELD_NUMBER: _ClassVar[int]
+    voters: _containers.RepeatedScalarFieldContainer[int]
+    outgoing: _containers.RepeatedScalarFieldContainer[int]
+    learners: _containers.RepeatedScalarFieldContainer[int]
+    learners_next: _containers.RepeatedScalarFieldContainer[int]
+    auto_leave: bool
+    def __init__(self, voters: _Optional[_Iterable[int]] = ..., outgoing: _Optional[_Iterable[int]] = ..., learners: _Optional[_Iterable[int]] = ..., learners_next: _Optional[_Iterable[int]] = ..., auto_leave: _Optional[bool] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("message", "snapshot_index", "snapshot_term", "configuration", "size", "checksum")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_TERM_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    message: Consensus
+    snapshot_index: int
+    snapshot_term: int
+    configuration: Configuration
+    size: int
+    checksum: int
+    def __init__(self, message: _Optional[_Union[Consensus, _Mapping]] = ..., snapshot_index: _Optional[int] = ..., snapshot_term: _Optional[int] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., size: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+
+class ChunkRequest(_message.Message):
+    __slots__ = ("index", "checksum", "at")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    checksum: int
+    at: int
+    def __init__(self, index: _Optional[int] = ..., checksum: _Optional[int] = ..., at: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("index", "checksum", "at", "data")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    checksum: int
+    at: int
+    data: bytes
+    def __init__(self, index: _Optional[int] = ..., checksum: _Optional[int] = ..., at: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class TransferEnded(_message.Message):
+    __slots__ = ("index", "arrived")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    arrived: bool
+    def __init__(self, index: _Optional[int] = ..., arrived: _Optional[bool] = ...) -> None: ...
+
+class EntriesRequest(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class EntriesReply(_message.Message):
+    __slots__ = ("first", "first_kept")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    FIRST_KEPT_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    first_kept: int
+    def __init__(self, first: _Optional[int] = ..., first_kept: _Optional[int] = ...) -> None: ...
+
+class Sleep(_message.Message):
+    __slots__ = ("term", "index")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    index: int
+    def __init__(self, term: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
