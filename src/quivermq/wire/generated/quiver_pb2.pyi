@@ -64,7 +64,7 @@ class Request(_message.Message):
     rebalance: Rebalance
     transfer: Transfer
     reconfigure: Reconfigure
-    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: _Optional[bool] = ..., direct: _Optional[bool] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("id", "error", "welcome", "done", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_committed", "stats_report", "broker_registered", "rebalance_progress")
@@ -118,7 +118,7 @@ class Error(_message.Message):
     earliest: int
     end: int
     expected: int
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: _Optional[bool] = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., earliest: _Optional[int] = ..., end: _Optional[int] = ..., expected: _Optional[int] = ...) -> None: ...
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: bool = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., earliest: _Optional[int] = ..., end: _Optional[int] = ..., expected: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
@@ -180,7 +180,7 @@ class MapQuery(_message.Message):
     topics: _containers.RepeatedScalarFieldContainer[str]
     auto_create: bool
     brokers_only: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., auto_create: _Optional[bool] = ..., brokers_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., auto_create: bool = ..., brokers_only: bool = ...) -> None: ...
 
 class Broker(_message.Message):
     __slots__ = ("id", "address", "peer_address", "http_address", "alive", "leaders", "replicas", "state", "version")
@@ -202,7 +202,7 @@ class Broker(_message.Message):
     replicas: int
     state: str
     version: str
-    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., alive: _Optional[bool] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., alive: bool = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class PartitionMap(_message.Message):
     __slots__ = ("partition", "leader", "replicas", "target")
@@ -266,7 +266,7 @@ class TopicSettings(_message.Message):
     rate_burst: int
     max_deliveries: int
     dead_letter: str
-    def __init__(self, retention_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., delete_acked: _Optional[bool] = ..., keep_until_archived: _Optional[bool] = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ...) -> None: ...
+    def __init__(self, retention_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., delete_acked: bool = ..., keep_until_archived: bool = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ...) -> None: ...
 
 class CreateTopic(_message.Message):
     __slots__ = ("name", "partitions", "replication", "settings")
@@ -400,7 +400,7 @@ class Stored(_message.Message):
     count: int
     timestamp_ms: int
     is_repeat: bool
-    def __init__(self, first_offset: _Optional[int] = ..., count: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., is_repeat: _Optional[bool] = ...) -> None: ...
+    def __init__(self, first_offset: _Optional[int] = ..., count: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., is_repeat: bool = ...) -> None: ...
 
 class Fetch(_message.Message):
     __slots__ = ("topic", "topic_id", "partition", "offset", "bytes_max", "wait_ms", "follower_ok")
@@ -418,7 +418,7 @@ class Fetch(_message.Message):
     bytes_max: int
     wait_ms: int
     follower_ok: bool
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., follower_ok: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., follower_ok: bool = ...) -> None: ...
 
 class Fetched(_message.Message):
     __slots__ = ("next_offset", "end_offset", "start_offset")
@@ -446,7 +446,7 @@ class FindOffset(_message.Message):
     latest: bool
     timestamp_ms: int
     follower_ok: bool
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., follower_ok: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., earliest: bool = ..., latest: bool = ..., timestamp_ms: _Optional[int] = ..., follower_ok: bool = ...) -> None: ...
 
 class OffsetFound(_message.Message):
     __slots__ = ("offset",)
@@ -540,7 +540,7 @@ class RegisterBroker(_message.Message):
     version: str
     joining: bool
     cluster_id: str
-    def __init__(self, id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., version: _Optional[str] = ..., joining: _Optional[bool] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., version: _Optional[str] = ..., joining: bool = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class BrokerRegistered(_message.Message):
     __slots__ = ("cluster_id", "member", "brokers")
@@ -558,7 +558,7 @@ class RemoveBroker(_message.Message):
     FORCE_FIELD_NUMBER: _ClassVar[int]
     id: int
     force: bool
-    def __init__(self, id: _Optional[int] = ..., force: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., force: bool = ...) -> None: ...
 
 class ReplaceBroker(_message.Message):
     __slots__ = ("id",)
@@ -572,7 +572,7 @@ class Rebalance(_message.Message):
     LEADERS_ONLY_FIELD_NUMBER: _ClassVar[int]
     status_only: bool
     leaders_only: bool
-    def __init__(self, status_only: _Optional[bool] = ..., leaders_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, status_only: bool = ..., leaders_only: bool = ...) -> None: ...
 
 class RebalanceProgress(_message.Message):
     __slots__ = ("moves_left", "leaders_left", "moving", "trouble")
@@ -596,7 +596,7 @@ class Transfer(_message.Message):
     partition: int
     to: int
     metadata: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., to: _Optional[int] = ..., metadata: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., to: _Optional[int] = ..., metadata: bool = ...) -> None: ...
 
 class Reconfigure(_message.Message):
     __slots__ = ("topic", "topic_id", "partition", "members")
@@ -638,7 +638,7 @@ class Parcel(_message.Message):
     letters: _containers.RepeatedCompositeFieldContainer[Letter]
     alive: bool
     leads: _containers.RepeatedCompositeFieldContainer[Leadership]
-    def __init__(self, letters: _Optional[_Iterable[_Union[Letter, _Mapping]]] = ..., alive: _Optional[bool] = ..., leads: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ...) -> None: ...
+    def __init__(self, letters: _Optional[_Iterable[_Union[Letter, _Mapping]]] = ..., alive: bool = ..., leads: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ...) -> None: ...
 
 class Leadership(_message.Message):
     __slots__ = ("group", "term")
@@ -706,7 +706,7 @@ class Consensus(_message.Message):
     known_commit_index: int
     known_commit_term: int
     plain: _containers.RepeatedCompositeFieldContainer[PlainEntry]
-    def __init__(self, kind: _Optional[int] = ..., term: _Optional[int] = ..., log_term: _Optional[int] = ..., index: _Optional[int] = ..., commit: _Optional[int] = ..., reject: _Optional[bool] = ..., hint: _Optional[int] = ..., vote: _Optional[int] = ..., round: _Optional[int] = ..., context: _Optional[bytes] = ..., by_transfer: _Optional[bool] = ..., known_commit_index: _Optional[int] = ..., known_commit_term: _Optional[int] = ..., plain: _Optional[_Iterable[_Union[PlainEntry, _Mapping]]] = ...) -> None: ...
+    def __init__(self, kind: _Optional[int] = ..., term: _Optional[int] = ..., log_term: _Optional[int] = ..., index: _Optional[int] = ..., commit: _Optional[int] = ..., reject: bool = ..., hint: _Optional[int] = ..., vote: _Optional[int] = ..., round: _Optional[int] = ..., context: _Optional[bytes] = ..., by_transfer: bool = ..., known_commit_index: _Optional[int] = ..., known_commit_term: _Optional[int] = ..., plain: _Optional[_Iterable[_Union[PlainEntry, _Mapping]]] = ...) -> None: ...
 
 class PlainEntry(_message.Message):
     __slots__ = ("term", "index", "membership", "data")
@@ -718,7 +718,7 @@ class PlainEntry(_message.Message):
     index: int
     membership: bool
     data: bytes
-    def __init__(self, term: _Optional[int] = ..., index: _Optional[int] = ..., membership: _Optional[bool] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., index: _Optional[int] = ..., membership: bool = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Configuration(_message.Message):
     __slots__ = ("voters", "outgoing", "learners", "learners_next", "auto_leave")
@@ -732,7 +732,7 @@ class Configuration(_message.Message):
     learners: _containers.RepeatedScalarFieldContainer[int]
     learners_next: _containers.RepeatedScalarFieldContainer[int]
     auto_leave: bool
-    def __init__(self, voters: _Optional[_Iterable[int]] = ..., outgoing: _Optional[_Iterable[int]] = ..., learners: _Optional[_Iterable[int]] = ..., learners_next: _Optional[_Iterable[int]] = ..., auto_leave: _Optional[bool] = ...) -> None: ...
+    def __init__(self, voters: _Optional[_Iterable[int]] = ..., outgoing: _Optional[_Iterable[int]] = ..., learners: _Optional[_Iterable[int]] = ..., learners_next: _Optional[_Iterable[int]] = ..., auto_leave: bool = ...) -> None: ...
 
 class Offer(_message.Message):
     __slots__ = ("message", "snapshot_index", "snapshot_term", "configuration", "size", "checksum")
@@ -778,7 +778,7 @@ class TransferEnded(_message.Message):
     ARRIVED_FIELD_NUMBER: _ClassVar[int]
     index: int
     arrived: bool
-    def __init__(self, index: _Optional[int] = ..., arrived: _Optional[bool] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., arrived: bool = ...) -> None: ...
 
 class EntriesRequest(_message.Message):
     __slots__ = ("first", "last")
