@@ -1,4 +1,4 @@
-"""Every setting of a broker, by name, with its default: one model for flags, environment and TOML."""
+"""Every setting of a broker, by name: one model for flags, environment and TOML."""
 
 from typing import Literal
 
