@@ -1,0 +1,1 @@
+"""A broker: runs replicas on real disks, sockets and clocks, and serves requests."""

@@ -1,0 +1,1 @@
+"""Doors into a broker: each turns bytes into requests and calls the one `Service`."""
