@@ -88,7 +88,8 @@ class Admission:
         return known.id if known else self.directory.identity.cluster_id
 
     async def _run_metadata(self, member: int, founders: tuple[int, ...]) -> None:
-        want = Wanted(METADATA_GROUP, METADATA_NAME, member, founders)
+        first = bool(founders) and member == founders[0]
+        want = Wanted(METADATA_GROUP, METADATA_NAME, member, founders, first)
         group = await self.hosting.open_group(want)
         self.directory.settle(self.directory.identity.cluster_id, member)
         self.metadata.run_on(group)

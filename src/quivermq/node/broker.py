@@ -104,7 +104,7 @@ class Broker:
             deliver=self.runner.deliver,
             leads=self._heard_of_leaders,
             silent=self.runner.wake_all_of,
-            connected=self._tell_all_offices,
+            connected=self._connected,
         )
         self.links = Links(hooks, limits, settings.outbox_bytes_max, election_s)
         self.runner.links = self.links
@@ -216,6 +216,10 @@ class Broker:
     def _heard_of_leaders(self, node: int, leads: "list[proto.Leadership]") -> None:
         for lead in leads:
             self.leaders.heard(lead.group, Office(lead.term, node))
+
+    def _connected(self, node: int) -> None:
+        self.runner.wake_all_of(node)
+        self._tell_all_offices(node)
 
     def _tell_all_offices(self, node: int) -> None:
         leads = [

@@ -16,7 +16,7 @@ class Forwarding:
     def __init__(self, address_of: Callable[[int], str], limits: Limits, client: str) -> None:
         self.address_of = address_of
         self._limits = limits
-        self._door = AsyncioDoor(client_name=client)
+        self._door = AsyncioDoor(token=None, tls=None, client_name=client)
 
     async def forward(
         self, node: int, request: proto.Request, frames: Sequence[Frame], timeout_s: float

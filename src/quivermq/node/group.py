@@ -7,7 +7,7 @@ all stirred groups go on at once, so that what came in together is written and s
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from quivermq.batches import Frame, Offset
 from quivermq.cluster import METADATA_GROUP
@@ -38,7 +38,8 @@ from quivermq.replica import (
 
 logger = logging.getLogger("quivermq.group")
 
-RETRY_FULL_DISK_S = 0.5
+RETRY_FULL_DISK_S: Final = 0.5
+_CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
 Done = Callable[[Result], None]
 
 
@@ -78,10 +79,21 @@ class GroupName:
 class Group:
     """One replica, its log, and everything that waits for either."""
 
-    def __init__(self, group_id: bytes, name: GroupName, member: int, log: Log, crew: Crew) -> None:
+    def __init__(
+        self,
+        group_id: bytes,
+        name: GroupName,
+        member: int,
+        log: Log,
+        crew: Crew,
+        *,
+        is_preferred: bool = False,
+    ) -> None:
         self.id = group_id
         self.name = name
         self.member = member
+        self.is_preferred = is_preferred
+        """Whether this replica should lead if nobody does."""
         self.log = log
         self._crew = crew
         self.replica = self._replica()
@@ -158,6 +170,15 @@ class Group:
             replica = self.replica
             self.leaderless_ticks = 0 if replica.leader else self.leaderless_ticks + 1
             replica.tick(self._crew.now_ms())
+            if self.leaderless_ticks in _CAMPAIGN_TICKS:
+                self.campaign()
+            self.stir()
+
+    def campaign(self) -> None:
+        """Lead, if this is the replica that should, without waiting for others to miss a leader."""
+        voters = self.replica.configuration.voters
+        if self.is_preferred or voters == (self.member,):
+            self.replica.campaign()
             self.stir()
 
     def wake(self) -> None:

@@ -35,6 +35,8 @@ class Wanted(NamedTuple):
     name: GroupName
     member: int
     founders: tuple[int, ...]
+    is_preferred: bool = False
+    """Whether it should lead, if nobody does."""
 
 
 class Hosting:
@@ -64,7 +66,9 @@ class Hosting:
     def _wanted(self, view: View) -> Iterator[Wanted]:
         for topic, partition, placement, member in view.hosted(self._node_id):
             name = GroupName(topic.name, partition)
-            yield Wanted(group_id(topic.id, partition), name, member, placement.founders)
+            is_preferred = placement.replicas[0] == member
+            group = group_id(topic.id, partition)
+            yield Wanted(group, name, member, placement.founders, is_preferred)
 
     async def open_group(self, want: Wanted) -> Group:
         """Open or make one log, and run it; raises if it cannot be."""
@@ -128,7 +132,14 @@ class Hosting:
                 self.lost[want.group_id] = str(log)
                 logger.critical("%s cannot run here: %s", want.name, log)
                 continue
-            group = Group(want.group_id, want.name, want.member, log, self._runner)
+            group = Group(
+                want.group_id,
+                want.name,
+                want.member,
+                log,
+                self._runner,
+                is_preferred=want.is_preferred,
+            )
             self._runner.add(group)
 
     def _logs_of(self, batch: list[Wanted]) -> list[Log | QuiverError]:

@@ -9,11 +9,19 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from quivermq.batches import Buffer, Frame, Limits
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.wire import PROTOCOL, Packet, Receiver, frames_of, packet, proto
+from quivermq.wire import (
+    BROKER_ENVELOPE_BYTES_MAX,
+    PROTOCOL,
+    Packet,
+    Receiver,
+    frames_of,
+    packet,
+    parse_parcel,
+    parse_peer_hello,
+    proto,
+)
 
 logger = logging.getLogger("quivermq.peers")
 
@@ -26,10 +34,7 @@ Judge = Callable[[proto.PeerHello], str]
 
 def parse_hello(envelope: Buffer) -> proto.PeerHello:
     """The first packet of a peer; raises `InvalidRequest` for anything else."""
-    try:
-        hello = proto.PeerHello.FromString(bytes(envelope))
-    except DecodeError as error:
-        raise InvalidRequest(f"no hello of a broker: {error}") from error
+    hello = parse_peer_hello(envelope)
     if hello.protocol != PROTOCOL and not hello.refusal:
         raise InvalidRequest(f"a broker that speaks protocol {hello.protocol}, we speak {PROTOCOL}")
     return hello
@@ -40,7 +45,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        self._receiver = Receiver(PARCEL_BYTES_MAX)
+        self._receiver = Receiver(PARCEL_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -102,10 +107,7 @@ class Incoming(PeerProtocol):
             else:
                 self._node = hello.node
             return
-        try:
-            parcel = proto.Parcel.FromString(bytes(found.envelope))
-        except DecodeError as error:
-            raise InvalidRequest(f"no parcel of a broker: {error}") from error
+        parcel = parse_parcel(found.envelope)
         self._take(self._node, parcel, frames_of(found, self._limits))
 
 

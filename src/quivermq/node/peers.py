@@ -130,6 +130,7 @@ class Peer:
         self.is_closed = False
         self.heard_at = links.now()
         self.is_silent = False
+        self.look_again_at = 0.0
         self.refusal = ""
         """Not "": one of the two does not accept the other, and why."""
         self.lanes = {lane: Link(self, lane) for lane in Lane}
@@ -248,10 +249,11 @@ class Links:
         now = self.now()
         for peer in list(self.peers.values()):
             peer.lanes[Lane.EXPRESS].say(parcel)
-            silent = now - peer.heard_at > self._silence_s
-            if silent and not peer.is_silent:
+            peer.is_silent = now - peer.heard_at > self._silence_s
+            if peer.is_silent and now >= peer.look_again_at:
+                # Again and again: somebody may fall asleep while it is silent.
+                peer.look_again_at = now + self._silence_s
                 self.hooks.silent(peer.node)
-            peer.is_silent = silent
 
     def tell_leadership(self, leads: list[proto.Leadership], node: int | None = None) -> None:
         """Tell all, or one, which groups are led here."""

@@ -56,6 +56,7 @@ class GroupRunner:
     def add(self, group: Group) -> None:
         self.groups[group.id] = group
         self._awake.add(group)
+        group.campaign()
         group.stir()
 
     def remove(self, group: Group) -> None:
@@ -147,13 +148,12 @@ class GroupRunner:
         return len(self._awake)
 
     def wake_all_of(self, node: int) -> None:
-        """A broker fell silent: groups that it leads, or that we lead with it, must notice."""
+        """A broker is silent, or began a new life: who sleeps and depends on it must notice."""
         for group in self.groups.values():
             replica = group.replica
-            if not replica.is_asleep:
-                continue
-            members = replica.configuration.members
-            if node_of(replica.leader) == node or (
-                replica.is_leader and any(node_of(member) == node for member in members)
+            if replica.is_asleep and any(
+                replica.depends_on(member)
+                for member in replica.configuration.members
+                if node_of(member) == node
             ):
                 group.wake()

@@ -241,6 +241,12 @@ class Replica:
         if self._live is not None and self.is_leader:
             self._live.core.transfer_leader(target)
 
+    def campaign(self) -> None:
+        """Stand for election now, unless there is a leader: saves waiting for a timeout."""
+        if self._live is not None and not self.leader:
+            self.wake()
+            self._live.core.campaign()
+
     def persisted(self, number: int) -> None:
         """The `Persist` with this number is durable."""
         self.wake()
