@@ -21,7 +21,6 @@ from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.runner import GroupRunner
 from quivermq.node.service import Handler
-
 from quivermq.settings import BrokerSettings
 from quivermq.wire import proto
 
@@ -198,5 +197,3 @@ class TopicRequests:
             if group is not None:
                 found.append(described(group))
         return proto.Response(partitions_described=proto.PartitionsDescribed(partitions=found))
-
-
