@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from quivermq.batches import Frame
 from quivermq.client import forks
@@ -86,9 +86,9 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        # Not `isinstance`: the transports of uvloop are of no class of asyncio's.
+        self._transport = cast("asyncio.WriteTransport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (asyncio calls it so)
         """Called by the event loop."""
