@@ -26,7 +26,8 @@ class BrokerSettings(BaseModel):
 
     peers: dict[int, str] = Field(
         default_factory=dict,
-        description="The other founding brokers of a static cluster: node id to peer address.",
+        description="The other founding brokers of a static cluster: node id to peer address. "
+        "These addresses win over those that the brokers advertise.",
     )
     join: str = Field("", description="A broker of the cluster to become a member of.")
 

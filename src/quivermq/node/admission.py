@@ -227,7 +227,7 @@ class Admission:
         except Forbidden as error:
             return str(error)
         if hello.node in self.links.peers:
-            self.links.peers[hello.node].move(hello.peer_address)
+            self.links.know(hello.node, hello.peer_address)
         return ""
 
     def recognise(self, node: int, answer: proto.PeerHello) -> str:
