@@ -59,7 +59,8 @@ def catalogs(
         for node, state in zip(nodes, states, strict=False)
     ]
     replication = draw(st.integers(1, min(replication_max, count)))
-    group = st.lists(st.sampled_from(nodes), min_size=1, max_size=replication, unique=True)
+    most = min(replication + 1, count)
+    group = st.lists(st.sampled_from(nodes), min_size=1, max_size=most, unique=True)
     groups = draw(st.lists(group.map(tuple), min_size=1, max_size=partitions_max))
     return catalog(brokers, groups, replication)
 
@@ -117,7 +118,7 @@ def test_after_brokers_join_leaders_are_level_too(
     assert unevenness(leaders_by_node(after, nodes)) <= 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=200)
 @given(catalogs(nodes_max=4, partitions_max=4, replication_max=3))
 def test_a_rebalance_copies_no_more_than_it_must(view: View) -> None:
     assert sum(move.copies for move in rebalance(view)) == fewest_copies(view)
