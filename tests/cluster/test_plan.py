@@ -151,6 +151,17 @@ def test_replicas_on_brokers_that_are_gone_are_made_elsewhere() -> None:
     assert [(len(m.replicas), m.copies) for m in rebalance(surplus)] == [(2, 0)]
 
 
+def test_of_too_many_replicas_those_go_that_nobody_has_to_copy() -> None:
+    view = catalog(map(broker, (1, 2, 3)), [(3,), (3, 1), (1, 2)], 1)
+    moves = rebalance(view)
+    assert [(move.partition, move.replicas) for move in moves] == [(1, (1,)), (2, (2,))]
+
+
+def test_a_leader_is_moved_only_if_no_follower_can_be() -> None:
+    view = catalog(map(broker, (1, 2, 3)), [(2, 1), (1, 2)], 2)
+    assert rebalance(view) == [Move("t", 1, (1, 3), (1, 2))]
+
+
 def test_topics_are_spread_over_the_brokers_that_join() -> None:
     view = view_of(map(broker, (1, 2)))
     for name in "abcd":

@@ -126,10 +126,8 @@ class Replicas(_Leveller):
         return True
 
     def drop(self, item: int) -> None:
-        """One replica less, where the most are; those that stay are loose."""
-        held = self.held[item]
-        node = max(reversed(held), key=lambda node: self.load[node])
-        held.remove(node)
+        """One replica less. Those that stay are loose: levelling decides which it should be."""
+        node = self.held[item].pop()
         self._count(node, self._topic[item], -1)
         self.loose[node].pop(item, None)
         self.loosen(item)
