@@ -21,15 +21,12 @@ import threading
 import time
 from typing import IO
 
+import uvloop
+
 from quivermq.errors import QuiverError
 from quivermq.log.real_disk import RealFile
 from quivermq.settings import BrokerSettings
 from quivermq.transports import Server
-
-try:
-    from uvloop import run
-except ImportError:  # where uvloop has no wheels
-    from asyncio import run
 
 logger = logging.getLogger("quivermq.testing")
 
@@ -103,7 +100,7 @@ def main() -> int:
         format="%(asctime)s %(levelname)-8s %(name)s: %(message)s",
     )
     try:
-        run(serve(BrokerSettings(**json.loads(sys.argv[1]))))
+        uvloop.run(serve(BrokerSettings(**json.loads(sys.argv[1]))))
     except QuiverError as error:
         logger.critical("%s: %s", error.code, error)
         return 1

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 START_S: Final = 30.0
 STOP_S: Final = 30.0
@@ -83,11 +83,9 @@ class Node:
 
     def _answer(self, timeout: float) -> dict[str, str]:
         """The next line that it says."""
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], timeout)
-        line = process.stdout.readline() if ready else ""
+        process, (_, said) = self._live(), self._pipes()
+        ready, _, _ = select.select([said], [], [], timeout)
+        line = said.readline() if ready else ""
         if not line:
             process.kill()
             process.wait()
@@ -171,12 +169,10 @@ class Node:
         self._disturb({"stall_ms": seconds * 1000})
 
     def _disturb(self, what: dict[str, float]) -> None:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
+        leash, _ = self._pipes()
         with self._disturbing:
-            process.stdin.write(json.dumps(what) + "\n")
-            process.stdin.flush()
+            leash.write(json.dumps(what) + "\n")
+            leash.flush()
             self._answer(START_S)
 
     # Looking.
@@ -202,6 +198,15 @@ class Node:
 
     def _close_pipes(self) -> None:
         if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            for pipe in self._pipes():
+                pipe.close()
+
+    def _live(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise ClusterError(f"node {self.id} was not started")
+        return self._process
+
+    def _pipes(self) -> tuple[IO[str], IO[str]]:
+        """What it hears, and what it says."""
+        process = self._live()
+        return cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)

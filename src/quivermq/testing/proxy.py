@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 _CHUNK_BYTES: Final = 1 << 20
 _CALL_S: Final = 30.0
@@ -117,8 +117,7 @@ class Link:
         await asyncio.gather(*connections, return_exceptions=True)
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = cast("asyncio.Task[None]", asyncio.current_task())
         self._connections.add(task)
         try:
             with suppress(OSError, asyncio.CancelledError):

@@ -42,9 +42,7 @@ class Wiring:
 
     def partition(self, *sides: Collection[int]) -> None:
         """Nodes hear only those on a side of theirs. One that is on several sides is a bridge."""
-        self.connect_only(
-            pair for side in sides for pair in permutations(side, 2)
-        )
+        self.connect_only(pair for side in sides for pair in permutations(side, 2))
 
     def connect_only(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Cut every link but these, given as sender and receiver."""
