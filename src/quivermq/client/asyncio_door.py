@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from quivermq.batches import Frame
@@ -71,9 +71,9 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         if answer.cancel() or answer.cancelled() or isinstance(answer.exception(), Timeout):
             self._cancel_at_broker(request_id)
 
-    def when_answered(self, request_id: int, call: "asyncio.Event") -> None:
-        """Set `call` when `take` would return at once."""
-        self._waiting[request_id].add_done_callback(lambda _: call.set())
+    def when_answered(self, request_id: int, call: Callable[[], object]) -> None:
+        """Call it when `take` would return at once."""
+        self._waiting[request_id].add_done_callback(lambda _: call())
 
     def is_answered(self, request_id: int) -> bool:
         """`take` would return at once."""

@@ -87,6 +87,13 @@ class Stream:
         """Where it leads."""
         return self._request.produce.partition
 
+    def follow(self, route: Route) -> None:
+        """The map says so: the topic may have been created again."""
+        if route.id != self.route.id:
+            self._request.produce.topic_id = route.id
+            self.outlet.restart()
+        self.route = route
+
     async def post(self, shipment: Shipment) -> None:
         """Launch a shipment, and send it. What goes wrong shows when it is settled."""
         attempts = self._attempts(shipment.deadline)
@@ -186,11 +193,7 @@ class Stream:
                     topic, self.partition, self.target, first.error, attempts
                 )
                 self._excuse_ignorance()
-            route = self._router.map.route(topic)
-            if route is not None and route.id != self.route.id:
-                self.route = route
-                self._request.produce.topic_id = route.id
-                self.outlet.restart()
+            self.follow(self._router.map.route(topic) or self.route)
         except QuiverError as error:
             # The time is over, or the topic gone: the last word for all that is left.
             for shipment in self.outlet.flying:
