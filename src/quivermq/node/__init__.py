@@ -1,1 +1,4 @@
-"""A broker: the replicas of one machine, their disk, and the links to its peers."""
+"""A broker: runs replicas on real disks, sockets and clocks, and serves requests.
+
+Knows everything below it; must never know which transport a request came through.
+"""

@@ -31,6 +31,8 @@ from quivermq.replica import (
     EntriesRequest,
     Mail,
     Offer,
+    Rouse,
+    Sleep,
     TransferEnded,
 )
 from quivermq.wire import proto
@@ -67,6 +69,8 @@ SIMPLE: Final[dict[str, type[Any]]] = {
     "chunk": Chunk,
     "transfer_ended": TransferEnded,
     "entries_request": EntriesRequest,
+    "sleep": Sleep,
+    "rouse": Rouse,
 }
 """Mail whose fields travel one by one under their own names."""
 
@@ -248,7 +252,7 @@ def _opened_entries(body: proto.Consensus, frames: Sequence[Frame]) -> Sequence[
     for frame in frames:
         if frame.header.kind not in _ENTRY_FRAMES:
             _refuse(f"{frame} is not sent as a frame")
-    _check_numbers(index, term)
+    _check_numbers(index)
     return entries
 
 
