@@ -15,7 +15,8 @@ from quivermq.batches.limits import PRIORITY_MAX
 from quivermq.client.deliveries import Crate, Delivery
 from quivermq.client.outlets import Stored
 from quivermq.client.partitioner import partition_of
-from quivermq.client.producing import key_bytes, not_before_ms
+from quivermq.client.payloads import Payload, as_bytes
+from quivermq.client.producing import not_before_ms
 from quivermq.errors import InvalidRequest, QuiverError, TooLarge
 
 # What a message takes beside its bytes: its place in Arrow's offsets.
@@ -64,8 +65,8 @@ class Accumulator:
     def add(
         self,
         topic: str,
-        value: bytes,
-        key: bytes | None,
+        value: Payload,
+        key: Payload | None,
         headers: Mapping[str, bytes] | None,
         priority: int,
         delay: float,
@@ -73,7 +74,7 @@ class Accumulator:
     ) -> Delivery | None:
         """Take a message; None if there is no room, or the topic is not known yet."""
         with self._lock:
-            if key is headers is partition is None and not priority and not delay:
+            if key is None and headers is None and partition is None and not (priority or delay):
                 crate = self._plain.get(topic)
                 if crate is not None and type(value) is bytes:
                     size = crate.size + len(value) + _ENTRY_BYTES
@@ -163,28 +164,28 @@ class Accumulator:
         self,
         topic: str,
         partitions: int,
-        value: bytes,
-        key: bytes | None,
+        value: Payload,
+        key: Payload | None,
         headers: Mapping[str, bytes] | None,
         priority: int,
         delay: float,
         partition: int | None,
     ) -> Delivery | None:
-        value, key, size = self._checked(value, key, headers, priority)
+        value_bytes, key_bytes, size = self._checked(value, key, headers, priority)
         if partition is not None:
             if type(partition) is not int or not 0 <= partition < partitions:
                 raise InvalidRequest(
                     f"topic {topic!r} has the partitions 0 to {partitions - 1}: {partition!r}"
                 )
-        elif key is not None:
-            partition = partition_of(key, partitions)
+        elif key_bytes is not None:
+            partition = partition_of(key_bytes, partitions)
         crate = self._crate_for(topic, partition, size, priority, _due_ms(delay))
         if crate is None:
             return None
-        place = crate.add(value, key, headers, size)
+        place = crate.add(value_bytes, key_bytes, headers, size)
         crate.charged += size
         self._buffered_bytes += size
-        if crate.keys is crate.headers is None and not priority and not delay:
+        if crate.keys is None and crate.headers is None and not priority and not delay:
             if partition is None:
                 self._plain[topic] = crate
         elif self._plain.get(topic) is crate:
@@ -193,8 +194,8 @@ class Accumulator:
 
     def _checked(
         self,
-        value: bytes,
-        key: bytes | None,
+        value: Payload,
+        key: Payload | None,
         headers: Mapping[str, bytes] | None,
         priority: int,
     ) -> tuple[bytes, bytes | None, int]:
@@ -203,15 +204,10 @@ class Accumulator:
             raise InvalidRequest(
                 f"priority must be a whole number from 0 to {PRIORITY_MAX}: {priority!r}"
             )
-        if isinstance(value, str):
-            value = value.encode()
-        elif isinstance(value, bytearray | memoryview):
-            value = bytes(value)  # it may change before it is sent
-        elif not isinstance(value, bytes):
-            raise InvalidRequest(f"a value is bytes, not {type(value).__name__}")
+        value = as_bytes("value", value)
         size = len(value) + _ENTRY_BYTES
         if key is not None:
-            key = key_bytes(key)
+            key = as_bytes("key", key)
             size += len(key) + _ENTRY_BYTES
         if headers is not None:
             size += _headers_bytes(headers, self.limits)

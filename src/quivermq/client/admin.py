@@ -117,12 +117,32 @@ class Admin:
         await self._router.ask_leader(topic, partition, request, attempts)
 
     async def committed(self, topic: str, group: str) -> dict[int, int]:
-        """The offsets that a group committed, by partition."""
-        request = proto.Request()
+        """The offsets that a group committed, by partition. Every leader knows its own."""
+        request = proto.Request(direct=True)
         query = request.committed_offsets
         query.topic, query.group = checked_name("topic", topic), checked_name("group", group)
         attempts = self._attempts(f"asking for the offsets of group {group!r}")
-        found = (await self._router.ask_any(request, attempts)).offsets_committed.offsets
+        route = await self._router.refresh(topic, attempts)
+        left = set(range(len(route.leaders)))
+        found: dict[int, int] = {}
+        while left:
+            target = await self._router.target(topic, min(left), attempts)
+            leader = route.leaders[min(left)]
+            del query.partitions[:]
+            query.partitions.extend(
+                sorted(each for each in left if route.leaders[each] == leader)
+                if target.direct
+                else [min(left)]
+            )
+            request.direct = target.direct
+            try:
+                reply = await self._router.exchange(target.address, request, (), attempts)
+            except QuiverError as error:
+                await self._router.recover(topic, min(left), target, error, attempts)
+                route = await self._router.route(topic, attempts)
+                continue
+            found.update(reply.response.offsets_committed.offsets)
+            left.difference_update(query.partitions)
         return dict(sorted(found.items()))
 
     async def cluster(self) -> ClusterInfo:
@@ -150,14 +170,18 @@ class Admin:
         request.bootstrap.addresses.extend(servers)
         attempts = self._attempts("bootstrapping the cluster")
         await self._ask_one(servers[0], request, attempts)
-        while True:
-            info = await self.cluster()
-            if info.leader and sum(node.alive for node in info.nodes) >= len(servers):
-                return info
-            attempts.failed(
-                servers[0], Timeout(f"{len(info.nodes)} of {len(servers)} brokers are in so far")
-            )
-            await attempts.pause()
+        return await self._all_in(servers, attempts)
+
+    async def add_broker(self, address: str) -> ClusterInfo:
+        """Let a broker that holds nothing join this cluster; wait until it is in."""
+        server = parse_servers(address)[0]
+        info = await self.cluster()
+        via = next((node.address for node in info.nodes if node.id == info.leader), "")
+        request = proto.Request()
+        request.join_cluster.address = via or info.nodes[0].address
+        attempts = self._attempts(f"adding the broker at {server}")
+        await self._ask_one(server, request, attempts)
+        return await self._all_in([server], attempts)
 
     async def remove_broker(self, node: int, *, force: bool) -> None:
         """Let a broker go: its partitions move to the others."""
@@ -193,6 +217,17 @@ class Admin:
             transfer.topic = checked_name("topic", topic)
             transfer.partition = _count("partition", partition, least=0)
         await self._router.ask_any(request, self._attempts("transferring a leader"))
+
+    async def _all_in(self, servers: Sequence[str], attempts: Attempts) -> ClusterInfo:
+        """The cluster, once these brokers are alive members of it."""
+        while True:
+            info = await self.cluster()
+            alive = {node.address for node in info.nodes if node.alive}
+            missing = [server for server in servers if server not in alive]
+            if info.leader and not missing:
+                return info
+            attempts.failed("the cluster", Timeout(f"{missing or 'its leader'} is not there yet"))
+            await attempts.pause()
 
     async def _usable_topic(self, name: str, attempts: Attempts) -> TopicInfo:
         """The topic, once every partition has a leader."""

@@ -51,4 +51,4 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         import uvloop  # noqa: PLC0415  (not there on every platform)
     except ImportError:
         return asyncio.new_event_loop()
-    return uvloop.new_event_loop()  # type: ignore[no-any-return]
+    return uvloop.new_event_loop()

@@ -1,4 +1,4 @@
-"""Many messages at once, laid out as frames for their partitions: what `produce_many` sends. No I/O.
+"""Many messages at once, laid out as frames for their partitions, for `produce_many`. No I/O.
 
 Everything is checked before the first frame comes out, so that no bad message is found after half
 of them are gone; but frames are laid out one by one, while those before them are under way.
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from quivermq.batches import Compression, Frame, Limits, Origin, encode_batches
 from quivermq.client.partitioner import rows_by_partition
+from quivermq.client.payloads import as_bytes
 from quivermq.errors import InvalidRequest
 
 FRAME_BYTES: Final = 1_000_000
@@ -83,20 +84,7 @@ def _keys(columns: Columns) -> list[bytes | None] | None:
     if keys is None:
         return None
     found = keys.to_pylist() if isinstance(keys, _ARROW) else list(keys)
-    try:
-        return [_as_bytes(key) for key in found]
-    except TypeError as error:
-        raise InvalidRequest(f"keys: pass bytes, or None, for each message: {error}") from error
-
-
-def _as_bytes(key: Any) -> bytes | None:
-    if key is None or type(key) is bytes:
-        return key
-    if isinstance(key, str):
-        return key.encode()
-    if isinstance(key, bytearray | memoryview):
-        return bytes(key)
-    raise TypeError(f"a key is {type(key).__name__}")
+    return [None if key is None else as_bytes("key", key) for key in found]
 
 
 def _selected(columns: Columns, rows: list[int]) -> Columns:
@@ -144,9 +132,7 @@ def _plain_frames(columns: Columns, layout: Layout, limits: Limits) -> Iterator[
         total += sum(map(len, keys)) + 5 * len(keys)
     rows = max(1, int(0.95 * layout.frame_bytes * len(values) / total))
     for at in range(0, len(values), rows):
-        piece = Columns(
-            values[at : at + rows], None if keys is None else keys[at : at + rows]
-        )
+        piece = Columns(values[at : at + rows], None if keys is None else keys[at : at + rows])
         yield from _encoded(piece, layout, limits)
 
 

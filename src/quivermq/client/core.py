@@ -6,6 +6,7 @@ from quivermq.client.producing import Producing
 from quivermq.client.reading import Cursor, Place
 from quivermq.client.routing import Router
 from quivermq.errors import InvalidRequest
+from quivermq.wire import proto
 
 
 class Core:
@@ -19,7 +20,9 @@ class Core:
 
     async def greet(self) -> None:
         """Reach one broker: better now than at the first message."""
-        await self.admin.cluster()
+        request = proto.Request()
+        request.ping.SetInParent()
+        await self.router.ask_any(request, self.router.attempts("connecting"))
 
     def cursor(
         self,

@@ -19,8 +19,8 @@ class Crate:
     """Messages on their way to one partition together, up to their outcome."""
 
     __slots__ = (
-        "_waiters", "charged", "deadline", "headers", "is_looked_at", "is_sealed", "keys", "not_before_ms",
-        "opened_at", "outcome", "partition", "priority", "size", "topic", "values",
+        "_waiters", "charged", "deadline", "headers", "is_looked_at", "is_sealed", "keys",
+        "not_before_ms", "opened_at", "outcome", "partition", "priority", "size", "topic", "values",
     )  # fmt: skip
 
     def __init__(

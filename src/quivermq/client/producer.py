@@ -1,14 +1,15 @@
 """Producers: messages one by one, sent together. For threads, and for asyncio.
 
-Both gather messages in an `Accumulator` and ship them with a `Sender` on an event loop: the blocking
-producer on a thread in the background, the other on the loop that it is used on.
+Both gather messages in an `Accumulator` and ship them with a `Sender` on an event loop: the
+blocking producer on a thread in the background, the other on the loop that it is used on.
 """
 
 import asyncio
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, NoReturn, Self
 
@@ -20,12 +21,16 @@ from quivermq.client.core import Core
 from quivermq.client.deliveries import Crate, Delivery
 from quivermq.client.infos import check_number
 from quivermq.client.outlets import Identity
+from quivermq.client.payloads import Payload
 from quivermq.client.sender import Sender
 from quivermq.errors import InvalidRequest, Overloaded
 
 BUFFER_BYTES: Final = 32 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
 """So that a batch and what is laid out around it stay within what brokers accept."""
+
+
+Add = Callable[..., Delivery | None]
 
 
 class ProducerSettings(NamedTuple):
@@ -100,7 +105,7 @@ class Producer:
         self._background = background
         self._sender: Sender | None = None
         self._accumulator = settings.accumulator(self._wake)
-        self._add = self._accumulator.add
+        self._add: Add = self._accumulator.add
         self._is_closed = False
         self._sender = background.call(self._made(make_core))
         forks.watch(self)
@@ -108,8 +113,8 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: bytes,
-        key: bytes | None = None,
+        value: Payload,
+        key: Payload | None = None,
         *,
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
@@ -221,7 +226,7 @@ class AsyncProducer:
         settings.check()
         self._settings = settings
         self._accumulator = settings.accumulator(self._wake)
-        self._add = self._accumulator.add
+        self._add: Add = self._accumulator.add
         self._is_closed = False
         self._sender: Sender = settings.sender(make_core(), self._accumulator)
         forks.watch(self)
@@ -229,8 +234,8 @@ class AsyncProducer:
     async def send(
         self,
         topic: str,
-        value: bytes,
-        key: bytes | None = None,
+        value: Payload,
+        key: Payload | None = None,
         *,
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
@@ -323,7 +328,7 @@ async def _all_settled(crates: list[Crate]) -> None:
     for crate in crates:
         if crate.outcome is None:
             settled = asyncio.Event()
-            crate.when_settled(lambda done=settled: loop.call_soon_threadsafe(done.set))
+            crate.when_settled(partial(loop.call_soon_threadsafe, settled.set))
             await settled.wait()
 
 

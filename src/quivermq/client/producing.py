@@ -13,6 +13,7 @@ from quivermq.client.infos import check_number
 from quivermq.client.lanes import Lane, Lanes
 from quivermq.client.outlets import Identity, Shipment, Stored
 from quivermq.client.partitioner import partition_of
+from quivermq.client.payloads import Payload, as_bytes
 from quivermq.client.routing import Router
 from quivermq.client.shipping import IN_FLIGHT_BATCHES_MAX, Stream
 from quivermq.client.values import BatchReceipt, Receipt
@@ -32,9 +33,9 @@ class Producing:
     async def produce(
         self,
         topic: str,
-        value: bytes,
+        value: Payload,
         *,
-        key: bytes | None,
+        key: Payload | None,
         headers: Mapping[str, bytes] | None,
         priority: int,
         delay: float,
@@ -47,7 +48,7 @@ class Producing:
         if partition is not None:
             route.check(partition)
         elif key is not None:
-            partition = partition_of(key_bytes(key), len(route.leaders))
+            partition = partition_of(as_bytes("key", key), len(route.leaders))
         else:
             partition = self.next_partition(route)
         lane = await self.lanes.take(attempts)
@@ -164,17 +165,6 @@ def not_before_ms(delay: float) -> int:
     return int((time() + delay) * 1000) + 1 if delay else 0
 
 
-def key_bytes(key: bytes) -> bytes:
-    """The key as bytes; text is UTF-8."""
-    if type(key) is bytes:
-        return key
-    if isinstance(key, str):
-        return key.encode()
-    if isinstance(key, bytearray | memoryview):
-        return bytes(key)
-    raise InvalidRequest(f"a key is bytes or None, not {type(key).__name__}")
-
-
 async def _settled(stream: Stream, shipment: Shipment) -> None:
     while shipment.outcome is None:
         await stream.settle_first()
@@ -191,13 +181,12 @@ def _stored(shipment: Shipment) -> Stored:
 
 def _receipts(sent: list[tuple[int, Shipment]]) -> list[BatchReceipt]:
     """Where everything is; or the first failure, with what was stored all the same."""
-    failed = next((each for _, each in sent if isinstance(each.outcome, QuiverError)), None)
+    outcomes = [shipment.outcome for _, shipment in sent]
+    failed = next((each for each in outcomes if isinstance(each, QuiverError)), None)
     if failed is not None:
         stored = sum(each.count for _, each in sent if isinstance(each.outcome, Stored))
-        outcome = failed.outcome
-        assert isinstance(outcome, QuiverError)
-        outcome.add_note(f"{stored:,} messages of this call were stored before or beside it")
-        raise outcome
+        failed.add_note(f"{stored:,} messages of this call were stored before or beside it")
+        raise failed
     return [
         BatchReceipt(partition, _stored(shipment).first_offset, shipment.count)
         for partition, shipment in sent

@@ -66,8 +66,9 @@ class Cursor:
         self._stop = None if stop is None else parse_place("stop", stop)
         self._follow = follow
         self._follower_ok = follower_ok
-        self._offset: int | None = None
-        """Where the next fetch goes on; None: not found out yet."""
+        self._offset = 0
+        """Where the next fetch goes on, once `_begin` has found it out."""
+        self._has_begun = False
         self._end: int | None = None
         """Behind the last message to hand out; None: there is no end."""
         self._is_at_start = True
@@ -83,12 +84,11 @@ class Cursor:
         """What comes next; None: this is the end."""
         if self._is_closed:
             return None
-        if self._offset is None:
+        if not self._has_begun:
             await self._begin()
         patience = self._router.door.now() + self._router.timeout
         while True:
             start = self._offset
-            assert start is not None
             if self._end is not None and start >= self._end:
                 self.close()
                 return None
@@ -132,10 +132,11 @@ class Cursor:
             self.close()
             raise
         self._offset = start
+        self._has_begun = True
 
     def _skips_to_kept(self, error: OffsetOutOfRange) -> bool:
         """Asked for the earliest, and retention was faster than the first fetch."""
-        start = self._offset or 0
+        start = self._offset
         if self._start != "earliest" or not self._is_at_start or error.earliest <= start:
             return False
         self._offset = error.earliest

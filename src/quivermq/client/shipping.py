@@ -22,7 +22,7 @@ NewIdentity = Callable[[Attempts], Awaitable[Identity]]
 
 
 class Links:
-    """The connections that one operation uses: each borrowed once, and all given back at its end."""
+    """The connections that an operation uses: each borrowed once, all given back at its end."""
 
     __slots__ = ("_borrowed", "_router")
 
