@@ -33,7 +33,7 @@ class Log:
         self._folder = folder
         self._settings = settings
         self._state_file: StateFile = recovery.state_file
-        self._sealed: SealedSegments = recovery.sealed
+        self.sealed: SealedSegments = recovery.sealed
         self._active: ActiveSegment = recovery.active
         self._checkpoints: Checkpoints = recovery.checkpoints
         self._fence = Fence(folder)
@@ -102,7 +102,7 @@ class Log:
     @property
     def start(self) -> Edge:
         """The edge before the first kept entry."""
-        footers = self._sealed.footers
+        footers = self.sealed.footers
         return footers[0].start if footers else self._active.head.start
 
     @property
@@ -123,12 +123,12 @@ class Log:
     @property
     def size_bytes(self) -> int:
         """What the entries take on disk."""
-        return sum(footer.file_bytes for footer in self._sealed.footers) + self._active.end
+        return sum(footer.file_bytes for footer in self.sealed.footers) + self._active.end
 
     @property
     def segment_starts(self) -> list[Index]:
         """The first index of each segment: where checkpoints belong."""
-        return [*(f.first_index for f in self._sealed.footers), self._active.index.first]
+        return [*(f.first_index for f in self.sealed.footers), self._active.index.first]
 
     def save_vote(self, term: int, vote: int) -> None:
         """Remember term and vote; durable when this returns."""
@@ -203,9 +203,9 @@ class Log:
         new = ActiveSegment.create(self._disk, self._folder, head, self._settings.segment_bytes)
         if any(damage.path == old.path for damage in self.damage):
             # A footer would hide the damage from the next opening, which scans what has none.
-            self._sealed.add_damaged(old.footer(), old)
+            self.sealed.add_damaged(old.footer(), old)
         else:
-            self._sealed.add(old.seal())
+            self.sealed.add(old.seal())
         self._active = new
         self._save_active()
 
@@ -262,15 +262,15 @@ class Log:
         active = self._active
         if index >= active.index.first:
             return active, Index(active.index.first + len(active.index))
-        footer = self._sealed.holding(index)
-        return self._sealed.segment(footer), footer.next_index
+        footer = self.sealed.holding(index)
+        return self.sealed.segment(footer), footer.next_index
 
     def term_at(self, index: Index) -> int:
         """The term of a kept entry, or of the one before the first."""
         if index == self.start.next_index - 1:
             return self.start.term
         if index < self._active.index.first:
-            footer = self._sealed.holding(index)
+            footer = self.sealed.holding(index)
             if footer.first_term == footer.end.term:
                 return footer.first_term
         segment, _ = self._segment_holding(index)
@@ -289,7 +289,7 @@ class Log:
         active = self._active.index.first
         if index >= active:
             return index == active
-        return self._sealed.holding(index).first_index == index
+        return self.sealed.holding(index).first_index == index
 
     def index_of_offset(self, offset: Offset) -> Index:
         """The entry that holds message `offset`, or `OffsetOutOfRange`."""
@@ -300,8 +300,8 @@ class Log:
         if offset >= active.head.start.next_offset:
             return active.index.with_offset(offset)
         try:
-            footer = self._sealed.with_offset(offset)
-            return self._sealed.segment(footer).index.with_offset(offset)
+            footer = self.sealed.with_offset(offset)
+            return self.sealed.segment(footer).index.with_offset(offset)
         except StorageFailed:
             if offset >= self.start.next_offset:
                 raise
@@ -311,11 +311,11 @@ class Log:
         """The first entry stamped at or after a time; the log's next index if there is none."""
         # In this order: the writer seals the active segment, and appends to it, meanwhile.
         active, end = self._active, self.edge.next_index
-        footer = self._sealed.from_time(timestamp_ms)
+        footer = self.sealed.from_time(timestamp_ms)
         if footer is None:
             return min(active.index.from_time(timestamp_ms), end)
         try:
-            return self._sealed.segment(footer).index.from_time(timestamp_ms)
+            return self.sealed.segment(footer).index.from_time(timestamp_ms)
         except StorageFailed:
             if footer.first_index >= self.first_index:
                 raise
@@ -340,7 +340,7 @@ class Log:
         with self._fence:
             self._state_file.save(self._state_file.state._replace(cut_index=index))
             self._active = finish_cut(*parts, active)
-            self._sealed.cut_from(self._active.index.first)
+            self.sealed.cut_from(self._active.index.first)
             self._active.sync(self.commit_index)
         self.damage = [d.before(index) for d in self.damage if d.first_index < index]
 
@@ -361,7 +361,7 @@ class Log:
                 if path == self._active.path:
                     self._repair_active(given)
                 else:
-                    self._repair_sealed(self._sealed.holding(missing[0].first_index), given)
+                    self._repair_sealed(self.sealed.holding(missing[0].first_index), given)
         except DamagedEntry as error:
             # More is damaged than was known: the next repair brings it too.
             self.damage.append(error.damage)
@@ -380,10 +380,10 @@ class Log:
         self._save_active()
 
     def _repair_sealed(self, footer: Footer, given: Mapping[Index, Frame]) -> None:
-        segment = self._sealed.segment_if_any(footer)
+        segment = self.sealed.segment_if_any(footer)
         entries = mixed_entries(segment, footer.first_index, footer.next_index, given)
         head = SegmentHeader(self.log_id, footer.start)
-        self._sealed.replace(sealed_anew(self._disk, self._folder, head, entries, footer.end))
+        self.sealed.replace(sealed_anew(self._disk, self._folder, head, entries, footer.end))
 
     def save_checkpoint(self, index: Index, data: bytes) -> None:
         """Keep the state machine's state from before entry `index`, which starts a segment."""
@@ -394,7 +394,7 @@ class Log:
     def _edge_at_start(self, index: Index) -> Edge:
         if index == self._active.index.first:
             return self._active.head.start
-        footer = self._sealed.holding(index) if index >= self.first_index else None
+        footer = self.sealed.holding(index) if index >= self.first_index else None
         if footer is None or footer.first_index != index:
             raise BrokenInvariant(f"{self._folder}: no segment starts at {index}")
         return footer.start
@@ -420,8 +420,8 @@ class Log:
         self._checkpoints.load(first)
         with self._fence:
             self._state_file.save(self._state_file.state._replace(first_index=first))
-            dropped = [f for f in self._sealed.footers if f.first_index < first]
-            self._sealed.drop_before(first)
+            dropped = [f for f in self.sealed.footers if f.first_index < first]
+            self.sealed.drop_before(first)
             remove_segments(self._disk, self._folder, [f.first_index for f in dropped])
             self._checkpoints.remove_where(before=first)
             self._disk.sync_folder(self._folder)
@@ -442,7 +442,7 @@ class Log:
         with self._fence, announced():
             state = self._state_file.state
             self._state_file.save(state._replace(reset_index=checkpoint.edge.next_index))
-            self._sealed.clear()
+            self.sealed.clear()
             self._active = finish_reset(
                 self._disk, self._folder, self._settings, self._state_file, self._checkpoints
             )

@@ -26,7 +26,7 @@ def sealed_parts(log: Log) -> list[Part]:
             footer.file_bytes,
             footer.end.timestamp_ms,
         )
-        for footer in log.sealed
+        for footer in log.sealed.footers
     ]
 
 
