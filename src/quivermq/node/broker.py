@@ -108,9 +108,7 @@ class Broker:
             silent=self.runner.wake_all_of,
             connected=self._connected,
         )
-        self.links = Links(
-            hooks, limits, settings.outbox_bytes_max, election_s, given=settings.peers
-        )
+        self.links = Links(hooks, limits, settings.outbox_bytes_max, election_s, settings.peers)
         self.runner.links = self.links
         self.hosting = Hosting(settings.node_id, self.directory, self.disk_thread, self.runner)
         self.admission = Admission(
