@@ -67,12 +67,12 @@ def test_a_group_in_use_does_not_fall_asleep() -> None:
 def test_reads_at_a_follower_keep_the_group_awake() -> None:
     group = Group(3, SOON)
     group.leader()
-    group.tick(2)
+    group.tick()
     for _ in range(4 * TICKS):
-        group.tick(TICKS - 1)
-        assert not sleepers(group)
         followers_of(group)[0].replica.read(group.token())
         group.settle()
+        group.tick(TICKS - 1)
+        assert not sleepers(group)
 
 
 def test_with_sleep_ticks_zero_nobody_sleeps() -> None:
@@ -222,7 +222,7 @@ def test_a_follower_with_work_under_way_does_not_sleep() -> None:
 
 
 def test_a_leader_does_not_sleep_while_a_member_gives_no_sign_of_life() -> None:
-    group = Group(3, SOON)
+    group = Group(3, ReplicaSettings(sleep_ticks=ELECTION + TICKS))
     leader = group.leader()
     group.tick(2)
     silent = followers_of(group)[0]
@@ -232,7 +232,7 @@ def test_a_leader_does_not_sleep_while_a_member_gives_no_sign_of_life() -> None:
     assert leader.replica.lag_of(silent.member) == 0
     assert not sleepers(group)
     group.send = send
-    group.tick(TICKS + 2)
+    group.tick(ELECTION + TICKS + 2)
     assert len(sleepers(group)) == 3
 
 
