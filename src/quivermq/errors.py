@@ -11,21 +11,20 @@
     ├── Unauthenticated, Forbidden
     ├── Corrupt                 bytes that fail their checks
     │   └── UnsupportedFormat   bytes of a format version that this build does not read
-    └── StorageFailed           the disk refused; the log that met it takes no more writes
-        └── StorageFull         no space; the log is intact, and works again with space
+    ├── StorageFailed           the disk refused; the log that met it takes no more writes
+    │   └── StorageFull         no space; the log is intact, and works again with space
+    └── UnknownError            a server of a later release refused by a name not in this list
 
     BrokenInvariant             not a refusal: our own code is wrong; the part that noticed stops
 
 Imports nothing of ours: everybody may import it.
 """
 
-from typing import ClassVar
-
 
 class QuiverError(Exception):
     """The root of everything that QuiverMQ raises at its users."""
 
-    retriable: ClassVar[bool] = False
+    retriable: bool = False
 
     @property
     def code(self) -> str:
@@ -59,13 +58,17 @@ class OffsetOutOfRange(QuiverError):
 
 
 class NotLeader(QuiverError):
-    """This replica does not lead the partition; `leader` does, if that is known (else 0)."""
+    """This replica does not lead the partition; `leader` does, if that is known (else 0).
+
+    `leader_address` is where clients reach it, once the refusal has travelled to one.
+    """
 
     retriable = True
 
-    def __init__(self, message: str, *, leader: int = 0) -> None:
+    def __init__(self, message: str, *, leader: int = 0, leader_address: str = "") -> None:
         super().__init__(message)
         self.leader = leader
+        self.leader_address = leader_address
 
 
 class NotEnoughReplicas(QuiverError):
@@ -137,6 +140,19 @@ class StorageFull(StorageFailed):
 
     undone = False
     """Set by whoever met the refusal and put everything back: only then may work go on."""
+
+
+class UnknownError(QuiverError):
+    """A refusal that this release has no name for; `code` is the server's."""
+
+    def __init__(self, message: str, *, code: str, retriable: bool) -> None:
+        super().__init__(message)
+        self._code = code
+        self.retriable = retriable
+
+    @property
+    def code(self) -> str:
+        return self._code
 
 
 class BrokenInvariant(RuntimeError):

@@ -52,7 +52,7 @@ class Node:
         dice = Random(self.member * 1000 + self.group.now_ms)
         return Replica(self.member, self.log, self.group.settings, dice)
 
-    def restart(self, *, power: bool = True) -> None:
+    def restart(self, *, power: bool = True, is_noticed: bool = True) -> None:
         """Lose everything that is not on disk, and start again."""
         if power:
             self.disk.lose_power()
@@ -62,6 +62,8 @@ class Node:
         self.log = Log.open(self.disk, FOLDER, SMALL)
         self.is_up = True
         self.replica = self._new_replica()
+        if is_noticed:
+            self.group.wake_dependents_of(self.member)
 
     def meet_damage(self) -> None:
         """A read found damage, which the log knows of from now on."""
@@ -149,10 +151,25 @@ class Group:
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
             self.now_ms += self.settings.tick_ms
+            self._wake_who_misses_somebody()
             for node in self.nodes.values():
-                if node.is_up:
+                if node.is_up and not node.replica.is_asleep:
                     node.replica.tick(self.now_ms)
             self.settle()
+
+    def _wake_who_misses_somebody(self) -> None:
+        """What a node does for its sleepers: here a peer that is gone is missed at once."""
+        for node in self.nodes.values():
+            if not node.is_up:
+                self.wake_dependents_of(node.member)
+        for sender, to in self.cut:
+            if self.nodes[to].replica.depends_on(sender):
+                self.nodes[to].replica.wake()
+
+    def wake_dependents_of(self, member: int) -> None:
+        for node in self.nodes.values():
+            if node.is_up and node.replica.depends_on(member):
+                node.replica.wake()
 
     def leader(self) -> Node:
         """The node that serves, once there is one."""

@@ -19,6 +19,7 @@ from quivermq.replica import (
     Replica,
     ReplicaSettings,
     ReplicaState,
+    Rouse,
     Send,
     TransferEnded,
     carry_out,
@@ -473,7 +474,8 @@ def test_time_may_pass_between_a_repair_and_the_word_that_it_is_done() -> None:
     carry_out(node.log, repair)
     for _ in range(20):
         node.replica.tick(group.now_ms)
-        assert not node.replica.take_effects()
+        effects = node.replica.take_effects()
+        assert all(isinstance(e, Send) and isinstance(e.mail, Rouse) for e in effects)
     assert isinstance(node.answers[group.produce(node)], NotLeader)
     node.work.clear()
     node.is_held = False

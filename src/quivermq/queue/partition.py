@@ -4,10 +4,10 @@ Deterministic: the same entries give the same state on every replica, byte for b
 clock (time comes in entries), knows no other partition, and cannot refuse: whatever is committed
 was checked before it was proposed.
 
-Consumer groups will be one more part beside `Producers`, with its own commands and its own section
-of the checkpoint.
+Each part (producers, catalog, offsets) has its own commands and its own section of the checkpoint.
 """
 
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -16,23 +16,37 @@ from crc32c import crc32c
 
 from quivermq.batches import Buffer, Frame, Index, Kind, Offset
 from quivermq.errors import BrokenInvariant, UnsupportedFormat
+from quivermq.queue.catalog import Catalog, Json, catalog_change
+from quivermq.queue.offsets import Offsets, offset_change
 from quivermq.queue.producers import Producers
 from quivermq.queue.topic_settings import TopicSettings
 
-_VERSION: Final = 1
-_HEADER: Final = Struct("<HQQQQII")
+_VERSION: Final = 2
+_HEADER: Final = Struct("<HQQQQIIII")
 
 
 class Command(IntEnum):
     """The first byte of a command entry's body."""
 
     SETTINGS = 1
+    CATALOG = 2
+    OFFSET = 3
 
 
 def settings_command(settings: TopicSettings) -> bytes:
     """The body of the command entry that puts `settings` into force."""
     settings.check()
     return bytes([Command.SETTINGS]) + settings.encode()
+
+
+def catalog_command(base: int, put: Mapping[str, Json], delete: Iterable[str] = ()) -> bytes:
+    """The body of the command entry that changes the catalog, if its version is `base` by then."""
+    return bytes([Command.CATALOG]) + catalog_change(base, put, delete)
+
+
+def commit_offset_command(group: str, offset: int) -> bytes:
+    """The body of the command entry that says how far `group` has got."""
+    return bytes([Command.OFFSET]) + offset_change(group, offset)
 
 
 class Partition:
@@ -47,19 +61,22 @@ class Partition:
         """A running hash over all that was applied: replicas that differ here have diverged."""
         self.settings = TopicSettings()
         self.producers = Producers()
+        self.catalog = Catalog()
+        self.offsets = Offsets()
 
-    def apply(self, frame: Frame) -> None:
-        """Take in the next committed entry."""
+    def apply(self, frame: Frame) -> bool:
+        """Take in the next committed entry; False if it came too late to have an effect."""
         header = frame.header
         if header.index != self.applied_index + 1 or header.base_offset != self.next_offset:
             raise BrokenInvariant(
                 f"entry {header.index} at offset {header.base_offset} is applied after "
                 f"{self.applied_index} at {self.next_offset}"
             )
+        has_effect = True
         if header.kind == Kind.DATA:
             self.producers.record(header)
         elif header.kind == Kind.COMMAND:
-            self._command(frame.body)
+            has_effect = self._command(memoryview(frame.body))
         self.applied_index = header.index
         self.term = header.term
         self.next_offset = header.next_offset
@@ -67,17 +84,25 @@ class Partition:
         # The header holds the body's checksum, so it stands for all of the entry. Without its own
         # checksum: that of anything followed by its checksum is always the same.
         self.digest = crc32c(frame.packed_header[:-4], self.digest)
+        return has_effect
 
-    def _command(self, body: Buffer) -> None:
-        if not body or body[0] != Command.SETTINGS:
+    def _command(self, body: memoryview) -> bool:
+        name, content = body[0] if body else 0, body[1:]
+        if name == Command.OFFSET:
+            self.offsets.apply(content)
+        elif name == Command.CATALOG:
+            return self.catalog.apply(content)
+        elif name == Command.SETTINGS:
+            self.settings = TopicSettings.decode(content)
+        else:
             raise UnsupportedFormat(
                 f"command {bytes(body[:1])!r} is of a newer release: upgrade this broker"
             )
-        self.settings = TopicSettings.decode(memoryview(body)[1:])
+        return True
 
     def checkpoint(self) -> bytes:
         """All of the state as bytes; the same on every replica at the same index."""
-        settings = self.settings.encode()
+        sections = (self.settings.encode(), self.catalog.pack(), self.offsets.pack())
         head = _HEADER.pack(
             _VERSION,
             self.applied_index,
@@ -85,14 +110,14 @@ class Partition:
             self.term,
             self.timestamp_ms,
             self.digest,
-            len(settings),
+            *map(len, sections),
         )
-        return head + settings + self.producers.pack()
+        return b"".join((head, *sections, self.producers.pack()))
 
     @classmethod
     def restore(cls, data: Buffer) -> "Partition":
         """The state that `checkpoint` wrote; the log has checked that the bytes are intact."""
-        version, index, offset, term, timestamp_ms, digest, size = _HEADER.unpack_from(data)
+        version, index, offset, term, timestamp_ms, digest, *sizes = _HEADER.unpack_from(data)
         if version != _VERSION:
             raise UnsupportedFormat(f"checkpoint version {version}; this build reads {_VERSION}")
         partition = cls(index, term)
@@ -100,13 +125,20 @@ class Partition:
         partition.timestamp_ms = timestamp_ms
         partition.digest = digest
         view = memoryview(data)[_HEADER.size :]
-        partition.settings = TopicSettings.decode(view[:size])
-        partition.producers = Producers.unpack(view[size:])
+        sections = []
+        for size in sizes:
+            sections.append(view[:size])
+            view = view[size:]
+        partition.settings = TopicSettings.decode(sections[0])
+        partition.catalog = Catalog.unpack(sections[1])
+        partition.offsets = Offsets.unpack(sections[2])
+        partition.producers = Producers.unpack(view)
         return partition
 
     def validate(self) -> None:
         """Re-check every invariant; raises `BrokenInvariant`."""
         self.producers.validate()
+        self.catalog.validate()
         again = Partition.restore(self.checkpoint())
         if again.checkpoint() != self.checkpoint():
             raise BrokenInvariant(f"the state at {self.applied_index} does not survive a restart")

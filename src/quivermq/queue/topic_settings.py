@@ -5,14 +5,12 @@ bytes everywhere; a key that this build does not know is left to builds that do.
 """
 
 import json
-import re
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import Any
 
 from quivermq.batches import Buffer
 from quivermq.errors import InvalidRequest
-
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+from quivermq.queue.names import check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +41,8 @@ class TopicSettings:
                 raise InvalidRequest(f"{field.name} must not be negative or huge: {value!r}")
         if self.rate_burst < 1 or self.max_deliveries < 1:
             raise InvalidRequest("rate_burst and max_deliveries must be at least 1")
-        if self.dead_letter and (
-            not _NAME.fullmatch(self.dead_letter) or self.dead_letter in {".", ".."}
-        ):
-            raise InvalidRequest(f"dead_letter is no name of a topic: {self.dead_letter[:200]!r}")
+        if self.dead_letter:
+            check_name("dead_letter", self.dead_letter)
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()

@@ -31,7 +31,7 @@ from quivermq.raft.messages import (
 )
 from quivermq.raft.options import Options
 from quivermq.raft.replica import Dice, Replica
-from quivermq.raft.status import Status, status_of
+from quivermq.raft.status import Status, is_settled, status_of
 from quivermq.raft.step import step
 from quivermq.raft.storage import Storage
 
@@ -146,6 +146,15 @@ class RawNode:
         """Tell how the transfer of a snapshot ended. Always tell, or the member stays cut off."""
         if self.replica.role is Role.LEADER:
             replication.snapshot_reported(self.replica, member, arrived=arrived)
+
+    def restart_timers(self) -> None:
+        """Time went by without ticks: let every interval begin afresh."""
+        self.replica.restart_timers()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this member leads, and there is nothing that it would have to do for anybody."""
+        return is_settled(self.replica)
 
     def status(self) -> Status:
         return status_of(self.replica)

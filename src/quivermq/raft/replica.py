@@ -169,6 +169,19 @@ class Replica:
             progress.is_learner = member in configuration.learners
             self.progress[member] = progress
 
+    def restart_timers(self) -> None:
+        """Let every interval begin now, as a member does that took no ticks for a while.
+
+        A leader then has an election timeout to hear a quorum again, and sends heartbeats with the
+        next tick. What it heard before says nothing about who is there: counted, it would keep an
+        isolated leader in office for one interval more.
+        """
+        self.election_elapsed = 0
+        self._draw_election_timeout()
+        self.heartbeat_elapsed = self.options.heartbeat_ticks - 1
+        for member, progress in self.progress.items():
+            progress.active = member == self.id
+
     def send(self, message: Message) -> None:
         (self.after_write if message.kind in PROMISES else self.outbox).append(message)
 
@@ -223,8 +236,7 @@ class Replica:
         self.votes = {}
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
-        ticks = self.options.election_ticks
-        self.election_timeout = ticks + self.dice.randrange(ticks)
+        self._draw_election_timeout()
         self.transferee = NOBODY
         self.pending_membership = 0
         self.uncommitted_bytes = 0
@@ -235,6 +247,10 @@ class Replica:
             fresh.is_learner = known.is_learner
             fresh.match = last_index if member == self.id else 0
             self.progress[member] = fresh
+
+    def _draw_election_timeout(self) -> None:
+        ticks = self.options.election_ticks
+        self.election_timeout = ticks + self.dice.randrange(ticks)
 
     def _fresh_progress(self, next_index: int) -> Progress:
         options = self.options

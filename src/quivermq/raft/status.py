@@ -35,17 +35,22 @@ class Status:
     transferee: int
     configuration: Configuration
     progress: dict[int, MemberStatus]
+    is_settled: bool
+    """A leader whose members all have everything: the group may sleep."""
 
-    @property
-    def is_settled(self) -> bool:
-        """A leader whose members all have and know everything: the group may hibernate."""
-        return (
-            self.role is Role.LEADER
-            and self.transferee == NOBODY
-            and self.applied == self.hard_state.commit == self.last_index
-            and not self.configuration.is_joint
-            and all(member.match == self.last_index for member in self.progress.values())
-        )
+
+def is_settled(replica: Replica) -> bool:
+    """Whether this member leads, and there is nothing that it would have to do for anybody."""
+    log = replica.log
+    last_index = log.last_index
+    return (
+        replica.role is Role.LEADER
+        and log.applied == log.committed == last_index
+        and replica.transferee == NOBODY
+        and not replica.configuration.is_joint
+        and not replica.reads
+        and all(progress.match == last_index for progress in replica.progress.values())
+    )
 
 
 def status_of(replica: Replica) -> Status:
@@ -59,6 +64,7 @@ def status_of(replica: Replica) -> Status:
         transferee=replica.transferee,
         configuration=replica.configuration,
         progress=_members(replica) if replica.role is Role.LEADER else {},
+        is_settled=is_settled(replica),
     )
 
 

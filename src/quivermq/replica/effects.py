@@ -79,7 +79,7 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A membership change or a change of settings is committed and applied."""
+    """A change of membership, settings, catalog or offsets is committed and applied."""
 
 
 Result = Produced | ReadReady | Changed | QuiverError
@@ -165,4 +165,30 @@ class EntriesReply:
     """Where the log of the one who answers starts."""
 
 
-Mail = Consensus | Offer | ChunkRequest | Chunk | TransferEnded | EntriesRequest | EntriesReply
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """The leader of `term` falls asleep, with everything up to `index` applied and nothing else.
+
+    Whoever is as far and has nothing to do sleeps too.
+    """
+
+    term: int
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Rouse:
+    """Whoever sleeps wakes up: the sender needs a leader and cannot stand for election itself."""
+
+
+Mail = (
+    Consensus
+    | Offer
+    | ChunkRequest
+    | Chunk
+    | TransferEnded
+    | EntriesRequest
+    | EntriesReply
+    | Sleep
+    | Rouse
+)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from quivermq.batches import Frame, Header, Index, Kind, Offset, decode_batch
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
-from quivermq.errors import InvalidRequest, Overloaded
+from quivermq.errors import InvalidRequest, Overloaded, TooLarge
 from quivermq.queue import Partition, check_sequence
 from quivermq.replica.effects import Produced, Token
 from quivermq.replica.settings import ReplicaSettings
@@ -89,6 +89,24 @@ class Intake:
         """Take in a command; checked by who made it."""
         self._check_room()
         self._wait(token, frame, now_ms)
+
+    def admit_catalog(self, token: Token, base: int, frame: Frame, now_ms: int) -> None:
+        """Take in a change of the catalog that was made from version `base`."""
+        catalog = self._partition.catalog
+        if base < catalog.version:
+            raise catalog_changed()
+        limit = self._settings.catalog_bytes_max
+        if catalog.size_bytes + len(frame.body) > limit:
+            raise TooLarge(f"the catalog holds {catalog.size_bytes:,} of {limit:,} bytes")
+        self.admit_command(token, frame, now_ms)
+
+    def admit_offset(self, token: Token, group: str, frame: Frame, now_ms: int) -> None:
+        """Take in how far `group` has got."""
+        known = self._partition.offsets
+        # Everything in flight may be a group that is not known yet.
+        if group not in known and len(known) + self._requests >= self._settings.groups_max:
+            raise Overloaded(f"the offsets of {len(known)} groups are kept; no more are taken")
+        self.admit_command(token, frame, now_ms)
 
     def _check_room(self) -> None:
         if self._requests >= self._settings.proposals_max:
@@ -192,6 +210,16 @@ class Intake:
         return bool(self._waiting)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether anybody waits for anything."""
+        return bool(self._requests)
+
+    @property
     def next_offset(self) -> Offset:
         """The offset that the next batch gets."""
         return self._next_offset
+
+
+def catalog_changed() -> Overloaded:
+    """The answer to a change that was made from another version."""
+    return Overloaded("the catalog changed meanwhile: read it and try again")

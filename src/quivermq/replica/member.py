@@ -5,6 +5,7 @@ what comes in together goes on together. Only a leader that has applied everythi
 term stamps offsets and time.
 """
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from quivermq.batches import Frame, Header, Index, Kind
@@ -16,7 +17,13 @@ from quivermq.errors import (
     Timeout,
 )
 from quivermq.log import Log
-from quivermq.queue import TopicSettings, settings_command
+from quivermq.queue import (
+    Json,
+    TopicSettings,
+    catalog_command,
+    commit_offset_command,
+    settings_command,
+)
 from quivermq.raft import (
     Dice,
     Entry,
@@ -46,7 +53,7 @@ from quivermq.replica.effects import (
     Wake,
 )
 from quivermq.replica.entries import frame_of
-from quivermq.replica.intake import Intake
+from quivermq.replica.intake import Intake, catalog_changed
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
 from quivermq.replica.storage import LogStorage, newest_state
@@ -88,6 +95,13 @@ class Member:
     def is_serving(self) -> bool:
         return self._intake is not None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything here waits: for a commit, for a quorum's word, or for the disk."""
+        if self._intake is not None and self._intake.is_busy:
+            return True
+        return bool(self._changes or len(self._barriers) or self._writes.is_busy)
+
     def tick(self) -> None:
         self.core.tick()
         for token in self._barriers.tick():
@@ -111,6 +125,22 @@ class Member:
         try:
             frame = Frame.of(Kind.COMMAND, settings_command(settings))
             self._office().admit_command(token, frame, now_ms)
+        except QuiverError as error:
+            self._answer(token, error)
+
+    def change_catalog(
+        self, token: Token, base: int, put: Mapping[str, Json], delete: Iterable[str], now_ms: int
+    ) -> None:
+        try:
+            frame = Frame.of(Kind.COMMAND, catalog_command(base, put, delete))
+            self._office().admit_catalog(token, base, frame, now_ms)
+        except QuiverError as error:
+            self._answer(token, error)
+
+    def commit_offset(self, token: Token, group: str, offset: int, now_ms: int) -> None:
+        try:
+            frame = Frame.of(Kind.COMMAND, commit_offset_command(group, offset))
+            self._office().admit_offset(token, group, frame, now_ms)
         except QuiverError as error:
             self._answer(token, error)
 
@@ -218,10 +248,10 @@ class Member:
         for entry in message.entries:
             self._save_checkpoint_if_due(Index(entry.index))
             frame = frame_of(entry, self.state.edge)
-            self.partition.apply(frame)
+            has_effect = self.partition.apply(frame)
             if entry.kind is EntryKind.MEMBERSHIP:
                 self.core.apply_membership(MembershipChange.decode(entry.data))
-            self._answer_applied(entry, frame.header)
+            self._answer_applied(entry, frame.header, has_effect=has_effect)
         for response in message.responses:
             self.core.step(response)
         if self.partition.next_offset > before:
@@ -232,14 +262,14 @@ class Member:
         if self._log.starts_segment(index) and index not in self._log.checkpoints():
             self._out.append(SaveCheckpoint(index, self.state.pack()))
 
-    def _answer_applied(self, entry: Entry, header: Header) -> None:
+    def _answer_applied(self, entry: Entry, header: Header, *, has_effect: bool) -> None:
         token = self._changes.pop(entry.index, None)
         if token is not None:
             busy = Overloaded("another membership change is under way; try again")
             self._answer(token, Changed() if entry.kind is EntryKind.MEMBERSHIP else busy)
         if self._intake is None:
             return
-        result: Result = Changed()
+        result: Result = Changed() if has_effect else catalog_changed()
         if header.kind == Kind.DATA:
             offset, count, time = header.base_offset, header.count, header.timestamp_ms
             result = Produced(offset, count, time, is_repeat=False)

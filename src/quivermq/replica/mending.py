@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt
 from quivermq.log import Damage, Log
-from quivermq.replica.effects import EntriesReply, EntriesRequest, Repair
+from quivermq.replica.effects import EntriesReply, EntriesRequest, Repair, Rouse, Send
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.storage import newest_state
 
@@ -28,6 +28,7 @@ class Mending:
         """What is wrong, for people."""
         self._peers = [peer for peer in _members(log) if peer != member]
         self._asked = 0
+        self._ticks = 0
         self._idle_ticks = settings.retry_ticks
         self._found: dict[Index, Frame] = {}
         self._is_repairing = False
@@ -42,12 +43,20 @@ class Mending:
         if peer not in self._peers:
             self._peers.append(peer)
 
-    def tick(self) -> tuple[int, EntriesRequest] | None:
-        """Whom to ask for what, when it is time to ask again."""
+    def tick(self) -> list[Send]:
+        """Whom to ask for what, when it is time to ask again; and now and then a call to all.
+
+        Peers that sleep may believe that this replica leads them, though it cannot.
+        """
+        self._ticks += 1
         self._idle_ticks += 1
-        if self._idle_ticks < self._settings.retry_ticks:
-            return None
-        return self._ask()
+        sends = []
+        if self._ticks % self._settings.election_ticks == 0:
+            sends = [Send(peer, Rouse()) for peer in self._peers]
+        if self._idle_ticks >= self._settings.retry_ticks:
+            question = self._ask()
+            sends += [Send(*question)] if question else []
+        return sends
 
     def take(self, reply: EntriesReply) -> Repair | tuple[int, EntriesRequest] | None:
         """Entries of a peer: a file is complete, or there is more to ask for."""

@@ -3,17 +3,22 @@
     replica.tick(now_ms) · receive(sender, mail) · produce(token, frame, now_ms) · persisted(number)
     for effect in replica.take_effects(): carry it out
 
+While `is_asleep` there is no need to tick; every other input wakes. Whoever runs a sleeper watches
+its peers instead, and calls `wake` when one that matters falls silent or begins a new life.
+
 Nothing here waits, so nothing can change between a check and its act. Every request gets exactly
 one answer. `Corrupt` out of any method, or out of `carry_out`, means that the log turned out to be
 damaged: discard the replica and make a new one over the same `Log`, which then mends it. Not over
 one that is opened anew: it takes sealed segments by their footers, and would not know.
 """
 
-from quivermq.batches import Frame, Index
+from collections.abc import Iterable, Mapping
+
+from quivermq.batches import Frame, Index, Offset
 from quivermq.errors import Corrupt, NotLeader
 from quivermq.log import Edge, Log
-from quivermq.queue import TopicSettings
-from quivermq.raft import NOBODY, Configuration, Dice, MembershipChange, Role
+from quivermq.queue import Catalog, Json, TopicSettings
+from quivermq.raft import NOBODY, Configuration, Dice, MembershipChange, Role, Status
 from quivermq.raft import Kind as Said
 from quivermq.replica.effects import (
     Answer,
@@ -26,12 +31,14 @@ from quivermq.replica.effects import (
     Mail,
     Offer,
     Send,
+    Sleep,
     Token,
     TransferEnded,
 )
 from quivermq.replica.member import Member
 from quivermq.replica.mending import Mending
 from quivermq.replica.settings import ReplicaSettings
+from quivermq.replica.sleep import Sleeper
 from quivermq.replica.transfer import Receiving, Sending
 
 
@@ -47,6 +54,7 @@ class Replica:
         self._sending = Sending(log, settings)
         self._receiving: Receiving | None = None
         self._live: Member | None = None
+        self._sleeper: Sleeper | None = None
         self._mending: Mending | None = None
         if log.damage:
             self._mending = Mending(member, log, settings)
@@ -56,6 +64,7 @@ class Replica:
     def _start(self) -> None:
         self._mending = None
         self._live = Member(self.member, self._log, self._settings, self._dice, self._effects)
+        self._sleeper = Sleeper(self._live.core, self._settings)
 
     def take_effects(self) -> list[Effect]:
         """All that follows from the inputs since the last call, in order."""
@@ -74,6 +83,11 @@ class Replica:
     def is_lost(self) -> bool:
         """Whether it cannot be known what the log lost: the replica has to be replaced."""
         return self._mending is not None and not self._mending.can_end
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether ticks do nothing: the group is idle, and every member has everything."""
+        return self._sleeper is not None and self._sleeper.is_asleep
 
     @property
     def leader(self) -> int:
@@ -116,49 +130,126 @@ class Replica:
     def configuration(self) -> Configuration:
         return self._live.core.replica.configuration if self._live else Configuration()
 
+    @property
+    def settings(self) -> TopicSettings:
+        """The topic's settings, as far as they are applied here."""
+        return self._live.partition.settings if self._live else TopicSettings()
+
+    @property
+    def catalog(self) -> Catalog | None:
+        """What is applied here; not to be changed. None while this replica mends its log."""
+        return self._live.partition.catalog if self._live else None
+
+    @property
+    def offsets(self) -> Mapping[str, Offset]:
+        """The committed offset of each group, as far as they are applied here."""
+        return self._live.partition.offsets if self._live else {}
+
+    @property
+    def status(self) -> Status | None:
+        """What the Raft core can tell; None while this replica mends its log."""
+        return self._live.core.status() if self._live else None
+
+    def lag_of(self, member: int) -> int | None:
+        """How many entries a member is behind, as its leader knows; None if it does not."""
+        if self._live is None or not self.is_leader:
+            return None
+        core = self._live.core.replica
+        progress = core.progress.get(member)
+        return core.log.last_index - progress.match if progress and progress.match else None
+
     def tick(self, now_ms: int) -> None:  # noqa: ARG002  (no timer here follows the clock yet)
         """One tick has passed on this node's clock."""
         if self._mending is not None:
-            self._ask(self._mending.tick())
-        if self._live is not None:
-            for member in self._sending.tick():
-                self._live.core.report_snapshot(member, arrived=False)
-            self._tick_receiving()
-            self._live.tick()
+            self._effects += self._mending.tick()
+        if self._live is not None and self._sleeper is not None and not self.is_asleep:
+            self._tick_awake(self._live, self._sleeper)
+
+    def _tick_awake(self, live: Member, sleeper: Sleeper) -> None:
+        # First, so that no answer to a heartbeat of this tick is on its way to a sleeper.
+        self._effects += sleeper.tick(is_busy=self._is_busy)
+        if sleeper.is_asleep:
+            return
+        for member in self._sending.tick():
+            live.core.report_snapshot(member, arrived=False)
+        self._tick_receiving()
+        live.tick()
+
+    @property
+    def _is_busy(self) -> bool:
+        is_transferring = self._sending.is_busy or self._receiving is not None
+        return is_transferring or self._live is None or self._live.is_busy
+
+    def depends_on(self, member: int) -> bool:
+        """Whether a sleeper here must be woken when that member's node is silent or starts anew."""
+        if self.is_leader:
+            return member in self.configuration.members
+        return member == self.leader
+
+    def wake(self) -> None:
+        """Be awake: something happened that this replica may have to know of. Safe at any time."""
+        if self._sleeper is not None:
+            self._sleeper.wake()
 
     def produce(self, token: Token, frame: Frame, now_ms: int) -> None:
         """Store a batch; answered with `Produced` when it is committed."""
-        if self._live is None:
-            self._refuse(token)
-        else:
-            self._live.produce(token, frame, now_ms)
+        if live := self._at_work(token):
+            live.produce(token, frame, now_ms)
 
     def read(self, token: Token) -> None:
         """Answered with `ReadReady` when all that was acknowledged before is applied here."""
-        if self._live is None:
-            self._refuse(token)
-        else:
-            self._live.read(token)
+        if live := self._at_work(token):
+            live.read(token)
 
     def change_membership(self, token: Token, change: MembershipChange) -> None:
-        if self._live is None:
-            self._refuse(token)
-        else:
-            self._live.change_membership(token, change)
+        """Answered with `Changed` when the change is in force."""
+        if live := self._at_work(token):
+            live.change_membership(token, change)
 
     def change_settings(self, token: Token, settings: TopicSettings, now_ms: int) -> None:
+        """Answered with `Changed` when the settings are in force."""
+        if live := self._at_work(token):
+            live.change_settings(token, settings, now_ms)
+
+    def change_catalog(
+        self,
+        token: Token,
+        base: int,
+        put: Mapping[str, Json],
+        delete: Iterable[str],
+        now_ms: int,
+    ) -> None:
+        """Answered with `Changed`, or with `Overloaded` if version `base` was history by then."""
+        if live := self._at_work(token):
+            live.change_catalog(token, base, put, delete, now_ms)
+
+    def commit_offset(self, token: Token, group: str, offset: int, now_ms: int) -> None:
+        """Remember how far a group has got; answered with `Changed`."""
+        if live := self._at_work(token):
+            live.commit_offset(token, group, offset, now_ms)
+
+    def _at_work(self, token: Token) -> Member | None:
+        """The live member, awake, or a refusal."""
+        self.wake()
         if self._live is None:
             self._refuse(token)
-        else:
-            self._live.change_settings(token, settings, now_ms)
+        return self._live
 
     def transfer_leader(self, target: int) -> None:
         """Hand leadership over, if this replica leads; given up after an election timeout."""
+        self.wake()
         if self._live is not None and self.is_leader:
             self._live.core.transfer_leader(target)
 
+    def campaign(self) -> None:
+        """Stand for election now, unless there is a leader: saves waiting for a timeout."""
+        if self._live is not None and not self.leader:
+            self.wake()
+            self._live.core.campaign()
+
     def persisted(self, number: int) -> None:
         """The `Persist` with this number is durable."""
+        self.wake()
         if self._live is not None:
             self._live.persisted(number)
 
@@ -173,8 +264,12 @@ class Replica:
             self._mending.meet(sender)
             if isinstance(mail, EntriesReply):
                 self._mend(self._mending, mail)
-        elif self._live is not None:
-            self._receive_live(self._live, sender, mail)
+        elif self._live is not None and self._sleeper is not None:
+            self._sleeper.hear(sender)
+            if isinstance(mail, Sleep):
+                self._sleeper.follow(sender, mail, is_busy=self._is_busy)
+            elif self._sleeper.minds(mail):
+                self._receive_live(self._live, sender, mail)
 
     def _receive_live(self, live: Member, sender: int, mail: Mail) -> None:
         match mail:
@@ -262,13 +357,9 @@ class Replica:
     def _mend(self, mending: Mending, reply: EntriesReply) -> None:
         step = mending.take(reply)
         if step is None or isinstance(step, tuple):
-            self._ask(step)
+            self._effects += [Send(*step)] if step else []
         else:
             self._effects.append(step)
-
-    def _ask(self, question: tuple[int, EntriesRequest] | None) -> None:
-        if question is not None:
-            self._effects.append(Send(*question))
 
     def _refuse(self, token: Token) -> None:
         reason = self._mending.reason if self._mending else "it is not started"

@@ -23,10 +23,16 @@ class ReplicaSettings:
     producers_max: int = 8_000
     """Idempotent producers that a partition remembers; new ones are refused past it. With all their
     batches they fit into a checkpoint."""
+    groups_max: int = 10_000
+    """Groups whose committed offsets a partition keeps; new ones are refused past it."""
+    catalog_bytes_max: int = 64 * MIB
+    """What the catalog may hold in all."""
     reads_max: int = 10_000
     """Linearizable reads that may wait."""
     read_ticks: int = 30
     """A read that is not answered by then ends in `Timeout`."""
+    sleep_ticks: int = 20
+    """A group that had nothing to do for so long falls asleep; 0: never."""
 
     message_bytes_max: int = 1 * MIB
     """Entries, and parts of a checkpoint, in one message to a peer; one entry may exceed it."""

@@ -29,6 +29,11 @@ class Sending:
         # The checkpoint that was sent last, with its checksum; only while a transfer is under way.
         self._loaded: tuple[Index, bytes, int] | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a transfer is under way, or what it needed is still in memory."""
+        return bool(self._silent_ticks) or self._loaded is not None
+
     def offer(self, message: Message) -> Offer | None:
         """What to send instead of the core's snapshot message; None if it cannot be read."""
         if message.snapshot is None:

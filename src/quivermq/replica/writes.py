@@ -27,6 +27,11 @@ class Writes:
         self._before: dict[int, Edge] = {}
         self._prune_at = _PRUNE_AT_LEAST
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether any work was handed out and is not reported done."""
+        return bool(self._open)
+
     def persist(self, message: Message) -> Persist:
         """The work that a STORE message asks for."""
         checkpoint = self._checkpoint(message)

@@ -1,5 +1,29 @@
 """What travels: packets, and the requests and responses in them. Pure: bytes in, values out."""
 
+from quivermq.wire.errors import error_from_proto, error_to_proto
 from quivermq.wire.generated import quiver_pb2 as proto
+from quivermq.wire.packets import PROTOCOL, Packet, frames_of, packet
+from quivermq.wire.receiver import BROKER_ENVELOPE_BYTES_MAX, ENVELOPE_BYTES_MAX, Receiver
+from quivermq.wire.requests import (
+    parse_parcel,
+    parse_peer_hello,
+    parse_request,
+    parse_response,
+)
 
-__all__ = ["proto"]
+__all__ = [
+    "BROKER_ENVELOPE_BYTES_MAX",
+    "ENVELOPE_BYTES_MAX",
+    "PROTOCOL",
+    "Packet",
+    "Receiver",
+    "error_from_proto",
+    "error_to_proto",
+    "frames_of",
+    "packet",
+    "parse_parcel",
+    "parse_peer_hello",
+    "parse_request",
+    "parse_response",
+    "proto",
+]

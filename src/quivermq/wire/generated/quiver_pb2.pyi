@@ -611,7 +611,7 @@ class Reconfigure(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PeerHello(_message.Message):
-    __slots__ = ("protocol", "cluster_id", "node", "directory_id", "boot", "peer_address", "version", "refusal")
+    __slots__ = ("protocol", "cluster_id", "node", "directory_id", "boot", "peer_address", "version", "refusal", "address")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -620,6 +620,7 @@ class PeerHello(_message.Message):
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     cluster_id: str
     node: int
@@ -628,7 +629,8 @@ class PeerHello(_message.Message):
     peer_address: str
     version: str
     refusal: str
-    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., peer_address: _Optional[str] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
+    address: str
+    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., peer_address: _Optional[str] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Parcel(_message.Message):
     __slots__ = ("letters", "alive", "leads")
@@ -649,7 +651,7 @@ class Leadership(_message.Message):
     def __init__(self, group: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Letter(_message.Message):
-    __slots__ = ("group", "sender", "to", "frames", "consensus", "offer", "chunk_request", "chunk", "transfer_ended", "entries_request", "entries_reply", "sleep")
+    __slots__ = ("group", "sender", "to", "frames", "consensus", "offer", "chunk_request", "chunk", "transfer_ended", "entries_request", "entries_reply", "sleep", "rouse")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
@@ -662,6 +664,7 @@ class Letter(_message.Message):
     ENTRIES_REQUEST_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_REPLY_FIELD_NUMBER: _ClassVar[int]
     SLEEP_FIELD_NUMBER: _ClassVar[int]
+    ROUSE_FIELD_NUMBER: _ClassVar[int]
     group: bytes
     sender: int
     to: int
@@ -674,7 +677,8 @@ class Letter(_message.Message):
     entries_request: EntriesRequest
     entries_reply: EntriesReply
     sleep: Sleep
-    def __init__(self, group: _Optional[bytes] = ..., sender: _Optional[int] = ..., to: _Optional[int] = ..., frames: _Optional[int] = ..., consensus: _Optional[_Union[Consensus, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk_request: _Optional[_Union[ChunkRequest, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., transfer_ended: _Optional[_Union[TransferEnded, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_reply: _Optional[_Union[EntriesReply, _Mapping]] = ..., sleep: _Optional[_Union[Sleep, _Mapping]] = ...) -> None: ...
+    rouse: Rouse
+    def __init__(self, group: _Optional[bytes] = ..., sender: _Optional[int] = ..., to: _Optional[int] = ..., frames: _Optional[int] = ..., consensus: _Optional[_Union[Consensus, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk_request: _Optional[_Union[ChunkRequest, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., transfer_ended: _Optional[_Union[TransferEnded, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_reply: _Optional[_Union[EntriesReply, _Mapping]] = ..., sleep: _Optional[_Union[Sleep, _Mapping]] = ..., rouse: _Optional[_Union[Rouse, _Mapping]] = ...) -> None: ...
 
 class Consensus(_message.Message):
     __slots__ = ("kind", "term", "log_term", "index", "commit", "reject", "hint", "vote", "round", "context", "by_transfer", "known_commit_index", "known_commit_term", "plain")
@@ -803,3 +807,7 @@ class Sleep(_message.Message):
     term: int
     index: int
     def __init__(self, term: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+
+class Rouse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,284 @@
+"""The blocking door: plain sockets, lent to one caller at a time.
+
+A connection is never shared by two threads: whoever calls takes one from those that are idle, or
+opens one more. So a quick call never waits behind a long poll, no thread has to wake another, and
+a call costs one write and one read. Within the call requests may be pipelined.
+
+Its coroutines never suspend: see `door.run`.
+"""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from struct import pack
+from typing import Final, NoReturn
+from weakref import WeakSet
+
+from quivermq.batches import Buffer, Frame
+from quivermq.client import forks
+from quivermq.client.door import Connection, Reply
+from quivermq.client.handshake import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
+from quivermq.client.servers import split_address
+from quivermq.errors import ConnectionFailed, QuiverError, Timeout
+from quivermq.wire import packet, parse_response, proto
+
+IDLE_MAX: Final = 16
+"""Connections to one broker that are kept for later."""
+
+# An idle connection that was used so recently is taken to be alive without asking the kernel.
+_FRESH_SECONDS: Final = 1.0
+
+
+class BlockingConnection:
+    """One socket, past its handshake. After any failure it is closed."""
+
+    __slots__ = (
+        "__weakref__", "_answers", "_last_id", "_limit_seconds", "_owed", "_receiver", "_socket",
+        "_tls", "address", "is_open", "used_at", "welcome",
+    )  # fmt: skip
+
+    def __init__(self, address: str, sock: socket.socket) -> None:
+        self.address = address
+        self.welcome = proto.Welcome()
+        self.is_open = True
+        self.used_at = 0.0
+        self._socket = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._receiver = receiver()
+        self._limit_seconds = 0.0
+        self._last_id = FIRST_ID
+        self._owed: set[int] = set()
+        self._answers: dict[int, Reply] = {}
+
+    def greet(self, token: str | None, client_name: str, deadline: float) -> None:
+        """Say hello, and wait for the answer."""
+        self._send(packet(hello(token, client_name).SerializeToString()), deadline)
+        self.welcome = welcome_of(self._await_answer(HELLO_ID, deadline).response, self.address)
+
+    async def post(
+        self, request: proto.Request, frames: Sequence[Frame], deadline: float
+    ) -> int:
+        """Send a request; `take` fetches the answer."""
+        self._last_id = request_id = self._last_id + 1
+        request.id = request_id
+        self._owed.add(request_id)
+        self._send(packet(request.SerializeToString(), frames), deadline)
+        return request_id
+
+    async def take(self, request_id: int, deadline: float) -> Reply:
+        """The answer to a posted request; answers to others that come first are kept for them."""
+        reply = self._await_answer(request_id, deadline)
+        self._owed.discard(request_id)
+        return reply
+
+    def is_answered(self, request_id: int) -> bool:
+        """`take` would not wait."""
+        return request_id in self._answers or not self.is_open
+
+    def forget(self, request_id: int) -> None:
+        """Nobody will take this answer. What is still owed keeps the connection from being lent
+        out again; see `is_quiet`."""
+        if self._answers.pop(request_id, None) is not None:
+            self._owed.discard(request_id)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is owed: the next caller finds it as after the handshake."""
+        return self.is_open and not self._owed
+
+    def is_alive(self, now: float) -> bool:
+        """False once the broker has closed it."""
+        if self._tls or now - self.used_at < _FRESH_SECONDS:
+            return self.is_open
+        try:
+            # Nothing is owed, so anything to read is the end, or nonsense.
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return self.is_open
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """Close the socket; a forked child may, without harm to its parent's connection."""
+        self.is_open = False
+        self._socket.close()
+
+    def _await_answer(self, request_id: int, deadline: float) -> Reply:
+        answers = self._answers
+        try:
+            while request_id not in answers:
+                self._limit(deadline)
+                count = self._socket.recv_into(self._receiver.get_buffer())
+                if not count:
+                    raise ConnectionFailed(f"{self.address} closed the connection")
+                for packed in self._receiver.received(count):
+                    response = parse_response(packed.envelope)
+                    answers[response.id] = Reply(response, packed)
+        except BaseException as error:
+            # Also an interrupt by the user: what the socket gives next would be half an answer.
+            self._fail(error)
+        return answers.pop(request_id)
+
+    def _send(self, buffers: list[Buffer], deadline: float) -> None:
+        try:
+            self._limit(deadline)
+            if len(buffers) == 1 or self._tls:
+                for buffer in buffers:
+                    self._socket.sendall(buffer)
+            else:
+                self._send_all(buffers)
+        except BaseException as error:
+            self._fail(error)
+
+    def _send_all(self, buffers: list[Buffer]) -> None:
+        left = sum(map(len, buffers))
+        while left:
+            sent = self._socket.sendmsg(buffers)
+            left -= sent
+            while left and sent >= len(buffers[0]):
+                sent -= len(buffers.pop(0))
+            if left and sent:
+                buffers[0] = memoryview(buffers[0])[sent:]
+
+    def _limit(self, deadline: float) -> None:
+        """Let the next operation on the socket take until the deadline, roughly."""
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            raise Timeout(f"{self.address} did not answer in time")
+        if 0.8 * self._limit_seconds <= seconds <= 1.25 * self._limit_seconds:
+            return
+        self._limit_seconds = seconds
+        if self._tls:
+            self._socket.settimeout(seconds)
+            return
+        # The kernel's own timeout: Python's would ask it to poll before every single read.
+        limit = pack("@ll", int(seconds), int(seconds % 1 * 1e6) or 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        self.close()
+        if isinstance(error, BlockingIOError | TimeoutError):
+            raise Timeout(f"{self.address} did not answer in time") from error
+        if isinstance(error, OSError):
+            raise ConnectionFailed(f"{self.address}: {error.strerror or error}") from error
+        if isinstance(error, QuiverError) and not isinstance(error, ConnectionFailed | Timeout):
+            raise ConnectionFailed(f"{self.address} sent nonsense: {error}") from error
+        raise error
+
+
+class BlockingTurnstile:
+    """Threads wait for a place."""
+
+    def __init__(self, places: int) -> None:
+        self._semaphore = threading.Semaphore(places)
+
+    async def enter(self, deadline: float) -> bool:
+        """Wait for a place; False if none was free in time."""
+        if self._semaphore.acquire(blocking=False):
+            return True
+        return self._semaphore.acquire(timeout=max(0.0, deadline - time.monotonic()))
+
+    def leave(self) -> None:
+        """Make the place free."""
+        self._semaphore.release()
+
+
+class BlockingDoor:
+    """Opens connections, and keeps idle ones. Any thread may use it."""
+
+    def __init__(self, *, token: str | None, tls: ssl.SSLContext | None, client_name: str) -> None:
+        self._token = token
+        self._tls = tls
+        self._client_name = client_name
+        self._is_closed = False
+        # Lists, because taking from one and putting back are single steps that no thread sees half.
+        self._idle: dict[str, list[BlockingConnection]] = {}
+        self._all: WeakSet[BlockingConnection] = WeakSet()
+        forks.watch(self)
+
+    async def connection(self, address: str, deadline: float) -> BlockingConnection:
+        """An idle connection, the last used first; or one more."""
+        idle = self._idle.get(address)
+        while idle:
+            try:
+                connection = idle.pop()
+            except IndexError:
+                break  # another thread was faster
+            if connection.is_alive(time.monotonic()):
+                return connection
+            connection.close()
+        return self._opened(address, deadline)
+
+    def release(self, connection: Connection) -> None:
+        """Keep it for later, if it is as good as new."""
+        assert isinstance(connection, BlockingConnection)
+        idle = self._idle.setdefault(connection.address, [])
+        if self._is_closed or not connection.is_quiet or len(idle) >= IDLE_MAX:
+            connection.close()
+            return
+        connection.used_at = time.monotonic()
+        idle.append(connection)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    def now(self) -> float:
+        """The time."""
+        return time.monotonic()
+
+    def turnstile(self, places: int) -> BlockingTurnstile:
+        """Where at most `places` are in at a time."""
+        return BlockingTurnstile(places)
+
+    async def close(self) -> None:
+        """Close what is idle; what is lent out is closed when it comes back."""
+        self._is_closed = True
+        for idle in list(self._idle.values()):
+            while idle:
+                idle.pop().close()
+
+    def after_fork(self) -> None:
+        """The sockets belong to the parent. Whoever still holds one finds it closed, and opens
+        another as after any lost connection."""
+        for connection in list(self._all):
+            connection.close()
+        self._idle = {}
+
+    def _opened(self, address: str, deadline: float) -> BlockingConnection:
+        if self._is_closed:
+            raise ConnectionFailed("the client is closed: connect again")
+        connection = BlockingConnection(address, self._socket(address, deadline))
+        self._all.add(connection)
+        try:
+            connection.greet(self._token, self._client_name, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _socket(self, address: str, deadline: float) -> socket.socket:
+        host, port = split_address(address)
+        sock = None
+        try:
+            seconds = max(0.001, deadline - time.monotonic())
+            sock = socket.create_connection((host, port), seconds)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                return self._tls.wrap_socket(sock, server_hostname=host)
+            sock.settimeout(None)
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            raise ConnectionFailed(f"{address}: {_reason(error)}") from error
+        return sock
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer to connecting in time"
+    return error.strerror or str(error)

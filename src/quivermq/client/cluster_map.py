@@ -1,0 +1,117 @@
+"""What this client knows of the cluster: brokers, topics and leaders. A cache, often a bit stale.
+
+Shared by threads: every change replaces a value in one step, and nothing is computed from two.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from quivermq.errors import InvalidRequest
+from quivermq.wire import proto
+
+# A broker that could not be reached is left alone for so long; meanwhile others pass requests on.
+AVOID_SECONDS: Final = 5.0
+
+_random = Random()  # noqa: S311  (spreads load; nobody gains by guessing it)
+
+
+@dataclass(slots=True, eq=False)
+class Route:
+    """A topic's identity, and who leads its partitions."""
+
+    topic: str
+    id: bytes
+    leaders: list[int]
+    """By partition; 0: nobody, as far as is known."""
+    replicas: list[tuple[int, ...]]
+    heard_at: float
+
+    def check(self, partition: int) -> int:
+        """`partition`, if there is such a one."""
+        # True is an int too.
+        if type(partition) is not int or not 0 <= partition < len(self.leaders):
+            raise InvalidRequest(
+                f"topic {self.topic!r} has the partitions 0 to {len(self.leaders) - 1}: "
+                f"{partition!r}"
+            )
+        return partition
+
+
+class ClusterMap:
+    """Addresses and routes, as last heard."""
+
+    def __init__(self, servers: list[str]) -> None:
+        self._servers = _random.sample(servers, len(servers))
+        self._addresses: dict[int, str] = {}
+        self._avoided: dict[str, float] = {}
+        self._routes: dict[str, Route] = {}
+
+    def route(self, topic: str) -> Route | None:
+        """The topic, if it is known."""
+        return self._routes.get(topic)
+
+    def address(self, node: int) -> str:
+        """Where clients reach a node; "": not known."""
+        return self._addresses.get(node, "")
+
+    def servers(self, now: float) -> list[str]:
+        """Everybody who could be asked, in the order to ask: first who answered last."""
+        known = dict.fromkeys([*self._servers, *self._addresses.values()])
+        avoided = self._avoided
+        # Stable: who is avoided comes last, in case that nobody else is there.
+        return sorted(known, key=lambda server: avoided.get(server, 0.0) > now)
+
+    def is_avoided(self, address: str, now: float) -> bool:
+        """It could not be reached a moment ago."""
+        return self._avoided.get(address, 0.0) > now
+
+    def avoid(self, address: str, now: float) -> None:
+        """It could not be reached: ask others for a while."""
+        self._avoided[address] = now + AVOID_SECONDS
+        self.ask_last(address)
+
+    def ask_last(self, address: str) -> None:
+        """It was of no help: ask the others first."""
+        if address in self._servers:
+            self._servers = [*(each for each in self._servers if each != address), address]
+
+    def reached(self, address: str) -> None:
+        """It answered."""
+        if self._avoided:
+            self._avoided.pop(address, None)
+
+    def heard(self, found: proto.ClusterMap, asked: list[str], now: float) -> None:
+        """A broker told what it knows of the brokers, and of the topics `asked` for."""
+        addresses = {broker.id: broker.address for broker in found.brokers if broker.address}
+        if addresses:
+            self._addresses = addresses
+        for topic in found.topics:
+            self._routes[topic.name] = _route(topic, now)
+        there = {topic.name for topic in found.topics}
+        for name in asked:
+            if name not in there:
+                self._routes.pop(name, None)
+
+    def hinted(self, topic: str, partition: int, leader: int, address: str) -> None:
+        """A broker that does not lead a partition says who does."""
+        if leader and address:
+            self._addresses = {**self._addresses, leader: address}
+        route = self._routes.get(topic)
+        if route is not None and partition < len(route.leaders):
+            route.leaders[partition] = leader
+
+    def forget(self, topic: str) -> None:
+        """What is known of this topic is wrong."""
+        self._routes.pop(topic, None)
+
+
+def _route(topic: proto.TopicMap, now: float) -> Route:
+    places = sorted(topic.partitions, key=lambda place: place.partition)
+    return Route(
+        topic.name,
+        topic.id,
+        [place.leader for place in places],
+        [tuple(place.replicas) for place in places],
+        now,
+    )

@@ -1,0 +1,289 @@
+"""What a client tells of topics and the cluster, and what a topic may be set to."""
+
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Self
+
+from quivermq.errors import InvalidRequest
+from quivermq.wire import proto
+
+_NUMBER_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long a topic keeps its messages; whatever limit is passed first counts, None: no limit.
+
+    >>> client.create_topic("orders", retention=quivermq.Retention(max_age=7 * 24 * 3600))
+    """
+
+    max_age: float | timedelta | None = None
+    """Seconds, or a timedelta."""
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    delete_acked: bool = False
+    """Drop also what every group has done."""
+    keep_until_archived: bool = False
+    """Drop only what the archive holds."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_age, timedelta):
+            object.__setattr__(self, "max_age", self.max_age.total_seconds())
+        if self.max_age is not None:
+            check_number("max_age", self.max_age, least=0.001)
+        for name in ("max_messages", "max_bytes"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), least=1, whole=True)
+
+    @property
+    def max_age_ms(self) -> int:
+        """0: no limit."""
+        seconds = self.max_age
+        assert not isinstance(seconds, timedelta)  # __post_init__ made it a number
+        return 0 if seconds is None else max(1, round(seconds * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """At most `per_second` messages are delivered, over all partitions and groups of the topic.
+
+    >>> client.create_topic("letters", rate_limit=quivermq.RateLimit(per_second=0.5, burst=1))
+    """
+
+    per_second: float
+    burst: int = 1
+    """So many may come at once after a pause."""
+
+    def __post_init__(self) -> None:
+        check_number("per_second", self.per_second, least=1e-9)
+        check_number("burst", self.burst, least=1, whole=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """One partition as its leader sees it."""
+
+    partition: int
+    leader: int
+    """The node that leads it; 0: nobody just then."""
+    replicas: tuple[int, ...]
+    start_offset: int = 0
+    """The first message that is kept."""
+    end_offset: int = 0
+    """Behind the last message."""
+    size_bytes: int = 0
+    in_sync: tuple[int, ...] = ()
+    """Replicas that have everything that is committed."""
+    target: tuple[int, ...] = ()
+    """Where the replicas are going to be, while they are being moved."""
+    term: int = 0
+    commit_index: int = 0
+    trouble: str = ""
+    """What is wrong, for people; empty: nothing."""
+
+    @property
+    def message_count(self) -> int:
+        """How many messages are kept."""
+        return self.end_offset - self.start_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """A topic: its partitions and its settings."""
+
+    name: str
+    id: str
+    """Another one after the topic was deleted and created again."""
+    partitions: list[PartitionInfo]
+    replication: int
+    retention: Retention
+    rate_limit: RateLimit | None
+    max_deliveries: int
+    dead_letter: str
+    """The topic for messages that failed too often."""
+
+    @property
+    def message_count(self) -> int:
+        """How many messages are kept in all partitions."""
+        return sum(partition.message_count for partition in self.partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the leaders' logs take on disk."""
+        return sum(partition.size_bytes for partition in self.partitions)
+
+    def __repr__(self) -> str:
+        return (
+            f"<TopicInfo {self.name!r} {len(self.partitions)} partitions x {self.replication}, "
+            f"{self.message_count:,} messages, {self.size_bytes:,} bytes>"
+        )
+
+    @classmethod
+    def of(cls, described: proto.TopicDescription) -> Self:
+        """The topic as a broker described it."""
+        topic, settings = described.topic, described.topic.settings
+        known = {partition.partition: partition for partition in described.partitions}
+        return cls(
+            name=topic.name,
+            id=topic.id.hex(),
+            partitions=[
+                _partition_info(place, known.get(place.partition)) for place in topic.partitions
+            ],
+            replication=topic.replication,
+            retention=retention_of(settings),
+            rate_limit=rate_limit_of(settings),
+            max_deliveries=settings.max_deliveries or 5,
+            dead_letter=settings.dead_letter or f"{topic.name}.dlq",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """One broker."""
+
+    id: int
+    address: str
+    alive: bool
+    leaders: int
+    """Partitions that it leads."""
+    replicas: int = 0
+    """Partitions that it holds."""
+    state: str = ""
+    """"serving", "leaving", or "refused" with the reason."""
+    version: str = ""
+    peer_address: str = ""
+    http_address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """The brokers, and who leads them."""
+
+    cluster_id: str
+    leader: int
+    """The node that leads the metadata group; 0: nobody just then."""
+    nodes: list[NodeInfo]
+    node: int = 0
+    """The one that answered."""
+    version: int = 0
+
+    @classmethod
+    def of(cls, found: proto.ClusterMap) -> Self:
+        """The cluster as a broker sees it."""
+        names = [spec.name for spec in fields(NodeInfo)]
+        nodes = [
+            NodeInfo(**{name: getattr(broker, name) for name in names}) for broker in found.brokers
+        ]
+        return cls(
+            cluster_id=found.cluster_id,
+            leader=found.leader,
+            nodes=sorted(nodes, key=lambda node: node.id),
+            node=found.node,
+            version=found.version,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceInfo:
+    """How far a rebalance is."""
+
+    moves_left: int
+    leaders_left: int
+    moving: list[str] = field(default_factory=list)
+    """What is on its way, for people."""
+    trouble: str = ""
+    """What went wrong last, for people; empty: nothing."""
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left to move."""
+        return not (self.moves_left or self.leaders_left)
+
+    @classmethod
+    def of(cls, progress: proto.RebalanceProgress) -> Self:
+        """What the leader of the metadata group tells."""
+        return cls(
+            moves_left=progress.moves_left,
+            leaders_left=progress.leaders_left,
+            moving=list(progress.moving),
+            trouble=progress.trouble,
+        )
+
+
+def topic_settings(
+    *,
+    retention: Retention | None,
+    rate_limit: RateLimit | None,
+    max_deliveries: int,
+    dead_letter: str | None,
+) -> proto.TopicSettings:
+    """The settings as they travel."""
+    check_number("max_deliveries", max_deliveries, least=1, whole=True)
+    kept = retention or Retention()
+    settings = proto.TopicSettings(
+        retention_ms=kept.max_age_ms,
+        retention_messages=kept.max_messages or 0,
+        retention_bytes=kept.max_bytes or 0,
+        delete_acked=kept.delete_acked,
+        keep_until_archived=kept.keep_until_archived,
+        max_deliveries=max_deliveries,
+        dead_letter=dead_letter or "",
+    )
+    if rate_limit is not None:
+        settings.rate_per_second = rate_limit.per_second
+        settings.rate_burst = rate_limit.burst
+    return settings
+
+
+def retention_of(settings: proto.TopicSettings) -> Retention:
+    """The other way round."""
+    return Retention(
+        max_age=settings.retention_ms / 1000 or None,
+        max_messages=settings.retention_messages or None,
+        max_bytes=settings.retention_bytes or None,
+        delete_acked=settings.delete_acked,
+        keep_until_archived=settings.keep_until_archived,
+    )
+
+
+def rate_limit_of(settings: proto.TopicSettings) -> RateLimit | None:
+    """The other way round; None: no limit."""
+    if not settings.rate_per_second:
+        return None
+    return RateLimit(settings.rate_per_second, settings.rate_burst or 1)
+
+
+def check_number(name: str, value: Any, *, least: float, whole: bool = False) -> None:
+    """Raise `InvalidRequest` unless `value` is a number from `least` up."""
+    wanted = int if whole else (int, float)
+    # True is an int too; and a NaN is not below anything.
+    good = isinstance(value, wanted) and not isinstance(value, bool)
+    if not good or not least <= value <= _NUMBER_MAX:
+        kind = "whole number" if whole else "number"
+        raise InvalidRequest(f"{name} must be a {kind} of at least {least:g}: {value!r}")
+
+
+def _partition_info(
+    place: proto.PartitionMap, described: proto.PartitionDescription | None
+) -> PartitionInfo:
+    if described is None:
+        return PartitionInfo(
+            partition=place.partition,
+            leader=place.leader,
+            replicas=tuple(place.replicas),
+            target=tuple(place.target),
+            trouble="its leader did not answer",
+        )
+    return PartitionInfo(
+        partition=place.partition,
+        leader=described.leader or place.leader,
+        replicas=tuple(described.replicas) or tuple(place.replicas),
+        start_offset=described.start_offset,
+        end_offset=described.end_offset,
+        size_bytes=described.size_bytes,
+        in_sync=tuple(described.in_sync),
+        target=tuple(place.target),
+        term=described.term,
+        commit_index=described.commit_index,
+        trouble=described.trouble,
+    )

@@ -1,0 +1,105 @@
+"""Trying again: how often, how long, and what to say in the end."""
+
+from random import Random
+from typing import Final
+
+from quivermq.client.door import Door
+from quivermq.errors import ConnectionFailed, NotEnoughReplicas, NotLeader, QuiverError, Timeout
+
+BACKOFF_FIRST_SECONDS: Final = 0.02
+BACKOFF_MAX_SECONDS: Final = 1.0
+# One attempt must not use up all the time: a broker that hangs may have a successor by then.
+ATTEMPT_SHARE: Final = 0.25
+ATTEMPT_SECONDS_MIN: Final = 0.5
+# Hints are followed at once, but two brokers that point at each other must not make a hot loop.
+HINTS_IN_A_ROW_MAX: Final = 3
+# Less than this is not worth another attempt.
+LEFT_SECONDS_MIN: Final = 0.005
+
+_random = Random()  # noqa: S311  (spreads clients over time; nobody gains by guessing it)
+
+
+class Attempts:
+    """One operation and all attempts at it, up to its deadline."""
+
+    __slots__ = (
+        "_door", "_hints", "_last", "_pauses", "_share", "_tried", "deadline", "timeout", "what",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        door: Door,
+        timeout: float,
+        what: str,
+        *,
+        share: float = ATTEMPT_SHARE,
+        deadline: float | None = None,
+    ) -> None:
+        self.what = what
+        self.timeout = timeout
+        self.deadline = door.now() + timeout if deadline is None else deadline
+        self._door = door
+        self._share = share
+        self._last: QuiverError | None = None
+        self._tried: dict[str, QuiverError] = {}
+        self._pauses = 0
+        self._hints = 0
+
+    def attempt_deadline(self) -> float:
+        """Until when one attempt may take."""
+        share = max(ATTEMPT_SECONDS_MIN, self._share * self.timeout)
+        return min(self.deadline, self._door.now() + share)
+
+    def failed(self, server: str, error: QuiverError) -> None:
+        """An attempt at this server failed in a way that may pass."""
+        self._tried[server] = error
+        self._last = error
+
+    def may_follow_hint(self) -> bool:
+        """True if the next attempt need not wait: somebody said whom to ask instead."""
+        self.check_time()
+        self._hints += 1
+        return self._hints <= HINTS_IN_A_ROW_MAX
+
+    async def pause(self) -> None:
+        """Wait before the next attempt, longer each time; raises the last word when time is over.
+
+        Jittered, so that many clients that failed together do not come back together.
+        """
+        left = self.deadline - self._door.now()
+        if left < LEFT_SECONDS_MIN:
+            raise self.last_word()
+        longest = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2**self._pauses)
+        self._pauses += 1
+        self._hints = 0
+        await self._door.sleep(min(_random.uniform(0.5, 1.0) * longest, left / 2))
+
+    def check_time(self) -> None:
+        """Raise the last word if the time is over."""
+        if self.deadline - self._door.now() < LEFT_SECONDS_MIN:
+            raise self.last_word()
+
+    def last_word(self) -> QuiverError:
+        """What to raise when the time is over: the last refusal, with who was asked."""
+        tried = "; ".join(f"{server}: {error}" for server, error in self._tried.items())
+        story = f"{self.what} did not succeed within {self.timeout:g} s"
+        match self._last:
+            case None:
+                return Timeout(f"{story}: no time was left to ask a server")
+            case NotLeader():
+                return NotEnoughReplicas(
+                    f"{story}: nobody leads. Is a majority of its brokers up? See `quiver cluster "
+                    f"status`. Asked: {tried}"
+                )
+            case ConnectionFailed():
+                return ConnectionFailed(
+                    f"{story}: no server could be reached. Are the addresses right, and the "
+                    f"brokers up? Tried: {tried}"
+                )
+            case Timeout():
+                return Timeout(
+                    f"{story}, and its outcome is unknown: it may still take effect. Asked: {tried}"
+                )
+            case error:
+                error.add_note(f"{story}. Asked: {tried}")
+                return error

@@ -1,0 +1,206 @@
+"""Levelling: things that lie on nodes are moved until no node has two more than another.
+
+A thing may lie on some nodes and not on others, so the way from a heavy node to a light one may
+lead over nodes in between: each passes one thing on. A shortest such way is looked for, and as long
+as there is one, loads can be made more even; when there is none, they cannot.
+
+`Replicas` levels the replicas of partitions, `Leaders` which of its replicas leads each.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+
+class _Step(NamedTuple):
+    item: int
+    source: int
+    to: int
+
+
+class _Leveller:
+    """What both have in common: loads, and who may be taken from where."""
+
+    def __init__(self, nodes: Iterable[int]) -> None:
+        self.load = dict.fromkeys(nodes, 0)
+        self.loose: dict[int, dict[int, None]] = {node: {} for node in self.load}
+        """What may be moved, by where it lies."""
+
+    def level(self) -> None:
+        """Move the fewest things that make the loads as even as they can be."""
+        while steps := self._next():
+            # Backwards, so that no node holds more in between than before.
+            for step in reversed(steps):
+                self.move(*step)
+
+    def move(self, item: int, source: int, to: int) -> None:
+        self.load[source] -= 1
+        self.load[to] += 1
+        del self.loose[source][item]
+        self.loose[to][item] = None
+
+    def best(self, source: int, to: int) -> int | None:
+        """What is best moved from one node to another; None if nothing may be."""
+        raise NotImplementedError
+
+    def exits(self, source: int) -> Iterator[tuple[int, int]]:
+        """Where something of a node may go, each with something that may."""
+        raise NotImplementedError
+
+    def _next(self) -> list[_Step]:
+        by_load = sorted(self.load, key=lambda node: self.load[node])
+        for heavy in reversed(by_load):
+            if self.load[heavy] - self.load[by_load[0]] < 2:
+                break
+            steps = self._direct(heavy, by_load) or self._detour(heavy)
+            if steps:
+                return steps
+        return []
+
+    def _direct(self, heavy: int, by_load: list[int]) -> list[_Step]:
+        for light in by_load:
+            if self.load[heavy] - self.load[light] < 2:
+                break
+            item = self.best(heavy, light)
+            if item is not None:
+                return [_Step(item, heavy, light)]
+        return []
+
+    def _detour(self, heavy: int) -> list[_Step]:
+        came: dict[int, _Step | None] = {heavy: None}
+        waiting = deque([heavy])
+        while waiting:
+            source = waiting.popleft()
+            for to, item in self.exits(source):
+                if to in came:
+                    continue
+                came[to] = _Step(item, source, to)
+                waiting.append(to)
+                if self.load[heavy] - self.load[to] >= 2:
+                    return _way(came, to)
+        return []
+
+
+def _way(came: dict[int, _Step | None], end: int) -> list[_Step]:
+    steps: list[_Step] = []
+    step = came[end]
+    while step is not None:
+        steps.append(step)
+        step = came[step.source]
+    return steps[::-1]
+
+
+class Replicas(_Leveller):
+    """Replicas of partitions, at most one of a partition on a node."""
+
+    def __init__(self, nodes: Iterable[int]) -> None:
+        super().__init__(nodes)
+        self.held: list[list[int]] = []
+        """The nodes of each partition, by its number here."""
+        self._original: list[frozenset[int]] = []
+        self._topic: list[str] = []
+        self._of_topic: dict[int, Counter[str]] = {node: Counter() for node in self.load}
+
+    def add(self, topic: str, held: Sequence[int], original: Iterable[int]) -> int:
+        """Take in a partition that lies on `held`, and stays there unless it is made loose."""
+        for node in held:
+            self._count(node, topic)
+        self.held.append(list(held))
+        self._original.append(frozenset(original))
+        self._topic.append(topic)
+        return len(self.held) - 1
+
+    def spread(self, item: int) -> bool:
+        """One replica more, loose, where the fewest are; False if every node has one."""
+        held = self.held[item]
+        free = [node for node in self.load if node not in held]
+        if not free:
+            return False
+        # Counting on from another node for each partition spreads what is equal.
+        turn = item % len(free)
+        node = min(free[turn:] + free[:turn], key=lambda node: self.load[node])
+        held.append(node)
+        self._count(node, self._topic[item])
+        self.loose[node][item] = None
+        return True
+
+    def drop(self, item: int) -> None:
+        """One replica less, where the most are; the leader's only if it is the last one."""
+        held = self.held[item]
+        node = max(held[1:] or held, key=lambda node: self.load.get(node, 0))
+        held.remove(node)
+        self._count(node, self._topic[item], -1)
+
+    def loosen(self, item: int) -> None:
+        """Let every replica of a partition be moved."""
+        for node in self.held[item]:
+            if node in self.loose:
+                self.loose[node][item] = None
+
+    def move(self, item: int, source: int, to: int) -> None:
+        super().move(item, source, to)
+        self.held[item][self.held[item].index(source)] = to
+        topic = self._topic[item]
+        self._of_topic[source][topic] -= 1
+        self._of_topic[to][topic] += 1
+
+    def best(self, source: int, to: int) -> int | None:
+        """First what costs no copy, then of a topic that is crowded at `source`, then no leader."""
+        here, there = self._of_topic[source], self._of_topic[to]
+        best, best_cost = None, (9, 0, False)
+        for item in self.loose[source]:
+            held, topic, original = self.held[item], self._topic[item], self._original[item]
+            if to in held:
+                continue
+            copies = (to not in original) - (source not in original)
+            cost = (copies, there[topic] - here[topic], held[0] == source)
+            if cost < best_cost:
+                best, best_cost = item, cost
+        return best
+
+    def exits(self, source: int) -> Iterator[tuple[int, int]]:
+        for to in self.load:
+            for item in self.loose[source]:
+                if to not in self.held[item]:
+                    yield to, item
+                    break
+
+    def _count(self, node: int, topic: str, change: int = 1) -> None:
+        if node in self.load:
+            self.load[node] += change
+            self._of_topic[node][topic] += change
+
+
+class Leaders(_Leveller):
+    """Which of the nodes that hold a partition leads it."""
+
+    def __init__(self, nodes: Iterable[int]) -> None:
+        super().__init__(nodes)
+        self.leader: list[int] = []
+        self._choices: list[Sequence[int]] = []
+
+    def add(self, leader: int, choices: Sequence[int]) -> int:
+        """Take in a partition led by `leader` (0: by the one with the least to do), which may be
+        led by any of `choices`; with none it stays as it is."""
+        choices = [node for node in choices if node in self.load]
+        if choices and leader not in choices:
+            leader = min(choices, key=lambda node: self.load[node])
+        self.leader.append(leader)
+        self._choices.append(choices)
+        if leader in self.load:
+            self.load[leader] += 1
+        if choices:
+            self.loose[leader][len(self.leader) - 1] = None
+        return len(self.leader) - 1
+
+    def move(self, item: int, source: int, to: int) -> None:
+        super().move(item, source, to)
+        self.leader[item] = to
+
+    def best(self, source: int, to: int) -> int | None:
+        return next((item for item in self.loose[source] if to in self._choices[item]), None)
+
+    def exits(self, source: int) -> Iterator[tuple[int, int]]:
+        for item in self.loose[source]:
+            for to in self._choices[item]:
+                yield to, item

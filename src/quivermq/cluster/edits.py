@@ -1,0 +1,293 @@
+"""Changes of the catalog, each built from a view and meant for exactly its version.
+
+An `Edit` is proposed with the version of the view that it was built from; if the catalog has moved
+on, it is built again. Everything is validated here: what is committed can only be applied.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from quivermq.cluster.catalog_view import View
+from quivermq.cluster.identity import judge
+from quivermq.cluster.names import check_topic_name
+from quivermq.cluster.placement import check_replication, load_of, place
+from quivermq.cluster.plan import Move, grow
+from quivermq.cluster.records import (
+    CLUSTER_KEY,
+    LEAVING,
+    MEMBER_MAX,
+    NODE_MAX,
+    PARTITIONS_LIMIT,
+    PRODUCERS_KEY,
+    RETIRED_PREFIX,
+    Broker,
+    Cluster,
+    Placement,
+    State,
+    Topic,
+    epoch_of,
+    member_of,
+    node_of,
+)
+from quivermq.errors import Corrupt, InvalidRequest, TopicExists
+from quivermq.queue import TopicSettings
+
+REPLICATION_DEFAULT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Keys to set, each with its JSON, and keys to remove."""
+
+    put: dict[str, Any] = field(default_factory=dict)
+    delete: list[str] = field(default_factory=list)
+
+    def __or__(self, other: "Edit") -> "Edit":
+        """Both at once; `other` wins where they name the same key."""
+        kept = [key for key in self.delete if key not in other.put]
+        put = {key: value for key, value in self.put.items() if key not in other.delete}
+        return Edit(put | other.put, [*kept, *other.delete])
+
+
+def found_cluster(cluster_id: str, created_ms: int, brokers: Iterable[Broker]) -> Edit:
+    """The first edit of all."""
+    put: dict[str, Any] = {CLUSTER_KEY: Cluster(cluster_id, created_ms).to_json()}
+    return Edit(put | {broker.key: broker.to_json() for broker in brokers})
+
+
+def grant_producers(view: View, count: int = 1) -> tuple[Edit, int]:
+    """So many producer ids for nobody else, and the first of them."""
+    first = view.next_producer
+    return Edit({PRODUCERS_KEY: {"next": first + count}}), first
+
+
+def create_topic(
+    view: View,
+    name: str,
+    *,
+    topic_id: str,
+    partitions: int = 0,
+    replication: int = 0,
+    settings: TopicSettings | None = None,
+    default_partitions: int = 1,
+    partitions_max: int = PARTITIONS_LIMIT,
+    dice: int | None = None,
+    internal: bool = False,
+) -> Edit | None:
+    """A topic; None if there is one just like it. 0 stands for the default, and is like any."""
+    check_topic_name(name, internal=internal)
+    settings = settings or TopicSettings()
+    settings.check()
+    if name in view.topics:
+        _check_same(view.topics[name], partitions, replication, settings)
+        return None
+    partitions = partitions or default_partitions
+    _check_partitions(partitions, partitions_max)
+    replication = replication or min(REPLICATION_DEFAULT, max(1, len(view.serving)))
+    check_replication(replication, len(view.serving))
+    placements = place(
+        view.serving,
+        load_of(view),
+        partitions=partitions,
+        replication=replication,
+        dice=view.version if dice is None else dice,
+    )
+    return _put(Topic(name, topic_id, replication, asdict(settings), tuple(placements)))
+
+
+def alter_topic(
+    view: View,
+    name: str,
+    *,
+    partitions: int = 0,
+    replication: int = 0,
+    settings: TopicSettings | None = None,
+    partitions_max: int = PARTITIONS_LIMIT,
+    dice: int | None = None,
+) -> Edit | None:
+    """More partitions, another number of replicas (in force with the next rebalance), other
+    settings; 0 and None leave things as they are. None if nothing changes."""
+    check_topic_name(name)
+    was = topic = view.topic(name)
+    if settings is not None:
+        settings.check()
+        # What only other builds know stays.
+        topic = replace(topic, settings=topic.settings | asdict(settings))
+    if replication:
+        check_replication(replication, len(view.serving))
+        topic = replace(topic, replication=replication)
+    count = len(topic.partitions)
+    if partitions and partitions != count:
+        _check_partitions(partitions, partitions_max)
+        if partitions < count:
+            raise InvalidRequest(
+                f"topic {name} has {count} partitions, and they cannot become fewer: create "
+                "another topic"
+            )
+        added = grow(view, topic, partitions, dice)
+        topic = replace(topic, partitions=(*topic.partitions, *added))
+    return None if topic == was else _put(topic)
+
+
+def delete_topic(view: View, name: str) -> Edit:
+    check_topic_name(name)
+    return Edit(delete=[view.topic(name).key])
+
+
+def register_broker(
+    view: View,
+    *,
+    id: int,  # noqa: A002 - named as in the record and on the wire
+    directory_id: str,
+    boot: int,
+    address: str,
+    peer_address: str,
+    http_address: str = "",
+    version: str = "",
+    joining: bool = False,
+    cluster_id: str = "",
+) -> Edit | None:
+    """A broker that starts: None if the catalog knows all this; `Forbidden` if it may not."""
+    judge(view, id, directory_id, boot, cluster_id, joining=joining)
+    if not 1 <= id <= NODE_MAX:
+        raise InvalidRequest(f"the number of a broker is from 1 to {NODE_MAX}, not {id}")
+    known = view.brokers.get(id)
+    broker = Broker(
+        id=id,
+        directory_id=directory_id,
+        boot=boot,
+        member=known.member if known is not None else _fresh_member(view, id),
+        address=address,
+        peer_address=peer_address,
+        http_address=http_address,
+        version=version,
+        state=known.state if known is not None else "serving",
+    )
+    # What does not read back must not be written: every broker would refuse the catalog.
+    try:
+        Broker.from_json(broker.to_json())
+    except Corrupt as error:
+        raise InvalidRequest(f"broker {id} cannot be as it says: {error}") from error
+    return None if broker == known else Edit({broker.key: broker.to_json()})
+
+
+def replace_broker(view: View, node: int) -> Edit:
+    """The broker lost its disk: it gets another number, and the next empty directory is its own."""
+    broker = view.broker(node)
+    member = _fresh_member(view, node)
+    return Edit({broker.key: replace(broker, directory_id="", boot=0, member=member).to_json()})
+
+
+def set_broker_state(view: View, node: int, state: State) -> Edit | None:
+    """`leaving`: it gets nothing more, and is to be drained; `serving` takes that back."""
+    broker = view.broker(node)
+    if state == LEAVING and [other.id for other in view.serving] == [node]:
+        raise InvalidRequest(
+            f"broker {node} is the last one that serves: add another before it can leave"
+        )
+    return (
+        None
+        if broker.state == state
+        else Edit({broker.key: replace(broker, state=state).to_json()})
+    )
+
+
+def remove_broker(view: View, node: int, *, force: bool = False) -> Edit:
+    """The broker is no more; its number stays taken. Refused while it holds anything, unless by
+    force: then its replicas count as lost until a rebalance makes them anew elsewhere."""
+    broker = view.broker(node)
+    held = sum(1 for _ in view.hosted(node))
+    if held and not force:
+        raise InvalidRequest(
+            f"broker {node} holds replicas of {held} partitions: wait until they have moved, or "
+            "use force if they are lost"
+        )
+    return Edit({f"{RETIRED_PREFIX}{node}": {"member": broker.member}}, [broker.key])
+
+
+def set_targets(view: View, moves: Iterable[Move]) -> Edit | None:
+    """Start these moves. One that changes only the order, and so the preferred leader, is done at
+    once. The founders stay until the members have changed: the group may not have started yet."""
+    return _placed(view, ((move, _aimed(view, move)) for move in moves))
+
+
+def finish_moves(view: View, moves: Iterable[Move]) -> Edit | None:
+    """The members of these partitions are what was to be reached. Partitions that meanwhile are
+    gone or aim elsewhere are left as they are."""
+    done = [
+        move
+        for move in moves
+        if move.topic in view.topics
+        and move.partition < len(view.topics[move.topic].partitions)
+        and view.placement(move.topic, move.partition).target == move.replicas != ()
+    ]
+    return _placed(view, ((move, Placement(replicas=move.replicas)) for move in done))
+
+
+def finish_move(view: View, topic: str, partition: int) -> Edit | None:
+    """The members of the partition are its target."""
+    return finish_moves(view, [Move(topic, partition, view.placement(topic, partition).target)])
+
+
+def _aimed(view: View, move: Move) -> Placement:
+    placement = view.placement(move.topic, move.partition)
+    nodes = {node_of(member) for member in move.replicas}
+    if not move.replicas or len(nodes) < len(move.replicas):
+        raise InvalidRequest(
+            f"partition {move.partition} of {move.topic} needs replicas on different brokers, "
+            f"not {list(move.replicas)}"
+        )
+    if not placement.target and set(placement.replicas) == set(move.replicas):
+        return replace(placement, replicas=move.replicas)
+    return replace(placement, target=move.replicas)
+
+
+def _placed(view: View, changes: Iterable[tuple[Move, Placement]]) -> Edit | None:
+    by_topic: dict[str, list[Placement]] = {}
+    for move, placement in changes:
+        if placement != view.placement(move.topic, move.partition):
+            placements = by_topic.setdefault(move.topic, list(view.topic(move.topic).partitions))
+            placements[move.partition] = placement
+    edit = Edit()
+    for name, placements in by_topic.items():
+        edit |= _put(replace(view.topic(name), partitions=tuple(placements)))
+    return edit if by_topic else None
+
+
+def _put(topic: Topic) -> Edit:
+    value = topic.to_json()
+    Topic.from_json(value)
+    return Edit({topic.key: value})
+
+
+def _fresh_member(view: View, node: int) -> int:
+    """A number that the node never had."""
+    known = view.brokers.get(node)
+    last = max(known.member if known is not None else -1, view.retired.get(node, -1))
+    member = member_of(node, 0 if last < 0 else epoch_of(last) + 1)
+    if member > MEMBER_MAX:
+        raise InvalidRequest(f"broker {node} was replaced too often: use another number")
+    return member
+
+
+def _check_partitions(partitions: int, partitions_max: int) -> None:
+    most = min(partitions_max, PARTITIONS_LIMIT)
+    if not 1 <= partitions <= most:
+        raise InvalidRequest(f"a topic has 1 to {most} partitions, not {partitions}")
+
+
+def _check_same(topic: Topic, partitions: int, replication: int, settings: TopicSettings) -> None:
+    differences = []
+    if partitions not in {0, len(topic.partitions)}:
+        differences.append(f"{len(topic.partitions)} partitions, not {partitions}")
+    if replication not in {0, topic.replication}:
+        differences.append(f"replication {topic.replication}, not {replication}")
+    found, wanted = asdict(topic.topic_settings), asdict(settings)
+    differences += [
+        f"{name} {found[name]!r}, not {wanted[name]!r}"
+        for name in found
+        if found[name] != wanted[name]
+    ]
+    if differences:
+        raise TopicExists(f"topic {topic.name} exists with {'; '.join(differences)}")

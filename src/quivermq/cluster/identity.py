@@ -1,0 +1,56 @@
+"""Whether a broker that registers is who it says: the identity of data directories.
+
+A directory that was emptied, swapped or restored from a copy has forgotten what it promised to
+others: its vote, the entries that it acknowledged. Such a broker must not count (decision 0013).
+"""
+
+from quivermq.cluster.catalog_view import View
+from quivermq.errors import Forbidden
+
+
+def judge(
+    view: View,
+    id: int,  # noqa: A002 - named as in the record and on the wire
+    directory_id: str,
+    boot: int,
+    cluster_id: str,
+    *,
+    joining: bool = False,
+) -> None:
+    """Raise `Forbidden`, saying what to do, unless the broker may take part. `cluster_id` is that
+    stored in its directory, "" if none is; `joining` says that the directory holds nothing yet."""
+    if cluster_id and view.cluster is not None and cluster_id != view.cluster.id:
+        raise Forbidden(
+            f"the data directory of broker {id} belongs to cluster {cluster_id}, this is cluster "
+            f"{view.cluster.id}: start the broker with its own directory, or with an empty one"
+        )
+    for other in view.brokers.values():
+        if other.id != id and other.directory_id == directory_id:
+            raise Forbidden(
+                f"the data directory of broker {id} is that of broker {other.id}: start it with "
+                f"its own directory, or as broker {other.id}"
+            )
+    broker = view.brokers.get(id)
+    if broker is None:
+        if not joining:
+            raise Forbidden(
+                f"broker {id} is not a member of this cluster: start it with an empty data "
+                "directory and --join"
+            )
+    elif not broker.directory_id:
+        if not joining:
+            raise Forbidden(
+                f"broker {id} is being replaced, and its data directory is not empty: start it "
+                "with an empty one"
+            )
+    elif directory_id != broker.directory_id:
+        raise Forbidden(
+            f"broker {id} came back with another data directory: start it with its own, or, if "
+            f"that is lost, run `quiver cluster replace {id}`"
+        )
+    elif boot < broker.boot:
+        raise Forbidden(
+            f"the data directory of broker {id} is an old copy: it was started {boot} times, the "
+            f"original {broker.boot}. Start the broker with the original, or, if that is lost, "
+            f"with an empty one, and run `quiver cluster replace {id}`"
+        )

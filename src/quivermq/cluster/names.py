@@ -1,0 +1,36 @@
+"""Which names topics and groups may have.
+
+A topic's name is also the name of a folder, so what passes here must be harmless as one.
+"""
+
+import re
+from typing import Final
+
+from quivermq.errors import InvalidRequest, TooLarge
+
+NAME_CHARACTERS_MAX: Final = 200
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def check_topic_name(name: str, *, internal: bool = False) -> None:
+    """Raise `InvalidRequest` unless a topic may be called so; names with `_` first are our own."""
+    _check("topic", name)
+    if name.startswith("_") and not internal:
+        raise InvalidRequest(f"topic names that start with '_' are reserved: {name!r}")
+
+
+def check_group_name(name: str) -> None:
+    """Raise `InvalidRequest` unless a group may be called so."""
+    _check("group", name)
+
+
+def _check(what: str, name: str) -> None:
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise TooLarge(
+            f"a {what} name has at most {NAME_CHARACTERS_MAX} characters, this one {len(name)}"
+        )
+    if not _NAME.fullmatch(name) or name in {".", ".."}:
+        raise InvalidRequest(
+            f"{name!r} is no {what} name: use 1 to {NAME_CHARACTERS_MAX} letters of the Latin "
+            "alphabet, digits, '.', '_' or '-', and not '.' or '..'"
+        )

@@ -1,0 +1,223 @@
+"""Plans: which replicas should go where, as pure functions of the catalog.
+
+A plan is a list of moves, each with the members that one partition is to have, the preferred leader
+first. It says nothing about when: whoever carries it out takes `steps` one by one. Partitions that
+are being moved already are left alone, unless a broker that goes away would be part of the result.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from quivermq.cluster.balance import Leaders, Replicas
+from quivermq.cluster.catalog_view import View
+from quivermq.cluster.placement import load_of, place
+from quivermq.cluster.records import Placement, Topic, group_id, node_of
+from quivermq.errors import InvalidRequest
+
+METADATA_VOTERS_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The members that a partition is to have; `old` are those that it has or was to have."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    old: tuple[int, ...] = ()
+
+    @property
+    def copies(self) -> int:
+        """How many members have to be brought up to date."""
+        return len(set(self.replicas) - set(self.old))
+
+    @property
+    def keeps_majority(self) -> bool:
+        """Whether those that stay are enough to agree on the move, if the others are lost."""
+        return 2 * len(set(self.replicas) & set(self.old)) > len(self.old)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderMove:
+    """The node that is to lead a partition instead of the one that does."""
+
+    topic: str
+    partition: int
+    to: int
+
+
+def rebalance(view: View) -> list[Move]:
+    """The fewest copies that give every partition its replicas, and every serving broker as many
+    as any other, give or take one; then the preferred leaders likewise."""
+    members = {broker.id: broker.member for broker in view.serving}
+    if not members:
+        return []
+    plan = _Plan(view, members)
+    settled = [not placement.target for _, _, placement in plan.partitions]
+    for (topic, _, placement), free in zip(plan.partitions, settled, strict=True):
+        held = list(map(node_of, placement.planned))
+        if free:
+            stay = [node for node in held if node in members]
+            plan.take(stay, min(topic.replication, len(members)))
+        else:
+            plan.take(held, len(held))
+    plan.fill()
+    for item, free in enumerate(settled):
+        if free:
+            plan.replicas.loosen(item)
+    plan.replicas.level()
+    return plan.moves(settled)
+
+
+def drain(view: View, node: int) -> list[Move]:
+    """Everything off a broker that leaves, spread over the others; nothing else is moved. There
+    are fewer replicas where there are too few brokers."""
+    view.broker(node)
+    members = {broker.id: broker.member for broker in view.serving if broker.id != node}
+    if not members:
+        raise InvalidRequest(
+            f"broker {node} is the last one that serves: add another before it can leave"
+        )
+    plan = _Plan(view, members)
+    leaderless = []
+    for _, _, placement in plan.partitions:
+        nodes = list(map(node_of, placement.planned))
+        leaderless.append(nodes[0] == node)
+        plan.take([other for other in nodes if other != node], len(nodes))
+    plan.fill()
+    return [move for move in plan.moves(leaderless) if node in map(node_of, move.old)]
+
+
+def replace(view: View, node: int, member_new: int) -> list[Move]:
+    """The same broker under another number, in every partition that knows it under an old one."""
+    moves = []
+    for topic, partition, placement in view.partitions():
+        members = tuple(
+            member_new if node_of(member) == node else member for member in placement.planned
+        )
+        if members != placement.planned:
+            moves.append(Move(topic.name, partition, members, placement.planned))
+    return moves
+
+
+def grow(view: View, topic: Topic, partitions: int, dice: int | None = None) -> list[Placement]:
+    """Homes for the partitions that `topic` lacks to have `partitions`."""
+    return place(
+        view.serving,
+        load_of(view),
+        partitions=partitions - len(topic.partitions),
+        replication=min(topic.replication, max(1, len(view.serving))),
+        dice=view.version if dice is None else dice,
+    )
+
+
+def rebalance_leaders(
+    view: View, leaders: Mapping[bytes, int], alive: Collection[int] | None = None
+) -> list[LeaderMove]:
+    """The transfers that let every serving broker lead as many partitions as any other, as far as
+    replicas allow. `leaders` says which node leads each group; only nodes that are `alive` are
+    chosen, if that is given; groups that nobody leads are left out."""
+    nodes = [b.id for b in view.serving if alive is None or b.id in alive]
+    spread, found = Leaders(nodes), []
+    for topic, partition, placement in view.partitions():
+        leader = leaders.get(group_id(topic.id, partition), 0)
+        if leader:
+            spread.add(leader, list(map(node_of, placement.replicas)))
+            found.append((topic.name, partition, leader))
+    spread.level()
+    return [
+        LeaderMove(topic, partition, to)
+        for (topic, partition, leader), to in zip(found, spread.leader, strict=True)
+        if to != leader
+    ]
+
+
+def metadata_voters(
+    view: View, current: Collection[int] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The members of the metadata group: voters and learners. Those that vote already (`current`,
+    by member number) stay voters while they serve; a broker that leaves only listens."""
+    order = sorted(view.serving, key=lambda broker: (broker.member not in current, broker.id))
+    voters = {broker.member for broker in order[:METADATA_VOTERS_MAX]}
+    members = [broker.member for broker in view.brokers.values()]
+    return (
+        tuple(member for member in members if member in voters),
+        tuple(member for member in members if member not in voters),
+    )
+
+
+def steps(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, ...]]:
+    """How the members become others one at a time: each step takes in one, lets one go, or both.
+    A group of several so never loses all who know its log at once."""
+    members, path = list(old), []
+    leaving = [member for member in old if member not in new]
+    for member in new:
+        if member in members:
+            continue
+        same = [other for other in leaving if node_of(other) == node_of(member)]
+        if leaving:
+            gone = (same or leaving)[0]
+            leaving.remove(gone)
+            members[members.index(gone)] = member
+        else:
+            members.append(member)
+        path.append(tuple(members))
+    for gone in leaving:
+        members.remove(gone)
+        path.append(tuple(members))
+    if tuple(members) != tuple(new):
+        path[-1:] = [tuple(new)]
+    return path
+
+
+class _Plan:
+    """A plan in the making: every partition, by its number here, and where its replicas lie."""
+
+    def __init__(self, view: View, members: Mapping[int, int]) -> None:
+        self._members = members
+        self.partitions = list(view.partitions())
+        self.replicas = Replicas(members)
+        self._wanted: list[int] = []
+
+    def take(self, held: Sequence[int], wanted: int) -> None:
+        """The next partition: who keeps it, and how many replicas it is to have."""
+        topic, _, placement = self.partitions[len(self._wanted)]
+        self.replicas.add(topic.name, held, map(node_of, placement.planned))
+        self._wanted.append(wanted)
+
+    def fill(self) -> None:
+        """Give every partition as many replicas as it is to have, if there are brokers for them."""
+        for item, wanted in enumerate(self._wanted):
+            while len(self.replicas.held[item]) > wanted:
+                self.replicas.drop(item)
+        for item, wanted in enumerate(self._wanted):
+            while len(self.replicas.held[item]) < wanted and self.replicas.spread(item):
+                pass
+        self.replicas.level()
+
+    def moves(self, may_lead_elsewhere: Sequence[bool]) -> list[Move]:
+        """What is to be done, with the preferred leaders levelled where they may be."""
+        leaders = Leaders(self._members)
+        for item, ((_, _, placement), free) in enumerate(
+            zip(self.partitions, may_lead_elsewhere, strict=True)
+        ):
+            held = self.replicas.held[item]
+            stay = [node for node in map(node_of, placement.planned) if node in held]
+            leaders.add((stay or held)[0], held if free else ())
+        leaders.level()
+        found = []
+        for item, (topic, partition, placement) in enumerate(self.partitions):
+            held, leader = self.replicas.held[item], leaders.leader[item]
+            nodes = [leader, *(node for node in held if node != leader)]
+            members = self._numbered(nodes, placement)
+            if members != placement.planned:
+                found.append(Move(topic.name, partition, members, placement.planned))
+        return found
+
+    def _numbered(self, nodes: Sequence[int], placement: Placement) -> tuple[int, ...]:
+        known = {node_of(member): member for member in placement.planned}
+        if not placement.target:
+            # A replica whose disk was lost is made again under the broker's present number.
+            known |= self._members
+        return tuple(known[node] if node in known else self._members[node] for node in nodes)

@@ -1,0 +1,284 @@
+"""The records of the catalog: what the metadata group keeps about brokers, topics and placement.
+
+Each is a frozen dataclass with `to_json` and `from_json`. Keys that this build does not know are
+ignored; a value that no build writes raises `Corrupt`. Knows names, numbers and topic settings;
+must never know how the catalog is replicated.
+
+A *member* is a number that Raft groups know: epoch << 16 | node id. A node that lost its disk comes
+back under a higher epoch, so it cannot be taken for who it was (decision 0013).
+"""
+
+import re
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Literal, cast
+
+from quivermq.cluster.names import check_topic_name
+from quivermq.errors import Corrupt, InvalidRequest
+from quivermq.queue import TopicSettings
+
+NODE_MAX: Final = 0xFFFF
+MEMBER_MAX: Final = (1 << 48) - 1
+COUNT_MAX: Final = (1 << 63) - 1
+PARTITIONS_LIMIT: Final = 1_000_000
+TEXT_CHARACTERS_MAX: Final = 1_000
+TOPIC_ID_BYTES: Final = 12
+
+METADATA_TOPIC: Final = "_quiver"
+METADATA_GROUP: Final = bytes(TOPIC_ID_BYTES) + b"\xff\xff\xff\xff"
+
+CLUSTER_KEY: Final = "cluster"
+PRODUCERS_KEY: Final = "producers"
+BROKER_PREFIX: Final = "broker/"
+RETIRED_PREFIX: Final = "retired/"
+TOPIC_PREFIX: Final = "topic/"
+
+SERVING: Final = "serving"
+LEAVING: Final = "leaving"
+State = Literal["serving", "leaving"]
+
+_HEX: Final = re.compile(r"(?:[0-9a-f]{2}){1,32}")
+_TOPIC_ID: Final = re.compile(r"[0-9a-f]{24}")
+_SETTINGS: Final = frozenset(setting.name for setting in fields(TopicSettings))
+
+
+def node_of(member: int) -> int:
+    return member & NODE_MAX
+
+
+def epoch_of(member: int) -> int:
+    return member >> 16
+
+
+def member_of(node: int, epoch: int) -> int:
+    return epoch << 16 | node
+
+
+def group_id(topic_id: str, partition: int) -> bytes:
+    """The 16 bytes that name the Raft group, and the log, of a partition."""
+    return bytes.fromhex(topic_id) + partition.to_bytes(4, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Which cluster this is, and since when."""
+
+    id: str
+    created_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "created_ms": self.created_ms}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Cluster":
+        found = _object(value, "the cluster")
+        return cls(id=_hex(found, "id"), created_ms=_integer(found, "created_ms"))
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker: whose data directory it is, and where it can be reached."""
+
+    id: int
+    directory_id: str
+    """Empty: the directory was lost, and the next empty one takes its place."""
+    boot: int
+    """How often the directory was started: a lower number is an old copy of it."""
+    member: int
+    address: str
+    peer_address: str
+    http_address: str
+    version: str
+    state: State = SERVING
+
+    @property
+    def key(self) -> str:
+        return f"{BROKER_PREFIX}{self.id}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Broker":
+        found = _object(value, "a broker")
+        node = _integer(found, "id", 1, NODE_MAX)
+        member = _integer(found, "member", 1, MEMBER_MAX)
+        if node_of(member) != node:
+            raise Corrupt(f"broker {node} cannot be member {member}, which is another broker's")
+        state = found.get("state")
+        if state not in (SERVING, LEAVING):  # no set: it may be unhashable
+            raise Corrupt(f"broker {node} has a state that this build does not know")
+        return cls(
+            id=node,
+            directory_id="" if found.get("directory_id") == "" else _hex(found, "directory_id"),
+            boot=_integer(found, "boot"),
+            member=member,
+            address=_text(found, "address"),
+            peer_address=_text(found, "peer_address"),
+            http_address=_text(found, "http_address"),
+            version=_text(found, "version"),
+            state=cast("State", state),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one partition is: the members of its group."""
+
+    replicas: tuple[int, ...]
+    """The first is the preferred leader."""
+    founders: tuple[int, ...] = ()
+    """Who starts the group, as its first configuration; empty once the members have changed."""
+    target: tuple[int, ...] = ()
+    """Who the members are to be, while the partition is moved."""
+
+    @property
+    def planned(self) -> tuple[int, ...]:
+        """The members once nothing moves any more."""
+        return self.target or self.replicas
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {"replicas": list(self.replicas)}
+        if self.founders:
+            value["founders"] = list(self.founders)
+        if self.target:
+            value["target"] = list(self.target)
+        return value
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Placement":
+        found = _object(value, "a placement")
+        replicas = _members(found.get("replicas"))
+        if not replicas:
+            raise Corrupt("a partition has no replicas")
+        founders, target = found.get("founders"), found.get("target")
+        return cls(
+            replicas,
+            () if founders is None else _members(founders),
+            () if target is None else _members(target),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic: its identity, its settings, and where each partition is."""
+
+    name: str
+    id: str
+    """12 bytes in hexadecimal; another one after the topic was deleted and created again."""
+    replication: int
+    settings: dict[str, Any] = field(hash=False)
+    partitions: tuple[Placement, ...]
+
+    @property
+    def key(self) -> str:
+        return TOPIC_PREFIX + self.name
+
+    @property
+    def topic_settings(self) -> TopicSettings:
+        return settings_of(self.settings)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "id": self.id,
+            "replication": self.replication,
+            "settings": dict(self.settings),
+            "partitions": [placement.to_json() for placement in self.partitions],
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, before: "tuple[Any, Topic] | None" = None) -> "Topic":
+        """`before` is an earlier record and its JSON: placements that did not change are reused."""
+        found = _object(value, "a topic")
+        name = found.get("name")
+        if not isinstance(name, str):
+            raise Corrupt("the name of a topic is no text")
+        try:
+            check_topic_name(name, internal=True)
+        except InvalidRequest as error:
+            raise Corrupt(f"the catalog holds a topic that cannot be: {error}") from error
+        identity = found.get("id")
+        if not isinstance(identity, str) or not _TOPIC_ID.fullmatch(identity):
+            raise Corrupt(f"topic {name} has an id that is not {TOPIC_ID_BYTES} bytes")
+        settings = _object(found.get("settings"), "the settings of a topic")
+        settings_of(settings)
+        return cls(
+            name=name,
+            id=identity,
+            replication=_integer(found, "replication", 1, NODE_MAX),
+            settings=settings,
+            partitions=_placements(found.get("partitions"), before),
+        )
+
+
+def settings_of(value: Any) -> TopicSettings:
+    """The settings in a record; those that only other builds know are left aside."""
+    known = {name: value[name] for name in value if name in _SETTINGS}
+    settings = TopicSettings(**known)
+    try:
+        settings.check()
+    except (InvalidRequest, ValueError, RecursionError) as error:
+        # The last two come from printing what no build wrote.
+        raise Corrupt("the settings of a topic hold a value that cannot be acted on") from error
+    return settings
+
+
+def next_producer(value: Any) -> int:
+    """The producer id that is granted next, from the record at `PRODUCERS_KEY`."""
+    return _integer(_object(value, "the producers"), "next", 1)
+
+
+def retired_member(value: Any) -> int:
+    """The last member number of a removed broker, from the record below `RETIRED_PREFIX`."""
+    return _integer(_object(value, "a removed broker"), "member", 1, MEMBER_MAX)
+
+
+def _placements(value: Any, before: tuple[Any, Topic] | None) -> tuple[Placement, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= PARTITIONS_LIMIT:
+        raise Corrupt(f"a topic has 1 to {PARTITIONS_LIMIT} partitions, in a list")
+    if before is None:
+        return tuple(map(Placement.from_json, value))
+    known = list(zip(before[0]["partitions"], before[1].partitions, strict=True))
+    kept = [
+        placement if was is item or was == item else Placement.from_json(item)
+        for item, (was, placement) in zip(value, known, strict=False)
+    ]
+    return (*kept, *map(Placement.from_json, value[len(kept) :]))
+
+
+def _members(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise Corrupt("members are not in a list")
+    for member in value:
+        if type(member) is not int or not 0 < member <= MEMBER_MAX or not member & NODE_MAX:
+            raise Corrupt("a member has a number that no broker can have")
+    if len({member & NODE_MAX for member in value}) != len(value):
+        raise Corrupt("a partition has two replicas on one broker")
+    return tuple(value)
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Corrupt(f"the record of {what} is no JSON object")
+    return value
+
+
+def _integer(found: dict[str, Any], key: str, low: int = 0, high: int = COUNT_MAX) -> int:
+    value = found.get(key)
+    if type(value) is not int or not low <= value <= high:
+        raise Corrupt(f"{key} must be a whole number from {low} to {high}")
+    return value
+
+
+def _text(found: dict[str, Any], key: str) -> str:
+    value = found.get(key)
+    if not isinstance(value, str) or len(value) > TEXT_CHARACTERS_MAX:
+        raise Corrupt(f"{key} must be text of at most {TEXT_CHARACTERS_MAX} characters")
+    return value
+
+
+def _hex(found: dict[str, Any], key: str) -> str:
+    value = found.get(key)
+    if not isinstance(value, str) or not _HEX.fullmatch(value):
+        raise Corrupt(f"{key} must be 1 to 32 bytes in hexadecimal, in small letters")
+    return value

@@ -1,0 +1,11 @@
+"""Addresses as people write them: `host:port`."""
+
+from quivermq.errors import InvalidRequest
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`; raises `InvalidRequest` for anything else."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise InvalidRequest(f"{address!r} is no address: write host:port, as in 127.0.0.1:7600")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)

@@ -1,0 +1,258 @@
+"""How a broker becomes and stays a member: founding, joining, registering, being refused.
+
+A broker registers at every start with the leader of the metadata group, which knows whose data
+directory is whose. Brokers check each other when they connect, by what the catalog says: one that
+was emptied, swapped or restored from an old copy is not let in.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import quivermq
+from quivermq.cluster import METADATA_GROUP, METADATA_TOPIC, judge, member_of, node_of
+from quivermq.errors import Forbidden, QuiverError
+from quivermq.node.directory import Directory
+from quivermq.node.forwarding import Forwarding
+from quivermq.node.group import GroupName
+from quivermq.node.hosting import Hosting, Wanted
+from quivermq.node.metadata import Metadata
+from quivermq.node.peers import Links
+from quivermq.settings import BrokerSettings
+from quivermq.wire import PROTOCOL, error_from_proto, proto
+
+logger = logging.getLogger("quivermq.admission")
+
+METADATA_NAME: Final = GroupName(METADATA_TOPIC, 0)
+_AGAIN_S: Final = 0.1
+_AGAIN_REFUSED_S: Final = 1.0
+_REGISTER_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class Addresses:
+    """Where this broker can be reached."""
+
+    client: str = ""
+    peer: str = ""
+    http: str = ""
+
+
+@dataclass(slots=True)
+class Admission:
+    """This broker's place in its cluster."""
+
+    settings: BrokerSettings
+    directory: Directory
+    metadata: Metadata
+    hosting: Hosting
+    links: Links
+    forwarding: Forwarding
+    addresses: Addresses
+    on_settled: Callable[[], None]
+    heard_addresses: dict[int, str] = field(default_factory=dict)
+    """Client addresses that other brokers told when they connected."""
+    refusal: str = ""
+    """Not "": this broker is not let in, and why."""
+    is_registered: bool = False
+    join_address: str = ""
+    _task: asyncio.Task[None] | None = None
+
+    # Starting.
+
+    async def begin(self) -> None:
+        """Open what is here, or found a cluster, or get ready to join one."""
+        self.join_address = self.settings.join
+        identity = self.directory.identity
+        if identity.member:
+            await self._run_metadata(identity.member, ())
+        elif not self.settings.join:
+            founders = tuple(
+                member_of(node, 0) for node in sorted({self.node_id, *self.settings.peers})
+            )
+            await self._run_metadata(member_of(self.node_id, 0), founders)
+        for node, address in self.settings.peers.items():
+            self.links.know(node, address)
+        self._task = asyncio.create_task(self._stay_registered(), name="admission")
+
+    @property
+    def node_id(self) -> int:
+        return self.settings.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        known = self.metadata.view.cluster
+        return known.id if known else self.directory.identity.cluster_id
+
+    async def _run_metadata(self, member: int, founders: tuple[int, ...]) -> None:
+        first = bool(founders) and member == founders[0]
+        want = Wanted(METADATA_GROUP, METADATA_NAME, member, founders, first)
+        group = await self.hosting.open_group(want)
+        self.directory.settle(self.directory.identity.cluster_id, member)
+        self.metadata.run_on(group)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    # Registering.
+
+    async def _stay_registered(self) -> None:
+        while not self.is_registered:
+            try:
+                await self._register()
+            except Forbidden as error:
+                await self._refused(str(error))
+                await asyncio.sleep(_AGAIN_REFUSED_S)
+            except QuiverError as error:
+                logger.debug("not registered yet: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _register(self) -> None:
+        registered = await self._ask_to_register()
+        identity = self.directory.identity
+        if registered.member != identity.member:
+            await self._become(registered.member)
+        self.directory.settle(registered.cluster_id, registered.member)
+        for broker in registered.brokers:
+            if broker.id != self.node_id:
+                self.links.know(broker.id, broker.peer_address)
+        self.is_registered = bool(registered.cluster_id)
+        self.refusal = ""
+        if self.is_registered:
+            logger.info("node %d is a member of cluster %s", self.node_id, registered.cluster_id)
+            self.on_settled()
+        else:
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _ask_to_register(self) -> proto.BrokerRegistered:
+        """Of whoever leads, as far as anybody knows; others pass it on."""
+        identity, addresses = self.directory.identity, self.addresses
+        request = proto.Request(
+            register_broker=proto.RegisterBroker(
+                id=identity.node_id,
+                directory_id=bytes.fromhex(identity.directory_id),
+                boot=identity.boot,
+                address=addresses.client,
+                peer_address=addresses.peer,
+                http_address=addresses.http,
+                version=quivermq.__version__,
+                joining=identity.member == 0,
+                cluster_id=identity.cluster_id,
+            )
+        )
+        error: QuiverError | None = None
+        for address in self._whom_to_ask():
+            try:
+                response, _ = await self.forwarding.ask(address, request, (), _REGISTER_S)
+            except QuiverError as failure:
+                error = failure
+                continue
+            if response.WhichOneof("body") == "broker_registered":
+                return response.broker_registered
+            error = error_from_proto(response.error)
+            if isinstance(error, Forbidden):
+                break
+        raise error or QuiverError("no broker is known that could be asked")
+
+    def _whom_to_ask(self) -> list[str]:
+        known = {broker.id: broker.address for broker in self.metadata.view.brokers.values()}
+        known.update(self.heard_addresses)
+        known[self.node_id] = self.addresses.client
+        leader = self.metadata.leader
+        first = [known[leader]] if leader in known else []
+        others = [address for node, address in known.items() if node != self.node_id]
+        joining = [self.join_address] if self.join_address else []
+        if self.metadata.group is None:
+            return list(dict.fromkeys([*joining, *others]))
+        return list(dict.fromkeys([*first, *others, *joining]))
+
+    async def _refused(self, reason: str) -> None:
+        if reason != self.refusal:
+            logger.error("node %d is not let in: %s", self.node_id, reason)
+        self.refusal = reason
+        if self.directory.identity.member and self.metadata.view.version == 0:
+            # It holds nothing that anybody knows: it can be given another number.
+            await self.leave()
+
+    async def leave(self) -> None:
+        """Give up the metadata group that runs here, and be as empty as a new directory."""
+        group = self.metadata.group
+        self.metadata.stop()
+        if group is not None:
+            await self.hosting.remove_group(group)
+        self.directory.settle("", 0)
+
+    async def _become(self, member: int) -> None:
+        """Take the number that the cluster gave, with an empty log of the metadata group."""
+        await self.leave()
+        await self._run_metadata(member, ())
+
+    async def join(self, address: str) -> None:
+        """Give up the cluster of one that this broker is, and join the one at `address`."""
+        await self.close()
+        await self.leave()
+        self.is_registered = False
+        self.join_address = address
+        self._task = asyncio.create_task(self._stay_registered(), name="admission")
+        while not self.is_registered:
+            await asyncio.sleep(_AGAIN_S)
+
+    # Who is who.
+
+    def hello(self) -> proto.PeerHello:
+        identity = self.directory.identity
+        return proto.PeerHello(
+            protocol=PROTOCOL,
+            cluster_id=self.cluster_id,
+            node=identity.node_id,
+            directory_id=bytes.fromhex(identity.directory_id),
+            boot=identity.boot,
+            peer_address=self.addresses.peer,
+            address=self.addresses.client,
+            version=quivermq.__version__,
+        )
+
+    def welcome(self, hello: proto.PeerHello) -> str:
+        """Why a broker that connects is refused; "" if it is welcome."""
+        if hello.protocol != PROTOCOL:
+            return f"it speaks protocol {hello.protocol}, this broker speaks {PROTOCOL}"
+        self.heard_addresses[hello.node] = hello.address
+        try:
+            self._judge(hello)
+        except Forbidden as error:
+            return str(error)
+        if hello.node in self.links.peers:
+            self.links.peers[hello.node].move(hello.peer_address)
+        return ""
+
+    def recognise(self, node: int, answer: proto.PeerHello) -> str:
+        """Why a broker that we connected to is not the one we want; "" if it is."""
+        if answer.node != node:
+            return f"node {answer.node} listens where node {node} should"
+        self.heard_addresses[node] = answer.address
+        try:
+            self._judge(answer)
+        except Forbidden as error:
+            return str(error)
+        return ""
+
+    def _judge(self, hello: proto.PeerHello) -> None:
+        view = self.metadata.view
+        group = self.metadata.group
+        members = group.replica.configuration.members if group else ()
+        unknown = hello.node not in view.brokers
+        judge(
+            view,
+            hello.node,
+            hello.directory_id.hex(),
+            hello.boot,
+            hello.cluster_id,
+            joining=unknown
+            and (not view.brokers or hello.node in {node_of(member) for member in members}),
+        )

@@ -1,0 +1,323 @@
+"""A broker: all its parts, put together, started and stopped in order."""
+
+import asyncio
+import logging
+import resource
+from contextlib import suppress
+from typing import Final
+
+from quivermq.batches import Limits
+from quivermq.cluster import METADATA_GROUP, group_id, node_of
+from quivermq.log import LogSettings, RealDisk
+from quivermq.node.admission import Addresses, Admission
+from quivermq.node.cluster_requests import ClusterParts, ClusterRequests, reconfigure_here
+from quivermq.node.controller import Controller
+from quivermq.node.deferred_sync import DeferredSyncDisk
+from quivermq.node.directory import Directory
+from quivermq.node.disk_thread import DiskThread
+from quivermq.node.fetching import Fetching
+from quivermq.node.figures import Figures
+from quivermq.node.forwarding import Forwarding
+from quivermq.node.group import Group
+from quivermq.node.hosting import Hosting
+from quivermq.node.leaders import Leaders, Office
+from quivermq.node.maps import Maps
+from quivermq.node.metadata import Metadata
+from quivermq.node.offset_requests import OffsetRequests
+from quivermq.node.partitions import Partitions
+from quivermq.node.peers import LinkHooks, Links
+from quivermq.node.producing import Producing
+from quivermq.node.retaining import Retaining
+from quivermq.node.runner import GroupRunner
+from quivermq.node.service import Service
+from quivermq.node.topic_requests import TopicRequests
+from quivermq.replica import ReplicaSettings
+from quivermq.settings import BrokerSettings
+from quivermq.wire import proto
+
+logger = logging.getLogger("quivermq.broker")
+
+_HANDOVER_S: Final = 2.0
+
+
+class Broker:
+    """One node of a cluster, without its doors: whoever has it opens those on `service`."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.addresses = Addresses()
+        self.figures = Figures()
+        self.leaders = Leaders()
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Open the data directory and take part. Doors may be opened once this returns."""
+        settings = self.settings
+        _raise_file_limit()
+        self.directory = Directory(settings.data_dir, settings.node_id)
+        self.disk_thread = DiskThread(asyncio.get_running_loop(), "quiver-disk")
+        self._make_parts()
+        for folder in self.directory.unlisted_folders():
+            logger.warning("%s is left over from a crash, and removed", folder)
+            self.directory.disk.remove(folder)
+        self.addresses.peer = await self.links.listen(settings.peer_listen)
+        if settings.advertise_peer:
+            self.addresses.peer = settings.advertise_peer
+
+    async def take_part(self, client_address: str, http_address: str = "") -> None:
+        """The doors are open at these addresses: found, join or come back to a cluster."""
+        self.addresses.client = self.settings.advertise or client_address
+        self.addresses.http = http_address
+        await self.admission.begin()
+        self.runner.start_ticking()
+        self.controller.start()
+        self.retaining.start()
+
+    def _make_parts(self) -> None:
+        settings = self.settings
+        limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
+        election_s = settings.tick_ms * settings.election_ticks / 1000
+        self.limits = limits
+        self.disk = (
+            RealDisk(settings.data_dir)
+            if settings.fsync == "always"
+            else DeferredSyncDisk(settings.data_dir)
+        )
+        self.runner = GroupRunner(
+            disk=self.disk,
+            disk_thread=self.disk_thread,
+            replica_settings=ReplicaSettings(
+                tick_ms=settings.tick_ms, election_ticks=settings.election_ticks, limits=limits
+            ),
+            log_settings=LogSettings(segment_bytes=settings.segment_bytes, limits=limits),
+            writes_inline=settings.fsync != "always",
+            on_office=self._office_changed,
+        )
+        self.metadata = Metadata(self._catalog_changed)
+        self.partitions = Partitions(self.metadata, self.runner, self.leaders)
+        self.maps = Maps(settings.node_id, self.partitions, self.is_alive)
+        self.forwarding = Forwarding(self._address_of, limits, f"broker {settings.node_id}")
+        hooks = LinkHooks(
+            hello=lambda: self.admission.hello(),
+            judge=lambda node, answer: self.admission.recognise(node, answer),
+            welcome=lambda hello: self.admission.welcome(hello),
+            deliver=self.runner.deliver,
+            leads=self._heard_of_leaders,
+            silent=self.runner.wake_all_of,
+            connected=self._connected,
+        )
+        self.links = Links(hooks, limits, settings.outbox_bytes_max, election_s)
+        self.runner.links = self.links
+        self.hosting = Hosting(settings.node_id, self.directory, self.disk_thread, self.runner)
+        self.admission = Admission(
+            settings,
+            self.directory,
+            self.metadata,
+            self.hosting,
+            self.links,
+            self.forwarding,
+            self.addresses,
+            on_settled=self._catalog_changed,
+        )
+        self.controller = Controller(
+            self.metadata,
+            self.partitions,
+            self.forwarding,
+            settings.node_id,
+            lambda body: reconfigure_here(self.partitions, body),
+        )
+        self.retaining = Retaining(settings, self.partitions, self.runner, self.disk_thread, self.disk)
+        self._make_service()
+        self._hosting_wanted = asyncio.Event()
+        self._hosting_task = asyncio.create_task(self._keep_hosting(), name="hosting")
+
+    def _make_service(self) -> None:
+        settings = self.settings
+        self.fetching = Fetching(self.partitions, self.figures)
+        topics = TopicRequests(
+            settings, self.metadata, self.partitions, self.runner, self.maps, self.forwarding
+        )
+        offsets = OffsetRequests(self.partitions, self.fetching, self.metadata)
+        cluster = ClusterRequests(
+            ClusterParts(
+                metadata=self.metadata,
+                partitions=self.partitions,
+                runner=self.runner,
+                forwarding=self.forwarding,
+                maps=self.maps,
+                controller=self.controller,
+                is_alive=self.is_alive,
+                join=self.admission.join,
+                stats=self.stats,
+            )
+        )
+        self.service = Service(
+            Producing(self.partitions, self.figures),
+            {**topics.handlers(), **offsets.handlers(), **cluster.handlers()},
+            self.forwarding,
+            self.figures,
+            settings.request_timeout_ms / 1000,
+        )
+
+    # What the parts tell each other through here.
+
+    def is_alive(self, node: int) -> bool:
+        """Whether a broker was heard lately."""
+        if node == self.settings.node_id:
+            return True
+        peer = self.links.peers.get(node)
+        return peer is not None and not peer.is_silent and not peer.refusal
+
+    def _address_of(self, node: int) -> str:
+        if node == self.settings.node_id:
+            return self.addresses.client
+        return self.admission.heard_addresses.get(node) or self.partitions.address_of(node)
+
+    def _catalog_changed(self) -> None:
+        view = self.metadata.view
+        for broker in view.brokers.values():
+            if broker.id != self.settings.node_id:
+                self.links.know(broker.id, broker.peer_address)
+        self._hosting_wanted.set()
+        self.controller.stir()
+
+    async def _keep_hosting(self) -> None:
+        while True:
+            await self._hosting_wanted.wait()
+            self._hosting_wanted.clear()
+            view = self.metadata.view
+            try:
+                await self.hosting.reconcile(view)
+            except Exception:
+                logger.exception("the partitions of this broker are not as they should be")
+                await asyncio.sleep(1.0)
+                self._hosting_wanted.set()
+            groups = [group_id(topic.id, number) for topic, number, _ in view.partitions()]
+            self.leaders.keep_only(groups)
+            await self._forget_removed_brokers()
+
+    async def _forget_removed_brokers(self) -> None:
+        view = self.metadata.view
+        for node in [node for node in self.links.peers if node in view.retired]:
+            if node not in view.brokers:
+                await self.links.forget(node)
+
+    def _office_changed(self, group: Group) -> None:
+        if group.id == METADATA_GROUP:
+            self.controller.stir()
+            return
+        if group.was_serving:
+            term = group.replica.term
+            self.leaders.heard(group.id, Office(term, self.settings.node_id))
+            self.links.tell_leadership([proto.Leadership(group=group.id, term=term)])
+        else:
+            self.leaders.lost(group.id, self.settings.node_id)
+
+    def _heard_of_leaders(self, node: int, leads: "list[proto.Leadership]") -> None:
+        for lead in leads:
+            self.leaders.heard(lead.group, Office(lead.term, node))
+
+    def _connected(self, node: int) -> None:
+        self.runner.wake_all_of(node)
+        self._tell_all_offices(node)
+
+    def _tell_all_offices(self, node: int) -> None:
+        leads = [
+            proto.Leadership(group=group.id, term=group.replica.term)
+            for group in self.runner.groups.values()
+            if group.was_serving and group.id != METADATA_GROUP
+        ]
+        if leads:
+            self.links.tell_leadership(leads, node)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is a member, and knows leaders of everything."""
+        if not self.admission.is_registered or not self.metadata.leader:
+            return False
+        return all(
+            self.partitions.leader_of(group_id(topic.id, number))
+            for topic, number, _ in self.metadata.view.partitions()
+        )
+
+    def stats(self) -> dict[str, float]:
+        groups = self.runner.groups.values()
+        traffic = self.figures.traffic.values()
+        return {
+            "messages_produced_total": sum(one.messages_in for one in traffic),
+            "bytes_in_total": sum(one.bytes_in for one in traffic),
+            "messages_delivered_total": sum(one.messages_out for one in traffic),
+            "bytes_out_total": sum(one.bytes_out for one in traffic),
+            "requests_total": self.figures.requests,
+            "forwarded_total": self.figures.forwarded,
+            "overloaded_total": self.figures.overloaded,
+            "connections": self.figures.connections,
+            "partitions": len(self.runner.groups),
+            "partitions_led": sum(group.was_serving for group in groups),
+            "partitions_awake": self.runner.awake,
+            "log_size_bytes": sum(group.log.size_bytes for group in groups),
+        }
+
+    # Stopping.
+
+    async def stop(self) -> None:
+        """Hand leadership over, finish what is under way, close in order."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        await self.admission.close()
+        await self.controller.close()
+        await self.retaining.close()
+        await self._hand_over()
+        await self.service.close()
+        self._hosting_task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._hosting_task
+        self.runner.stop_ticking()
+        await self.links.close()
+        for group in list(self.runner.groups.values()):
+            self.runner.remove(group)
+        await self.disk_thread.run(self._sync_all)
+        self.fetching.close()
+        await self.forwarding.close()
+        await self.disk_thread.close()
+        self.directory.close()
+
+    def _sync_all(self) -> None:
+        if isinstance(self.disk, DeferredSyncDisk):
+            self.disk.sync_now()
+
+    async def _hand_over(self) -> None:
+        """Nobody should have to wait for an election because this broker stops."""
+        deadline = asyncio.get_running_loop().time() + min(
+            _HANDOVER_S, self.settings.stop_timeout_ms / 1000
+        )
+        while asyncio.get_running_loop().time() < deadline:
+            left = [group for group in self.runner.groups.values() if self._can_hand_over(group)]
+            if not left:
+                return
+            for group in left:
+                group.transfer_leader(self._successor(group))
+            await asyncio.sleep(0.05)
+
+    def _can_hand_over(self, group: Group) -> bool:
+        return group.was_serving and self._successor(group) != 0
+
+    def _successor(self, group: Group) -> int:
+        """The member that is best prepared, among those that are there; 0 if there is none."""
+        others = [
+            (lag, member)
+            for member in group.replica.configuration.voters
+            if member != group.member
+            and self.is_alive(node_of(member))
+            and (lag := group.replica.lag_of(member)) is not None
+        ]
+        return min(others)[1] if others else 0
+
+
+def _raise_file_limit() -> None:
+    """A partition keeps a few files open; the usual limit of 1,024 is soon reached."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

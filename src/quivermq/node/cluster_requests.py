@@ -1,0 +1,269 @@
+"""Requests about the cluster itself: brokers come, go and are replaced; replicas and leaders move."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from quivermq.cluster import (
+    LEAVING,
+    METADATA_GROUP,
+    Edit,
+    Move,
+    View,
+    drain,
+    member_of,
+    node_of,
+    rebalance,
+    rebalance_leaders,
+    register_broker,
+    replace,
+    replace_broker,
+    set_broker_state,
+    set_targets,
+)
+from quivermq.errors import InvalidRequest, QuiverError, Timeout
+from quivermq.node.controller import Controller
+from quivermq.node.forwarding import Forwarding
+from quivermq.node.group import Group
+from quivermq.node.maps import Maps
+from quivermq.node.metadata import Metadata
+from quivermq.node.partitions import Partitions
+from quivermq.node.reconfiguring import reconfigure
+from quivermq.node.runner import GroupRunner
+from quivermq.node.service import Handler
+from quivermq.node.topic_requests import done
+from quivermq.wire import error_from_proto, proto
+
+logger = logging.getLogger("quivermq.cluster")
+
+_TRANSFER_S: Final = 5.0
+_JOIN_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class ClusterParts:
+    """What these requests work on."""
+
+    metadata: Metadata
+    partitions: Partitions
+    runner: GroupRunner
+    forwarding: Forwarding
+    maps: Maps
+    controller: Controller
+    is_alive: Callable[[int], bool]
+    join: Callable[[str], Awaitable[None]]
+    """Give up the cluster of one that this broker is, and join another."""
+    stats: Callable[[], dict[str, float]]
+
+
+async def reconfigure_here(partitions: Partitions, body: proto.Reconfigure) -> None:
+    """Let a partition that is led here have these members."""
+    group = partitions.leading(body.topic, body.topic_id, body.partition)
+    await reconfigure(group, list(body.members))
+
+
+class ClusterRequests:
+    """Operating a cluster."""
+
+    def __init__(self, parts: ClusterParts) -> None:
+        self._parts = parts
+        self._metadata = parts.metadata
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "stats": self.stats,
+            "bootstrap": self.bootstrap,
+            "join_cluster": self.join_cluster,
+            "register_broker": self.register_broker,
+            "remove_broker": self.remove_broker,
+            "replace_broker": self.replace_broker,
+            "rebalance": self.rebalance,
+            "transfer": self.transfer,
+            "reconfigure": self.reconfigure,
+        }
+
+    async def stats(self, request: proto.Request) -> proto.Response:  # noqa: ARG002
+        return proto.Response(stats_report=proto.StatsReport(values=self._parts.stats()))
+
+    async def register_broker(self, request: proto.Request) -> proto.Response:
+        body = request.register_broker
+
+        def build(view: View) -> Edit | None:
+            configuration = self._metadata.leading_group().replica.configuration
+            is_founder = member_of(body.id, 0) in configuration.voters
+            return register_broker(
+                view,
+                id=body.id,
+                directory_id=body.directory_id.hex(),
+                boot=body.boot,
+                address=body.address,
+                peer_address=body.peer_address,
+                http_address=body.http_address,
+                version=body.version,
+                joining=body.joining or (is_founder and body.id not in view.brokers),
+                cluster_id=body.cluster_id,
+            )
+
+        view = await self._metadata.edit(build)
+        self._parts.controller.stir()
+        return proto.Response(
+            broker_registered=proto.BrokerRegistered(
+                cluster_id=view.cluster.id if view.cluster else "",
+                member=view.broker(body.id).member,
+                brokers=self._parts.maps.brokers(view),
+            )
+        )
+
+    async def remove_broker(self, request: proto.Request) -> proto.Response:
+        body = request.remove_broker
+
+        def build(view: View) -> Edit | None:
+            if not body.force:
+                self._check_nothing_is_lost(view, body.id)
+            leave = set_broker_state(view, body.id, LEAVING)
+            moves = set_targets(view, drain(view, body.id))
+            return (leave or Edit()) | (moves or Edit()) if leave or moves else None
+
+        await self._metadata.edit(build)
+        self._parts.controller.stir()
+        return done()
+
+    def _check_nothing_is_lost(self, view: View, node: int) -> None:
+        """A broker that is down cannot hand over what only it has."""
+        if self._parts.is_alive(node):
+            return
+        for topic, partition, placement, _ in view.hosted(node):
+            if len(placement.replicas) == 1:
+                raise InvalidRequest(
+                    f"only broker {node}, which is down, has {topic.name}/{partition}: start it, "
+                    "delete the topic, or use --force"
+                )
+
+    async def replace_broker(self, request: proto.Request) -> proto.Response:
+        node = request.replace_broker.id
+        if self._parts.is_alive(node):
+            raise InvalidRequest(
+                f"broker {node} is alive with its data directory: stop it before it is replaced"
+            )
+
+        def build(view: View) -> Edit | None:
+            fresh = replace_broker(view, node)
+            member = int(fresh.put[view.broker(node).key]["member"])
+            moves: list[Move] = replace(view, node, member)
+            return fresh | (set_targets(view, moves) or Edit())
+
+        await self._metadata.edit(build)
+        self._parts.controller.stir()
+        return done()
+
+    async def rebalance(self, request: proto.Request) -> proto.Response:
+        body = request.rebalance
+        self._metadata.leading_group()
+        if not body.status_only:
+            if not body.leaders_only:
+                await self._metadata.edit(lambda view: set_targets(view, rebalance(view)))
+                self._parts.controller.stir()
+            if not self._moves_left():
+                await self._move_leaders()
+        return proto.Response(rebalance_progress=self._progress())
+
+    def _moves_left(self) -> int:
+        return sum(bool(p.target) for _, _, p in self._metadata.view.partitions())
+
+    def _progress(self) -> proto.RebalanceProgress:
+        controller = self._parts.controller
+        left = self._moves_left()
+        return proto.RebalanceProgress(
+            moves_left=left,
+            leaders_left=0 if left else len(self._leader_moves()),
+            moving=[controller.moving] if controller.moving else [],
+            trouble=controller.trouble,
+        )
+
+    def _leader_moves(self) -> list[tuple[str, int, int]]:
+        view, partitions = self._metadata.view, self._parts.partitions
+        leaders = {}
+        for topic, partition, _ in view.partitions():
+            wanted = partitions.group_id(topic.name, b"", partition)
+            leaders[wanted] = partitions.leader_of(wanted)
+        alive = {node for node in view.brokers if self._parts.is_alive(node)}
+        return [(m.topic, m.partition, m.to) for m in rebalance_leaders(view, leaders, alive)]
+
+    async def _move_leaders(self) -> None:
+        for topic, partition, to in self._leader_moves():
+            request = proto.Request(transfer=proto.Transfer(topic=topic, partition=partition, to=to))
+            try:
+                await self._transfer_anywhere(request)
+            except QuiverError as error:
+                logger.warning("%s/%d is not handed to %d: %s", topic, partition, to, error)
+
+    async def _transfer_anywhere(self, request: proto.Request) -> None:
+        body, partitions = request.transfer, self._parts.partitions
+        wanted = partitions.group_id(body.topic, b"", body.partition)
+        leader = partitions.leader_of(wanted)
+        group = self._parts.runner.groups.get(wanted)
+        if group is not None and group.was_serving:
+            await self._transfer(group, body.to)
+        elif leader:
+            request.forwarded = True
+            response, _ = await self._parts.forwarding.forward(leader, request, (), _TRANSFER_S)
+            if response.WhichOneof("body") == "error":
+                raise error_from_proto(response.error)
+
+    async def transfer(self, request: proto.Request) -> proto.Response:
+        body = request.transfer
+        if body.metadata:
+            group = self._metadata.leading_group()
+        else:
+            group = self._parts.partitions.leading(body.topic, b"", body.partition)
+        await self._transfer(group, body.to)
+        return done()
+
+    async def _transfer(self, group: Group, node: int) -> None:
+        """Hand leadership to a node, and wait until it has it."""
+        voters = group.replica.configuration.voters
+        target = next((member for member in voters if node_of(member) == node), 0)
+        if not target:
+            nodes = ", ".join(str(node_of(member)) for member in voters)
+            raise InvalidRequest(f"node {node} has no replica of {group.name}; nodes {nodes} have")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _TRANSFER_S
+        while node_of(group.replica.leader) != node:
+            if loop.time() > deadline:
+                raise Timeout(f"node {node} did not take {group.name} over in time; try again")
+            if group.replica.is_leader:
+                group.transfer_leader(target)
+            await asyncio.sleep(0.05)
+
+    async def reconfigure(self, request: proto.Request) -> proto.Response:
+        await reconfigure_here(self._parts.partitions, request.reconfigure)
+        return done()
+
+    async def bootstrap(self, request: proto.Request) -> proto.Response:
+        """Let the brokers at these addresses join this one, one after another."""
+        own = {broker.address for broker in self._metadata.view.brokers.values()}
+        here = self._parts.partitions.address_of(node_of(self._own_member()))
+        for address in request.bootstrap.addresses:
+            if address in own:
+                continue
+            ask = proto.Request(join_cluster=proto.JoinCluster(address=here))
+            response, _ = await self._parts.forwarding.ask(address, ask, (), _JOIN_S)
+            if response.WhichOneof("body") == "error":
+                raise error_from_proto(response.error)
+        return done()
+
+    def _own_member(self) -> int:
+        group = self._parts.runner.groups.get(METADATA_GROUP)
+        return group.member if group else 0
+
+    async def join_cluster(self, request: proto.Request) -> proto.Response:
+        view = self._metadata.view
+        if view.topics or len(view.brokers) > 1:
+            raise InvalidRequest(
+                f"this broker is part of a cluster with {len(view.brokers)} brokers and "
+                f"{len(view.topics)} topics: only one that holds nothing can join another"
+            )
+        await self._parts.join(request.join_cluster.address)
+        return done()

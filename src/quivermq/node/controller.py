@@ -1,0 +1,189 @@
+"""What the leader of the metadata group does beside answering requests.
+
+One thing at a time, each of which may be repeated: found the cluster, keep the members of the
+metadata group in line with the brokers, move one replica, let a broker that is empty go. So a new
+leader goes on wherever the last one stopped.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from quivermq.cluster import (
+    LEAVING,
+    Move,
+    View,
+    finish_moves,
+    found_cluster,
+    metadata_voters,
+    node_of,
+    remove_broker,
+)
+from quivermq.errors import NotLeader, QuiverError
+from quivermq.node.forwarding import Forwarding
+from quivermq.node.metadata import Metadata
+from quivermq.node.partitions import Partitions
+from quivermq.node.reconfiguring import reconfigure
+from quivermq.wire import error_from_proto, proto
+
+logger = logging.getLogger("quivermq.controller")
+
+_LOOK_AGAIN_S: Final = 0.25
+_MOVE_S: Final = 30.0
+
+
+class Controller:
+    """Runs on every broker, and works on the one that leads the metadata group."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        partitions: Partitions,
+        forwarding: Forwarding,
+        node_id: int,
+        reconfigure_here: Callable[[proto.Reconfigure], Awaitable[None]],
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._forwarding = forwarding
+        self._node_id = node_id
+        self._reconfigure_here = reconfigure_here
+        self._stirred = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.moving = ""
+        """What moves, for people."""
+        self.trouble = ""
+        """What went wrong last, for people."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="controller")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def stir(self) -> None:
+        """Something changed: look now."""
+        self._stirred.set()
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN_S):
+                    await self._stirred.wait()
+            self._stirred.clear()
+            if not self._metadata.is_leader:
+                self.moving = ""
+                continue
+            try:
+                await self._work()
+            except QuiverError as error:
+                self._note(str(error))
+                await asyncio.sleep(_LOOK_AGAIN_S)
+            except Exception:
+                logger.exception("the controller failed, and goes on")
+                await asyncio.sleep(1.0)
+
+    def _note(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            logger.warning("%s", trouble)
+        self.trouble = trouble
+
+    async def _work(self) -> None:
+        view = self._metadata.view
+        if view.cluster is None:
+            cluster_id = secrets.token_hex(8)
+            now_ms = self._metadata.leading_group().now_ms()
+            await self._metadata.edit(
+                lambda view: None if view.cluster else found_cluster(cluster_id, now_ms, ())
+            )
+            return
+        await self._keep_members(view)
+        if await self._move_one(view):
+            self.stir()
+            return
+        for broker in view.brokers.values():
+            if broker.state == LEAVING:
+                await self._let_go(broker.id)
+        self.moving = self.trouble = ""
+
+    async def _keep_members(self, view: View) -> None:
+        """The metadata group has all brokers as members, and those alone."""
+        if not view.brokers:
+            return
+        group = self._metadata.leading_group()
+        configuration = group.replica.configuration
+        voters, learners = metadata_voters(view, configuration.voters)
+        # Founders that never came are kept until they register: the founding set was given.
+        unregistered = {
+            member
+            for member in configuration.voters
+            if node_of(member) not in view.brokers and node_of(member) not in view.retired
+        }
+        if (set(configuration.voters), set(configuration.learners)) != (
+            {*voters, *unregistered},
+            set(learners),
+        ):
+            await reconfigure(group, {*voters, *unregistered}, learners, _MOVE_S)
+
+    async def _move_one(self, view: View) -> bool:
+        """Move the first partition that is to move; False if there is none."""
+        for topic, partition, placement in view.partitions():
+            if not placement.target:
+                continue
+            nodes = ", ".join(str(node_of(member)) for member in placement.target)
+            self.moving = f"{topic.name}/{partition} to nodes {nodes}"
+            await self._reconfigure(
+                proto.Reconfigure(
+                    topic=topic.name,
+                    topic_id=bytes.fromhex(topic.id),
+                    partition=partition,
+                    members=placement.target,
+                )
+            )
+            done = Move(topic.name, partition, placement.target)
+            await self._metadata.edit(lambda view: finish_moves(view, [done]))
+            return True
+        return False
+
+    async def _reconfigure(self, body: proto.Reconfigure) -> None:
+        """Ask whoever leads the partition, until it is done or fails."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _MOVE_S
+        while True:
+            wanted = self._partitions.group_id(body.topic, body.topic_id, body.partition)
+            leader = self._partitions.leader_of(wanted)
+            try:
+                if leader == self._node_id:
+                    await self._reconfigure_here(body)
+                    return
+                if leader:
+                    await self._ask(leader, body, deadline - loop.time())
+                    return
+            except NotLeader as error:
+                logger.debug("%s/%d: %s", body.topic, body.partition, error)
+            if loop.time() > deadline or not self._metadata.is_leader:
+                raise NotLeader(f"{body.topic}/{body.partition} has no leader that could move it")
+            await asyncio.sleep(0.1)
+
+    async def _ask(self, node: int, body: proto.Reconfigure, timeout_s: float) -> None:
+        request = proto.Request(reconfigure=body, forwarded=True)
+        request.timeout_ms = max(1, round(timeout_s * 1000))
+        response, _ = await self._forwarding.forward(node, request, (), max(timeout_s, 0.1))
+        if response.WhichOneof("body") == "error":
+            raise error_from_proto(response.error)
+
+    async def _let_go(self, node: int) -> None:
+        """A broker that leaves and holds nothing any more."""
+        view = self._metadata.view
+        if any(True for _ in view.hosted(node)):
+            return
+        # The catalog says it while the broker still hears: that is how it learns that it may stop.
+        await self._metadata.edit(lambda view: remove_broker(view, node))
+        logger.info("node %d has left the cluster", node)
+        self.stir()

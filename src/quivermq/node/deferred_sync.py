@@ -1,0 +1,71 @@
+"""A disk that does not wait for the platter: for `fsync = interval` and `never`.
+
+Only segments are deferred. Votes, checkpoints and names stay durable at once: they are rare, and a
+forgotten vote could elect two leaders.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from quivermq.batches import Buffer
+from quivermq.log import RealDisk
+from quivermq.log.disk import File
+from quivermq.log.layout import SEGMENT
+
+
+class DeferredFile:
+    """A segment whose `sync` only remembers that there is something to sync."""
+
+    def __init__(self, file: File, unsynced: set[File]) -> None:
+        self._file = file
+        self._unsynced = unsynced
+        self.read = file.read
+        self.allocate = file.allocate
+        self.truncate = file.truncate
+        self.size = file.size
+        self.data_from = file.data_from
+
+    def write(self, at: int, buffers: Sequence[Buffer]) -> None:
+        self._file.write(at, buffers)
+
+    def sync(self) -> None:
+        self._unsynced.add(self._file)
+
+
+class DeferredSyncDisk(RealDisk):
+    """The real disk, with segments synced when `sync_now` is called."""
+
+    def __init__(self, root: Path | str) -> None:
+        super().__init__(root)
+        self._unsynced: set[File] = set()
+
+    def create(self, path: str) -> File:  # type: ignore[override]
+        return self._deferred(path, super().create(path))
+
+    def open(self, path: str) -> File:  # type: ignore[override]
+        return self._deferred(path, super().open(path))
+
+    def _deferred(self, path: str, file: File) -> File:
+        return DeferredFile(file, self._unsynced) if path.endswith(SEGMENT) else file
+
+    def forget(self) -> None:
+        """Let the system write when it likes."""
+        self._unsynced.clear()
+
+    def sync_now(self) -> None:
+        """Make everything durable that was written until now."""
+        while self._unsynced:
+            self._unsynced.pop().sync()
+
+
+class UnsyncedDisk(RealDisk):
+    """For making many logs: nothing is synced one by one, all of it at once afterwards."""
+
+    def create(self, path: str) -> File:  # type: ignore[override]
+        return DeferredFile(super().create(path), set())
+
+    def open(self, path: str) -> File:  # type: ignore[override]
+        return DeferredFile(super().open(path), set())
+
+    def sync_folder(self, path: str) -> None:
+        """Later, with everything else."""

@@ -1,0 +1,152 @@
+"""A broker's data directory: whose it is, which logs it holds, and that only one process has it.
+
+    identity.json   node, directory id, boot counter, cluster, member number
+    logs.json       the logs that were made here: a log that is listed and gone was lost
+    lock            held by the running process
+
+Both files are replaced whole, and durable when a method returns. A log belongs to the directory
+once it is listed: what lies beside it is left over from a crash, and removed.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from quivermq.cluster import METADATA_TOPIC
+from quivermq.errors import Corrupt, InvalidRequest, StorageFailed
+from quivermq.log import RealDisk
+
+_IDENTITY: Final = "identity.json"
+_LOGS: Final = "logs.json"
+_LOCK: Final = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who lives in a data directory."""
+
+    node_id: int
+    directory_id: str
+    boot: int
+    """How often a process was started on it."""
+    cluster_id: str = ""
+    member: int = 0
+    """Its number in the metadata group; 0 as long as it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLog:
+    """A log that this broker made, and as which member of its group."""
+
+    folder: str
+    member: int
+
+    @property
+    def is_metadata(self) -> bool:
+        return self.folder.startswith(f"log/{METADATA_TOPIC}/")
+
+
+class Directory:
+    """The files of a data directory that are not logs. Blocking: a start, or the disk thread."""
+
+    def __init__(self, root: str, node_id: int) -> None:
+        self.root = Path(root)
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.disk = RealDisk(self.root)
+        self._lock = self._locked()
+        try:
+            self.identity = self._boot(node_id)
+            self.logs = self._load_logs()
+        except BaseException:
+            self.close()
+            raise
+
+    def _locked(self) -> int:
+        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise StorageFailed(
+                f"another process uses {self.root}: stop it, or name another --data-dir"
+            ) from None
+        return descriptor
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _boot(self, node_id: int) -> Identity:
+        found = self._read(_IDENTITY)
+        if found is None:
+            identity = Identity(node_id, secrets.token_hex(16), boot=1)
+        else:
+            try:
+                identity = Identity(**found)
+            except TypeError as error:
+                raise Corrupt(f"{self.root / _IDENTITY} is no identity: {error}") from error
+            if identity.node_id != node_id:
+                raise InvalidRequest(
+                    f"{self.root} belongs to node {identity.node_id}, not to node {node_id}: "
+                    f"start it with --node-id {identity.node_id}, or name another --data-dir"
+                )
+            identity = replace(identity, boot=identity.boot + 1)
+        self._write(_IDENTITY, asdict(identity))
+        return identity
+
+    def settle(self, cluster_id: str, member: int) -> None:
+        """Remember which cluster this broker is a member of."""
+        identity = replace(self.identity, cluster_id=cluster_id, member=member)
+        if identity != self.identity:
+            self._write(_IDENTITY, asdict(identity))
+            self.identity = identity
+
+    def _load_logs(self) -> dict[str, ListedLog]:
+        found = self._read(_LOGS) or {}
+        try:
+            return {group: ListedLog(**log) for group, log in found.items()}
+        except TypeError as error:
+            raise Corrupt(f"{self.root / _LOGS} is no list of logs: {error}") from error
+
+    def list_logs(self, logs: dict[str, ListedLog]) -> None:
+        """Replace the list of logs."""
+        if logs != self.logs:
+            self._write(_LOGS, {group: asdict(log) for group, log in logs.items()})
+            self.logs = dict(logs)
+
+    def unlisted_folders(self) -> list[str]:
+        """Folders of logs that are not listed: left over from a crash."""
+        listed = {log.folder for log in self.logs.values()}
+        disk = self.disk
+        return [
+            f"log/{topic}/{partition}"
+            for topic in disk.names("log")
+            for partition in disk.names(f"log/{topic}")
+            if f"log/{topic}/{partition}" not in listed
+        ]
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.root / name
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise Corrupt(f"{path} is damaged: {error}; restore it from a copy") from error
+        if not isinstance(found, dict):
+            raise Corrupt(f"{path} is damaged; restore it from a copy")
+        return found
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        disk = self.disk
+        temporary = f"{name}.tmp"
+        file = disk.create(temporary)
+        file.write(0, [json.dumps(value, indent=1).encode()])
+        file.sync()
+        disk.rename(temporary, name)
+        disk.sync_folder("")

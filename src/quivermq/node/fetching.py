@@ -1,0 +1,147 @@
+"""Reading from partitions: whole batches, only what is committed, waiting for more if asked to.
+
+Files are read in threads, so that a cold disk never holds the event loop.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from quivermq.batches import Frame, Index, Kind, Offset
+from quivermq.errors import Corrupt, NotLeader, OffsetOutOfRange
+from quivermq.log import Log
+from quivermq.node.figures import Figures
+from quivermq.node.group import Group
+from quivermq.node.metadata import ask
+from quivermq.node.partitions import Partitions
+from quivermq.replica import Replica
+from quivermq.wire import proto
+
+_BYTES_DEFAULT: Final = 1 << 20
+_BYTES_MAX: Final = 32 << 20
+_WAIT_MS_MAX: Final = 60_000
+_READERS: Final = 2
+
+
+class Part(NamedTuple):
+    """What a read found."""
+
+    frames: list[Frame]
+    next_offset: Offset
+
+
+class Fetching:
+    """Answers fetches and questions about offsets."""
+
+    def __init__(self, partitions: Partitions, figures: Figures) -> None:
+        self._partitions = partitions
+        self._figures = figures
+        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="quiver-read")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    async def fetch(self, body: proto.Fetch) -> tuple[proto.Response, list[Frame]]:
+        group = await self._readable(body)
+        deadline = asyncio.get_running_loop().time() + min(body.wait_ms, _WAIT_MS_MAX) / 1000
+        while True:
+            start, end = group.log.start.next_offset, group.readable_end
+            if body.offset < start or (body.offset > end and not body.follower_ok):
+                raise OffsetOutOfRange(
+                    f"offset {body.offset} of {group.name} is not kept: offsets {start} to "
+                    f"{end} are",
+                    earliest=start,
+                    end=end,
+                )
+            if body.offset < end:
+                break
+            if not await self._wait(group, deadline):
+                return self._answer(group, Part([], Offset(body.offset)))
+            # It may have lost its office, or its topic, meanwhile.
+            group = await self._readable(body)
+        return self._answer(group, await self._read(group, body))
+
+    async def _readable(self, body: proto.Fetch | proto.FindOffset) -> Group:
+        """The group, once it is fit to answer this."""
+        where = body.topic, body.topic_id, body.partition
+        if body.follower_ok:
+            group = self._partitions.local(*where)
+            if group is not None and not group.trouble and not group.replica.is_mending:
+                return group
+        group = self._partitions.leading(*where)
+        await ask(group, Replica.read)
+        return group
+
+    async def _wait(self, group: Group, deadline: float) -> bool:
+        """Wait until there may be more; False if there is not by the deadline."""
+        loop = asyncio.get_running_loop()
+        if deadline <= loop.time() or group.is_closed:
+            return False
+        woken: asyncio.Future[None] = loop.create_future()
+        group.on_messages(woken, lambda: woken.done() or woken.set_result(None))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await woken
+        except TimeoutError:
+            return False
+        finally:
+            group.off_messages(woken)
+        return True
+
+    async def _read(self, group: Group, body: proto.Fetch) -> Part:
+        end = Index(group.replica.applied_index + 1)
+        most = min(body.bytes_max or _BYTES_DEFAULT, _BYTES_MAX)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(
+                self._threads, read_batches, group.log, Offset(body.offset), end, most
+            )
+        except Corrupt as error:
+            # The log remembers what is damaged; its replica finds out, and mends it.
+            group.meet_damage(error)
+            raise NotLeader(f"{group.name} is damaged here and is being mended") from error
+
+    def _answer(self, group: Group, part: Part) -> tuple[proto.Response, list[Frame]]:
+        response = proto.Response()
+        fetched = response.fetched
+        fetched.next_offset = part.next_offset
+        fetched.end_offset = group.readable_end
+        fetched.start_offset = group.log.start.next_offset
+        traffic = self._figures.traffic[group.name.topic, group.name.partition]
+        traffic.messages_out += sum(frame.header.count for frame in part.frames)
+        traffic.bytes_out += sum(map(len, part.frames))
+        return response, part.frames
+
+    async def find_offset(self, body: proto.FindOffset) -> proto.Response:
+        group = await self._readable(body)
+        end = group.readable_end
+        where = body.WhichOneof("where")
+        if where == "latest":
+            offset = end
+        elif where == "timestamp_ms":
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(
+                self._threads, offset_of_time, group.log, body.timestamp_ms
+            )
+            offset = min(found, end)
+        else:
+            offset = group.log.start.next_offset
+        return proto.Response(offset_found=proto.OffsetFound(offset=offset))
+
+
+def read_batches(log: Log, offset: Offset, end: Index, bytes_max: int) -> Part:
+    """Batches of messages from the one that holds `offset` on, before entry `end`."""
+    index = log.index_of_offset(offset)
+    found: list[Frame] = []
+    left = bytes_max
+    while index < end and left > 0:
+        frames = log.read(index, end=end, bytes_max=left)
+        found += [frame for frame in frames if frame.header.kind == Kind.DATA]
+        left -= sum(map(len, frames))
+        index = Index(index + len(frames))
+    return Part(found, found[-1].header.next_offset if found else offset)
+
+
+def offset_of_time(log: Log, timestamp_ms: int) -> Offset:
+    """The first message of the first entry stamped at or after a time; the end if there is none."""
+    return log.edge_before(log.index_of_time(timestamp_ms)).next_offset

@@ -1,0 +1,51 @@
+"""Passing requests on to the broker that can answer them, as a client of it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from quivermq.batches import Frame, Limits
+from quivermq.client.asyncio_door import AsyncioDoor
+from quivermq.errors import NotLeader
+from quivermq.node.service import Answer
+from quivermq.wire import frames_of, proto
+
+
+class Forwarding:
+    """Connections to other brokers, made when they are needed."""
+
+    def __init__(self, address_of: Callable[[int], str], limits: Limits, client: str) -> None:
+        self.address_of = address_of
+        self._limits = limits
+        self._door = AsyncioDoor(token=None, tls=None, client_name=client)
+
+    async def forward(
+        self, node: int, request: proto.Request, frames: Sequence[Frame], timeout_s: float
+    ) -> Answer:
+        """The answer of a broker; raises `ConnectionFailed` or `Timeout` if there is none."""
+        address = self.address_of(node)
+        if not address:
+            raise NotLeader(f"the address of node {node} is not known yet; try again")
+        return await self.ask(address, request, frames, timeout_s)
+
+    async def ask(
+        self,
+        address: str,
+        request: proto.Request,
+        frames: Sequence[Frame] = (),
+        timeout_s: float = 5.0,
+    ) -> Answer:
+        """The answer of whoever listens at `address`."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        connection = await self._door.connection(address, deadline)
+        try:
+            number = await connection.post(request, frames, deadline)
+            reply = await connection.take(number, deadline)
+        finally:
+            self._door.release(connection)
+        response = reply.response
+        return response, frames_of(reply.packet, self._limits) if reply.packet.batches else ()
+
+    async def close(self) -> None:
+        await self._door.close()
+
+

@@ -1,0 +1,404 @@
+"""A replica at work on this broker: its inputs, its disk work, its mail and who waits for it.
+
+Runs on the event loop, and never waits there. Inputs mark the group as stirred; the crew then lets
+all stirred groups go on at once, so that what came in together is written and sent together.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from quivermq.batches import Frame, Offset
+from quivermq.cluster import METADATA_GROUP
+from quivermq.errors import (
+    BrokenInvariant,
+    Corrupt,
+    OffsetOutOfRange,
+    QuiverError,
+    StorageFailed,
+    StorageFull,
+    Timeout,
+)
+from quivermq.log import Disk, Log, LogSettings
+from quivermq.node.disk_work import DiskWork, Drop, do_disk_work
+from quivermq.raft import Dice, MembershipChange
+from quivermq.replica import (
+    Answer,
+    Effect,
+    Mail,
+    Persist,
+    Repair,
+    Replica,
+    ReplicaSettings,
+    Result,
+    Send,
+    Wake,
+)
+
+logger = logging.getLogger("quivermq.group")
+
+RETRY_FULL_DISK_S: Final = 0.5
+_CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
+Done = Callable[[Result], None]
+
+
+class Crew(Protocol):
+    """What a group needs of the broker around it."""
+
+    disk: Disk
+    dice: Dice
+    replica_settings: ReplicaSettings
+    log_settings: LogSettings
+    writes_inline: bool
+
+    def now_ms(self) -> int: ...
+    def stirred(self, group: "Group") -> None: ...
+    def post(self, group: "Group", to: int, mail: Mail) -> None: ...
+    def write(self, job: Callable[[], object], done: Callable[[object], None]) -> None: ...
+    def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
+    def office_changed(self, group: "Group") -> None: ...
+    def failed(self, group: "Group", reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupName:
+    """Which partition it is, for people and for the disk."""
+
+    topic: str
+    partition: int
+
+    @property
+    def folder(self) -> str:
+        return f"log/{self.topic}/{self.partition}"
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+class Group:
+    """One replica, its log, and everything that waits for either."""
+
+    def __init__(
+        self,
+        group_id: bytes,
+        name: GroupName,
+        member: int,
+        log: Log,
+        crew: Crew,
+        *,
+        is_preferred: bool = False,
+    ) -> None:
+        self.id = group_id
+        self.name = name
+        self.member = member
+        self.is_preferred = is_preferred
+        """Whether this replica should lead if nobody does."""
+        self.log = log
+        self._crew = crew
+        self.replica = self._replica()
+        self.trouble = ""
+        """Not "": it does not run, and why."""
+        self.is_stirred = False
+        self.was_serving = False
+        self.leaderless_ticks = 0
+        self.after: Callable[[], None] | None = None
+        """Called whenever something may have been applied."""
+        self._tokens = 0
+        self._waiting: dict[int, Done] = {}
+        self._disk_queue: list[DiskWork] = []
+        self._writing: list[DiskWork] = []
+        self._readers: dict[object, Callable[[], None]] = {}
+        # Grows when the replica is made anew: disk work of the one before reports to nobody.
+        self._life = 0
+        self.is_closed = False
+        if self.replica.is_lost:
+            self._fail(f"this replica lost data: {log.damage[0]}")
+
+    @property
+    def is_metadata(self) -> bool:
+        return self.id == METADATA_GROUP
+
+    def _replica(self) -> Replica:
+        crew = self._crew
+        return Replica(self.member, self.log, crew.replica_settings, crew.dice)
+
+    # Inputs.
+
+    def produce(self, frame: Frame, done: Done) -> int:
+        """Store a batch; `done` is called once. Returns a token for `forget`."""
+        token = self._token(done)
+        if token:
+            self.replica.produce(token, frame, self._crew.now_ms())
+            self.stir()
+        return token
+
+    def ask(self, done: Done, ask: Callable[[Replica, int], None]) -> int:
+        """Any other request of the replica: `ask(replica, token)` makes it."""
+        token = self._token(done)
+        if token:
+            ask(self.replica, token)
+            self.stir()
+        return token
+
+    def read(self, done: Done) -> int:
+        """`done(ReadReady)` once everything acknowledged before is applied here."""
+        return self.ask(done, Replica.read)
+
+    def change_membership(self, change: MembershipChange, done: Done) -> int:
+        return self.ask(done, lambda replica, token: replica.change_membership(token, change))
+
+    def forget(self, token: int) -> None:
+        """Whoever asked does not wait any more; what was asked may happen all the same."""
+        self._waiting.pop(token, None)
+
+    def _token(self, done: Done) -> int:
+        if self.trouble or self.is_closed:
+            done(Timeout(f"{self.name} does not run here: {self.trouble or 'it is closed'}"))
+            return 0
+        self._tokens += 1
+        self._waiting[self._tokens] = done
+        return self._tokens
+
+    def receive(self, sender: int, mail: Mail) -> None:
+        if not (self.trouble or self.is_closed):
+            self.replica.receive(sender, mail)
+            self.stir()
+
+    def tick(self) -> None:
+        if not (self.trouble or self.is_closed):
+            replica = self.replica
+            self.leaderless_ticks = 0 if replica.leader else self.leaderless_ticks + 1
+            replica.tick(self._crew.now_ms())
+            if self.leaderless_ticks in _CAMPAIGN_TICKS:
+                self.campaign()
+            self.stir()
+
+    def campaign(self) -> None:
+        """Lead, if this is the replica that should, without waiting for others to miss a leader."""
+        voters = self.replica.configuration.voters
+        if self.is_preferred or voters == (self.member,):
+            self.replica.campaign()
+            self.stir()
+
+    def wake(self) -> None:
+        if not (self.trouble or self.is_closed):
+            self.replica.wake()
+            self.stir()
+
+    def transfer_leader(self, target: int) -> None:
+        if not (self.trouble or self.is_closed):
+            self.replica.transfer_leader(target)
+            self.stir()
+
+    def drop_before(self, plan: Callable[[Log], object]) -> None:
+        """Retention: in turn with the other disk work."""
+        if not (self.trouble or self.is_closed or self.replica.is_mending):
+            self._disk_queue.append(Drop(plan))
+            self._write_next()
+
+    def now_ms(self) -> int:
+        return self._crew.now_ms()
+
+    def stir(self) -> None:
+        if not self.is_stirred:
+            self.is_stirred = True
+            self._crew.stirred(self)
+
+    def meet_damage(self, error: Corrupt) -> None:
+        """A reader met damage in the log."""
+        if not (self.trouble or self.is_closed or self.replica.is_mending):
+            self._begin_again(error)
+
+    # Waiting for messages.
+
+    def on_messages(self, key: object, call: Callable[[], None]) -> None:
+        """Call once when there is more to read, or the group ends."""
+        self._readers[key] = call
+
+    def off_messages(self, key: object) -> None:
+        self._readers.pop(key, None)
+
+    @property
+    def readable_end(self) -> Offset:
+        """Behind the last message that may be shown."""
+        return self.replica.edge.next_offset
+
+    def _wake_readers(self) -> None:
+        readers, self._readers = self._readers, {}
+        for call in readers.values():
+            call()
+
+    # What follows.
+
+    def go_on(self) -> None:
+        """Carry out everything that follows from the inputs since the last time."""
+        self.is_stirred = False
+        if self.trouble or self.is_closed:
+            return
+        try:
+            effects = self.replica.take_effects()
+        except (Corrupt, OffsetOutOfRange) as error:
+            # Corrupt: the log knows what is damaged, and a new replica mends it. Out of range:
+            # retention dropped what the core was about to read; a new replica sees what is kept.
+            self._begin_again(error)
+            return
+        except StorageFailed as error:
+            self._open_again(error)
+            return
+        except BrokenInvariant as error:
+            self._fail(f"it broke a rule of its own: {error}")
+            return
+        self._dispatch(effects)
+        self._write_next()
+        if self.replica.is_serving != self.was_serving:
+            self.was_serving = self.replica.is_serving
+            self._crew.office_changed(self)
+        if self.after is not None:
+            self.after()
+
+    def _dispatch(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                self._crew.post(self, effect.to, effect.mail)  # type: ignore[union-attr]
+            elif kind is Answer:
+                done = self._waiting.pop(effect.token, None)  # type: ignore[union-attr]
+                if done is not None:
+                    done(effect.result)  # type: ignore[union-attr]
+            elif kind is Wake:
+                self._wake_readers()
+            else:
+                self._disk_queue.append(effect)  # type: ignore[arg-type]
+
+    def _write_next(self) -> None:
+        """Hand the gathered disk work over, unless some is under way."""
+        if self._writing or not self._disk_queue or self.is_closed:
+            return
+        self._writing, self._disk_queue = self._disk_queue, []
+        work, log, life = self._writing, self.log, self._life
+        if self._crew.writes_inline or all(map(_needs_no_disk, work)):
+            try:
+                result: object = do_disk_work(log, work)
+            except (QuiverError, BrokenInvariant) as error:
+                result = error
+            self._written(result, life)
+        else:
+            self._crew.write(
+                lambda: do_disk_work(log, work), lambda result: self._written(result, life)
+            )
+
+    def _written(self, result: object, life: int) -> None:
+        if life != self._life or self.is_closed:
+            return
+        work, self._writing = self._writing, []
+        if isinstance(result, BaseException):
+            self._not_written(result, work, life)
+            return
+        for piece in work:
+            if isinstance(piece, Persist):
+                self.replica.persisted(piece.number)
+            elif isinstance(piece, Repair):
+                self.replica.repaired()
+        self.stir()
+
+    def _not_written(self, error: BaseException, work: list[DiskWork], life: int) -> None:
+        if isinstance(error, StorageFull):
+            # The log is as it was: the same work again, in front of everything else.
+            done = getattr(error, "done", 0)
+            logger.warning("%s: the disk is full: %s", self.name, error)
+            for piece in work[:done]:
+                if isinstance(piece, Persist):
+                    self.replica.persisted(piece.number)
+            self._writing = work[done:]
+            self._crew.later(RETRY_FULL_DISK_S, lambda: self._retry(life))
+            self.stir()
+        elif isinstance(error, Corrupt):
+            self._begin_again(error)
+        elif isinstance(error, StorageFailed):
+            self._open_again(error)
+        else:
+            self._fail(f"disk work failed: {error!r}")
+
+    def _retry(self, life: int) -> None:
+        if life == self._life and not self.is_closed:
+            self._disk_queue = self._writing + self._disk_queue
+            self._writing = []
+            self._write_next()
+
+    def _begin_again(self, error: QuiverError) -> None:
+        """A replica anew on the same log, which knows its damage. One opened anew would not."""
+        logger.warning("%s begins again: %s", self.name, error)
+        if isinstance(error, Corrupt) and not self.log.damage:
+            self._open_again(error)
+            return
+        self._renew(self.log)
+
+    def _open_again(self, error: QuiverError) -> None:
+        """Nobody knows what the disk holds: read it. In the thread, behind what it is doing."""
+        logger.error("%s is opened anew: %s", self.name, error)
+        self._end_requests()
+        self._life += 1
+        self.trouble = f"it is opened anew after: {error}"
+        disk, folder, settings = self._crew.disk, self.name.folder, self._crew.log_settings
+        life = self._life
+
+        def opened(result: object) -> None:
+            if life != self._life or self.is_closed:
+                return
+            if isinstance(result, Log):
+                self._renew(result)
+            elif isinstance(result, Corrupt):
+                self._fail(f"this replica lost its log: {result}")
+            else:
+                self._crew.later(1.0, lambda: self._open_again(StorageFailed(str(result))))
+
+        self._crew.write(lambda: Log.open(disk, folder, settings), opened)
+
+    def _renew(self, log: Log) -> None:
+        self._end_requests()
+        self._life += 1
+        self.log, self.trouble = log, ""
+        self._disk_queue, self._writing = [], []
+        try:
+            self.replica = self._replica()
+        except (QuiverError, BrokenInvariant) as error:
+            self._fail(f"the log cannot be used: {error}")
+            return
+        if self.replica.is_lost:
+            self._fail(f"this replica lost data: {log.damage[0]}")
+            return
+        self.stir()
+
+    def _fail(self, reason: str) -> None:
+        self.trouble = reason
+        logger.critical("%s stops: %s", self.name, reason)
+        self._end_requests()
+        self._crew.failed(self, reason)
+
+    def _end_requests(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for done in waiting.values():
+            done(Timeout(f"{self.name} was interrupted: the outcome is unknown; try again"))
+        self._wake_readers()
+        if self.was_serving:
+            self.was_serving = False
+            self._crew.office_changed(self)
+
+    @property
+    def is_writing(self) -> bool:
+        return bool(self._writing or self._disk_queue)
+
+    def close(self) -> None:
+        """End everything that waits. The log may be removed once the disk thread is idle."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._life += 1
+            self._end_requests()
+
+
+def _needs_no_disk(work: DiskWork) -> bool:
+    """Only a commit index, which the next write takes along."""
+    return isinstance(work, Persist) and not (work.frames or work.term or work.checkpoint)
+
+

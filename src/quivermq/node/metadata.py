@@ -1,0 +1,108 @@
+"""The metadata group on this broker: the cluster as it is known here, and how it is changed."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from quivermq.cluster import Edit, View, node_of
+from quivermq.errors import NotLeader, Overloaded, QuiverError
+from quivermq.node.group import Group
+from quivermq.replica import Replica, Result
+
+logger = logging.getLogger("quivermq.metadata")
+
+_ATTEMPTS_MAX: Final = 20
+
+
+async def ask(group: Group, question: Callable[[Replica, int], None]) -> Result:
+    """A request of a replica, awaited; raises the refusal."""
+    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    def done(result: Result) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    token = group.ask(done, question)
+    try:
+        result = await future
+    finally:
+        group.forget(token)
+    if isinstance(result, QuiverError):
+        raise result
+    return result
+
+
+class Metadata:
+    """The catalog of the cluster, through the replica of the metadata group that runs here."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.view = View()
+        self.group: Group | None = None
+        self._on_change = on_change
+        self._lock = asyncio.Lock()
+
+    def run_on(self, group: Group) -> None:
+        self.group = group
+        group.after = self.refresh
+        self.refresh()
+
+    def stop(self) -> None:
+        self.group = None
+        self.view = View()
+
+    def refresh(self) -> None:
+        """Look whether the catalog changed."""
+        catalog = self.group.replica.catalog if self.group else None
+        if catalog is not None and catalog.version != self.view.version:
+            self.view = self.view.updated(catalog.version, catalog.values)
+            self._on_change()
+
+    @property
+    def leader(self) -> int:
+        """The node that leads the metadata group; 0 if that is not known."""
+        return node_of(self.group.replica.leader) if self.group else 0
+
+    @property
+    def is_leader(self) -> bool:
+        return self.group is not None and self.group.replica.is_serving
+
+    async def edit(self, build: Callable[[View], Edit | None]) -> View:
+        """Change the catalog. `build` may be called again with a later view, and may refuse.
+
+        Returns the view with the change in it; the one at hand if there was nothing to change.
+        """
+        async with self._lock:
+            for _ in range(_ATTEMPTS_MAX):
+                group = self.leading_group()
+                view = self.view
+                edit = build(view)
+                if edit is None:
+                    return view
+                if await self._propose(group, view, edit):
+                    return self.view
+        raise Overloaded("the catalog changes too often; try again")
+
+    def leading_group(self) -> Group:
+        """The group, if it is led here; raises `NotLeader` otherwise."""
+        if self.group is None or not self.group.replica.is_serving:
+            raise NotLeader("this broker does not lead the metadata group", leader=self.leader)
+        return self.group
+
+    async def _propose(self, group: Group, view: View, edit: Edit) -> bool:
+        put, delete = edit.put, edit.delete
+        now_ms = group.now_ms()
+        try:
+            await ask(
+                group,
+                lambda replica, token: replica.change_catalog(
+                    token, view.version, put, delete, now_ms
+                ),
+            )
+        except Overloaded as error:
+            logger.debug("an edit of version %d came too late: %s", view.version, error)
+            self.refresh()
+            return False
+        self.refresh()
+        return True
+

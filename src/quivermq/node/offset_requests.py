@@ -1,0 +1,85 @@
+"""Requests about messages that are not produces: fetches, offsets, producer ids."""
+
+import asyncio
+
+from quivermq.cluster import Edit, View, grant_producers
+from quivermq.node.fetching import Fetching
+from quivermq.node.metadata import Metadata, ask
+from quivermq.node.partitions import Partitions
+from quivermq.node.service import Answer, Handler
+from quivermq.node.topic_requests import done
+from quivermq.replica import Replica
+from quivermq.wire import proto
+
+_GRANTED_AT_ONCE = 1000
+
+
+class OffsetRequests:
+    """Reads, and what groups have committed."""
+
+    def __init__(self, partitions: Partitions, fetching: Fetching, metadata: Metadata) -> None:
+        self._partitions = partitions
+        self._fetching = fetching
+        self._metadata = metadata
+        # Producer ids that the metadata group has granted to this broker: first and behind last.
+        self._granted = (0, 0)
+        self._granting = asyncio.Lock()
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "fetch": self.fetch,
+            "find_offset": self.find_offset,
+            "commit_offset": self.commit_offset,
+            "committed_offsets": self.committed_offsets,
+            "new_producer": self.new_producer,
+        }
+
+    async def fetch(self, request: proto.Request) -> Answer:
+        return await self._fetching.fetch(request.fetch)
+
+    async def find_offset(self, request: proto.Request) -> proto.Response:
+        return await self._fetching.find_offset(request.find_offset)
+
+    async def commit_offset(self, request: proto.Request) -> proto.Response:
+        body = request.commit_offset
+        group = self._partitions.leading(body.topic, body.topic_id, body.partition)
+        now_ms = group.now_ms()
+        await ask(
+            group,
+            lambda replica, token: replica.commit_offset(token, body.group, body.offset, now_ms),
+        )
+        return done()
+
+    async def committed_offsets(self, request: proto.Request) -> proto.Response:
+        """Of the partitions that are led here; the client asks each leader."""
+        body = request.committed_offsets
+        topic = self._partitions.topic(body.topic)
+        offsets: dict[int, int] = {}
+        for number in body.partitions or range(len(topic.partitions)):
+            group = self._partitions.leading(body.topic, b"", number)
+            await ask(group, Replica.read)
+            committed = group.replica.offsets.get(body.group)
+            if committed is not None:
+                offsets[number] = committed
+        return proto.Response(offsets_committed=proto.OffsetsCommitted(offsets=offsets))
+
+    async def new_producer(self, request: proto.Request) -> proto.Response:  # noqa: ARG002
+        async with self._granting:
+            first, end = self._granted
+            if first == end:
+                first, end = await self._grant()
+            self._granted = (first + 1, end)
+        granted = proto.ProducerGranted(producer_id=first, producer_epoch=0)
+        return proto.Response(producer_granted=granted)
+
+    async def _grant(self) -> tuple[int, int]:
+        """A run of ids that nobody else gets; raises `NotLeader` where that is not known."""
+        first = 0
+
+        def build(view: View) -> Edit | None:
+            nonlocal first
+            edit, first = grant_producers(view, _GRANTED_AT_ONCE)
+            return edit
+
+        await self._metadata.edit(build)
+        return first, first + _GRANTED_AT_ONCE

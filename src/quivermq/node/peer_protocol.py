@@ -1,0 +1,136 @@
+"""One connection between brokers: a hello each way, then parcels one way.
+
+Whoever dialled sends; whoever was dialled listens. So each pair of brokers has connections in both
+directions, and a broken one is noticed by who needs it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from quivermq.batches import Buffer, Frame, Limits
+from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.wire import (
+    BROKER_ENVELOPE_BYTES_MAX,
+    PROTOCOL,
+    Packet,
+    Receiver,
+    frames_of,
+    packet,
+    parse_parcel,
+    parse_peer_hello,
+    proto,
+)
+
+logger = logging.getLogger("quivermq.peers")
+
+PARCEL_BYTES_MAX: Final = 256 << 20
+"""The largest packet of a peer: many appends, each of at most a batch or a message's worth."""
+
+Judge = Callable[[proto.PeerHello], str]
+"""Why this peer is refused; "" if it is welcome."""
+
+
+def parse_hello(envelope: Buffer) -> proto.PeerHello:
+    """The first packet of a peer; raises `InvalidRequest` for anything else."""
+    hello = parse_peer_hello(envelope)
+    if hello.protocol != PROTOCOL and not hello.refusal:
+        raise InvalidRequest(f"a broker that speaks protocol {hello.protocol}, we speak {PROTOCOL}")
+    return hello
+
+
+class PeerProtocol(asyncio.BufferedProtocol):
+    """What both ends share: packets in, packets out, never an exception into the loop."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._receiver = Receiver(PARCEL_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for found in self._receiver.received(nbytes):
+                self.packet_received(found)
+        except QuiverError as error:
+            logger.warning("a peer's connection is closed: %s", error)
+            self.close()
+
+    def packet_received(self, found: Packet) -> None:
+        raise NotImplementedError
+
+    def write(self, envelope: bytes, frames: Sequence[Frame] = ()) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.writelines(packet(envelope, frames))
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+class Incoming(PeerProtocol):
+    """A peer dialled: hear who it is, then take its parcels."""
+
+    def __init__(
+        self,
+        answer: Callable[[proto.PeerHello], proto.PeerHello],
+        take: Callable[[int, proto.Parcel, list[Frame]], None],
+        connections: "set[PeerProtocol]",
+        limits: Limits,
+    ) -> None:
+        super().__init__()
+        self._answer = answer
+        self._take = take
+        self._connections = connections
+        self._limits = limits
+        self._node = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._connections.discard(self)
+
+    def packet_received(self, found: Packet) -> None:
+        if self._node == 0:
+            hello = parse_hello(found.envelope)
+            answer = self._answer(hello)
+            self.write(answer.SerializeToString())
+            if answer.refusal:
+                self.close()
+            else:
+                self._node = hello.node
+            return
+        parcel = parse_parcel(found.envelope)
+        self._take(self._node, parcel, frames_of(found, self._limits))
+
+
+class Outgoing(PeerProtocol):
+    """We dialled: say who we are, hear whether we are welcome, then send parcels."""
+
+    def __init__(self, hello: proto.PeerHello) -> None:
+        super().__init__()
+        self._hello = hello
+        loop = asyncio.get_running_loop()
+        self.answered: asyncio.Future[proto.PeerHello] = loop.create_future()
+        self.lost: asyncio.Future[None] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.write(self._hello.SerializeToString())
+
+    def packet_received(self, found: Packet) -> None:
+        if not self.answered.done():
+            self.answered.set_result(parse_hello(found.envelope))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.answered.done():
+            self.answered.cancel()
+        if not self.lost.done():
+            self.lost.set_result(None)

@@ -1,0 +1,291 @@
+"""The links to the other brokers: mail gathered into parcels, bounded, dialled again when lost.
+
+Two lanes a peer. Entries and checkpoints travel in bulk; heartbeats, votes and acknowledgements
+take the express lane, so that they never wait behind megabytes. What does not fit into the
+bounded outbox is dropped: consensus sends again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Final
+
+from quivermq.batches import Frame, Limits
+from quivermq.errors import QuiverError
+from quivermq.node.addresses import split_address
+from quivermq.node.letters import open_letter, seal
+from quivermq.node.peer_protocol import Incoming, Outgoing, PeerProtocol
+from quivermq.raft import Kind as Said
+from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
+from quivermq.wire import proto
+
+logger = logging.getLogger("quivermq.peers")
+
+_DIAL_AGAIN_S: Final = (0.05, 1.0)
+_DIAL_TIMEOUT_S: Final = 2.0
+
+
+class Lane(Enum):
+    """Which of the two connections to a peer."""
+
+    EXPRESS = "express"
+    BULK = "bulk"
+
+
+def lane_of(mail: Mail) -> Lane:
+    if isinstance(mail, Consensus):
+        return Lane.BULK if mail.message.kind is Said.APPEND else Lane.EXPRESS
+    return Lane.BULK if isinstance(mail, Offer | Chunk | EntriesReply) else Lane.EXPRESS
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What waits for the end of this pass of the loop."""
+
+    letters: list[proto.Letter] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+
+
+class Link:
+    """One lane to one peer."""
+
+    def __init__(self, peer: "Peer", lane: Lane) -> None:
+        self.peer = peer
+        self.lane = lane
+        self.outbox = Outbox()
+        self.connection: Outgoing | None = None
+        self.dropped = 0
+        self._task = asyncio.create_task(self._stay_connected(), name=f"link {peer.node}")
+
+    def flush(self, bytes_max: int) -> None:
+        """Send what gathered, as one parcel."""
+        if not self.outbox.letters:
+            return
+        box, self.outbox = self.outbox, Outbox()
+        connection = self.connection
+        if connection is None or connection.transport is None:
+            self.dropped += len(box.letters)
+        elif connection.transport.get_write_buffer_size() > bytes_max:
+            self.dropped += len(box.letters)
+        else:
+            connection.write(proto.Parcel(letters=box.letters).SerializeToString(), box.frames)
+
+    def say(self, parcel: proto.Parcel) -> None:
+        """Something about the broker itself rather than a group."""
+        if self.connection is not None:
+            self.connection.write(parcel.SerializeToString())
+
+    async def _stay_connected(self) -> None:
+        delay = _DIAL_AGAIN_S[0]
+        while True:
+            try:
+                await self._connect()
+                delay = _DIAL_AGAIN_S[0]
+            except (OSError, QuiverError, TimeoutError, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and self.peer.is_closed:
+                    raise
+            await asyncio.sleep(delay * self.peer.links.dice.uniform(0.5, 1.0))
+            delay = min(delay * 2, _DIAL_AGAIN_S[1])
+
+    async def _connect(self) -> None:
+        """Connect, and return when the connection is lost."""
+        links = self.peer.links
+        host, port = split_address(self.peer.address)
+        loop = asyncio.get_running_loop()
+        hello = links.hello()
+        async with asyncio.timeout(_DIAL_TIMEOUT_S):
+            _, connection = await loop.create_connection(lambda: Outgoing(hello), host, port)
+        try:
+            async with asyncio.timeout(_DIAL_TIMEOUT_S):
+                answer = await connection.answered
+            refusal = answer.refusal or links.judge(self.peer.node, answer)
+            self.peer.refused(refusal)
+            if refusal:
+                return
+            self.connection = connection
+            if self.lane is Lane.EXPRESS:
+                links.connected(self.peer.node)
+            await connection.lost
+        finally:
+            self.connection = None
+            connection.close()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+
+class Peer:
+    """Another broker, as this one sees it."""
+
+    def __init__(self, node: int, address: str, links: "Links") -> None:
+        self.node = node
+        self.address = address
+        self.links = links
+        self.is_closed = False
+        self.heard_at = links.now()
+        self.is_silent = False
+        self.look_again_at = 0.0
+        self.refusal = ""
+        """Not "": one of the two does not accept the other, and why."""
+        self.lanes = {lane: Link(self, lane) for lane in Lane}
+
+    @property
+    def is_connected(self) -> bool:
+        return all(link.connection is not None for link in self.lanes.values())
+
+    def refused(self, reason: str) -> None:
+        if reason and reason != self.refusal:
+            logger.error("node %d and this one do not accept each other: %s", self.node, reason)
+        self.refusal = reason
+
+    def move(self, address: str) -> None:
+        """It listens elsewhere."""
+        if address and address != self.address:
+            self.address = address
+            for link in self.lanes.values():
+                if link.connection is not None:
+                    link.connection.close()
+
+    async def close(self) -> None:
+        self.is_closed = True
+        for link in self.lanes.values():
+            await link.close()
+
+
+@dataclass(slots=True)
+class LinkHooks:
+    """What the links need of the broker."""
+
+    hello: Callable[[], proto.PeerHello]
+    judge: Callable[[int, proto.PeerHello], str]
+    """Why a broker that we dialled is not who we wanted; "" if it is."""
+    welcome: Callable[[proto.PeerHello], str]
+    """Why a broker that dialled us is refused; "" if it is welcome."""
+    deliver: Callable[[bytes, int, int, Mail], None]
+    """Mail for a group: group, sender, receiver, mail."""
+    leads: Callable[[int, Iterable[proto.Leadership]], None]
+    silent: Callable[[int], None]
+    connected: Callable[[int], None]
+
+
+class Links:
+    """All other brokers, and the listener for them."""
+
+    def __init__(
+        self, hooks: LinkHooks, limits: Limits, outbox_bytes_max: int, silence_s: float
+    ) -> None:
+        self.hooks = hooks
+        self.peers: dict[int, Peer] = {}
+        self.dice = Random()  # noqa: S311  (spreads reconnects, hides nothing)
+        self._limits = limits
+        self._outbox_bytes_max = outbox_bytes_max
+        self._silence_s = silence_s
+        self._server: asyncio.Server | None = None
+        self._incoming: set[PeerProtocol] = set()
+        self._posted: set[Link] = set()
+
+    async def listen(self, address: str) -> str:
+        """Accept other brokers; returns the address with its real port."""
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._incoming_protocol, host, port)
+        return f"{host}:{self._server.sockets[0].getsockname()[1]}"
+
+    def _incoming_protocol(self) -> Incoming:
+        return Incoming(self._answer, self._take, self._incoming, self._limits)
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def hello(self) -> proto.PeerHello:
+        return self.hooks.hello()
+
+    def judge(self, node: int, answer: proto.PeerHello) -> str:
+        return self.hooks.judge(node, answer)
+
+    def connected(self, node: int) -> None:
+        self.hooks.connected(node)
+
+    def know(self, node: int, address: str) -> None:
+        """Keep links to this broker, at this address."""
+        peer = self.peers.get(node)
+        if peer is None:
+            self.peers[node] = Peer(node, address, self)
+        else:
+            peer.move(address)
+
+    async def forget(self, node: int) -> None:
+        peer = self.peers.pop(node, None)
+        if peer is not None:
+            await peer.close()
+
+    def post(self, group: bytes, sender: int, node: int, to: int, mail: Mail) -> None:
+        """Put mail for a member on `node` into the outbox; lost if there is no link."""
+        peer = self.peers.get(node)
+        if peer is None:
+            return
+        letter, frames = seal(group, sender, to, mail)
+        link = peer.lanes[lane_of(mail)]
+        link.outbox.letters.append(letter)
+        link.outbox.frames += frames
+        self._posted.add(link)
+
+    def flush(self) -> None:
+        """Send everything that was posted in this pass."""
+        if self._posted:
+            posted, self._posted = self._posted, set()
+            for link in posted:
+                link.flush(self._outbox_bytes_max)
+
+    def tick(self) -> None:
+        """Say that we are alive, and notice who is not."""
+        parcel = proto.Parcel(alive=True)
+        now = self.now()
+        for peer in list(self.peers.values()):
+            peer.lanes[Lane.EXPRESS].say(parcel)
+            peer.is_silent = now - peer.heard_at > self._silence_s
+            if peer.is_silent and now >= peer.look_again_at:
+                # Again and again: somebody may fall asleep while it is silent.
+                peer.look_again_at = now + self._silence_s
+                self.hooks.silent(peer.node)
+
+    def tell_leadership(self, leads: list[proto.Leadership], node: int | None = None) -> None:
+        """Tell all, or one, which groups are led here."""
+        parcel = proto.Parcel(leads=leads)
+        for peer in self.peers.values():
+            if node in {None, peer.node}:
+                peer.lanes[Lane.EXPRESS].say(parcel)
+
+    def _answer(self, hello: proto.PeerHello) -> proto.PeerHello:
+        answer = self.hello()
+        answer.refusal = self.hooks.welcome(hello)
+        peer = self.peers.get(hello.node)
+        if peer is not None and not answer.refusal:
+            peer.heard_at = self.now()
+        return answer
+
+    def _take(self, node: int, parcel: proto.Parcel, frames: list[Frame]) -> None:
+        peer = self.peers.get(node)
+        if peer is not None:
+            peer.heard_at = self.now()
+        if parcel.leads:
+            self.hooks.leads(node, parcel.leads)
+        at = 0
+        for letter in parcel.letters:
+            mine = frames[at : at + letter.frames]
+            at += letter.frames
+            self.hooks.deliver(letter.group, letter.sender, letter.to, open_letter(letter, mine))
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for node in list(self.peers):
+            await self.forget(node)
+        for connection in list(self._incoming):
+            connection.close()

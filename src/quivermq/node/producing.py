@@ -1,0 +1,82 @@
+"""Produce: from a request to its answer without a task, a future or a copy in between."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from quivermq.batches import Frame
+from quivermq.errors import InvalidRequest, Overloaded, QuiverError
+from quivermq.node.figures import Figures
+from quivermq.node.group import Group
+from quivermq.node.partitions import Partitions
+from quivermq.replica import Produced, Result
+from quivermq.wire import proto
+
+Finished = Callable[[proto.Response | QuiverError], None]
+
+
+class Producing:
+    """Takes batches in for the partitions that are led here."""
+
+    def __init__(self, partitions: Partitions, figures: Figures) -> None:
+        self._partitions = partitions
+        self._figures = figures
+
+    def produce(self, body: proto.Produce, frames: list[Frame], finished: Finished) -> None:
+        """Store batches; `finished` is called once, maybe at once. Raises refusals."""
+        group = self._partitions.leading(body.topic, body.topic_id, body.partition)
+        if not frames:
+            raise InvalidRequest("a produce request needs at least one batch")
+        pending = PendingProduce(group, frames, finished, self._figures)
+        for number, frame in enumerate(frames):
+            group.produce(frame, partial(pending.done, number))
+
+
+class PendingProduce:
+    """One request, until all its batches are stored or refused."""
+
+    __slots__ = ("_began", "_error", "_figures", "_finished", "_frames", "_group", "_left", "_stored")
+
+    def __init__(
+        self, group: Group, frames: list[Frame], finished: Finished, figures: Figures
+    ) -> None:
+        self._group = group
+        self._frames = frames
+        self._finished = finished
+        self._figures = figures
+        self._left = len(frames)
+        self._stored: list[Produced | None] = [None] * len(frames)
+        self._error: QuiverError | None = None
+        self._began = time.perf_counter()
+
+    def done(self, number: int, result: Result) -> None:
+        if isinstance(result, Produced):
+            self._stored[number] = result
+        elif isinstance(result, QuiverError) and self._error is None:
+            self._error = result
+        self._left -= 1
+        if self._left == 0:
+            self._finish()
+
+    def _finish(self) -> None:
+        figures = self._figures
+        if self._error is not None:
+            figures.overloaded += isinstance(self._error, Overloaded)
+            self._finished(self._error)
+            return
+        response = proto.Response()
+        batches = response.produced.batches
+        for stored in self._stored:
+            if stored is not None:
+                batches.add(
+                    first_offset=stored.base_offset,
+                    count=stored.count,
+                    timestamp_ms=stored.timestamp_ms,
+                    is_repeat=stored.is_repeat,
+                )
+        name = self._group.name
+        traffic = figures.traffic[name.topic, name.partition]
+        traffic.messages_in += sum(frame.header.count for frame in self._frames)
+        traffic.bytes_in += sum(map(len, self._frames))
+        figures.produce_seconds.observe(time.perf_counter() - self._began)
+        self._finished(response)

@@ -1,0 +1,126 @@
+"""Giving a group other members: learners first, brought up to date, then one joint change.
+
+Whoever leads the group does this. A leader that is to go hands its office over and lets the next
+leader finish: every step leads from any configuration on the way to the one that is wanted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from quivermq.cluster import node_of
+from quivermq.errors import NotLeader, Timeout
+from quivermq.node.group import Group
+from quivermq.node.metadata import ask
+from quivermq.raft import Act, Change, Configuration, MembershipChange
+
+logger = logging.getLogger("quivermq.reconfiguring")
+
+_LOOK_AGAIN_S: Final = 0.02
+_LAG_MAX: Final = 64
+"""A learner that lacks so few entries is up to date: it gets them sooner than it is asked to vote."""
+
+
+async def reconfigure(
+    group: Group, voters: Collection[int], learners: Collection[int] = (), timeout_s: float = 60.0
+) -> None:
+    """Let the group have exactly these members. Raises `NotLeader` when somebody else must go on.
+
+    `Timeout` says that a member could not be brought up to date; asking again goes on from there.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not await _step(group, set(voters), set(learners)):
+                pass
+    except TimeoutError:
+        raise Timeout(
+            f"{group.name} did not get its members within {timeout_s:.0f} s; it goes on when asked"
+        ) from None
+
+
+async def _step(group: Group, voters: set[int], learners: set[int]) -> bool:
+    """One change; True if there is none left to make."""
+    if not group.was_serving:
+        raise NotLeader(f"{group.name} is led elsewhere", leader=_leader(group))
+    configuration = group.replica.configuration
+    if configuration.is_joint:
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        return False
+    change = next_change(configuration, voters, learners, group.member)
+    if change is None:
+        return True
+    if not change:
+        await _hand_over(group, voters)
+        return False
+    await _bring_up(group, _to_wait_for(configuration, change, voters))
+    logger.info("%s: %s", group.name, " ".join(map(str, change)))
+    await _propose(group, MembershipChange(tuple(change)))
+    return False
+
+
+def next_change(
+    configuration: Configuration, voters: set[int], learners: set[int], leader: int
+) -> list[Change] | None:
+    """The next step towards these members; [] if the leader has to hand over first, None at the
+    end."""
+    known = set(configuration.members)
+    if missing := sorted((voters | learners) - known):
+        return [Change(Act.ADD_LEARNER, missing[0])]
+    here = set(configuration.voters)
+    if here == voters and set(configuration.learners) == learners:
+        return None
+    goes = leader not in voters
+    change = [Change(Act.ADD_VOTER, member) for member in sorted(voters - here)]
+    if goes and change:
+        # The leader stays until somebody else can lead.
+        return change
+    if goes:
+        return []
+    change += [Change(Act.ADD_LEARNER, member) for member in sorted(here & learners)]
+    change += [Change(Act.REMOVE, member) for member in sorted(known - voters - learners)]
+    return change
+
+
+def _to_wait_for(
+    configuration: Configuration, change: list[Change], voters: set[int]
+) -> set[int]:
+    """Who must be up to date before this change: those that it lets vote; and before another
+    learner comes, those that came before it, so that one is copied at a time."""
+    if any(one.act is Act.ADD_VOTER for one in change):
+        return {one.member for one in change if one.act is Act.ADD_VOTER}
+    if any(one.act is Act.ADD_LEARNER for one in change):
+        return set(configuration.learners) & voters
+    return set()
+
+
+async def _bring_up(group: Group, rising: set[int]) -> None:
+    """Wait until these have nearly everything."""
+    while behind := [member for member in rising if not _is_up_to_date(group, member)]:
+        if not group.was_serving:
+            raise NotLeader(f"{group.name} is led elsewhere", leader=_leader(group))
+        logger.debug("%s waits for %s", group.name, behind)
+        group.wake()
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _is_up_to_date(group: Group, member: int) -> bool:
+    lag = group.replica.lag_of(member)
+    return lag is not None and lag <= _LAG_MAX
+
+
+async def _propose(group: Group, change: MembershipChange) -> None:
+    await ask(group, lambda replica, token: replica.change_membership(token, change))
+
+
+async def _hand_over(group: Group, voters: set[int]) -> None:
+    ready = sorted(voters, key=lambda member: group.replica.lag_of(member) or 0)
+    group.transfer_leader(ready[0])
+    while group.was_serving:
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        group.transfer_leader(ready[0])
+    raise NotLeader(f"{group.name} was handed over", leader=node_of(ready[0]))
+
+
+def _leader(group: Group) -> int:
+    return node_of(group.replica.leader)

@@ -1,0 +1,88 @@
+"""Dropping what is too old or too much, on a timer, also where nothing happens."""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from quivermq.log import Disk, Log
+from quivermq.node.deferred_sync import DeferredSyncDisk
+from quivermq.node.disk_thread import DiskThread
+from quivermq.node.group import Group
+from quivermq.node.partitions import Partitions
+from quivermq.node.retention import droppable, sealed_parts
+from quivermq.node.runner import GroupRunner
+from quivermq.queue import TopicSettings
+from quivermq.settings import BrokerSettings
+
+logger = logging.getLogger("quivermq.retention")
+
+
+class Retaining:
+    """The timers of the disk: retention, and syncs where they are deferred."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        partitions: Partitions,
+        runner: GroupRunner,
+        disk_thread: DiskThread,
+        disk: Disk,
+    ) -> None:
+        self._settings = settings
+        self._partitions = partitions
+        self._runner = runner
+        self._disk_thread = disk_thread
+        self._disk = disk
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks.append(asyncio.create_task(self._retain(), name="retention"))
+        if isinstance(self._disk, DeferredSyncDisk):
+            self._tasks.append(asyncio.create_task(self._sync(self._disk), name="sync"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _sync(self, disk: DeferredSyncDisk) -> None:
+        while True:
+            await asyncio.sleep(self._settings.fsync_interval_ms / 1000)
+            if self._settings.fsync == "interval":
+                await self._disk_thread.run(disk.sync_now)
+            else:
+                disk.forget()
+
+    async def _retain(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.retention_interval_ms / 1000)
+            for topic in list(self._partitions.view.topics.values()):
+                settings = topic.topic_settings
+                if settings.retention_ms or settings.retention_messages or settings.retention_bytes:
+                    for number in range(len(topic.partitions)):
+                        group = self._partitions.local(topic.name, b"", number)
+                        if group is not None:
+                            self._drop(group, settings)
+
+    def _drop(self, group: Group, settings: TopicSettings) -> None:
+        now_ms = self._runner.now_ms()
+
+        def plan(log: Log) -> None:
+            parts = sealed_parts(log)
+            behind = parts[-1].next_index if parts else log.first_index
+            edge = log.edge_before(behind)
+            kept = (
+                log.edge.next_offset - edge.next_offset,
+                log.size_bytes - sum(part.bytes for part in parts),
+            )
+            end = droppable(parts, settings, now_ms, kept)
+            # Only what is applied here: the state machine must not miss what is dropped.
+            end = min(end, group.replica.applied_index)
+            if end > log.first_index:
+                before = log.first_index
+                after = log.drop_before(end)
+                if after > before:
+                    logger.info("%s: entries %d to %d are dropped", group.name, before, after - 1)
+
+        group.drop_before(plan)

@@ -1,0 +1,159 @@
+"""All groups of a broker on one event loop: stirred ones go on together, awake ones tick.
+
+One pass: every stirred group takes its effects, all disk work is handed over, all mail leaves as
+one parcel a peer. A group that sleeps costs nothing at all.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from quivermq.cluster import node_of
+from quivermq.log import Disk, LogSettings
+from quivermq.node.disk_thread import DiskThread
+from quivermq.node.group import Group
+from quivermq.node.peers import Links
+from quivermq.replica import Mail, ReplicaSettings
+
+logger = logging.getLogger("quivermq.runner")
+
+_PASSES_MAX: Final = 8
+"""Before the loop gets to read sockets and to tick again."""
+
+
+class GroupRunner:
+    """Runs groups. Implements what `Group` needs of its surroundings."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        disk_thread: DiskThread,
+        replica_settings: ReplicaSettings,
+        log_settings: LogSettings,
+        writes_inline: bool,
+        on_office: Callable[[Group], None],
+    ) -> None:
+        self.disk = disk
+        self.dice = Random()  # noqa: S311  (spreads elections, hides nothing)
+        self.replica_settings = replica_settings
+        self.log_settings = log_settings
+        self.writes_inline = writes_inline
+        self.groups: dict[bytes, Group] = {}
+        self.links: Links | None = None
+        self._disk_thread = disk_thread
+        self._on_office = on_office
+        self._awake: set[Group] = set()
+        self._stirred: list[Group] = []
+        self._is_scheduled = False
+        self._loop = asyncio.get_running_loop()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def add(self, group: Group) -> None:
+        self.groups[group.id] = group
+        self._awake.add(group)
+        group.campaign()
+        group.stir()
+
+    def remove(self, group: Group) -> None:
+        """Stop a group; its log stays."""
+        group.close()
+        self._awake.discard(group)
+        if self.groups.get(group.id) is group:
+            del self.groups[group.id]
+
+    # What a group needs.
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def stirred(self, group: Group) -> None:
+        self._stirred.append(group)
+        self._awake.add(group)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def post(self, group: Group, to: int, mail: Mail) -> None:
+        if self.links is not None:
+            self.links.post(group.id, group.member, node_of(to), to, mail)
+
+    def write(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
+        self._disk_thread.submit(job, done)
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._loop.call_later(delay_s, action)
+
+    def office_changed(self, group: Group) -> None:
+        self._on_office(group)
+
+    def failed(self, group: Group, reason: str) -> None:
+        self._awake.discard(group)
+
+    def deliver(self, group_id: bytes, sender: int, to: int, mail: Mail) -> None:
+        """Mail of a peer; what is for a member that we are not means nothing here."""
+        group = self.groups.get(group_id)
+        if group is not None and group.member == to:
+            group.receive(sender, mail)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        for _ in range(_PASSES_MAX):
+            if not self._stirred:
+                break
+            stirred, self._stirred = self._stirred, []
+            for group in stirred:
+                group.go_on()
+        if self.links is not None:
+            self.links.flush()
+        if self._stirred and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    # Time.
+
+    def start_ticking(self) -> None:
+        self._due = self._loop.time()
+        self._tick()
+
+    def stop_ticking(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+
+    def _tick(self) -> None:
+        """One tick, however late it comes: a stalled broker must not blame its leaders."""
+        interval = self.replica_settings.tick_ms / 1000
+        now = self._loop.time()
+        late = now - self._due
+        if late > 10 * interval:
+            logger.warning("the event loop was stalled for %.1f s", late)
+        self._due = max(self._due + interval, now + interval / 2)
+        self._ticker = self._loop.call_at(self._due, self._tick)
+        if self.links is not None:
+            self.links.tick()
+        for group in list(self._awake):
+            if group.replica.is_asleep and not group.is_stirred:
+                self._awake.discard(group)
+            else:
+                group.tick()
+
+    @property
+    def awake(self) -> int:
+        """How many groups tick."""
+        return len(self._awake)
+
+    def wake_all_of(self, node: int) -> None:
+        """A broker is silent, or began a new life: who sleeps and depends on it must notice."""
+        for group in self.groups.values():
+            replica = group.replica
+            if replica.is_asleep and any(
+                replica.depends_on(member)
+                for member in replica.configuration.members
+                if node_of(member) == node
+            ):
+                group.wake()

@@ -1,0 +1,169 @@
+"""What a broker can be asked, whatever the transport: one request in, one answer out.
+
+A request that somebody else must answer is passed on, unless the asker follows leaders by itself.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from quivermq.batches import Frame
+from quivermq.errors import InvalidRequest, NotLeader, QuiverError
+from quivermq.node.figures import Figures
+from quivermq.node.producing import Producing
+from quivermq.wire import error_to_proto, proto
+
+logger = logging.getLogger("quivermq.service")
+
+Reply = Callable[[proto.Response, Sequence[Frame]], None]
+Answer = tuple[proto.Response, Sequence[Frame]]
+Handler = Callable[[proto.Request], Awaitable[proto.Response | Answer]]
+
+_ASK_AGAIN_S: Final = 0.05
+
+
+class Forwarder(Protocol):
+    """Passes a request on to another broker."""
+
+    async def forward(
+        self, node: int, request: proto.Request, frames: Sequence[Frame], timeout_s: float
+    ) -> Answer: ...
+
+    def address_of(self, node: int) -> str: ...
+
+
+class Service:
+    """The one thing that all transports call."""
+
+    def __init__(
+        self,
+        producing: Producing,
+        handlers: dict[str, Handler],
+        forwarder: Forwarder,
+        figures: Figures,
+        timeout_s: float,
+    ) -> None:
+        self._producing = producing
+        self._handlers = handlers
+        self._forwarder = forwarder
+        self._figures = figures
+        self._timeout_s = timeout_s
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(
+        self, request: proto.Request, frames: list[Frame], reply: Reply
+    ) -> asyncio.Task[None] | None:
+        """Answer a request: `reply` is called once, maybe at once.
+
+        Returns a task that may be cancelled, if there is one: then there is no reply.
+        """
+        self._figures.requests += 1
+        if request.WhichOneof("body") == "produce":
+            return self._submit_produce(request, frames, reply)
+        return self._spawn(request, frames, reply)
+
+    def _submit_produce(
+        self, request: proto.Request, frames: list[Frame], reply: Reply
+    ) -> asyncio.Task[None] | None:
+        def finished(result: proto.Response | QuiverError) -> None:
+            if isinstance(result, QuiverError):
+                result = self.refusal(result)
+            result.id = request.id
+            reply(result, ())
+
+        try:
+            self._producing.produce(request.produce, frames, finished)
+        except NotLeader as error:
+            if not (request.direct or request.forwarded):
+                return self._spawn(request, frames, reply)
+            finished(error)
+        except QuiverError as error:
+            finished(error)
+        return None
+
+    def _spawn(
+        self, request: proto.Request, frames: list[Frame], reply: Reply
+    ) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._answer(request, frames, reply))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answer(self, request: proto.Request, frames: list[Frame], reply: Reply) -> None:
+        sent: Sequence[Frame] = ()
+        try:
+            response, sent = await self.call(request, frames)
+        except QuiverError as error:
+            response = self.refusal(error)
+        except Exception as error:
+            logger.exception("a %s request failed", request.WhichOneof("body"))
+            response = self.refusal(QuiverError(f"the broker failed at this request: {error!r}"))
+        response.id = request.id
+        reply(response, sent)
+
+    async def call(self, request: proto.Request, frames: list[Frame]) -> Answer:
+        """The answer, from here or from who leads; raises refusals."""
+        wait_s = request.timeout_ms / 1000 or self._timeout_s
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            try:
+                return await self._call_here(request, frames)
+            except NotLeader as error:
+                left_s = deadline - asyncio.get_running_loop().time()
+                if request.direct or request.forwarded or left_s <= 0:
+                    raise
+                if error.leader:
+                    answer = await self._pass_on(error.leader, request, frames, left_s)
+                    if answer is not None:
+                        return answer
+            await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def _pass_on(
+        self, node: int, request: proto.Request, frames: list[Frame], left_s: float
+    ) -> Answer | None:
+        """The answer of another broker; None if it turns out that it does not lead either."""
+        self._figures.forwarded += 1
+        passed = proto.Request()
+        passed.CopyFrom(request)
+        passed.forwarded = True
+        response, sent = await self._forwarder.forward(node, passed, frames, left_s)
+        if response.WhichOneof("body") == "error" and response.error.code == "NotLeader":
+            return None
+        return response, sent
+
+    async def _call_here(self, request: proto.Request, frames: list[Frame]) -> Answer:
+        name = request.WhichOneof("body") or ""
+        if name == "produce":
+            return await self._produce_here(request.produce, frames), ()
+        handler = self._handlers.get(name)
+        if handler is None:
+            raise InvalidRequest(f"this broker does not know the request {name!r}: upgrade it")
+        found = await handler(request)
+        return found if isinstance(found, tuple) else (found, ())
+
+    async def _produce_here(self, body: proto.Produce, frames: list[Frame]) -> proto.Response:
+        future: asyncio.Future[proto.Response] = asyncio.get_running_loop().create_future()
+
+        def finished(result: proto.Response | QuiverError) -> None:
+            if future.done():
+                return
+            if isinstance(result, QuiverError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self._producing.produce(body, frames, finished)
+        return await future
+
+    def refusal(self, error: QuiverError) -> proto.Response:
+        leader = error.leader if isinstance(error, NotLeader) else 0
+        address = self._forwarder.address_of(leader) if leader else ""
+        return proto.Response(error=error_to_proto(error, address))
+
+    async def close(self) -> None:
+        """End everything that waits."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+

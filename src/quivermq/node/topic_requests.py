@@ -1,0 +1,202 @@
+"""Requests about topics: created and changed by the leader of the metadata group, shown by all."""
+
+import asyncio
+import secrets
+from typing import Final
+
+from quivermq.cluster import (
+    Edit,
+    Topic,
+    View,
+    alter_topic,
+    create_topic,
+    delete_topic,
+    group_id,
+    node_of,
+)
+from quivermq.errors import QuiverError, TopicNotFound
+from quivermq.node.forwarding import Forwarding
+from quivermq.node.maps import Maps, described, settings_from_proto
+from quivermq.node.metadata import Metadata
+from quivermq.node.partitions import Partitions
+from quivermq.node.runner import GroupRunner
+from quivermq.node.service import Handler
+
+from quivermq.settings import BrokerSettings
+from quivermq.wire import proto
+
+_LEADER_WAIT_S: Final = 5.0
+_DESCRIBE_S: Final = 2.0
+
+
+def done() -> proto.Response:
+    return proto.Response(done=proto.Done())
+
+
+class TopicRequests:
+    """Creates, alters, deletes, lists and describes topics."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        metadata: Metadata,
+        partitions: Partitions,
+        runner: GroupRunner,
+        maps: Maps,
+        forwarding: Forwarding,
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._partitions = partitions
+        self._runner = runner
+        self._maps = maps
+        self._forwarding = forwarding
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "map": self.map,
+            "create_topic": self.create,
+            "alter_topic": self.alter,
+            "delete_topic": self.delete,
+            "describe_topics": self.describe,
+            "describe_partitions": self.describe_partitions,
+        }
+
+    async def map(self, request: proto.Request) -> proto.Response:
+        query = request.map
+        topics = self._partitions.view.topics
+        missing = [name for name in query.topics if name not in topics]
+        if missing and query.auto_create and self._settings.auto_create_topics:
+            for name in missing:
+                await self._create(proto.CreateTopic(name=name))
+        topics = self._partitions.view.topics
+        names = query.topics or ([] if query.brokers_only else sorted(topics))
+        found = [topics[name] for name in names if name in topics]
+        return proto.Response(map=self._maps.cluster(self._metadata.leader, found))
+
+    async def create(self, request: proto.Request) -> proto.Response:
+        await self._create(request.create_topic)
+        return done()
+
+    async def _create(self, body: proto.CreateTopic) -> None:
+        settings = settings_from_proto(body.settings)
+        topic_id = secrets.token_hex(12)
+
+        def build(view: View) -> Edit | None:
+            return create_topic(
+                view,
+                body.name,
+                topic_id=topic_id,
+                partitions=body.partitions,
+                replication=body.replication,
+                settings=settings,
+                default_partitions=self._settings.default_partitions,
+                partitions_max=self._settings.partitions_max,
+            )
+
+        await self._metadata.edit(build)
+        await self._until_led(body.name)
+
+    async def _until_led(self, name: str) -> None:
+        """Best effort: whoever created a topic wants to use it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LEADER_WAIT_S
+        while loop.time() < deadline:
+            topic = self._partitions.view.topics.get(name)
+            if topic is None or all(
+                self._partitions.leader_of(group_id(topic.id, number))
+                for number in range(len(topic.partitions))
+            ):
+                return
+            await asyncio.sleep(0.01)
+
+    async def alter(self, request: proto.Request) -> proto.Response:
+        body = request.alter_topic
+        wanted = settings_from_proto(body.settings) if body.HasField("settings") else None
+        await self._metadata.edit(
+            lambda view: alter_topic(
+                view,
+                body.name,
+                partitions=body.partitions,
+                settings=wanted,
+                partitions_max=self._settings.partitions_max,
+            )
+        )
+        await self._until_led(body.name)
+        return done()
+
+    async def delete(self, request: proto.Request) -> proto.Response:
+        name = request.delete_topic.name
+        await self._metadata.edit(lambda view: delete_topic(view, name))
+        return done()
+
+    async def describe(self, request: proto.Request) -> proto.Response:
+        view = self._partitions.view
+        names = list(request.describe_topics.topics) or sorted(view.topics)
+        unknown = [name for name in names if name not in view.topics]
+        if unknown:
+            raise TopicNotFound(f"there is no topic {unknown[0]!r}")
+        topics = [view.topics[name] for name in names]
+        found = await self._described(topics)
+        return proto.Response(
+            topics_described=proto.TopicsDescribed(
+                topics=[
+                    proto.TopicDescription(
+                        topic=self._maps.topic(topic),
+                        partitions=[
+                            found[topic.name, number] for number in range(len(topic.partitions))
+                        ],
+                    )
+                    for topic in topics
+                ]
+            )
+        )
+
+    async def _described(
+        self, topics: list[Topic]
+    ) -> dict[tuple[str, int], proto.PartitionDescription]:
+        """By who leads them: those led here at once, the others by asking."""
+        found: dict[tuple[str, int], proto.PartitionDescription] = {}
+        elsewhere: dict[int, list[proto.PartitionName]] = {}
+        for topic in topics:
+            for number, placement in enumerate(topic.partitions):
+                wanted = group_id(topic.id, number)
+                group, leader = self._runner.groups.get(wanted), self._partitions.leader_of(wanted)
+                if group is not None:
+                    found[topic.name, number] = described(group)
+                else:
+                    found[topic.name, number] = proto.PartitionDescription(
+                        topic=topic.name,
+                        partition=number,
+                        leader=leader,
+                        replicas=map(node_of, placement.replicas),
+                        trouble="" if leader else "no leader is known",
+                    )
+                if leader and not (group is not None and group.was_serving):
+                    name = proto.PartitionName(topic=topic.name, partition=number)
+                    elsewhere.setdefault(leader, []).append(name)
+        asked = [self._ask(node, names) for node, names in elsewhere.items()]
+        for partition in [p for answer in await asyncio.gather(*asked) for p in answer]:
+            found[partition.topic, partition.partition] = partition
+        return found
+
+    async def _ask(
+        self, node: int, names: list[proto.PartitionName]
+    ) -> list[proto.PartitionDescription]:
+        request = proto.Request(describe_partitions=proto.DescribePartitions(partitions=names))
+        request.forwarded = True
+        try:
+            response, _ = await self._forwarding.forward(node, request, (), _DESCRIBE_S)
+        except QuiverError:
+            return []
+        return list(response.partitions_described.partitions)
+
+    async def describe_partitions(self, request: proto.Request) -> proto.Response:
+        found = []
+        for name in request.describe_partitions.partitions:
+            group = self._partitions.local(name.topic, b"", name.partition)
+            if group is not None:
+                found.append(described(group))
+        return proto.Response(partitions_described=proto.PartitionsDescribed(partitions=found))
+
+

@@ -1,0 +1,5 @@
+"""Doors into a broker: each turns bytes into requests and calls the one `Service`."""
+
+from quivermq.transports.server import Server
+
+__all__ = ["Server"]

@@ -1,0 +1,67 @@
+"""Errors as they travel: by the name of their class, with what the asker needs to go on."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from quivermq import errors
+from quivermq.errors import (
+    NotLeader,
+    OffsetOutOfRange,
+    OutOfSequence,
+    QuiverError,
+    UnknownError,
+)
+from quivermq.wire.generated import quiver_pb2 as proto
+
+MESSAGE_CHARACTERS_MAX: Final = 4_096
+
+BY_CODE: Final[Mapping[str, type[QuiverError]]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, QuiverError) and kind is not UnknownError
+}
+"""The public errors; those of single rooms travel as the public one that they are a kind of."""
+
+# The number of a member of a Raft group ends in that of its broker; users know brokers only.
+_NODE_BITS: Final = 0xFFFF
+
+
+def error_to_proto(error: QuiverError, leader_address: str = "") -> proto.Error:
+    """What to send instead of an answer. `leader_address` completes a `NotLeader`."""
+    sent = proto.Error(
+        code=_public_code(error), message=_sendable(str(error)), retriable=error.retriable
+    )
+    match error:
+        case NotLeader():
+            sent.leader = error.leader & _NODE_BITS
+            sent.leader_address = _sendable(leader_address or error.leader_address)
+        case OffsetOutOfRange():
+            sent.earliest, sent.end = error.earliest, error.end
+        case OutOfSequence():
+            sent.expected = error.expected
+    return sent
+
+
+def error_from_proto(error: proto.Error) -> QuiverError:
+    """What to raise at the user; one that a later release made up is an `UnknownError`."""
+    kind = BY_CODE.get(error.code)
+    if kind is None:
+        return UnknownError(error.message, code=error.code, retriable=error.retriable)
+    if kind is NotLeader:
+        return NotLeader(error.message, leader=error.leader, leader_address=error.leader_address)
+    if kind is OffsetOutOfRange:
+        return OffsetOutOfRange(error.message, earliest=error.earliest, end=error.end)
+    if kind is OutOfSequence:
+        return OutOfSequence(error.message, expected=error.expected)
+    return kind(error.message)
+
+
+def _public_code(error: QuiverError) -> str:
+    if isinstance(error, UnknownError):
+        return error.code
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in BY_CODE)
+
+
+def _sendable(text: str) -> str:
+    """Names of files may hold what is no UTF-8, and nobody wants a page of it."""
+    return text[:MESSAGE_CHARACTERS_MAX].encode(errors="replace").decode()

@@ -1,0 +1,62 @@
+"""The packet: two lengths, an envelope, batches. Byte table in `docs/formats.md`.
+
+The envelope is protobuf; batches are frames as they are in the log, and pass by without a copy.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from quivermq.batches import DEFAULT_LIMITS, Buffer, Frame, Kind, Limits
+from quivermq.errors import InvalidRequest, TooLarge
+
+PROTOCOL: Final = 1
+"""What `Hello.protocol` says; a broker refuses all others."""
+
+PREFIX: Final = Struct(">II")
+"""The length of everything behind itself, and the length of the envelope."""
+
+LENGTH_BYTES: Final = 4
+LENGTH_MAX: Final = 0xFFFF_FFFF
+
+# Up to here a copy costs less than one buffer more in a gathering write.
+JOINED_BYTES_MAX: Final = 4_096
+
+_MARK: Final = int(Kind.MARK)
+
+
+class Packet(NamedTuple):
+    """What came in as one: views of memory that nobody uses for anything else."""
+
+    envelope: memoryview
+    batches: memoryview
+
+
+def packet(envelope: bytes, frames: Sequence[Frame] = ()) -> list[Buffer]:
+    """The buffers to write, in order. Large bodies stand alone, the rest is joined."""
+    envelope_bytes = len(envelope)
+    length = LENGTH_BYTES + envelope_bytes + sum(map(len, frames))
+    if length > LENGTH_MAX:
+        raise TooLarge(f"a packet of {length:,} bytes is above {LENGTH_MAX:,}: send fewer batches")
+    joined: list[Buffer] = [PREFIX.pack(length, envelope_bytes), envelope]
+    buffers: list[Buffer] = []
+    for frame in frames:
+        joined.append(frame.packed_header)
+        body = frame.body
+        if len(body) <= JOINED_BYTES_MAX:
+            joined.append(body)
+        else:
+            buffers += (b"".join(joined), body)
+            joined = []
+    if joined:
+        buffers.append(b"".join(joined))
+    return buffers
+
+
+def frames_of(packet: Packet, limits: Limits = DEFAULT_LIMITS) -> list[Frame]:
+    """The batches of a packet, as views of it; raises unless all of them are intact."""
+    frames = list(Frame.parse_all(packet.batches, limits))
+    for frame in frames:
+        if frame.header.kind == _MARK:
+            raise InvalidRequest("a mark belongs to the log that wrote it and is never sent")
+    return frames

@@ -1,0 +1,67 @@
+"""Catalogs for tests: brokers, and topics made by the edits that users cause."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from quivermq.cluster import Broker, Edit, Move, Placement, View, create_topic, node_of, set_targets
+from quivermq.cluster.edits import finish_moves
+from quivermq.cluster.records import State
+
+
+def broker(node: int, epoch: int = 0, state: State = "serving") -> Broker:
+    return Broker(
+        id=node,
+        directory_id=f"{node:08x}",
+        boot=1,
+        member=epoch << 16 | node,
+        address=f"host{node}:7600",
+        peer_address=f"host{node}:7700",
+        http_address="",
+        version="1",
+        state=state,
+    )
+
+
+def view_of(brokers: Iterable[Broker]) -> View:
+    return View(1, {one.key: one.to_json() for one in brokers})
+
+
+def edited(view: View, edit: Edit | None) -> View:
+    if edit is None:
+        return view
+    values = {key: value for key, value in view.values.items() if key not in edit.delete}
+    return view.updated(view.version + 1, values | edit.put)
+
+
+def with_topic(view: View, name: str, partitions: int = 1, replication: int = 1) -> View:
+    topic_id = f"{len(view.topics):024x}"
+    return edited(
+        view,
+        create_topic(view, name, topic_id=topic_id, partitions=partitions, replication=replication),
+    )
+
+
+def moved(view: View, moves: list[Move]) -> View:
+    """The catalog after a plan has been carried out."""
+    view = edited(view, set_targets(view, moves))
+    return edited(view, finish_moves(view, moves))
+
+
+def replicas_by_node(view: View, nodes: Iterable[int]) -> dict[int, int]:
+    found = Counter(node_of(m) for _, _, placement in view.partitions() for m in placement.planned)
+    return {node: found[node] for node in nodes}
+
+
+def leaders_by_node(view: View, nodes: Iterable[int]) -> dict[int, int]:
+    found = Counter(node_of(placement.planned[0]) for _, _, placement in view.partitions())
+    return {node: found[node] for node in nodes}
+
+
+def unevenness(counts: dict[int, int]) -> int:
+    return max(counts.values()) - min(counts.values())
+
+
+def check_sound(placement: Placement) -> None:
+    nodes = [node_of(member) for member in placement.planned]
+    assert nodes
+    assert len(set(nodes)) == len(nodes), "two replicas of one partition on one broker"

@@ -1,0 +1,337 @@
+"""Idle groups sleep, and are there again when somebody needs them."""
+
+import pytest
+
+from quivermq.batches import Index
+from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.raft import MembershipChange, parse_changes
+from quivermq.replica import (
+    Produced,
+    ReadReady,
+    ReplicaSettings,
+    Rouse,
+    Send,
+    Sleep,
+)
+from tests.replica.group import Group, Node, batch
+
+TICKS = 5
+SOON = ReplicaSettings(sleep_ticks=TICKS)
+ELECTION = SOON.election_ticks
+
+
+def asleep(members: int = 3, settings: ReplicaSettings = SOON) -> Group:
+    """A group that has stored something and has fallen asleep."""
+    group = Group(members, settings)
+    group.produce(group.leader())
+    group.tick(settings.sleep_ticks + settings.election_ticks)
+    assert all(node.replica.is_asleep for node in group.nodes.values())
+    return group
+
+
+def sleepers(group: Group) -> list[int]:
+    return [member for member, node in group.nodes.items() if node.replica.is_asleep]
+
+
+def leader_of(group: Group) -> Node:
+    return next(node for node in group.nodes.values() if node.replica.is_leader)
+
+
+def followers_of(group: Group) -> list[Node]:
+    return [node for node in group.nodes.values() if not node.replica.is_leader]
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 5])
+def test_an_idle_group_falls_asleep_and_then_says_and_does_nothing(members: int) -> None:
+    group = asleep(members)
+    for _ in range(100):
+        for node in group.nodes.values():
+            node.replica.tick(group.now_ms)
+            assert not node.replica.take_effects()
+            node.replica.validate()
+    assert len(sleepers(group)) == members
+    terms = {node.replica.term for node in group.nodes.values()}
+    assert len(terms) == 1
+
+
+def test_a_group_in_use_does_not_fall_asleep() -> None:
+    group = Group(3, SOON)
+    leader = group.leader()
+    for _ in range(4 * TICKS):
+        group.tick(TICKS - 1)
+        group.produce(leader)
+        assert not sleepers(group)
+
+
+def test_reads_at_a_follower_keep_the_group_awake() -> None:
+    group = Group(3, SOON)
+    group.leader()
+    group.tick(2)
+    for _ in range(4 * TICKS):
+        group.tick(TICKS - 1)
+        token = group.token()
+        followers_of(group)[0].replica.read(token)
+        group.settle()
+        assert not sleepers(group)
+
+
+def test_with_sleep_ticks_zero_nobody_sleeps() -> None:
+    group = Group(3, ReplicaSettings(sleep_ticks=0))
+    group.leader()
+    group.tick(100)
+    assert not sleepers(group)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_sleeping_leader_stores_a_batch_at_once_and_wakes_the_others(members: int) -> None:
+    group = asleep(members)
+    leader = leader_of(group)
+    assert isinstance(leader.answers[group.produce(leader)], Produced)
+    assert not sleepers(group)
+    group.tick(3 * ELECTION)
+    assert leader.replica.is_leader, "sleep is no reason to step down"
+    assert len(sleepers(group)) == members
+
+
+def test_a_read_at_a_sleeping_follower_is_answered() -> None:
+    group = asleep()
+    follower = followers_of(group)[0]
+    token = group.token()
+    follower.replica.read(token)
+    group.settle()
+    assert isinstance(follower.answers[token], ReadReady)
+
+
+def test_a_leader_that_wakes_sends_heartbeats_with_its_next_tick() -> None:
+    group = asleep()
+    leader = leader_of(group)
+    leader.replica.wake()
+    group.tick()
+    assert not sleepers(group)
+    group.tick(3 * ELECTION)
+    assert leader_of(group) is leader
+    assert leader.replica.term == followers_of(group)[0].replica.term
+    assert len(sleepers(group)) == 3
+
+
+def test_waking_is_safe_at_any_time_and_in_any_state() -> None:
+    group = Group(3, SOON)
+    for _ in range(60):
+        for node in group.nodes.values():
+            node.replica.wake()
+        group.tick()
+    leader = group.leader()
+    assert not sleepers(group), "who is woken at every tick never sleeps"
+    assert isinstance(leader.answers[group.produce(leader)], Produced)
+
+
+def test_a_woken_leader_without_a_quorum_steps_down_within_an_election_timeout() -> None:
+    group = asleep()
+    leader = leader_of(group)
+    group.isolate(leader.member)
+    group.tick(ELECTION - 1)
+    assert leader.replica.is_leader, "it has a whole election timeout to hear a quorum"
+    group.tick()
+    assert not leader.replica.is_leader
+
+
+def test_a_woken_follower_waits_a_whole_election_timeout() -> None:
+    group = asleep()
+    leader_of(group).is_up = False
+    waited = 0
+    while not any(node.replica.is_leader for node in group.nodes.values() if node.is_up):
+        group.tick()
+        waited += 1
+    assert ELECTION <= waited <= 2 * ELECTION + 2
+
+
+def test_a_sleeping_leader_that_dies_is_succeeded_once_its_node_is_missed() -> None:
+    group = asleep()
+    dead = leader_of(group)
+    dead.is_up = False
+    successor = group.leader()
+    assert successor is not dead
+    assert isinstance(successor.answers[group.produce(successor)], Produced)
+
+
+def test_a_member_that_missed_the_word_wakes_the_others_and_nobody_is_deposed() -> None:
+    group = Group(3, SOON)
+    group.produce(group.leader())
+    leader = leader_of(group)
+    deaf = followers_of(group)[0]
+    term = leader.replica.term
+    while not leader.replica.is_asleep:
+        group.now_ms += 100
+        for node in group.nodes.values():
+            node.replica.tick(group.now_ms)
+            for effect in node.replica.take_effects():
+                is_lost = effect.to == deaf.member and isinstance(effect.mail, Sleep)
+                if not is_lost:
+                    group.send(node.member, effect)
+        group.settle()
+    assert not deaf.replica.is_asleep
+    group.tick(2 * ELECTION + TICKS + 2)
+    assert len(sleepers(group)) == 3
+    assert (leader_of(group), leader.replica.term) == (leader, term)
+
+
+def test_a_follower_sleeps_only_on_its_leaders_word_about_all_that_it_has() -> None:
+    group = Group(3, ReplicaSettings(sleep_ticks=0))
+    group.produce(group.leader())
+    group.tick(3)
+    leader = leader_of(group)
+    follower, other = followers_of(group)
+    term, index = leader.replica.term, leader.replica.applied_index
+    for sender, word in (
+        (leader.member, Sleep(term - 1, index)),
+        (leader.member, Sleep(term + 1, index)),
+        (leader.member, Sleep(term, Index(index - 1))),
+        (leader.member, Sleep(term, Index(index + 1))),
+        (other.member, Sleep(term, index)),
+    ):
+        follower.replica.receive(sender, word)
+        assert not follower.replica.is_asleep, word
+    leader.replica.receive(leader.member, Sleep(term, index))
+    assert not leader.replica.is_asleep
+    follower.replica.receive(leader.member, Sleep(term, index))
+    assert follower.replica.is_asleep
+    follower.replica.receive(other.member, Sleep(term, index))
+    assert not follower.replica.is_asleep, "a word that is not for it wakes a sleeper"
+
+
+def test_a_follower_with_work_under_way_does_not_sleep() -> None:
+    group = Group(3, ReplicaSettings(sleep_ticks=0))
+    leader = group.leader()
+    group.tick(3)
+    follower = followers_of(group)[0]
+    follower.is_held = True
+    group.produce(leader)
+    group.tick()
+    word = Sleep(leader.replica.term, leader.replica.applied_index)
+    follower.replica.receive(leader.member, word)
+    assert not follower.replica.is_asleep, "its disk has not stored what it knows"
+    follower.is_held = False
+    group.tick(2)
+    token = group.token()
+    follower.replica.read(token)
+    follower.replica.receive(leader.member, word)
+    assert not follower.replica.is_asleep, "a read waits"
+    group.settle()
+    follower.replica.receive(leader.member, word)
+    assert follower.replica.is_asleep
+
+
+def test_a_leader_does_not_sleep_while_a_member_is_missing_or_behind() -> None:
+    group = Group(3, SOON)
+    leader = group.leader()
+    group.tick(2)
+    followers_of(group)[0].is_up = False
+    group.produce(leader)
+    group.tick(5 * ELECTION)
+    assert not sleepers(group)
+    followers_of(group)[0].is_up = True
+    group.tick(2 * ELECTION + TICKS)
+    assert len(sleepers(group)) == 3
+
+
+def test_answers_to_heartbeats_of_before_do_not_wake_a_leader() -> None:
+    group = Group(3, SOON)
+    group.leader()
+    group.tick(2)
+    leader = leader_of(group)
+    late: list[tuple[int, Send]] = []
+    while not leader.replica.is_asleep:
+        group.now_ms += 100
+        for node in group.nodes.values():
+            node.replica.tick(group.now_ms)
+        for node in group.nodes.values():
+            node.pump()
+        # Everything takes a tick to arrive.
+        due, late = late, list(group.mail)
+        group.mail.clear()
+        for sender, effect in due:
+            group[effect.to].replica.receive(sender, effect.mail)
+    for _ in range(3):
+        for sender, effect in late:
+            group[effect.to].replica.receive(sender, effect.mail)
+        for node in group.nodes.values():
+            node.pump()
+        late = list(group.mail)
+        group.mail.clear()
+    assert len(sleepers(group)) == 3
+    assert not late
+
+
+def test_a_restarted_member_is_taken_in_again_and_the_group_sleeps_on() -> None:
+    group = asleep()
+    for node in list(group.nodes.values()):
+        node.restart()
+        group.tick(5 * ELECTION)
+        assert len(sleepers(group)) == 3
+        assert len({n.replica.applied_index for n in group.nodes.values()}) == 1
+
+
+def test_a_learner_that_nobody_noticed_restarting_rouses_the_leader() -> None:
+    group = Group(3, SOON)
+    leader = group.leader()
+    group.add(4)
+    token = group.token()
+    leader.replica.change_membership(token, MembershipChange(parse_changes("l4")))
+    group.tick(3)
+    group.produce(leader)
+    group.produce(leader)
+    group.tick(ELECTION + TICKS)
+    assert len(sleepers(group)) == 4
+    learner = group[4]
+    learner.restart(is_noticed=False)
+    assert learner.replica.leader == 0
+    group.tick(2 * ELECTION + 2)
+    assert learner.replica.leader == leader.member
+    assert learner.replica.applied_index == leader.replica.applied_index
+    group.tick(ELECTION + TICKS)
+    assert len(sleepers(group)) == 4
+
+
+def test_followers_of_a_leader_that_cannot_know_what_it_lost_elect_another() -> None:
+    group = asleep()
+    lost = leader_of(group)
+    (segment,) = [path for path in lost.disk.paths() if path.endswith(".seg")]
+    lost.disk.replace_content(segment, lost.disk.content(segment)[:300])
+    lost.restart(is_noticed=False)
+    assert lost.replica.is_lost
+    assert group.leader() is not lost
+
+
+def test_a_mending_replica_never_sleeps_and_rouses_its_peers() -> None:
+    group = asleep()
+    node = followers_of(group)[0]
+    (segment,) = [p for p in node.disk.paths() if p.endswith(".seg")]
+    node.disk.flip_bit(segment, 8 * (SEGMENT_HEADER_BYTES + 20))
+    node.restart()
+    assert node.replica.is_mending
+    rouses: list[int] = []
+    for _ in range(2 * ELECTION):
+        node.replica.tick(group.now_ms)
+        assert not node.replica.is_asleep
+        rouses += [
+            effect.to
+            for effect in node.replica.take_effects()
+            if isinstance(effect, Send) and isinstance(effect.mail, Rouse)
+        ]
+    assert sorted(rouses) == sorted([other for other in group.nodes if other != node.member] * 2)
+
+
+def test_a_rouse_wakes_and_does_nothing_else() -> None:
+    group = asleep()
+    leader = leader_of(group)
+    leader.replica.receive(followers_of(group)[0].member, Rouse())
+    assert not leader.replica.is_asleep
+    assert not leader.replica.take_effects()
+
+
+def test_a_group_that_lost_power_in_its_sleep_goes_on() -> None:
+    group = asleep()
+    for node in group.nodes.values():
+        node.restart(power=True)
+    leader = group.leader()
+    assert leader.answers[group.produce(leader, batch(b"more"))].base_offset == 1
