@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -50,7 +50,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[Union[_flag_type(name, field), None], option],  # noqa: UP007  (the type is a value here)
+        annotation=Annotated[_flag_type(name, field) | None, option],
     )
 
 

@@ -185,7 +185,9 @@ class LocalBrokers:
         """What clients connect to."""
         return ",".join(broker.place.listen for broker in self.brokers)
 
-    def wait_until_serving(self, timeout: float, told: Callable[[int], bool]) -> None:
+    def wait_until_serving(
+        self, timeout: float, told: Callable[[int], bool] = lambda _: True
+    ) -> None:
         """Wait until every broker serves; `told` hears how many do, and says whether to go on."""
         deadline = time.monotonic() + timeout
         while told(count := sum(broker.ready() is not None for broker in self.brokers)) and (

@@ -54,12 +54,8 @@ class MessageLines:
 def plain(message: "Message") -> dict[str, Any]:
     """For machines: text where all of it is UTF-8, else everything in base64; `encoding` says."""
     parts = [message.value, message.key or b"", *message.headers.values()]
-    try:
-        for part in parts:
-            part.decode()
-        encoding, text = "utf8", bytes.decode
-    except UnicodeDecodeError:
-        encoding, text = "base64", _base64
+    is_text = all(_is_utf8(part) for part in parts)
+    text = _utf8 if is_text else _base64
     return {
         "topic": message.topic,
         "partition": message.partition,
@@ -69,8 +65,20 @@ def plain(message: "Message") -> dict[str, Any]:
         "value": text(message.value),
         "headers": {name: text(value) for name, value in message.headers.items()},
         "priority": message.priority,
-        "encoding": encoding,
+        "encoding": "utf8" if is_text else "base64",
     }
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _utf8(data: bytes) -> str:
+    return data.decode()
 
 
 def _base64(data: bytes) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 async def in_order_of_time(
     streams: Sequence[AsyncIterator["Message"]],
-) -> AsyncIterator["Message"]:
+) -> AsyncGenerator["Message", None]:
     """Streams that end, merged: each keeps its order, and the older message comes first."""
     heads: list[tuple[int, int, Message]] = []
     for number, stream in enumerate(streams):

@@ -70,8 +70,12 @@ def produce(
     """Send messages to a topic, and say where they were stored."""
     if key is not None and key_separator is not None:
         raise Misuse("--key and --key-separator both name a key: give one of them")
-    options = {"priority": priority, "delay": delay, "partition": partition}
-    options["headers"] = _headers(header or [])
+    options = {
+        "priority": priority,
+        "delay": delay,
+        "partition": partition,
+        "headers": _headers(header or []),
+    }
     lines = _arguments(values) if values else _input_lines()
     keyed = _keyed(lines, key, key_separator)
     started = time.monotonic()

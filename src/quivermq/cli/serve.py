@@ -17,7 +17,7 @@ from quivermq.cli.output import print_error, print_json, print_line, print_table
 from quivermq.settings import BrokerSettings
 
 if TYPE_CHECKING:
-    from quivermq.node import Broker
+    from quivermq.transports import Server
 
 # Plain help: a table of so many flags would cut their names at 80 columns.
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -102,16 +102,16 @@ class _Foreground:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        from quivermq.node import Broker  # noqa: PLC0415  (--help and --print-config need no broker)
+        from quivermq.transports import Server  # noqa: PLC0415  (--print-config needs no broker)
 
         self._listen_for_stop()
-        broker = Broker(self._settings)
+        server = Server(self._settings)
+        await server.start()
         try:
-            await broker.start()
-            self._announce(broker)
+            self._announce(server)
             await self._stopping.wait()
         finally:
-            await broker.stop()
+            await server.stop()
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
 
@@ -134,11 +134,11 @@ class _Foreground:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             self._stopping.set()
 
-    def _announce(self, broker: "Broker") -> None:
+    def _announce(self, server: "Server") -> None:
         addresses = {
-            "listen": broker.listen,
-            "peer_listen": broker.peer_listen,
-            "http": broker.http,
+            "listen": server.listen,
+            "peer_listen": server.peer_listen,
+            "http": server.http,
         }
         ready = {"node_id": self._settings.node_id, **addresses, "pid": os.getpid()}
         if self._ready_file is not None:
@@ -147,11 +147,11 @@ class _Foreground:
             print_json(ready)
             return
         print_line(f"broker {self._settings.node_id} is serving")
-        print_line(f"  clients   {broker.listen}")
-        print_line(f"  brokers   {broker.peer_listen}")
-        if broker.http:
-            print_line(f"  http      http://{broker.http}/health")
-        servers = "" if broker.listen == "127.0.0.1:7600" else f" --servers {broker.listen}"
+        print_line(f"  clients   {server.listen}")
+        print_line(f"  brokers   {server.peer_listen}")
+        if server.http:
+            print_line(f"  http      http://{server.http}/health")
+        servers = "" if server.listen == "127.0.0.1:7600" else f" --servers {server.listen}"
         remark(f"try: quiver topic create orders{servers}")
 
 
