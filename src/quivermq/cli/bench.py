@@ -110,7 +110,9 @@ def _brokers(
         return
     with tempfile.TemporaryDirectory(prefix="quiver-bench-", dir=parent) as folder:
         flags = ["--fsync", fsync.value, "--log-level", "warning"]
-        with LocalBrokers(plan(nodes, Path(folder)), Path(folder), flags) as brokers:
+        with LocalBrokers(
+            plan(nodes, Path(folder), any_ports=True), Path(folder), flags
+        ) as brokers:
             brokers.wait_until_serving(_START_SECONDS_MAX)
             whose = "an own broker" if nodes == 1 else f"{nodes} own brokers"
             yield brokers.servers, f"measuring {whose} in {folder}, fsync {fsync.value}"

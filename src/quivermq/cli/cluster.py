@@ -302,7 +302,7 @@ def transfer(
     if metadata == (topic is not None) or (topic is not None and partition is None):
         raise Misuse("name a topic and a partition (transfer orders 0 --to 2), or --metadata")
     with connect(servers, timeout) as client:
-        client.transfer(topic or "", partition or 0, to=to, metadata=metadata)
+        client.transfer(topic, partition or 0, to=to)
     what = "the cluster" if metadata else f"{topic} partition {partition}"
     if as_json:
         print_json({"topic": topic, "partition": partition, "metadata": metadata, "leader": to})

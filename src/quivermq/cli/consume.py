@@ -1,7 +1,6 @@
 """`quiver consume`: messages of a topic on standard output."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
 from enum import Enum
@@ -138,23 +137,21 @@ class _Reading:
 
         async with quivermq.aio.connect(servers, timeout=seconds) as client:
             starts = await self._starts(client)
-            streams = [
-                aiter(
-                    client.read(self._topic, partition=partition, start=start, follow=self._follow)
-                )
+            readers = [
+                client.read(self._topic, partition=partition, start=start, follow=self._follow)
                 for partition, start in starts.items()
             ]
             try:
                 if self._follow:
-                    await self._print_as_they_come(client, streams)
+                    await self._print_as_they_come(client, readers)
                 else:
-                    await self._print_in_order(client, streams)
+                    await self._print_in_order(client, readers)
             except _Enough:
                 pass
             finally:
                 await self._commit(client)
-                for stream in streams:
-                    await stream.aclose()
+                for reader in readers:
+                    await reader.close()
 
     async def _starts(self, client: "AsyncClient") -> dict[int, Any]:
         """Where to begin, by partition."""
@@ -179,21 +176,19 @@ class _Reading:
             starts[partition] = max(offset, known[partition].start_offset)
         return starts
 
-    async def _print_in_order(
-        self, client: "AsyncClient", streams: list[AsyncIterator["Message"]]
-    ) -> None:
-        async with aclosing(in_order_of_time(streams)) as messages:
+    async def _print_in_order(self, client: "AsyncClient", readers: list["AsyncReader"]) -> None:
+        async with aclosing(in_order_of_time(readers)) as messages:
             async for message in messages:
                 self._print(message)
                 if self._printed % _COMMIT_MESSAGES == 0:
                     await self._commit(client)
 
     async def _print_as_they_come(
-        self, client: "AsyncClient", streams: list[AsyncIterator["Message"]]
+        self, client: "AsyncClient", readers: list["AsyncReader"]
     ) -> None:
         committing = asyncio.create_task(self._keep_committing(client))
         try:
-            await as_they_come(streams, self._print_soon)
+            await as_they_come(readers, self._print_soon)
         finally:
             committing.cancel()
 

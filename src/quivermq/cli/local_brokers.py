@@ -20,7 +20,7 @@ from typing import Any, Final
 from quivermq.errors import ConnectionFailed, InvalidRequest
 
 LOOPBACK: Final = "127.0.0.1"
-_FIRST_PORTS: Final = {"listen": 7600, "peer_listen": 7700, "http": 9600}
+_FIRST_PORTS: Final = (7600, 7700, 9600)
 _PLAN_FILE: Final = "brokers.json"
 _POLL_SECONDS: Final = 0.02
 _STOP_SECONDS_MAX: Final = 15.0
@@ -36,10 +36,11 @@ class Place:
     http: str
 
 
-def plan(count: int, data_dir: Path) -> list[Place]:
+def plan(count: int, data_dir: Path, *, any_ports: bool = False) -> list[Place]:
     """Places for `count` brokers; the same ones as last time if `data_dir` was used before.
 
-    The first ports are the ones everybody expects; where one is taken, any free one does.
+    The first ports are the ones everybody expects; where one is taken, or `any_ports` will do, it
+    is one that is free.
     """
     file = data_dir / _PLAN_FILE
     if file.exists():
@@ -54,10 +55,10 @@ def plan(count: int, data_dir: Path) -> list[Place]:
         places = [
             Place(
                 node_id,
-                **{
-                    name: _free_address(port + node_id - 1, held)
-                    for name, port in _FIRST_PORTS.items()
-                },
+                *(
+                    _free_address(0 if any_ports else first + node_id - 1, held)
+                    for first in _FIRST_PORTS
+                ),
             )
             for node_id in range(1, count + 1)
         ]
@@ -70,9 +71,11 @@ def _free_address(wanted: int, held: ExitStack) -> str:
     """An address that is free; held until all are chosen, so that none is chosen twice."""
     for port in (wanted, 0):
         listener = held.enter_context(socket.socket())
+        # A port that had connections a moment ago is as good as any other.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
             listener.bind((LOOPBACK, port))
+            listener.listen()
             return f"{LOOPBACK}:{listener.getsockname()[1]}"
     raise ConnectionFailed(f"no port is free on {LOOPBACK}")
 

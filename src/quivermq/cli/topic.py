@@ -97,13 +97,12 @@ def create(
 ) -> None:
     """Create a topic; if it is there with the same settings, all is well too."""
     with connect(servers, timeout) as client:
-        client.create_topic(
+        found = client.create_topic(
             name,
             partitions=partitions,
             replication=replication,
             retention=_retention(None, max_age, max_bytes, max_messages),
         )
-        found = client.topic(name)
     if as_json:
         print_json(_plain(found))
         return
@@ -191,10 +190,8 @@ def alter(
     if partitions is None and limits == (None, None, None):
         raise Misuse("say what to change: --partitions, --max-age, --max-bytes or --max-messages")
     with connect(servers, timeout) as client:
-        before = client.topic(name)
-        retention = None if limits == (None, None, None) else _retention(before.retention, *limits)
-        client.alter_topic(name, partitions=partitions, retention=retention)
-        found = client.topic(name)
+        retention = _retention(client.topic(name).retention, *limits)
+        found = client.alter_topic(name, partitions=partitions, retention=retention)
     if as_json:
         print_json(_plain(found))
     else:

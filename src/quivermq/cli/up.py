@@ -42,6 +42,9 @@ def up(
             help="Where data is kept; without it in a temporary folder that goes away at the end.",
         ),
     ] = None,
+    free_ports: Annotated[
+        bool, typer.Option("--free-ports", help="Take any free ports instead of the usual ones.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a cluster on this machine, until Ctrl-C.
@@ -51,7 +54,7 @@ def up(
     """
     with _data_dir(data_dir) as (folder, is_temporary):
         stop = _StopSignals()
-        with LocalBrokers(plan(nodes, folder), folder) as brokers:
+        with LocalBrokers(plan(nodes, folder, any_ports=free_ports), folder) as brokers:
             stop.on_second = brokers.kill
             started = time.monotonic()
             _wait(brokers, stop, quiet=as_json)

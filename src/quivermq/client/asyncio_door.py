@@ -39,9 +39,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._write(hello(token, client_name), ())
         self.welcome = welcome_of((await self.take(HELLO_ID, deadline)).response, self.address)
 
-    async def post(
-        self, request: proto.Request, frames: Sequence[Frame], deadline: float
-    ) -> int:
+    async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
         if not self._may_write.is_set():
             await self._room_to_write(deadline)
@@ -256,9 +254,7 @@ class AsyncioDoor:
         connection = AsyncioConnection(address)
         try:
             async with asyncio.timeout_at(deadline):
-                await self._loop.create_connection(
-                    lambda: connection, host, port, ssl=self._tls
-                )
+                await self._loop.create_connection(lambda: connection, host, port, ssl=self._tls)
             await connection.greet(self._token, self._client_name, deadline)
         except TimeoutError as error:
             raise ConnectionFailed(f"{address}: no answer to connecting in time") from error

@@ -57,9 +57,7 @@ class BlockingConnection:
         self._send(packet(hello(token, client_name).SerializeToString()), deadline)
         self.welcome = welcome_of(self._await_answer(HELLO_ID, deadline).response, self.address)
 
-    async def post(
-        self, request: proto.Request, frames: Sequence[Frame], deadline: float
-    ) -> int:
+    async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
         self._last_id = request_id = self._last_id + 1
         request.id = request_id

@@ -126,7 +126,9 @@ class Broker:
             settings.node_id,
             lambda body: reconfigure_here(self.partitions, body),
         )
-        self.retaining = Retaining(settings, self.partitions, self.runner, self.disk_thread, self.disk)
+        self.retaining = Retaining(
+            settings, self.partitions, self.runner, self.disk_thread, self.disk
+        )
         self._make_service()
         self._hosting_wanted = asyncio.Event()
         self._hosting_task = asyncio.create_task(self._keep_hosting(), name="hosting")

@@ -193,7 +193,9 @@ class ClusterRequests:
 
     async def _move_leaders(self) -> None:
         for topic, partition, to in self._leader_moves():
-            request = proto.Request(transfer=proto.Transfer(topic=topic, partition=partition, to=to))
+            request = proto.Request(
+                transfer=proto.Transfer(topic=topic, partition=partition, to=to)
+            )
             try:
                 await self._transfer_anywhere(request)
             except QuiverError as error:

@@ -47,5 +47,3 @@ class Forwarding:
 
     async def close(self) -> None:
         await self._door.close()
-
-

@@ -400,5 +400,3 @@ class Group:
 def _needs_no_disk(work: DiskWork) -> bool:
     """Only a commit index, which the next write takes along."""
     return isinstance(work, Persist) and not (work.frames or work.term or work.checkpoint)
-
-

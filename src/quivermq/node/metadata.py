@@ -105,4 +105,3 @@ class Metadata:
             return False
         self.refresh()
         return True
-

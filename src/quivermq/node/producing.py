@@ -35,7 +35,16 @@ class Producing:
 class PendingProduce:
     """One request, until all its batches are stored or refused."""
 
-    __slots__ = ("_began", "_error", "_figures", "_finished", "_frames", "_group", "_left", "_stored")
+    __slots__ = (
+        "_began",
+        "_error",
+        "_figures",
+        "_finished",
+        "_frames",
+        "_group",
+        "_left",
+        "_stored",
+    )
 
     def __init__(
         self, group: Group, frames: list[Frame], finished: Finished, figures: Figures

@@ -82,9 +82,7 @@ def next_change(
     return change
 
 
-def _to_wait_for(
-    configuration: Configuration, change: list[Change], voters: set[int]
-) -> set[int]:
+def _to_wait_for(configuration: Configuration, change: list[Change], voters: set[int]) -> set[int]:
     """Who must be up to date before this change: those that it lets vote; and before another
     learner comes, those that came before it, so that one is copied at a time."""
     if any(one.act is Act.ADD_VOTER for one in change):

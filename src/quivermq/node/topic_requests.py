@@ -198,5 +198,3 @@ class TopicRequests:
             if group is not None:
                 found.append(described(group))
         return proto.Response(partitions_described=proto.PartitionsDescribed(partitions=found))
-
-
