@@ -172,3 +172,12 @@ def _as_toml(value: Any) -> str:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def test_the_documentation_lists_every_setting_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    for name, field in BrokerSettings.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        text = _as_text(default)
+        shown_default = f"`{text.lower() if isinstance(default, bool) else text}`" if text else ""
+        assert f"| `{name}` | {shown_default} | {field.description} |" in page

@@ -22,7 +22,7 @@ from quivermq.cli.partition_streams import as_they_come, in_order_of_time
 from quivermq.cli.quantities import parse_moment
 
 if TYPE_CHECKING:
-    from quivermq.client import AsyncClient, Message
+    from quivermq.client import AsyncClient, AsyncReader, Message
 
 app = typer.Typer(add_completion=False)
 _COMMIT_MESSAGES: Final = 10_000
