@@ -59,7 +59,8 @@ def catalogs(
         for node, state in zip(nodes, states, strict=False)
     ]
     replication = draw(st.integers(1, min(replication_max, count)))
-    group = st.lists(st.sampled_from(nodes), min_size=1, max_size=replication, unique=True)
+    most = min(replication + 1, count)
+    group = st.lists(st.sampled_from(nodes), min_size=1, max_size=most, unique=True)
     groups = draw(st.lists(group.map(tuple), min_size=1, max_size=partitions_max))
     return catalog(brokers, groups, replication)
 
@@ -117,7 +118,7 @@ def test_after_brokers_join_leaders_are_level_too(
     assert unevenness(leaders_by_node(after, nodes)) <= 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=200)
 @given(catalogs(nodes_max=4, partitions_max=4, replication_max=3))
 def test_a_rebalance_copies_no_more_than_it_must(view: View) -> None:
     assert sum(move.copies for move in rebalance(view)) == fewest_copies(view)
@@ -148,6 +149,17 @@ def test_replicas_on_brokers_that_are_gone_are_made_elsewhere() -> None:
     assert rebalance(short) == [Move("t", 0, (2, 1, 4), (2,))]
     surplus = catalog(map(broker, (1, 2, 3)), [(1, 2, 3)], 2)
     assert [(len(m.replicas), m.copies) for m in rebalance(surplus)] == [(2, 0)]
+
+
+def test_of_too_many_replicas_those_go_that_nobody_has_to_copy() -> None:
+    view = catalog(map(broker, (1, 2, 3)), [(3,), (3, 1), (1, 2)], 1)
+    moves = rebalance(view)
+    assert [(move.partition, move.replicas) for move in moves] == [(1, (1,)), (2, (2,))]
+
+
+def test_a_leader_is_moved_only_if_no_follower_can_be() -> None:
+    view = catalog(map(broker, (1, 2, 3)), [(2, 1), (1, 2)], 2)
+    assert rebalance(view) == [Move("t", 1, (1, 3), (1, 2))]
 
 
 def test_topics_are_spread_over_the_brokers_that_join() -> None:

@@ -283,6 +283,12 @@ def test_a_letter_that_lies_is_refused(lie: str) -> None:
         open_letter(letter, [])
 
 
+def test_the_last_entry_too_has_an_index_below_two_to_the_63() -> None:
+    open_letter(plain_append(index=COUNTER_MAX - 1), [])
+    with pytest.raises(InvalidRequest):
+        open_letter(plain_append(index=COUNTER_MAX), [])
+
+
 def test_fields_of_a_later_release_are_ignored() -> None:
     letter = plain_append()
     PLAIN_LIES["a mail of a later release"](letter)

@@ -97,18 +97,19 @@ class Replicas(_Leveller):
         super().__init__(nodes)
         self.held: list[list[int]] = []
         """The nodes of each partition, by its number here."""
+        self.may_copy = False
+        """Whether a replica may be moved to where it has to be copied, if it did not have to be."""
         self._original: list[frozenset[int]] = []
         self._topic: list[str] = []
         self._of_topic: dict[int, Counter[str]] = {node: Counter() for node in self.load}
 
-    def add(self, topic: str, held: Sequence[int], original: Iterable[int]) -> int:
+    def add(self, topic: str, held: Sequence[int]) -> None:
         """Take in a partition that lies on `held`, and stays there unless it is made loose."""
         for node in held:
             self._count(node, topic)
         self.held.append(list(held))
-        self._original.append(frozenset(original))
+        self._original.append(frozenset(held))
         self._topic.append(topic)
-        return len(self.held) - 1
 
     def spread(self, item: int) -> bool:
         """One replica more, loose, where the fewest are; False if every node has one."""
@@ -125,11 +126,11 @@ class Replicas(_Leveller):
         return True
 
     def drop(self, item: int) -> None:
-        """One replica less, where the most are; the leader's only if it is the last one."""
-        held = self.held[item]
-        node = max(held[1:] or held, key=lambda node: self.load.get(node, 0))
-        held.remove(node)
+        """One replica less. Those that stay are loose: levelling decides which it should be."""
+        node = self.held[item].pop()
         self._count(node, self._topic[item], -1)
+        self.loose[node].pop(item, None)
+        self.loosen(item)
 
     def loosen(self, item: int) -> None:
         """Let every replica of a partition be moved."""
@@ -149,21 +150,28 @@ class Replicas(_Leveller):
         here, there = self._of_topic[source], self._of_topic[to]
         best, best_cost = None, (9, 0, False)
         for item in self.loose[source]:
-            held, topic, original = self.held[item], self._topic[item], self._original[item]
-            if to in held:
-                continue
-            copies = (to not in original) - (source not in original)
-            cost = (copies, there[topic] - here[topic], held[0] == source)
-            if cost < best_cost:
-                best, best_cost = item, cost
+            copies = self._copies(item, source, to)
+            if copies is not None:
+                topic = self._topic[item]
+                cost = (copies, there[topic] - here[topic], self.held[item][0] == source)
+                if cost < best_cost:
+                    best, best_cost = item, cost
         return best
 
     def exits(self, source: int) -> Iterator[tuple[int, int]]:
         for to in self.load:
             for item in self.loose[source]:
-                if to not in self.held[item]:
+                if self._copies(item, source, to) is not None:
                     yield to, item
                     break
+
+    def _copies(self, item: int, source: int, to: int) -> int | None:
+        """How many copies more the move takes; None if it may not be."""
+        if to in self.held[item]:
+            return None
+        original = self._original[item]
+        copies = (to not in original) - (source not in original)
+        return copies if copies <= 0 or self.may_copy else None
 
     def _count(self, node: int, topic: str, change: int = 1) -> None:
         if node in self.load:
@@ -179,7 +187,7 @@ class Leaders(_Leveller):
         self.leader: list[int] = []
         self._choices: list[Sequence[int]] = []
 
-    def add(self, leader: int, choices: Sequence[int]) -> int:
+    def add(self, leader: int, choices: Sequence[int]) -> None:
         """Take in a partition led by `leader` (0: by the one with the least to do), which may be
         led by any of `choices`; with none it stays as it is."""
         choices = [node for node in choices if node in self.load]
@@ -191,7 +199,6 @@ class Leaders(_Leveller):
             self.load[leader] += 1
         if choices:
             self.loose[leader][len(self.leader) - 1] = None
-        return len(self.leader) - 1
 
     def move(self, item: int, source: int, to: int) -> None:
         super().move(item, source, to)

@@ -56,16 +56,17 @@ def rebalance(view: View) -> list[Move]:
     plan = _Plan(view, members)
     settled = [not placement.target for _, _, placement in plan.partitions]
     for (topic, _, placement), free in zip(plan.partitions, settled, strict=True):
-        held = list(map(node_of, placement.planned))
         if free:
-            stay = [node for node in held if node in members]
+            # A broker that lost its disk has nothing of what its former self held.
+            stay = [m for m in placement.replicas if members.get(node_of(m)) == m]
             plan.take(stay, min(topic.replication, len(members)))
         else:
-            plan.take(held, len(held))
+            plan.take(placement.target, len(placement.target))
     plan.fill()
     for item, free in enumerate(settled):
         if free:
             plan.replicas.loosen(item)
+    plan.replicas.may_copy = True
     plan.replicas.level()
     return plan.moves(settled)
 
@@ -82,9 +83,9 @@ def drain(view: View, node: int) -> list[Move]:
     plan = _Plan(view, members)
     leaderless = []
     for _, _, placement in plan.partitions:
-        nodes = list(map(node_of, placement.planned))
-        leaderless.append(nodes[0] == node)
-        plan.take([other for other in nodes if other != node], len(nodes))
+        stay = [member for member in placement.planned if node_of(member) != node]
+        leaderless.append(placement.planned[0] not in stay)
+        plan.take(stay, len(placement.planned))
     plan.fill()
     return [move for move in plan.moves(leaderless) if node in map(node_of, move.old)]
 
@@ -180,10 +181,10 @@ class _Plan:
         self.replicas = Replicas(members)
         self._wanted: list[int] = []
 
-    def take(self, held: Sequence[int], wanted: int) -> None:
-        """The next partition: who keeps it, and how many replicas it is to have."""
-        topic, _, placement = self.partitions[len(self._wanted)]
-        self.replicas.add(topic.name, held, map(node_of, placement.planned))
+    def take(self, stay: Sequence[int], wanted: int) -> None:
+        """The next partition: the members that have it, and how many it is to have."""
+        topic = self.partitions[len(self._wanted)][0]
+        self.replicas.add(topic.name, list(map(node_of, stay)))
         self._wanted.append(wanted)
 
     def fill(self) -> None:

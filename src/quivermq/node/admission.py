@@ -200,8 +200,7 @@ class Admission:
         self.is_registered = False
         self.join_address = address
         self._task = asyncio.create_task(self._stay_registered(), name="admission")
-        while not self.is_registered:
-            await asyncio.sleep(_AGAIN_S)
+        await self._task
 
     # Who is who.
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import resource
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -98,9 +99,10 @@ class Broker:
         self.maps = Maps(settings.node_id, self.partitions, self.is_alive)
         self.forwarding = Forwarding(self._address_of, limits, f"broker {settings.node_id}")
         hooks = LinkHooks(
-            hello=lambda: self.admission.hello(),
-            judge=lambda node, answer: self.admission.recognise(node, answer),
-            welcome=lambda hello: self.admission.welcome(hello),
+            # The admission needs the links, so it is looked up when it is needed.
+            hello=lambda: self.admission.hello(),  # noqa: PLW0108
+            judge=lambda node, answer: self.admission.recognise(node, answer),  # noqa: PLW0108
+            welcome=lambda hello: self.admission.welcome(hello),  # noqa: PLW0108
             deliver=self.runner.deliver,
             leads=self._heard_of_leaders,
             silent=self.runner.wake_all_of,
@@ -215,7 +217,7 @@ class Broker:
         else:
             self.leaders.lost(group.id, self.settings.node_id)
 
-    def _heard_of_leaders(self, node: int, leads: "list[proto.Leadership]") -> None:
+    def _heard_of_leaders(self, node: int, leads: Iterable[proto.Leadership]) -> None:
         for lead in leads:
             self.leaders.heard(lead.group, Office(lead.term, node))
 

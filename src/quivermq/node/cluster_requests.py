@@ -1,4 +1,4 @@
-"""Requests about the cluster itself: brokers come, go and are replaced; replicas and leaders move."""
+"""Requests about the cluster itself: brokers come, go, are replaced; replicas and leaders move."""
 
 import asyncio
 import logging

@@ -146,10 +146,12 @@ class Controller:
                     members=placement.target,
                 )
             )
-            done = Move(topic.name, partition, placement.target)
-            await self._metadata.edit(lambda view: finish_moves(view, [done]))
+            await self._finish(Move(topic.name, partition, placement.target))
             return True
         return False
+
+    async def _finish(self, move: Move) -> None:
+        await self._metadata.edit(lambda view: finish_moves(view, [move]))
 
     async def _reconfigure(self, body: proto.Reconfigure) -> None:
         """Ask whoever leads the partition, until it is done or fails."""

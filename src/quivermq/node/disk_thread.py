@@ -62,7 +62,7 @@ class DiskThread:
             job, done = work
             try:
                 result: object = job()
-            except BaseException as error:  # noqa: BLE001  (whoever submitted it decides)
+            except BaseException as error:
                 result = error
             self._outcomes.append((done, result))
             if not self._is_told:

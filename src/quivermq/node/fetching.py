@@ -78,7 +78,7 @@ class Fetching:
         if deadline <= loop.time() or group.is_closed:
             return False
         woken: asyncio.Future[None] = loop.create_future()
-        group.on_messages(woken, lambda: woken.done() or woken.set_result(None))
+        group.on_messages(woken, lambda: _set(woken))
         try:
             async with asyncio.timeout_at(deadline):
                 await woken
@@ -127,6 +127,11 @@ class Fetching:
         else:
             offset = group.log.start.next_offset
         return proto.Response(offset_found=proto.OffsetFound(offset=offset))
+
+
+def _set(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 def read_batches(log: Log, offset: Offset, end: Index, bytes_max: int) -> Part:

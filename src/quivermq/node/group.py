@@ -58,7 +58,7 @@ class Crew(Protocol):
     def write(self, job: Callable[[], object], done: Callable[[object], None]) -> None: ...
     def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
     def office_changed(self, group: "Group") -> None: ...
-    def failed(self, group: "Group", reason: str) -> None: ...
+    def failed(self, group: "Group") -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +278,9 @@ class Group:
         self._writing, self._disk_queue = self._disk_queue, []
         work, log, life = self._writing, self.log, self._life
         if self._crew.writes_inline or all(map(_needs_no_disk, work)):
+            result: object = None
             try:
-                result: object = do_disk_work(log, work)
+                do_disk_work(log, work)
             except (QuiverError, BrokenInvariant) as error:
                 result = error
             self._written(result, life)
@@ -374,7 +375,7 @@ class Group:
         self.trouble = reason
         logger.critical("%s stops: %s", self.name, reason)
         self._end_requests()
-        self._crew.failed(self, reason)
+        self._crew.failed(self)
 
     def _end_requests(self) -> None:
         waiting, self._waiting = self._waiting, {}

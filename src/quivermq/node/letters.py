@@ -252,7 +252,7 @@ def _opened_entries(body: proto.Consensus, frames: Sequence[Frame]) -> Sequence[
     for frame in frames:
         if frame.header.kind not in _ENTRY_FRAMES:
             _refuse(f"{frame} is not sent as a frame")
-    _check_numbers(index, term)
+    _check_numbers(index)
     return entries
 
 

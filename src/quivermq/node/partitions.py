@@ -1,12 +1,11 @@
 """Finding the group that a request is for, and telling who leads it otherwise."""
 
-from quivermq.cluster import View, group_id
+from quivermq.cluster import Topic, View, group_id, node_of
 from quivermq.errors import InvalidRequest, NotEnoughReplicas, NotLeader, TopicNotFound
 from quivermq.node.group import Group
 from quivermq.node.leaders import Leaders
 from quivermq.node.metadata import Metadata
 from quivermq.node.runner import GroupRunner
-from quivermq.cluster import Topic, node_of
 
 
 class Partitions:

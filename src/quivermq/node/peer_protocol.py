@@ -68,6 +68,10 @@ class PeerProtocol(asyncio.BufferedProtocol):
         if self.transport is not None and not self.transport.is_closing():
             self.transport.writelines(packet(envelope, frames))
 
+    @property
+    def unsent_bytes(self) -> int:
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
@@ -129,7 +133,7 @@ class Outgoing(PeerProtocol):
         if not self.answered.done():
             self.answered.set_result(parse_hello(found.envelope))
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         if not self.answered.done():
             self.answered.cancel()
         if not self.lost.done():

@@ -67,9 +67,7 @@ class Link:
             return
         box, self.outbox = self.outbox, Outbox()
         connection = self.connection
-        if connection is None or connection.transport is None:
-            self.dropped += len(box.letters)
-        elif connection.transport.get_write_buffer_size() > bytes_max:
+        if connection is None or connection.unsent_bytes > bytes_max:
             self.dropped += len(box.letters)
         else:
             connection.write(proto.Parcel(letters=box.letters).SerializeToString(), box.frames)

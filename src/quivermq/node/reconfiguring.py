@@ -19,7 +19,7 @@ logger = logging.getLogger("quivermq.reconfiguring")
 
 _LOOK_AGAIN_S: Final = 0.02
 _LAG_MAX: Final = 64
-"""A learner that lacks so few entries is up to date: it gets them sooner than it is asked to vote."""
+"""A learner that lacks so few entries is up to date: it gets them before it is asked to vote."""
 
 
 async def reconfigure(

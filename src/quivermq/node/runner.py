@@ -16,6 +16,7 @@ from quivermq.log import Disk, LogSettings
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.group import Group
 from quivermq.node.peers import Links
+from quivermq.raft import Dice
 from quivermq.replica import Mail, ReplicaSettings
 
 logger = logging.getLogger("quivermq.runner")
@@ -38,7 +39,7 @@ class GroupRunner:
         on_office: Callable[[Group], None],
     ) -> None:
         self.disk = disk
-        self.dice = Random()  # noqa: S311  (spreads elections, hides nothing)
+        self.dice: Dice = Random()  # noqa: S311  (spreads elections, hides nothing)
         self.replica_settings = replica_settings
         self.log_settings = log_settings
         self.writes_inline = writes_inline
@@ -91,7 +92,7 @@ class GroupRunner:
     def office_changed(self, group: Group) -> None:
         self._on_office(group)
 
-    def failed(self, group: Group, reason: str) -> None:
+    def failed(self, group: Group) -> None:
         self._awake.discard(group)
 
     def deliver(self, group_id: bytes, sender: int, to: int, mail: Mail) -> None:

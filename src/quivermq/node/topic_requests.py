@@ -21,7 +21,6 @@ from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.runner import GroupRunner
 from quivermq.node.service import Handler
-
 from quivermq.settings import BrokerSettings
 from quivermq.wire import proto
 

@@ -45,7 +45,7 @@ class Receiver:
 
     def __init__(self, packet_bytes_max: int, envelope_bytes_max: int = ENVELOPE_BYTES_MAX) -> None:
         self._packet_bytes_max = packet_bytes_max
-        self._envelope_bytes_max = min(envelope_bytes_max, packet_bytes_max)
+        self._envelope_bytes_max = envelope_bytes_max
         # Holds the start of at most one packet, from its first byte on.
         self._chunk = memoryview(bytearray(CHUNK_BYTES))
         self._end = 0
