@@ -4,7 +4,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -24,7 +23,7 @@ from quivermq.cli.output import count, print_json, print_line, remark, remarks
 from quivermq.cli.quantities import format_size
 
 if TYPE_CHECKING:
-    from quivermq.client import Producer, Receipt
+    from quivermq.client import Delivery, Producer
 
 app = typer.Typer(add_completion=False)
 
@@ -74,7 +73,7 @@ def produce(
         "priority": priority,
         "delay": delay,
         "partition": partition,
-        "headers": _headers(header or []),
+        "headers": _headers(header or []) or None,
     }
     lines = _arguments(values) if values else _input_lines()
     keyed = _keyed(lines, key, key_separator)
@@ -92,7 +91,7 @@ class _Sending:
         self._producer = producer
         self._topic = topic
         self._options = options
-        self._open: deque[Future[Receipt]] = deque()
+        self._open: deque[Delivery] = deque()
         self.messages = 0
         self.size_bytes = 0
         self.ranges: dict[int, tuple[int, int]] = {}

@@ -253,17 +253,17 @@ def _retention(
 def _summary(topic: "TopicInfo") -> str:
     partitions = count(len(topic.partitions), "partition")
     replicas = count(topic.replication, "replica")
-    messages = count(topic.message_count, "message")
-    return (
-        f"{topic.name}: {partitions} with {replicas} each, {messages}, "
-        f"{format_size(topic.size_bytes)}, kept {_kept(topic.retention)}"
-    )
+    kept = f"kept {_kept(topic.retention)}"
+    if not topic.message_count:
+        return f"{topic.name}: {partitions} with {replicas} each, empty, {kept}"
+    messages = f"{count(topic.message_count, 'message')}, {format_size(topic.size_bytes)}"
+    return f"{topic.name}: {partitions} with {replicas} each, {messages}, {kept}"
 
 
 def _kept(retention: "Retention") -> str:
     parts = []
     if retention.max_age:
-        parts.append(format_duration(float(retention.max_age)))
+        parts.append(format_duration(retention.max_age_ms / 1000))
     if retention.max_bytes:
         parts.append(format_size(retention.max_bytes))
     if retention.max_messages:
