@@ -295,7 +295,7 @@ def test_only_a_few_sealed_segments_are_held_open() -> None:
     written = fill(log, 40)
     for _ in range(2):
         assert all_entries(log) == written
-    assert len(log.sealed._open) == 2
+    assert len(log._sealed._open) == 2
 
 
 @given(st.lists(st.integers(0, 4), max_size=40), st.integers(0, 60))

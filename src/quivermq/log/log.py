@@ -8,12 +8,12 @@ more writes until it is opened anew, and nothing of that group is ever acknowled
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from quivermq.batches import Frame, Index, Kind, Offset
+from quivermq.batches import Frame, Index, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, StorageFailed, StorageFull
 from quivermq.log.checkpoints import RESET, Checkpoint, Checkpoints
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, announced
-from quivermq.log.edge import Edge, not_kept
+from quivermq.log.edge import Edge, edges_behind, not_kept
 from quivermq.log.fence import Fence
 from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, Footer, SegmentHeader
 from quivermq.log.recovery import Recovery
@@ -33,7 +33,7 @@ class Log:
         self._folder = folder
         self._settings = settings
         self._state_file: StateFile = recovery.state_file
-        self.sealed: SealedSegments = recovery.sealed
+        self._sealed: SealedSegments = recovery.sealed
         self._active: ActiveSegment = recovery.active
         self._checkpoints: Checkpoints = recovery.checkpoints
         self._fence = Fence(folder)
@@ -102,7 +102,7 @@ class Log:
     @property
     def start(self) -> Edge:
         """The edge before the first kept entry."""
-        footers = self.sealed.footers
+        footers = self._sealed.footers
         return footers[0].start if footers else self._active.head.start
 
     @property
@@ -123,12 +123,17 @@ class Log:
     @property
     def size_bytes(self) -> int:
         """What the entries take on disk."""
-        return sum(footer.file_bytes for footer in self.sealed.footers) + self._active.end
+        return sum(footer.file_bytes for footer in self._sealed.footers) + self._active.end
+
+    @property
+    def sealed(self) -> tuple[Footer, ...]:
+        """What is known of each sealed segment, oldest first."""
+        return self._sealed.footers
 
     @property
     def segment_starts(self) -> list[Index]:
         """The first index of each segment: where checkpoints belong."""
-        return [*(f.first_index for f in self.sealed.footers), self._active.index.first]
+        return [*(f.first_index for f in self._sealed.footers), self._active.index.first]
 
     def save_vote(self, term: int, vote: int) -> None:
         """Remember term and vote; durable when this returns."""
@@ -147,7 +152,9 @@ class Log:
         """
         if not frames:
             return
-        edges = self._edges_behind(frames)
+        if any(damage.last_index is None for damage in self.damage):
+            raise Corrupt(f"{self._folder}: the end of the log is damaged, it takes no entries")
+        edges = edges_behind(self._active.edge, frames, self._settings.limits, self._folder)
         size = sum(map(len, frames))
         with self._fence:
             self._make_room(size)
@@ -158,37 +165,27 @@ class Log:
                 error.undone = True
                 raise
 
-    def _edges_behind(self, frames: Sequence[Frame]) -> list[Edge]:
-        """The edge behind each frame; raises unless recovery would accept every one of them."""
-        if any(damage.last_index is None for damage in self.damage):
-            raise Corrupt(f"{self._folder}: the end of the log is damaged, it takes no entries")
-        edges, edge = [], self._active.edge
-        for frame in frames:
-            header = frame.header
-            header.check(self._settings.limits)
-            if header.kind == Kind.MARK or len(frame.body) != header.body_bytes:
-                raise BrokenInvariant(f"{self._folder}: {frame} is no entry")
-            try:
-                edge = edge.after(header)
-            except Corrupt as error:
-                raise BrokenInvariant(f"{self._folder}: {error}") from error
-            edges.append(edge)
-        return edges
-
     def _make_room(self, size: int) -> None:
         """Seal the active segment if it is full, and preallocate what the group needs."""
         if size > SEGMENT_BYTES_MAX:
             raise BrokenInvariant(f"a group of {size:,} bytes: gather less per append")
         full = self._active.room_for(size) > self._settings.segment_bytes
         if full and len(self._active.index):
-            self._roll()
+            # A partition that fills its segments gets the next one whole.
+            self._roll(self._settings.segment_bytes)
         needed = self._active.room_for(size)
         if needed > self._active.allocated:
             self._active.grow(needed, self._settings)
             self._save_active()
 
-    def _roll(self) -> None:
-        """Begin the next segment, then seal this one.
+    def roll(self) -> None:
+        """Seal the active segment though it is not full, so that it can be dropped."""
+        with self._fence:
+            if len(self._active.index):
+                self._roll(self._settings.allocation_bytes_min)
+
+    def _roll(self, size: int) -> None:
+        """Begin the next segment, of `size` bytes, then seal this one.
 
         In this order, so that a segment without a successor is the last, and one with a successor
         was durable: a missing file or a bad frame can then be told from a crash.
@@ -199,13 +196,12 @@ class Log:
             old.grow(old.footer_room(), self._settings)
             self._save_active()
         head = SegmentHeader(self.log_id, old.edge)
-        # A partition that fills its segments gets the next one whole.
-        new = ActiveSegment.create(self._disk, self._folder, head, self._settings.segment_bytes)
+        new = ActiveSegment.create(self._disk, self._folder, head, size)
         if any(damage.path == old.path for damage in self.damage):
             # A footer would hide the damage from the next opening, which scans what has none.
-            self.sealed.add_damaged(old.footer(), old)
+            self._sealed.add_damaged(old.footer(), old)
         else:
-            self.sealed.add(old.seal())
+            self._sealed.add(old.seal())
         self._active = new
         self._save_active()
 
@@ -262,15 +258,15 @@ class Log:
         active = self._active
         if index >= active.index.first:
             return active, Index(active.index.first + len(active.index))
-        footer = self.sealed.holding(index)
-        return self.sealed.segment(footer), footer.next_index
+        footer = self._sealed.holding(index)
+        return self._sealed.segment(footer), footer.next_index
 
     def term_at(self, index: Index) -> int:
         """The term of a kept entry, or of the one before the first."""
         if index == self.start.next_index - 1:
             return self.start.term
         if index < self._active.index.first:
-            footer = self.sealed.holding(index)
+            footer = self._sealed.holding(index)
             if footer.first_term == footer.end.term:
                 return footer.first_term
         segment, _ = self._segment_holding(index)
@@ -289,7 +285,7 @@ class Log:
         active = self._active.index.first
         if index >= active:
             return index == active
-        return self.sealed.holding(index).first_index == index
+        return self._sealed.holding(index).first_index == index
 
     def index_of_offset(self, offset: Offset) -> Index:
         """The entry that holds message `offset`, or `OffsetOutOfRange`."""
@@ -300,8 +296,8 @@ class Log:
         if offset >= active.head.start.next_offset:
             return active.index.with_offset(offset)
         try:
-            footer = self.sealed.with_offset(offset)
-            return self.sealed.segment(footer).index.with_offset(offset)
+            footer = self._sealed.with_offset(offset)
+            return self._sealed.segment(footer).index.with_offset(offset)
         except StorageFailed:
             if offset >= self.start.next_offset:
                 raise
@@ -311,11 +307,11 @@ class Log:
         """The first entry stamped at or after a time; the log's next index if there is none."""
         # In this order: the writer seals the active segment, and appends to it, meanwhile.
         active, end = self._active, self.edge.next_index
-        footer = self.sealed.from_time(timestamp_ms)
+        footer = self._sealed.from_time(timestamp_ms)
         if footer is None:
             return min(active.index.from_time(timestamp_ms), end)
         try:
-            return self.sealed.segment(footer).index.from_time(timestamp_ms)
+            return self._sealed.segment(footer).index.from_time(timestamp_ms)
         except StorageFailed:
             if footer.first_index >= self.first_index:
                 raise
@@ -340,7 +336,7 @@ class Log:
         with self._fence:
             self._state_file.save(self._state_file.state._replace(cut_index=index))
             self._active = finish_cut(*parts, active)
-            self.sealed.cut_from(self._active.index.first)
+            self._sealed.cut_from(self._active.index.first)
             self._active.sync(self.commit_index)
         self.damage = [d.before(index) for d in self.damage if d.first_index < index]
 
@@ -361,7 +357,7 @@ class Log:
                 if path == self._active.path:
                     self._repair_active(given)
                 else:
-                    self._repair_sealed(self.sealed.holding(missing[0].first_index), given)
+                    self._repair_sealed(self._sealed.holding(missing[0].first_index), given)
         except DamagedEntry as error:
             # More is damaged than was known: the next repair brings it too.
             self.damage.append(error.damage)
@@ -380,10 +376,10 @@ class Log:
         self._save_active()
 
     def _repair_sealed(self, footer: Footer, given: Mapping[Index, Frame]) -> None:
-        segment = self.sealed.segment_if_any(footer)
+        segment = self._sealed.segment_if_any(footer)
         entries = mixed_entries(segment, footer.first_index, footer.next_index, given)
         head = SegmentHeader(self.log_id, footer.start)
-        self.sealed.replace(sealed_anew(self._disk, self._folder, head, entries, footer.end))
+        self._sealed.replace(sealed_anew(self._disk, self._folder, head, entries, footer.end))
 
     def save_checkpoint(self, index: Index, data: bytes) -> None:
         """Keep the state machine's state from before entry `index`, which starts a segment."""
@@ -394,7 +390,7 @@ class Log:
     def _edge_at_start(self, index: Index) -> Edge:
         if index == self._active.index.first:
             return self._active.head.start
-        footer = self.sealed.holding(index) if index >= self.first_index else None
+        footer = self._sealed.holding(index) if index >= self.first_index else None
         if footer is None or footer.first_index != index:
             raise BrokenInvariant(f"{self._folder}: no segment starts at {index}")
         return footer.start
@@ -420,8 +416,8 @@ class Log:
         self._checkpoints.load(first)
         with self._fence:
             self._state_file.save(self._state_file.state._replace(first_index=first))
-            dropped = [f for f in self.sealed.footers if f.first_index < first]
-            self.sealed.drop_before(first)
+            dropped = [f for f in self._sealed.footers if f.first_index < first]
+            self._sealed.drop_before(first)
             remove_segments(self._disk, self._folder, [f.first_index for f in dropped])
             self._checkpoints.remove_where(before=first)
             self._disk.sync_folder(self._folder)
@@ -442,7 +438,7 @@ class Log:
         with self._fence, announced():
             state = self._state_file.state
             self._state_file.save(state._replace(reset_index=checkpoint.edge.next_index))
-            self.sealed.clear()
+            self._sealed.clear()
             self._active = finish_reset(
                 self._disk, self._folder, self._settings, self._state_file, self._checkpoints
             )
