@@ -87,8 +87,11 @@ class Session:
 
     def received(self, count: int, now: float) -> None:
         """Bytes arrived in the receiver. Raises for what ends the conversation."""
-        self.heard_at = now
-        for found in self.receiver.received(count):
+        packets = self.receiver.received(count)
+        if packets:
+            # Whole ones: who sends a byte now and then says nothing.
+            self.heard_at = now
+        for found in packets:
             self._take(found)
 
     def _take(self, found: Packet) -> None:
