@@ -49,6 +49,7 @@ class Broker:
         self.addresses = Addresses()
         self.figures = Figures()
         self.leaders = Leaders()
+        self._is_open = False
         self._is_stopping = False
 
     async def start(self) -> None:
@@ -58,6 +59,7 @@ class Broker:
         self.directory = Directory(settings.data_dir, settings.node_id)
         self.disk_thread = DiskThread(asyncio.get_running_loop(), "quiver-disk")
         self._make_parts()
+        self._is_open = True
         for folder in self.directory.unlisted_folders():
             logger.warning("%s is left over from a crash, and removed", folder)
             self.directory.disk.remove(folder)
@@ -158,6 +160,7 @@ class Broker:
         self.service = Service(
             Producing(self.partitions, self.figures),
             {**topics.handlers(), **offsets.handlers(), **cluster.handlers()},
+            offsets.bulky(),
             self.forwarding,
             self.figures,
             settings.request_timeout_ms / 1000,
@@ -265,8 +268,8 @@ class Broker:
     # Stopping.
 
     async def stop(self) -> None:
-        """Hand leadership over, finish what is under way, close in order."""
-        if self._is_stopping:
+        """Hand leadership over, finish what is under way, close in order; also half a start."""
+        if self._is_stopping or not self._is_open:
             return
         self._is_stopping = True
         await self.admission.close()
