@@ -14,6 +14,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
+def join_address(host: str, port: int) -> str:
+    """The other way round."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @contextmanager
 def listening_at(address: str) -> Iterator[None]:
     """The system's refusal to listen there, as one of ours."""

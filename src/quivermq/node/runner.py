@@ -14,6 +14,7 @@ from typing import Final
 from quivermq.cluster import node_of
 from quivermq.log import Disk, LogSettings
 from quivermq.node.disk_thread import DiskThread
+from quivermq.node.figures import Histogram
 from quivermq.node.group import Group
 from quivermq.node.peers import Links
 from quivermq.raft import Dice
@@ -53,6 +54,8 @@ class GroupRunner:
         self._loop = asyncio.get_running_loop()
         self._ticker: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self.lateness = Histogram()
+        """How late ticks come: what everything else on this loop has to wait as well."""
 
     def add(self, group: Group) -> None:
         self.groups[group.id] = group
@@ -131,6 +134,7 @@ class GroupRunner:
         interval = self.replica_settings.tick_ms / 1000
         now = self._loop.time()
         late = now - self._due
+        self.lateness.observe(max(late, 0.0))
         if late > 10 * interval:
             logger.warning("the event loop was stalled for %.1f s", late)
         self._due = max(self._due + interval, now + interval / 2)

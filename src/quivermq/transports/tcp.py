@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 
-from quivermq.node.addresses import listening_at, split_address
+from quivermq.node.addresses import join_address, listening_at, split_address
 from quivermq.transports.reception import Reception
 
 
@@ -23,7 +23,7 @@ class TcpDoor:
             self._server = await loop.create_server(
                 self._reception.client, host, port, ssl=self._tls, backlog=1024
             )
-        return f"{host}:{self._server.sockets[0].getsockname()[1]}"
+        return join_address(host, self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
         """Accept nobody more; those who are in stay."""
