@@ -53,8 +53,11 @@ class Admission:
     forwarding: Forwarding
     addresses: Addresses
     on_settled: Callable[[], None]
+    on_new_life: Callable[[int], None]
+    """Another broker was started."""
     heard_addresses: dict[int, str] = field(default_factory=dict)
     """Client addresses that other brokers told when they connected."""
+    heard_boots: dict[int, int] = field(default_factory=dict)
     refusal: str = ""
     """Not "": this broker is not let in, and why."""
     is_registered: bool = False
@@ -228,6 +231,9 @@ class Admission:
             return str(error)
         if hello.node in self.links.peers:
             self.links.peers[hello.node].move(hello.peer_address)
+        if hello.boot > self.heard_boots.get(hello.node, 0):
+            self.heard_boots[hello.node] = hello.boot
+            self.on_new_life(hello.node)
         return ""
 
     def recognise(self, node: int, answer: proto.PeerHello) -> str:

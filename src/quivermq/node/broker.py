@@ -125,6 +125,7 @@ class Broker:
             self.forwarding,
             self.addresses,
             on_settled=self._catalog_changed,
+            on_new_life=self._began_anew,
         )
         self.controller = Controller(
             self.metadata,
@@ -144,7 +145,13 @@ class Broker:
         settings = self.settings
         self.fetching = Fetching(self.partitions, self.figures)
         topics = TopicRequests(
-            settings, self.metadata, self.partitions, self.runner, self.maps, self.forwarding
+            settings,
+            self.metadata,
+            self.partitions,
+            self.runner,
+            self.maps,
+            self.forwarding,
+            self.hosting.lost,
         )
         offsets = OffsetRequests(self.partitions, self.fetching, self.metadata)
         cluster = ClusterRequests(
@@ -203,7 +210,7 @@ class Broker:
                 await asyncio.sleep(1.0)
                 self._hosting_wanted.set()
             groups = [group_id(topic.id, number) for topic, number, _ in view.partitions()]
-            self.leaders.keep_only(groups)
+            self.leaders.exist(groups)
             self.figures.keep_only({(topic.name, number) for topic, number, _ in view.partitions()})
             await self._forget_removed_brokers()
 
@@ -227,6 +234,10 @@ class Broker:
     def _heard_of_leaders(self, node: int, leads: Iterable[proto.Leadership]) -> None:
         for lead in leads:
             self.leaders.heard(lead.group, Office(lead.term, node))
+
+    def _began_anew(self, node: int) -> None:
+        self.leaders.began_anew(node)
+        self.runner.wake_all_of(node)
 
     def _connected(self, node: int) -> None:
         self.runner.wake_all_of(node)

@@ -10,7 +10,6 @@ from quivermq.cluster import (
     LEAVING,
     METADATA_GROUP,
     Edit,
-    Move,
     View,
     drain,
     member_of,
@@ -151,7 +150,8 @@ class ClusterRequests:
         def build(view: View) -> Edit | None:
             fresh = replace_broker(view, node)
             member = int(fresh.put[view.broker(node).key]["member"])
-            moves: list[Move] = replace(view, node, member)
+            # Where too few others are left, nobody can decide to let it go.
+            moves = [move for move in replace(view, node, member) if move.keeps_majority]
             return fresh | (set_targets(view, moves) or Edit())
 
         await self._metadata.edit(build)

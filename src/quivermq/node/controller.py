@@ -33,6 +33,7 @@ logger = logging.getLogger("quivermq.controller")
 
 _LOOK_AGAIN_S: Final = 0.25
 _MOVE_S: Final = 30.0
+_LEADER_S: Final = 3.0
 
 
 class Controller:
@@ -132,22 +133,29 @@ class Controller:
             await reconfigure(group, {*voters, *unregistered}, learners, _MOVE_S)
 
     async def _move_one(self, view: View) -> bool:
-        """Move the first partition that is to move; False if there is none."""
+        """Move the first partition that can be moved; False if there is none to move."""
+        stuck: QuiverError | None = None
         for topic, partition, placement in view.partitions():
             if not placement.target:
                 continue
             nodes = ", ".join(str(node_of(member)) for member in placement.target)
             self.moving = f"{topic.name}/{partition} to nodes {nodes}"
-            await self._reconfigure(
-                proto.Reconfigure(
-                    topic=topic.name,
-                    topic_id=bytes.fromhex(topic.id),
-                    partition=partition,
-                    members=placement.target,
-                )
+            body = proto.Reconfigure(
+                topic=topic.name,
+                topic_id=bytes.fromhex(topic.id),
+                partition=partition,
+                members=placement.target,
             )
+            try:
+                await self._reconfigure(body)
+            except QuiverError as error:
+                # One that cannot move must not hold up the others.
+                stuck = error
+                continue
             await self._finish(Move(topic.name, partition, placement.target))
             return True
+        if stuck is not None:
+            raise stuck
         return False
 
     async def _finish(self, move: Move) -> None:
@@ -157,6 +165,7 @@ class Controller:
         """Ask whoever leads the partition, until it is done or fails."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _MOVE_S
+        patience = loop.time() + _LEADER_S
         while True:
             wanted = self._partitions.group_id(body.topic, body.topic_id, body.partition)
             leader = self._partitions.leader_of(wanted)
@@ -169,7 +178,8 @@ class Controller:
                     return
             except NotLeader as error:
                 logger.debug("%s/%d: %s", body.topic, body.partition, error)
-            if loop.time() > deadline or not self._metadata.is_leader:
+            leaderless = not leader and loop.time() > patience
+            if leaderless or loop.time() > deadline or not self._metadata.is_leader:
                 raise NotLeader(f"{body.topic}/{body.partition} has no leader that could move it")
             await asyncio.sleep(0.1)
 

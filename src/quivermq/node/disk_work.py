@@ -1,11 +1,11 @@
 """What a group asks of the disk thread, and how it is done there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from quivermq.errors import Corrupt, StorageFull
 from quivermq.log import Log
-from quivermq.replica import Persist, Repair, SaveCheckpoint, carry_out
+from quivermq.replica import DiskWork, carry_out_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,20 +15,43 @@ class Drop:
     plan: Callable[[Log], object]
 
 
-DiskWork = Persist | SaveCheckpoint | Repair | Drop
+Work = DiskWork | Drop
 
 
-def do_disk_work(log: Log, work: Sequence[DiskWork]) -> None:
-    """All of it, in order. A `StorageFull` that leaves has `done`, the number of pieces done."""
-    for done, piece in enumerate(work):
+def do_disk_work(log: Log, work: Sequence[Work]) -> int:
+    """As much as the disk has room for, in order, with as few fsyncs as are enough.
+
+    Returns how many pieces are done: all of them, unless the disk is full.
+    """
+    done = 0
+    for pieces in _runs(work):
+        if isinstance(pieces, Drop):
+            _drop(log, pieces)
+            done += 1
+            continue
         try:
-            if isinstance(piece, Drop):
-                _drop(log, piece)
-            else:
-                carry_out(log, piece)
-        except StorageFull as error:
-            error.done = done  # type: ignore[attr-defined]
-            raise
+            count = carry_out_group(log, pieces)
+        except StorageFull:
+            return done
+        done += count
+        if count < len(pieces):
+            return done
+    return done
+
+
+def _runs(work: Sequence[Work]) -> Iterator[Drop | list[DiskWork]]:
+    """The pieces between drops, which may be joined, and the drops."""
+    run: list[DiskWork] = []
+    for piece in work:
+        if isinstance(piece, Drop):
+            if run:
+                yield run
+            run = []
+            yield piece
+        else:
+            run.append(piece)
+    if run:
+        yield run
 
 
 def _drop(log: Log, piece: Drop) -> None:

@@ -17,11 +17,10 @@ from quivermq.errors import (
     OffsetOutOfRange,
     QuiverError,
     StorageFailed,
-    StorageFull,
     Timeout,
 )
 from quivermq.log import Disk, Log, LogSettings
-from quivermq.node.disk_work import DiskWork, Drop, do_disk_work
+from quivermq.node.disk_work import Drop, Work, do_disk_work
 from quivermq.raft import Dice, MembershipChange
 from quivermq.replica import (
     Answer,
@@ -106,8 +105,8 @@ class Group:
         """Called whenever something may have been applied."""
         self._tokens = 0
         self._waiting: dict[int, Done] = {}
-        self._disk_queue: list[DiskWork] = []
-        self._writing: list[DiskWork] = []
+        self._disk_queue: list[Work] = []
+        self._writing: list[Work] = []
         self._readers: dict[object, Callable[[], None]] = {}
         # Grows when the replica is made anew: disk work of the one before reports to nobody.
         self._life = 0
@@ -277,10 +276,9 @@ class Group:
             return
         self._writing, self._disk_queue = self._disk_queue, []
         work, log, life = self._writing, self.log, self._life
-        if self._crew.writes_inline or all(map(_needs_no_disk, work)):
-            result: object = None
+        if self._crew.writes_inline:
             try:
-                do_disk_work(log, work)
+                result: object = do_disk_work(log, work)
             except (QuiverError, BrokenInvariant) as error:
                 result = error
             self._written(result, life)
@@ -292,29 +290,23 @@ class Group:
     def _written(self, result: object, life: int) -> None:
         if life != self._life or self.is_closed:
             return
-        work, self._writing = self._writing, []
-        if isinstance(result, BaseException):
-            self._not_written(result, work, life)
+        if not isinstance(result, int):
+            self._not_written(result)
             return
-        for piece in work:
+        for piece in self._writing[:result]:
             if isinstance(piece, Persist):
                 self.replica.persisted(piece.number)
             elif isinstance(piece, Repair):
                 self.replica.repaired()
+        self._writing = self._writing[result:]
+        if self._writing:
+            # What is left comes again, in front of everything else: the log is as it was.
+            logger.warning("%s: the disk is full", self.name)
+            self._crew.later(RETRY_FULL_DISK_S, lambda: self._retry(life))
         self.stir()
 
-    def _not_written(self, error: BaseException, work: list[DiskWork], life: int) -> None:
-        if isinstance(error, StorageFull):
-            # The log is as it was: the same work again, in front of everything else.
-            done = getattr(error, "done", 0)
-            logger.warning("%s: the disk is full: %s", self.name, error)
-            for piece in work[:done]:
-                if isinstance(piece, Persist):
-                    self.replica.persisted(piece.number)
-            self._writing = work[done:]
-            self._crew.later(RETRY_FULL_DISK_S, lambda: self._retry(life))
-            self.stir()
-        elif isinstance(error, Corrupt):
+    def _not_written(self, error: object) -> None:
+        if isinstance(error, Corrupt):
             self._begin_again(error)
         elif isinstance(error, StorageFailed):
             self._open_again(error)
@@ -396,8 +388,3 @@ class Group:
             self.is_closed = True
             self._life += 1
             self._end_requests()
-
-
-def _needs_no_disk(work: DiskWork) -> bool:
-    """Only a commit index, which the next write takes along."""
-    return isinstance(work, Persist) and not (work.frames or work.term or work.checkpoint)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from quivermq.cluster import View, group_id
-from quivermq.errors import QuiverError
+from quivermq.cluster import View, epoch_of, group_id
+from quivermq.errors import Corrupt, QuiverError
 from quivermq.log import Disk, Log
 from quivermq.node.deferred_sync import UnsyncedDisk
 from quivermq.node.directory import Directory, ListedLog
@@ -58,7 +58,8 @@ class Hosting:
         async with self._lock:
             wanted = {want.group_id: want for want in self._wanted(view)}
             await self._remove_all_but(wanted)
-            self.lost = {group: why for group, why in self.lost.items() if group in wanted}
+            for group in [group for group in self.lost if group not in wanted]:
+                del self.lost[group]
             missing = (w for w in wanted.values() if w.group_id not in self._runner.groups)
             while batch := list(islice(missing, _OPEN_AT_ONCE)):
                 await self._start([want for want in batch if want.group_id not in self.lost])
@@ -145,10 +146,19 @@ class Hosting:
     def _logs_of(self, batch: list[Wanted]) -> list[Log | QuiverError]:
         """In the disk thread."""
         listed = self._directory.logs
-        fresh = [want for want in batch if want.group_id.hex() not in listed]
+        fresh = [
+            want
+            for want in batch
+            if want.group_id.hex() not in listed and not self._was_elsewhere(want)
+        ]
         if fresh:
             self._make(fresh)
         return [self._open(want) for want in batch]
+
+    def _was_elsewhere(self, want: Wanted) -> bool:
+        """Whether it was in the directory that this one replaces: it is not to be made anew."""
+        own = self._directory.identity.member
+        return own != 0 and epoch_of(want.member) < epoch_of(own)
 
     def _make(self, fresh: list[Wanted]) -> None:
         directory, settings = self._directory, self._runner.log_settings
@@ -168,6 +178,11 @@ class Hosting:
         directory.list_logs({**directory.logs, **made})
 
     def _open(self, want: Wanted) -> Log | QuiverError:
+        if want.group_id.hex() not in self._directory.logs:
+            return Corrupt(
+                "this replica was in a data directory that is lost; it comes back as another "
+                "member if a majority of the others is left"
+            )
         try:
             return Log.open(self._runner.disk, want.name.folder, self._runner.log_settings)
         except QuiverError as error:

@@ -16,6 +16,7 @@ class Leaders:
 
     def __init__(self) -> None:
         self._offices: dict[bytes, Office] = {}
+        self._existing: set[bytes] = set()
         self.version = 0
 
     def heard(self, group: bytes, office: Office) -> None:
@@ -31,13 +32,22 @@ class Leaders:
             self._offices[group] = Office(known.term, 0)
             self.version += 1
 
-    def node(self, group: bytes) -> int:
-        """The node that leads, as far as is known; 0 if it is not."""
-        office = self._offices.get(group)
-        return office.node if office else 0
+    def began_anew(self, node: int) -> None:
+        """A broker was started: it leads nothing until it says so."""
+        for group in [g for g, office in self._offices.items() if office.node == node]:
+            self.lost(group, node)
 
-    def keep_only(self, groups: Iterable[bytes]) -> None:
-        """Forget groups that exist no more."""
-        kept = set(groups)
-        for group in [group for group in self._offices if group not in kept]:
-            del self._offices[group]
+    def node(self, group: bytes, later_than: int = -1) -> int:
+        """The node that leads, in a term past `later_than`, as far as is known; 0 if it is not."""
+        office = self._offices.get(group)
+        return office.node if office and office.term > later_than else 0
+
+    def exist(self, groups: Iterable[bytes]) -> None:
+        """These are all groups that there are: forget those that are gone.
+
+        Not those that were never seen: brokers that know more of the catalog may tell of them.
+        """
+        existing = set(groups)
+        for group in self._existing - existing:
+            self._offices.pop(group, None)
+        self._existing = existing

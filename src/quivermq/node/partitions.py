@@ -70,7 +70,8 @@ class Partitions:
             leader = node_of(group.replica.leader)
             if leader and (leader != node_of(group.member) or group.was_serving):
                 return leader
-            return 0
+            # A replica that is behind, or blank, may have heard less than this broker.
+            return self.leaders.node(wanted, later_than=group.replica.term)
         return self.leaders.node(wanted)
 
     def address_of(self, node: int) -> str:

@@ -43,6 +43,7 @@ class TopicRequests:
         runner: GroupRunner,
         maps: Maps,
         forwarding: Forwarding,
+        lost: dict[bytes, str],
     ) -> None:
         self._settings = settings
         self._metadata = metadata
@@ -50,6 +51,7 @@ class TopicRequests:
         self._runner = runner
         self._maps = maps
         self._forwarding = forwarding
+        self._lost = lost
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -196,4 +198,12 @@ class TopicRequests:
             group = self._partitions.local(name.topic, b"", name.partition)
             if group is not None:
                 found.append(described(group))
+            elif trouble := self._lost.get(
+                self._partitions.group_id(name.topic, b"", name.partition)
+            ):
+                found.append(
+                    proto.PartitionDescription(
+                        topic=name.topic, partition=name.partition, trouble=trouble
+                    )
+                )
         return proto.Response(partitions_described=proto.PartitionsDescribed(partitions=found))

@@ -31,7 +31,14 @@ from quivermq.replica.effects import (
 from quivermq.replica.replica import Replica
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
-from quivermq.replica.storage import blank_log, carry_out, found_log, newest_state
+from quivermq.replica.storage import (
+    DiskWork,
+    blank_log,
+    carry_out,
+    carry_out_group,
+    found_log,
+    newest_state,
+)
 
 __all__ = [
     "Answer",
@@ -39,6 +46,7 @@ __all__ = [
     "Chunk",
     "ChunkRequest",
     "Consensus",
+    "DiskWork",
     "Effect",
     "EntriesReply",
     "EntriesRequest",
@@ -61,6 +69,7 @@ __all__ = [
     "Wake",
     "blank_log",
     "carry_out",
+    "carry_out_group",
     "found_log",
     "newest_state",
 ]

@@ -167,7 +167,9 @@ class Member:
 
     def persisted(self, number: int) -> None:
         """Disk work is done: its promises may leave."""
-        message = self._writes.persisted(number)
+        self._stored(self._writes.persisted(number))
+
+    def _stored(self, message: Message) -> None:
         if message.snapshot is not None:
             self.partition = stored_checkpoint(message).partition
         for response in message.responses:
@@ -214,11 +216,18 @@ class Member:
             self._barriers.confirmed(state)
         for message in ready.messages:
             if message.kind is Said.STORE:
-                self._out.append(self._writes.persist(message))
+                self._persist(message)
             elif message.kind is Said.APPLY:
                 self._apply(message)
             else:
                 self._out.append(Send(message.to, Consensus(message)))
+
+    def _persist(self, message: Message) -> None:
+        work = self._writes.persist(message)
+        if work is None:
+            self._stored(message)
+        else:
+            self._out.append(work)
 
     def _office(self) -> Intake:
         """Where proposals go while this member may stamp them; raises `NotLeader` otherwise."""

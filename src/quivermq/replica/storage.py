@@ -1,9 +1,11 @@
 """The log as the Raft core sees it, and the disk work that a replica asks for."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from quivermq.batches import Index
-from quivermq.errors import Corrupt
+from quivermq.batches.limits import MIB
+from quivermq.errors import Corrupt, StorageFull
 from quivermq.log import Disk, Edge, Log, LogSettings
 from quivermq.queue import Partition
 from quivermq.raft import Configuration, Entry, HardState, Snapshot
@@ -11,7 +13,9 @@ from quivermq.replica.effects import Persist, Repair, SaveCheckpoint
 from quivermq.replica.entries import entry_of
 from quivermq.replica.state import ReplicaState
 
-FOUNDING_TERM = 1
+FOUNDING_TERM: Final = 1
+GROUP_BYTES_MAX: Final = 16 * MIB
+"""What is joined to one append; a piece of work may be larger by itself."""
 
 
 class LogStorage:
@@ -100,25 +104,87 @@ def newest_state(log: Log) -> ReplicaState:
     return ReplicaState(Configuration(), Partition())
 
 
-def carry_out(log: Log, effect: Persist | SaveCheckpoint | Repair) -> None:
-    """Do a replica's disk work. Effects of one replica are carried out in their order."""
-    if isinstance(effect, Persist):
-        _persist(log, effect)
-    elif isinstance(effect, Repair) and effect.drop_before:
-        log.drop_before(effect.drop_before)
-    elif isinstance(effect, Repair):
-        log.repair(effect.frames)
-    elif effect.index >= log.first_index and log.starts_segment(effect.index):
+DiskWork = Persist | SaveCheckpoint | Repair
+
+
+def carry_out(log: Log, work: DiskWork) -> None:
+    """Do a replica's disk work, durably. Pieces of one replica are carried out in their order."""
+    if isinstance(work, Persist):
+        _persist(log, [work])
+    elif isinstance(work, Repair) and work.drop_before:
+        log.drop_before(work.drop_before)
+    elif isinstance(work, Repair):
+        log.repair(work.frames)
+    elif work.index >= log.first_index and log.starts_segment(work.index):
         # Otherwise the segment was dropped or replaced meanwhile, and the state with it.
-        log.save_checkpoint(effect.index, effect.data)
+        log.save_checkpoint(work.index, work.data)
 
 
-def _persist(log: Log, work: Persist) -> None:
+def carry_out_group(log: Log, works: Sequence[DiskWork]) -> int:
+    """Do consecutive pieces of a replica's disk work, with one fsync where one is enough.
+
+    Returns how many are done, and durable: all of them, or fewer if the disk is full. `StorageFull`
+    if not even the first could be done; try the rest again later. What else goes wrong is raised.
+    """
+    done = 0
+    while done < len(works):
+        group = _joinable(log, works[done:])
+        try:
+            done += _carry_out_joined(log, group)
+        except StorageFull:
+            if not done:
+                raise
+            break
+    return done
+
+
+def _carry_out_joined(log: Log, group: Sequence[DiskWork]) -> int:
+    persists = [work for work in group if isinstance(work, Persist)]
+    if len(persists) < 2:
+        carry_out(log, group[0])
+        return 1
+    try:
+        _persist(log, persists)
+    except StorageFull:
+        # There may be room for the first one alone.
+        carry_out(log, group[0])
+        return 1
+    return len(group)
+
+
+def _joinable(log: Log, works: Sequence[DiskWork]) -> Sequence[DiskWork]:
+    """The longest run at the front that one append and one fsync can do: at least one piece.
+
+    Whatever the first does to the log, the others only go on behind it.
+    """
+    end, size = log.edge.next_index, 0
+    for count, work in enumerate(works):
+        if not isinstance(work, Persist) or (count and (work.term or work.checkpoint)):
+            return works[: max(count, 1)]
+        first, last = _span(work, end)
+        size += sum(map(len, work.frames))
+        if count and (first != end or size > GROUP_BYTES_MAX):
+            return works[:count]
+        end = last
+    return works
+
+
+def _span(work: Persist, end: Index) -> tuple[Index, Index]:
+    """Where a piece of work begins to write, and where the log ends behind it."""
+    if work.frames:
+        return work.frames[0].header.index, Index(work.frames[-1].header.index + 1)
+    if work.checkpoint:
+        end = work.checkpoint.edge.next_index
+    return end, end
+
+
+def _persist(log: Log, works: Sequence[Persist]) -> None:
     """Term and vote, then checkpoint, then entries, then the commit index (in the mark of `sync`).
 
     In this order: a commit index on disk before the entries would make those that they are about
-    to replace count as committed after a crash.
+    to replace count as committed after a crash. May be begun again if the disk was full.
     """
+    work = works[0]
     if work.term:
         log.save_vote(work.term, work.vote)
     if work.checkpoint is not None:
@@ -127,5 +193,5 @@ def _persist(log: Log, work: Persist) -> None:
         first = work.frames[0].header.index
         if first < log.edge.next_index:
             log.cut(first)
-        log.append(work.frames)
-    log.sync(work.commit_index)
+    log.append([frame for work in works for frame in work.frames])
+    log.sync(max(work.commit_index for work in works))

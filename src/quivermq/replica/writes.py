@@ -20,6 +20,9 @@ class Writes:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._number = 0
+        # Term and vote as of the last work that was handed out.
+        self._vote = (log.term, log.vote)
+        self._commit_index = log.commit_index
         self._open: deque[tuple[int, Message]] = deque()
         # Behind the last entry that was handed out to be written.
         self._end = log.edge
@@ -32,17 +35,29 @@ class Writes:
         """Whether any work was handed out and is not reported done."""
         return bool(self._open)
 
-    def persist(self, message: Message) -> Persist:
-        """The work that a STORE message asks for."""
+    def persist(self, message: Message) -> Persist | None:
+        """The work that a STORE message asks for; None if it asks for nothing and may go on.
+
+        A commit index alone is no work: it is written with the next entries. But promises wait for
+        everything that was handed out before them.
+        """
+        self._commit_index = max(self._commit_index, Index(message.commit))
         checkpoint = self._checkpoint(message)
         frames = self._frames(message)
+        term, vote = message.term, message.vote
+        if not term or (term, vote) == self._vote:
+            term, vote = 0, 0
+        else:
+            self._vote = (term, vote)
+        if not (term or checkpoint or frames or (self._open and message.responses)):
+            return None
         self._number += 1
         self._open.append((self._number, message))
         return Persist(
             number=self._number,
-            term=message.term,
-            vote=message.vote,
-            commit_index=Index(message.commit),
+            term=term,
+            vote=vote,
+            commit_index=self._commit_index,
             checkpoint=checkpoint,
             frames=frames,
         )
