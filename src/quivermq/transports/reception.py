@@ -137,7 +137,7 @@ class Reception:
         self._connections_max = connections_max
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_s = min(_SWEEP_S, settings.hello_timeout_s / 2, settings.idle_timeout_s / 2)
-        self._is_closed = False
+        self.is_closed = False
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -151,7 +151,7 @@ class Reception:
         self.connections.add(connection)
         self._empty.clear()
         self._figures.connections = len(self.connections)
-        if self._is_closed:
+        if self.is_closed:
             connection.abort()
         elif is_full:
             connection.session.refuse(
@@ -178,7 +178,7 @@ class Reception:
 
     async def close(self) -> None:
         """Show everybody out, and wait until they are."""
-        self._is_closed = True
+        self.is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in list(self.connections):
