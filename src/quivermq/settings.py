@@ -23,6 +23,7 @@ class BrokerSettings(BaseModel):
     http: str = Field("127.0.0.1:9600", description="Health, metrics and the HTTP API; empty: off.")
     advertise: str = Field("", description="What clients are told to connect to, if not `listen`.")
     advertise_peer: str = Field("", description="The same for other brokers.")
+    advertise_http: str = Field("", description="The same for HTTP.")
 
     peers: dict[int, str] = Field(
         default_factory=dict,
@@ -47,8 +48,16 @@ class BrokerSettings(BaseModel):
     connections_max: int = Field(1_000, ge=1, description="Clients that may be connected.")
     requests_max: int = Field(1_024, ge=1, description="Open requests of one connection.")
     request_bytes_max: int = Field(64 * MIB, ge=1, description="The same in bytes.")
+    unread_bytes_max: int = Field(
+        64 * MIB, ge=1, description="Answers that a client has not taken."
+    )
     idle_timeout_ms: int = Field(600_000, ge=100, description="A silent connection is closed.")
     hello_timeout_ms: int = Field(5_000, ge=10, description="A connection must say hello by then.")
+    http_connections_max: int = Field(200, ge=1, description="HTTP clients that may be connected.")
+    http_body_bytes_max: int = Field(MIB, ge=1, description="The largest body of an HTTP request.")
+    http_timeout_ms: int = Field(
+        10_000, ge=10, description="An HTTP request must be sent, and its answer taken, by then."
+    )
     request_timeout_ms: int = Field(10_000, ge=1, description="For requests that name no timeout.")
     outbox_bytes_max: int = Field(64 * MIB, ge=1, description="What may wait for one slow peer.")
     rebalance_bytes_per_second: int = Field(64 * MIB, ge=1, description="What moving may cost.")

@@ -73,7 +73,7 @@ class Broker:
     async def take_part(self, client_address: str, http_address: str = "") -> None:
         """The doors are open at these addresses: found, join or come back to a cluster."""
         self.addresses.client = self.settings.advertise or client_address
-        self.addresses.http = http_address
+        self.addresses.http = self.settings.advertise_http or http_address
         await self.admission.begin()
         self.runner.start_ticking()
         self.controller.start()

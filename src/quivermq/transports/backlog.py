@@ -8,13 +8,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
-
-UNREAD_BYTES_MAX: Final = 64 << 20
-"""Answers that a client has not taken; past it nothing more is made for it, or read of it."""
-ANSWER_BYTES_MAX: Final = UNREAD_BYTES_MAX // 2
-"""The most that can be asked room for at once. So somebody who waits can rely on being woken: the
-carrier of the bytes tells when it falls below this, or a promise comes due."""
 
 
 @dataclass(eq=False, slots=True)
@@ -27,16 +20,25 @@ class _Waiter:
 class Backlog:
     """What waits for one client, and what was promised to wait for it."""
 
-    def __init__(self, unread: Callable[[], int]) -> None:
+    def __init__(self, bytes_max: int, unread: Callable[[], int]) -> None:
+        self._bytes_max = bytes_max
+        # The most that can be asked room for at once. Whoever waits can so rely on being woken: a
+        # promise comes due, or the carrier of the bytes tells that less than this is unread.
+        self.high_bytes = bytes_max // 2
         self._unread = unread
         self._promised: dict[int, int] = {}
         self._promised_bytes = 0
         self._waiting: deque[_Waiter] = deque()
 
     @property
+    def unread(self) -> int:
+        """Bytes that the client has not taken."""
+        return self._unread()
+
+    @property
     def is_full(self) -> bool:
         """Whether so much is unread that the client should not be listened to."""
-        return self._unread() > UNREAD_BYTES_MAX
+        return self._unread() > self._bytes_max
 
     async def room(self, request_id: int, size: int) -> None:
         """Wait until an answer of about `size` bytes may be made; `settle` when it was written.
@@ -44,7 +46,7 @@ class Backlog:
         Asked again for the same request, it waits for what is wanted more.
         """
         promised = self._promised.get(request_id, 0)
-        size = min(size, ANSWER_BYTES_MAX) - promised
+        size = min(size, self.high_bytes) - promised
         if promised and size <= 0:
             return
         if not self._waiting and self._fits(size):
@@ -61,7 +63,7 @@ class Backlog:
             raise
 
     def _fits(self, size: int) -> bool:
-        return self._promised_bytes + self._unread() + size <= UNREAD_BYTES_MAX
+        return self._promised_bytes + self._unread() + size <= self._bytes_max
 
     def _promise(self, request_id: int, size: int) -> None:
         if size:

@@ -12,7 +12,6 @@ from quivermq.batches import Buffer
 from quivermq.errors import Overloaded, QuiverError
 from quivermq.node.figures import Figures
 from quivermq.node.service import Service
-from quivermq.transports.backlog import ANSWER_BYTES_MAX
 from quivermq.transports.session import Session, SessionSettings
 
 logger = logging.getLogger("quivermq.reception")
@@ -44,7 +43,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not every loop's transports are known to be what they are.
         self._transport = transport = cast("asyncio.Transport", transport)
-        transport.set_write_buffer_limits(high=ANSWER_BYTES_MAX)
+        transport.set_write_buffer_limits(high=self.session.backlog.high_bytes)
         self._reception.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -58,10 +57,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             self.session.received(nbytes, self._now())
         except QuiverError as error:
-            logger.warning("the connection of %s is closed: %s", self.session.client, error)
+            logger.warning("the connection of %s is closed: %s", self._who, error)
             self.close()
         else:
             self._pause_or_resume()
+
+    @property
+    def _who(self) -> str:
+        return self.session.client or "a client without a name"
 
     def _write(self, buffers: list[Buffer]) -> None:
         transport = self._transport
@@ -102,7 +105,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         settings = self._reception.settings
         patience_s = _LINGER_S if self._transport.is_closing() else settings.idle_timeout_s
         if unread and now - self._moved_at > patience_s:
-            logger.warning("%s does not read its answers and is cut off", self.session.client)
+            logger.warning("%s does not read its answers and is cut off", self._who)
             self.abort()
         elif self.session.is_overdue(now):
             self.close()

@@ -60,6 +60,7 @@ class Server:
                 limits=broker.limits,
                 requests_max=settings.requests_max,
                 request_bytes_max=settings.request_bytes_max,
+                unread_bytes_max=settings.unread_bytes_max,
                 idle_timeout_s=settings.idle_timeout_ms / 1000,
                 hello_timeout_s=settings.hello_timeout_ms / 1000,
             ),

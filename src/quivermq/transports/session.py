@@ -44,6 +44,7 @@ class SessionSettings:
     limits: Limits
     requests_max: int
     request_bytes_max: int
+    unread_bytes_max: int
     idle_timeout_s: float
     hello_timeout_s: float
 
@@ -66,7 +67,7 @@ class Session:
         now: float,
     ) -> None:
         self.receiver = Receiver(settings.packet_bytes_max)
-        self.backlog = Backlog(unread)
+        self.backlog = Backlog(settings.unread_bytes_max, unread)
         self.client = ""
         self.is_closed = False
         self._service = service

@@ -10,7 +10,7 @@ import uvicorn
 from quivermq.node.addresses import join_address, listening_at, split_address
 from quivermq.node.broker import Broker
 from quivermq.transports.http.app import make_app
-from quivermq.transports.http.protocol import config_arguments
+from quivermq.transports.http.protocol import BoundedConfig, HttpLimits
 from quivermq.transports.metrics import Metrics
 
 _FINISH_S: Final = 1.0
@@ -23,7 +23,13 @@ class HttpDoor:
 
     def __init__(self, broker: Broker) -> None:
         self.metrics = Metrics(broker, lambda: len(self._server.server_state.connections))
-        config = uvicorn.Config(make_app(broker, self.metrics), **config_arguments())
+        settings = broker.settings
+        limits = HttpLimits(
+            connections_max=settings.http_connections_max,
+            body_bytes_max=settings.http_body_bytes_max,
+            timeout_s=settings.http_timeout_ms / 1000,
+        )
+        config = BoundedConfig(make_app(broker, self.metrics), limits)
         self._server = uvicorn.Server(config)
         self._dating: asyncio.Task[None] | None = None
 

@@ -5,23 +5,51 @@ headers of any size. A broker shares its loop and its memory with it.
 """
 
 import asyncio
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
+import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
 from quivermq.transports.http.statuses import error_answer
 from quivermq.wire import error_to_proto
 
-CONNECTIONS_MAX: Final = 200
-HEAD_BYTES_MAX: Final = 16 << 10
-BODY_BYTES_MAX: Final = 1 << 20
-REQUEST_S: Final = 10.0
-"""From a request's first byte to its last; also from connecting to the end of the first."""
 KEEP_ALIVE_S: Final = 10
-ANSWER_S: Final = 30.0
-"""How long a client may leave an answer in our memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What an HTTP client may cost."""
+
+    connections_max: int
+    body_bytes_max: int
+    timeout_s: float
+    """From a request's first byte to its last, or from connecting to the end of the first; and how
+    long an answer may wait to be taken."""
+    head_bytes_max: int = 16 << 10
+
+
+class BoundedConfig(uvicorn.Config):
+    """uvicorn's settings, for a loop and a process that are not its own, and these limits."""
+
+    def __init__(self, app: FastAPI, limits: HttpLimits) -> None:
+        super().__init__(
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        self.limits = limits
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -34,10 +62,16 @@ class BoundedProtocol(HttpToolsProtocol):
     _request_timer: asyncio.TimerHandle | None = None
     _answer_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def _limits(self) -> HttpLimits:
+        config: BoundedConfig = self.config  # type: ignore[assignment]
+        return config.limits
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
-            self._refuse(503, Overloaded(f"{CONNECTIONS_MAX} clients are connected; try again"))
+        most = self._limits.connections_max
+        if len(self.connections) > most:
+            self._refuse(503, Overloaded(f"{most} HTTP clients are connected; try again later"))
         else:
             self._await_request()
 
@@ -56,8 +90,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head and self._head_bytes > HEAD_BYTES_MAX:
-            self._refusal = 431, TooLarge(f"headers above {HEAD_BYTES_MAX:,} bytes: send fewer")
+        most = self._limits.head_bytes_max
+        if self._is_in_head and self._head_bytes > most:
+            self._refusal = 431, TooLarge(f"headers above {most:,} bytes: send fewer")
         if self._refusal is not None:
             self._refuse(*self._refusal)
 
@@ -67,8 +102,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        if self._body_bytes > BODY_BYTES_MAX:
-            self._refusal = 413, TooLarge(f"a body above {BODY_BYTES_MAX:,} bytes: send less")
+        most = self._limits.body_bytes_max
+        if self._body_bytes > most:
+            self._refusal = 413, TooLarge(f"a body above {most:,} bytes: send less at once")
         else:
             super().on_body(body)
 
@@ -79,10 +115,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _await_request(self) -> None:
-        self._request_timer = self.loop.call_later(REQUEST_S, self._request_is_late)
+        self._request_timer = self.loop.call_later(self._limits.timeout_s, self._request_is_late)
 
     def _request_is_late(self) -> None:
-        self._refuse(408, InvalidRequest(f"the request was not complete in {REQUEST_S:.0f} s"))
+        limit_s = self._limits.timeout_s
+        self._refuse(408, InvalidRequest(f"the request was not complete within {limit_s:g} s"))
 
     def _end_request_timer(self) -> None:
         if self._request_timer is not None:
@@ -94,7 +131,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._answer_timer is None:
-            self._answer_timer = self.loop.call_later(ANSWER_S, self.transport.abort)
+            self._answer_timer = self.loop.call_later(self._limits.timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         self._end_answer_timer()
@@ -129,19 +166,3 @@ class BoundedProtocol(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + body)
         self.transport.close()
-
-
-def config_arguments() -> dict[str, Any]:
-    """How uvicorn is set up for a loop and a process that are not its own."""
-    return {
-        "http": BoundedProtocol,
-        "ws": "none",
-        "loop": "none",
-        "lifespan": "off",
-        "log_config": None,
-        "log_level": "warning",
-        "access_log": False,
-        "proxy_headers": False,
-        "server_header": False,
-        "timeout_keep_alive": KEEP_ALIVE_S,
-    }
