@@ -37,6 +37,7 @@ from quivermq.raft import (
 )
 from quivermq.raft import Kind as Said
 from quivermq.replica.barriers import Barriers
+from quivermq.replica.changes import SEAL, Changes
 from quivermq.replica.effects import (
     Answer,
     Changed,
@@ -83,8 +84,7 @@ class Member:
         self._barriers = Barriers(settings.read_ticks, dice)
         # Not None while this member leads and may stamp entries.
         self._intake: Intake | None = None
-        # Membership changes proposed in this leadership, by index.
-        self._changes: dict[int, Token] = {}
+        self._changes = Changes()
 
     @property
     def state(self) -> ReplicaState:
@@ -98,9 +98,9 @@ class Member:
     @property
     def is_busy(self) -> bool:
         """Whether anything here waits: for a commit, for a quorum's word, or for the disk."""
-        if self._intake is not None and self._intake.is_busy:
+        if self._intake is not None and (self._intake.is_busy or self._changes.is_seal_due):
             return True
-        return bool(self._changes or len(self._barriers) or self._writes.is_busy)
+        return bool(self._changes.is_busy or len(self._barriers) or self._writes.is_busy)
 
     def tick(self) -> None:
         self.core.tick()
@@ -149,7 +149,7 @@ class Member:
             self._office()
             self._propose_waiting()
             self.core.propose_membership(change)
-            self._changes[self.core.replica.log.last_index] = token
+            self._changes.propose(self.core.replica.log.last_index, token)
         except QuiverError as error:
             self._answer(token, error)
 
@@ -193,9 +193,11 @@ class Member:
         """Let everything follow from the inputs that can follow without the world."""
         self._watch_office()
         self._propose_waiting()
+        self._seal_change()
         while (ready := self.core.ready()) is not None:
             self._watch_office()
             self._carry(ready)
+            self._seal_change()
         self._watch_office()
         for token in self._barriers.passed(self.partition.applied_index):
             self._answer(token, ReadReady(self.partition.next_offset))
@@ -210,6 +212,15 @@ class Member:
             except QuiverError as error:
                 for token in self._intake.refuse(frames):
                     self._answer(token, error)
+
+    def _seal_change(self) -> None:
+        """Put a seal behind a change that is applied, as soon as it can be proposed."""
+        replica = self.core.replica
+        is_due = self._intake is not None and self._changes.is_seal_due
+        if is_due and replica.pending_membership <= replica.log.applied:
+            # A leader that hands its office over cannot, and leaves it to its successor.
+            with suppress(NotLeader, Overloaded):
+                self.core.propose_membership(SEAL)
 
     def _carry(self, ready: Ready) -> None:
         for state in ready.read_states:
@@ -247,8 +258,8 @@ class Member:
     def _lose_office(self) -> None:
         if self._intake is None:
             return
-        tokens = [*self._intake.tokens(), *self._changes.values()]
-        self._intake, self._changes = None, {}
+        tokens = [*self._intake.tokens(), *self._changes.give_up()]
+        self._intake = None
         for token in tokens:
             self._answer(token, Timeout("leadership was lost: the outcome is unknown; try again"))
 
@@ -259,7 +270,7 @@ class Member:
             frame = frame_of(entry, self.state.edge)
             has_effect = self.partition.apply(frame)
             if entry.kind is EntryKind.MEMBERSHIP:
-                self.core.apply_membership(MembershipChange.decode(entry.data))
+                self._apply_membership(entry)
             self._answer_applied(entry, frame.header, has_effect=has_effect)
         for response in message.responses:
             self.core.step(response)
@@ -271,11 +282,16 @@ class Member:
         if self._log.starts_segment(index) and index not in self._log.checkpoints():
             self._out.append(SaveCheckpoint(index, self.state.pack()))
 
+    def _apply_membership(self, entry: Entry) -> None:
+        change = MembershipChange.decode(entry.data)
+        configuration = self.core.apply_membership(change)
+        for token in self._changes.apply(entry.index, change, configuration):
+            self._answer(token, Changed())
+
     def _answer_applied(self, entry: Entry, header: Header, *, has_effect: bool) -> None:
-        token = self._changes.pop(entry.index, None)
+        token = self._changes.displaced(entry.index)
         if token is not None:
-            busy = Overloaded("another membership change is under way; try again")
-            self._answer(token, Changed() if entry.kind is EntryKind.MEMBERSHIP else busy)
+            self._answer(token, Overloaded("another membership change is under way; try again"))
         if self._intake is None:
             return
         result: Result = Changed() if has_effect else catalog_changed()
