@@ -67,6 +67,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
     yield running
     code, said = running.stop()
     assert code == 0, said
+    assert "killed" not in said, said
 
 
 @pytest.fixture

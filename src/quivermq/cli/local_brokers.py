@@ -169,6 +169,7 @@ class LocalBrokers:
     def __init__(self, places: Sequence[Place], data_dir: Path, flags: Sequence[str] = ()) -> None:
         self._places = places
         self._flags = flags
+        self.killed: list[int] = []
         self.brokers = [LocalBroker(place, data_dir / f"node-{place.node_id}") for place in places]
 
     def __enter__(self) -> "LocalBrokers":
@@ -203,13 +204,13 @@ class LocalBrokers:
                 )
             time.sleep(_POLL_SECONDS)
 
-    def stop(self) -> list[int]:
-        """Stop all in good order; the numbers of those that had to be killed."""
+    def stop(self) -> None:
+        """Stop all in good order; `killed` tells who did not stop in time."""
         started = [broker for broker in self.brokers if hasattr(broker, "process")]
         for broker in started:
             broker.terminate()
         deadline = time.monotonic() + _STOP_SECONDS_MAX
-        return [broker.place.node_id for broker in started if not broker.end(deadline)]
+        self.killed = [broker.place.node_id for broker in started if not broker.end(deadline)]
 
     def kill(self) -> None:
         """Stop all at once."""

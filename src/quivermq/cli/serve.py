@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,6 +20,9 @@ from quivermq.settings import BrokerSettings
 if TYPE_CHECKING:
     from quivermq.transports import Server
 
+logger = logging.getLogger("quivermq.serve")
+# What closing may take beyond handing over.
+_STOP_GRACE_SECONDS: Final = 3.0
 # Plain help: a table of so many flags would cut their names at 80 columns.
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -111,9 +115,19 @@ class _Foreground:
             self._announce(server)
             await self._stopping.wait()
         finally:
-            await server.stop()
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
+            await self._stop_server(server)
+
+    async def _stop_server(self, server: "Server") -> None:
+        """Whatever goes wrong at the end, the process ends: what was acknowledged is on disk."""
+        seconds = self._settings.stop_timeout_ms / 1000 + _STOP_GRACE_SECONDS
+        try:
+            await asyncio.wait_for(server.stop(), seconds)
+        except Exception:
+            logger.exception("the broker did not stop in good order")
+            sys.stdout.flush()
+            os._exit(1)
 
     def _listen_for_stop(self) -> None:
         loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from quivermq.cli.local_brokers import LocalBrokers, plan
 from quivermq.cli.options import AsJson, connect
 from quivermq.cli.output import (
     count,
+    numbers,
     print_error,
     print_json,
     print_line,
@@ -64,6 +65,8 @@ def up(
                     remark(f"data is in {folder} and goes away at the end; keep it by --data-dir")
                 _follow(brokers, stop)
             remark("stopping; Ctrl-C again stops at once")
+        if brokers.killed:
+            print_error(f"did not stop in time, killed: {numbers(brokers.killed)}", "warning")
 
 
 class _StopSignals:

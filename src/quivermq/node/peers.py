@@ -16,7 +16,7 @@ from typing import Final
 
 from quivermq.batches import Frame, Limits
 from quivermq.errors import QuiverError
-from quivermq.node.addresses import split_address
+from quivermq.node.addresses import join_address, listening_at, split_address
 from quivermq.node.letters import open_letter, seal
 from quivermq.node.peer_protocol import Incoming, Outgoing, PeerProtocol
 from quivermq.raft import Kind as Said
@@ -201,8 +201,9 @@ class Links:
         """Accept other brokers; returns the address with its real port."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._incoming_protocol, host, port)
-        return f"{host}:{self._server.sockets[0].getsockname()[1]}"
+        with listening_at(address):
+            self._server = await loop.create_server(self._incoming_protocol, host, port)
+        return join_address(host, self._server.sockets[0].getsockname()[1])
 
     def _incoming_protocol(self) -> Incoming:
         return Incoming(self._answer, self._take, self._incoming, self._limits, self._hello_s)
