@@ -1,3 +1,115 @@
-"""QuiverMQ: a message queue whose log holds Apache Arrow record batches."""
+"""QuiverMQ: a message queue whose log holds Apache Arrow record batches.
+
+>>> import quivermq
+>>> client = quivermq.connect("127.0.0.1:7600")
+>>> client.produce("orders", b"an order")
+Receipt(topic='orders', partition=0, offset=0)
+>>> [message.value for message in client.read("orders")]
+[b'an order']
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from quivermq.errors import (
+    ConnectionFailed,
+    Corrupt,
+    Fenced,
+    Forbidden,
+    InvalidRequest,
+    LeaseLost,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetOutOfRange,
+    OutOfSequence,
+    Overloaded,
+    QuiverError,
+    StorageFailed,
+    StorageFull,
+    Timeout,
+    TooLarge,
+    TopicExists,
+    TopicNotFound,
+    Unauthenticated,
+    UnknownError,
+    UnsupportedFormat,
+)
+
+if TYPE_CHECKING:
+    from quivermq import aio, testing
+    from quivermq.client import (
+        BatchReceipt,
+        Client,
+        ClusterInfo,
+        Delivery,
+        Message,
+        NodeInfo,
+        PartitionInfo,
+        Producer,
+        RateLimit,
+        Reader,
+        RebalanceInfo,
+        Receipt,
+        Retention,
+        TopicInfo,
+        connect,
+    )
 
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "BatchReceipt",
+    "Client",
+    "ClusterInfo",
+    "ConnectionFailed",
+    "Corrupt",
+    "Delivery",
+    "Fenced",
+    "Forbidden",
+    "InvalidRequest",
+    "LeaseLost",
+    "Message",
+    "NodeInfo",
+    "NotEnoughReplicas",
+    "NotLeader",
+    "OffsetOutOfRange",
+    "OutOfSequence",
+    "Overloaded",
+    "PartitionInfo",
+    "Producer",
+    "QuiverError",
+    "RateLimit",
+    "Reader",
+    "RebalanceInfo",
+    "Receipt",
+    "Retention",
+    "StorageFailed",
+    "StorageFull",
+    "Timeout",
+    "TooLarge",
+    "TopicExists",
+    "TopicInfo",
+    "TopicNotFound",
+    "Unauthenticated",
+    "UnknownError",
+    "UnsupportedFormat",
+    "aio",
+    "connect",
+    "testing",
+]
+
+_MODULES = ("aio", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    """Arrow and all that takes a while to import: loaded when a name is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.client"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

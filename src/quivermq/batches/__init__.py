@@ -3,7 +3,13 @@
 The values that every other room passes around. Imports nothing of ours but `errors`.
 """
 
-from quivermq.batches.decode import Message, check_sizes, decode_batch, decode_messages
+from quivermq.batches.decode import (
+    Message,
+    check_sizes,
+    decode_batch,
+    decode_columns,
+    decode_messages,
+)
 from quivermq.batches.encode import Compression, Origin, encode_batch, encode_batches
 from quivermq.batches.frame import Frame
 from quivermq.batches.header import HEADER_BYTES, Buffer, Flag, Header, Index, Kind, Offset
@@ -26,6 +32,7 @@ __all__ = [
     "Origin",
     "check_sizes",
     "decode_batch",
+    "decode_columns",
     "decode_messages",
     "encode_batch",
     "encode_batches",

@@ -71,21 +71,40 @@ def decode_batch(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> Any:
     return batch
 
 
-def decode_messages(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> list[Message]:
-    """The frame's messages as Python objects: for those who want objects, at their price."""
-    header = frame.header
+class Columns(NamedTuple):
+    """Messages column by column; what is the same for all of them never ends."""
+
+    timestamps: Iterable[int]
+    keys: Iterable[bytes | None]
+    values: list[bytes]
+    headers: Iterable[Mapping[str, bytes]]
+
+
+def decode_columns(
+    frame: Frame, limits: Limits = DEFAULT_LIMITS, *, first: int = 0, stop: int | None = None
+) -> Columns:
+    """The frame's messages, from the `first` up to before `stop`, as Python values."""
+    flags, taken_ms = frame.header.flags, frame.header.timestamp_ms
     batch = decode_batch(frame, limits)
-    flags = header.flags
-    columns = zip(
-        count(header.base_offset),
-        _timestamps(batch, header.timestamp_ms) if flags & _TIMESTAMP
-        else repeat(header.timestamp_ms),
+    if first or stop is not None:
+        batch = batch[first:stop]
+    return Columns(
+        _timestamps(batch, taken_ms) if flags & _TIMESTAMP else repeat(taken_ms),
         batch.column("key").to_pylist() if flags & _KEY else repeat(None),
         batch.column("value").to_pylist(),
         _headers(batch.column("headers")) if flags & _HEADERS else repeat(NO_HEADERS),
+    )
+
+
+def decode_messages(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> list[Message]:
+    """The frame's messages as Python objects: for those who want objects, at their price."""
+    header = frame.header
+    columns = zip(
+        count(header.base_offset),
+        *decode_columns(frame, limits),
         repeat(header.priority),
         strict=False,
-    )  # fmt: skip
+    )
     # `tuple.__new__` skips the Python-level constructor: half the time of a whole decode.
     return list(map(tuple.__new__, repeat(Message), columns))
 

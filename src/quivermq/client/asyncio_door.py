@@ -2,15 +2,15 @@
 
 import asyncio
 import ssl
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 from quivermq.batches import Frame
 from quivermq.client import forks
 from quivermq.client.door import Connection, Reply
 from quivermq.client.handshake import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
 from quivermq.client.servers import split_address
-from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, Timeout
+from quivermq.errors import BrokenInvariant, ConnectionFailed, InvalidRequest, QuiverError, Timeout
 from quivermq.wire import packet, parse_response, proto
 
 # Past this, whoever posts waits until the socket has taken some.
@@ -39,9 +39,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._write(hello(token, client_name), ())
         self.welcome = welcome_of((await self.take(HELLO_ID, deadline)).response, self.address)
 
-    async def post(
-        self, request: proto.Request, frames: Sequence[Frame], deadline: float
-    ) -> int:
+    async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
         if not self._may_write.is_set():
             await self._room_to_write(deadline)
@@ -71,9 +69,9 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         if answer.cancel() or answer.cancelled() or isinstance(answer.exception(), Timeout):
             self._cancel_at_broker(request_id)
 
-    def when_answered(self, request_id: int, call: "asyncio.Event") -> None:
-        """Set `call` when `take` would return at once."""
-        self._waiting[request_id].add_done_callback(lambda _: call.set())
+    def when_answered(self, request_id: int, call: Callable[[], object]) -> None:
+        """Call it when `take` would return at once."""
+        self._waiting[request_id].add_done_callback(lambda _: call())
 
     def is_answered(self, request_id: int) -> bool:
         """`take` would return at once."""
@@ -86,9 +84,9 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        # Not every loop's transports are subclasses of asyncio's.
+        self._transport = cast("asyncio.WriteTransport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (asyncio calls it so)
         """Called by the event loop."""
@@ -99,11 +97,14 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         try:
             for packed in self._receiver.received(nbytes):
                 response = parse_response(packed.envelope)
-                answer = self._waiting.get(response.id)
+                # What answers nothing is the broker's last word, or its only one to a hello.
+                answer = self._waiting.get(response.id or HELLO_ID)
+                if answer is None and not response.id:
+                    raise ConnectionFailed(response.error.message)
                 if answer is not None and not answer.done():
                     answer.set_result(Reply(response, packed))
         except QuiverError as error:
-            self._fail(ConnectionFailed(f"{self.address} sent nonsense: {error}"))
+            self._fail(ConnectionFailed(f"{self.address}: {error}"))
 
     def eof_received(self) -> bool:
         """Called by the event loop; False: close our side too."""
@@ -123,7 +124,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._may_write.set()
 
     def _write(self, request: proto.Request, frames: Sequence[Frame]) -> None:
-        assert self._transport is not None
+        if self._transport is None:
+            raise BrokenInvariant("a request was written before the connection was made")
         buffers = packet(request.SerializeToString(), frames)
         if len(buffers) == 1:
             self._transport.write(buffers[0])
@@ -256,9 +258,7 @@ class AsyncioDoor:
         connection = AsyncioConnection(address)
         try:
             async with asyncio.timeout_at(deadline):
-                await self._loop.create_connection(
-                    lambda: connection, host, port, ssl=self._tls
-                )
+                await self._loop.create_connection(lambda: connection, host, port, ssl=self._tls)
             await connection.greet(self._token, self._client_name, deadline)
         except TimeoutError as error:
             raise ConnectionFailed(f"{address}: no answer to connecting in time") from error

@@ -21,7 +21,7 @@ from quivermq.client import forks
 from quivermq.client.door import Connection, Reply
 from quivermq.client.handshake import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
 from quivermq.client.servers import split_address
-from quivermq.errors import ConnectionFailed, QuiverError, Timeout
+from quivermq.errors import BrokenInvariant, ConnectionFailed, QuiverError, Timeout
 from quivermq.wire import packet, parse_response, proto
 
 IDLE_MAX: Final = 16
@@ -57,9 +57,7 @@ class BlockingConnection:
         self._send(packet(hello(token, client_name).SerializeToString()), deadline)
         self.welcome = welcome_of(self._await_answer(HELLO_ID, deadline).response, self.address)
 
-    async def post(
-        self, request: proto.Request, frames: Sequence[Frame], deadline: float
-    ) -> int:
+    async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
         self._last_id = request_id = self._last_id + 1
         request.id = request_id
@@ -116,7 +114,10 @@ class BlockingConnection:
                     raise ConnectionFailed(f"{self.address} closed the connection")
                 for packed in self._receiver.received(count):
                     response = parse_response(packed.envelope)
-                    answers[response.id] = Reply(response, packed)
+                    if not response.id and request_id != HELLO_ID:
+                        raise ConnectionFailed(f"{self.address}: {response.error.message}")
+                    # What answers nothing is the broker's last word, or its only one to a hello.
+                    answers[response.id or HELLO_ID] = Reply(response, packed)
         except BaseException as error:
             # Also an interrupt by the user: what the socket gives next would be half an answer.
             self._fail(error)
@@ -215,7 +216,8 @@ class BlockingDoor:
 
     def release(self, connection: Connection) -> None:
         """Keep it for later, if it is as good as new."""
-        assert isinstance(connection, BlockingConnection)
+        if not isinstance(connection, BlockingConnection):
+            raise BrokenInvariant("a connection was released at a door that did not open it")
         idle = self._idle.setdefault(connection.address, [])
         if self._is_closed or not connection.is_quiet or len(idle) >= IDLE_MAX:
             connection.close()
@@ -225,7 +227,7 @@ class BlockingDoor:
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251  (blocking is what this door is for)
 
     def now(self) -> float:
         """The time."""

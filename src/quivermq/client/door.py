@@ -33,9 +33,7 @@ class Connection(Protocol):
     welcome: proto.Welcome
     is_open: bool
 
-    async def post(
-        self, request: proto.Request, frames: Sequence[Frame], deadline: float
-    ) -> int:
+    async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request under an id of its own, and return that id: `take` fetches the answer.
 
         Raises `ConnectionFailed`; then nobody knows whether the request arrived.

@@ -5,7 +5,7 @@ from typing import Final
 import quivermq
 from quivermq.batches.limits import MIB
 from quivermq.errors import QuiverError, UnsupportedFormat
-from quivermq.wire import PROTOCOL, BROKER_ENVELOPE_BYTES_MAX, Receiver, error_from_proto, proto
+from quivermq.wire import BROKER_ENVELOPE_BYTES_MAX, PROTOCOL, Receiver, error_from_proto, proto
 
 PACKET_BYTES_MAX: Final = 64 * MIB
 """The largest answer that a client takes."""

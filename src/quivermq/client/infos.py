@@ -38,9 +38,11 @@ class Retention:
     @property
     def max_age_ms(self) -> int:
         """0: no limit."""
-        seconds = self.max_age
-        assert not isinstance(seconds, timedelta)  # __post_init__ made it a number
-        return 0 if seconds is None else max(1, round(seconds * 1000))
+        age = self.max_age
+        if age is None:
+            return 0
+        seconds = age.total_seconds() if isinstance(age, timedelta) else age
+        return max(1, round(seconds * 1000))
 
 
 @dataclass(frozen=True, slots=True)

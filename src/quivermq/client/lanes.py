@@ -2,46 +2,66 @@
 
 A producer numbers its batches to a partition without gaps. Two calls at once under one identity
 would have to wait for each other, or leave gaps. So every call takes a lane of its own: an identity
-with the state of its outlets. One caller at a time uses one lane; many at a time use several.
+with its streams to partitions. One caller at a time uses one lane; many at a time use several.
 """
 
 from typing import Final
 
 from quivermq.client import forks
+from quivermq.client.cluster_map import Route
 from quivermq.client.outlets import Identity, Outlet
 from quivermq.client.retry import Attempts
 from quivermq.client.routing import Router
+from quivermq.client.shipping import Links, NewIdentity, Stream
 from quivermq.errors import Overloaded
 from quivermq.wire import proto
 
 LANES_MAX: Final = 64
 """Calls that produce at a time; more wait for their turn."""
 
-OUTLETS_MAX: Final = 10_000
+STREAMS_MAX: Final = 10_000
 """Partitions that one lane remembers its numbers of."""
 
 
 class Lane:
-    """An identity, and where its numbers stand in each partition."""
+    """An identity, and its streams to partitions."""
 
-    __slots__ = ("_is_replaceable", "_sequence", "identity", "outlets")
+    __slots__ = ("_is_replaceable", "_new_identity", "_router", "_sequence", "_streams", "identity",
+                 "links")  # fmt: skip
 
     def __init__(
-        self, identity: Identity, *, sequence: int = 0, is_replaceable: bool = True
+        self,
+        router: Router,
+        identity: Identity,
+        new_identity: NewIdentity,
+        *,
+        sequence: int = 0,
+        is_replaceable: bool = True,
     ) -> None:
         self.identity = identity
-        self.outlets: dict[tuple[bytes, int], Outlet] = {}
+        self.links = Links(router)
+        self._router = router
+        self._new_identity = new_identity
         self._sequence = sequence
         self._is_replaceable = is_replaceable
+        self._streams: dict[tuple[str, int], Stream] = {}
 
-    def outlet(self, topic_id: bytes, partition: int) -> Outlet:
-        """The outlet to a partition."""
-        found = self.outlets.get((topic_id, partition))
-        if found is None:
-            found = self.outlets[topic_id, partition] = Outlet(
-                self.identity, next_sequence=self._sequence, is_replaceable=self._is_replaceable
-            )
-        return found
+    def __len__(self) -> int:
+        """How many partitions it remembers its numbers of."""
+        return len(self._streams)
+
+    def stream(self, route: Route, partition: int) -> Stream:
+        """The stream to a partition."""
+        found = self._streams.get((route.topic, partition))
+        if found is not None:
+            found.follow(route)
+            return found
+        outlet = Outlet(
+            self.identity, next_sequence=self._sequence, is_replaceable=self._is_replaceable
+        )
+        stream = Stream(self._router, self.links, self._new_identity, route, partition, outlet)
+        self._streams[route.topic, partition] = stream
+        return stream
 
 
 class Lanes:
@@ -65,19 +85,21 @@ class Lanes:
         except IndexError:
             pass
         try:
-            return Lane(await self.new_identity(attempts))
+            return Lane(self._router, await self.new_identity(attempts), self.new_identity)
         except BaseException:
             self._turnstile.leave()
             raise
 
     def give_back(self, lane: Lane) -> None:
         """The call ended, and everything it sent is settled."""
-        if len(lane.outlets) <= OUTLETS_MAX:
+        lane.links.release()
+        if len(lane) <= STREAMS_MAX:
             self._idle.append(lane)
         self._turnstile.leave()
 
-    def drop(self) -> None:
+    def drop(self, lane: Lane) -> None:
         """The call was interrupted: nobody may go on with its numbers."""
+        lane.links.release()
         self._turnstile.leave()
 
     async def new_identity(self, attempts: Attempts) -> Identity:

@@ -158,10 +158,11 @@ class Outlet:
 
     def restart(self) -> None:
         """The topic was created again: in this one nothing is stored yet, under any number."""
-        for shipment in self.flying:
+        unsettled = deque(each for each in self.flying if each.outcome is None)
+        for shipment in unsettled:
             shipment.is_uncertain = False
         self.next_sequence = 0
-        self._renumber(self.flying)
+        self._renumber(unsettled)
 
     def regroup(self, now: float, last_word: QuiverError) -> None:
         """All attempts under way have ended: settle what is decided, number the rest.

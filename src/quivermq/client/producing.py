@@ -2,16 +2,192 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from random import randrange
 from time import time
-from typing import Any, Final
+from typing import Final
 
-from quivermq.batches import Compression, Origin, encode_batch
+from quivermq.batches import Frame, Origin, encode_batch
+from quivermq.client.bulk import Columns, Layout, bulk_frames
 from quivermq.client.cluster_map import Route
+from quivermq.client.infos import check_number
 from quivermq.client.lanes import Lane, Lanes
-from quivermq.client.laying import Laid, LayOut
 from quivermq.client.outlets import Identity, Shipment, Stored
 from quivermq.client.partitioner import partition_of
+from quivermq.client.payloads import Payload, as_bytes
 from quivermq.client.routing import Router
-from quivermq.client.shipping import IN_FLIGHT_BATCHES_MAX, Links, Stream
+from quivermq.client.shipping import IN_FLIGHT_BATCHES_MAX, Stream
 from quivermq.client.values import BatchReceipt, Receipt
-from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.errors import BrokenInvariant, InvalidRequest, QuiverError
+
+DELAY_SECONDS_MAX: Final = 10 * 366 * 24 * 3600.0
+
+
+class Producing:
+    """The part of a client that produces, over either door."""
+
+    def __init__(self, router: Router) -> None:
+        self.lanes = Lanes(router)
+        self._router = router
+        self._turns: dict[str, int] = {}
+
+    async def produce(
+        self,
+        topic: str,
+        value: Payload,
+        *,
+        key: Payload | None,
+        headers: Mapping[str, bytes] | None,
+        priority: int,
+        delay: float,
+        partition: int | None,
+    ) -> Receipt:
+        """Store one message."""
+        router = self._router
+        attempts = router.attempts(f"producing to {topic}")
+        route = await router.route(topic, attempts, create=True)
+        if partition is not None:
+            route.check(partition)
+        elif key is not None:
+            partition = partition_of(as_bytes("key", key), len(route.leaders))
+        else:
+            partition = self.next_partition(route)
+        lane = await self.lanes.take(attempts)
+        try:
+            stream = lane.stream(route, partition)
+            identity, sequence = stream.outlet.identity or _NOBODY, stream.outlet.next_sequence
+            not_before = not_before_ms(delay) if delay else 0
+            frame = encode_batch(
+                [value],
+                keys=None if key is None else [key],
+                headers=None if headers is None else [headers],
+                origin=Origin(*identity, sequence, priority, not_before),
+                limits=router.limits,
+            )
+            shipment = Shipment(frame, attempts.deadline)
+            await stream.post(shipment)
+            while shipment.outcome is None:
+                await stream.settle_first()
+        except InvalidRequest:
+            self.lanes.give_back(lane)
+            raise
+        except BaseException:
+            self.lanes.drop(lane)
+            raise
+        self.lanes.give_back(lane)
+        return Receipt(topic, partition, _stored(shipment).first_offset)
+
+    async def produce_many(
+        self,
+        topic: str,
+        columns: Columns,
+        layout: Layout,
+        partition: int | None,
+        identity: Identity | None,
+        sequence: int,
+    ) -> list[BatchReceipt]:
+        """Store many messages, several batches under way at a time."""
+        attempts = self._router.attempts(f"producing to {topic}")
+        route = await self._router.route(topic, attempts, create=True)
+        if partition is not None:
+            route.check(partition)
+        frames = bulk_frames(
+            columns,
+            layout,
+            self._router.limits,
+            partitions=len(route.leaders),
+            partition=partition,
+            next_partition=lambda: self.next_partition(route),
+        )
+        if identity is None:
+            lane = await self.lanes.take(attempts)
+        else:
+            lane = Lane(
+                self._router,
+                identity,
+                self.lanes.new_identity,
+                sequence=sequence,
+                is_replaceable=False,
+            )
+        try:
+            sent = await self._convoy(lane, route, frames)
+        except BaseException:
+            self._done_with(lane, identity, is_sound=False)
+            raise
+        self._done_with(lane, identity, is_sound=True)
+        return _receipts(sent)
+
+    def next_partition(self, route: Route) -> int:
+        """Where the next batch without a key goes: one partition after the other."""
+        count = len(route.leaders)
+        turn = self._turns.get(route.topic)
+        turn = randrange(count) if turn is None else (turn + 1) % count  # noqa: S311  (a spread)
+        self._turns[route.topic] = turn
+        return turn
+
+    async def _convoy(
+        self, lane: Lane, route: Route, frames: Iterator[tuple[int, Frame]]
+    ) -> list[tuple[int, Shipment]]:
+        """Send frames, some at a time; after one failed for good, no more."""
+        sent: list[tuple[int, Shipment]] = []
+        under_way: deque[tuple[Stream, Shipment]] = deque()
+        for partition, frame in frames:
+            stream = lane.stream(route, partition)
+            shipment = Shipment(frame, self._router.door.now() + self._router.timeout)
+            await stream.post(shipment)
+            sent.append((partition, shipment))
+            under_way.append((stream, shipment))
+            if len(under_way) >= IN_FLIGHT_BATCHES_MAX:
+                stream, shipment = under_way.popleft()
+                await _settled(stream, shipment)
+            if isinstance(shipment.outcome, QuiverError):
+                break
+        while under_way:
+            await _settled(*under_way.popleft())
+        return sent
+
+    def _done_with(self, lane: Lane, identity: Identity | None, *, is_sound: bool) -> None:
+        if identity is not None:
+            lane.links.release()
+        elif is_sound:
+            self.lanes.give_back(lane)
+        else:
+            self.lanes.drop(lane)
+
+
+_NOBODY: Final = Identity(0)
+
+
+def not_before_ms(delay: float) -> int:
+    """The time that is `delay` seconds away."""
+    check_number("delay", delay, least=0)
+    if delay > DELAY_SECONDS_MAX:
+        raise InvalidRequest(f"delay must be at most {DELAY_SECONDS_MAX:.0f} seconds: {delay!r}")
+    return int((time() + delay) * 1000) + 1 if delay else 0
+
+
+async def _settled(stream: Stream, shipment: Shipment) -> None:
+    while shipment.outcome is None:
+        await stream.settle_first()
+
+
+def _stored(shipment: Shipment) -> Stored:
+    outcome = shipment.outcome
+    if isinstance(outcome, QuiverError):
+        raise outcome
+    if outcome is None:
+        raise BrokenInvariant("a shipment ended without an outcome")
+    return outcome
+
+
+def _receipts(sent: list[tuple[int, Shipment]]) -> list[BatchReceipt]:
+    """Where everything is; or the first failure, with what was stored all the same."""
+    outcomes = [shipment.outcome for _, shipment in sent]
+    failed = next((each for each in outcomes if isinstance(each, QuiverError)), None)
+    if failed is not None:
+        stored = sum(each.count for _, each in sent if isinstance(each.outcome, Stored))
+        failed.add_note(f"{stored:,} messages of this call were stored before or beside it")
+        raise failed
+    return [
+        BatchReceipt(partition, _stored(shipment).first_offset, shipment.count)
+        for partition, shipment in sent
+    ]

@@ -23,7 +23,8 @@ class Attempts:
     """One operation and all attempts at it, up to its deadline."""
 
     __slots__ = (
-        "_door", "_hints", "_last", "_pauses", "_share", "_tried", "deadline", "timeout", "what",
+        "_door", "_hints", "_last", "_pauses", "_share", "_tried", "deadline", "timeout",
+        "was_uncertain", "what",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +40,8 @@ class Attempts:
         self.timeout = timeout
         self.deadline = door.now() + timeout if deadline is None else deadline
         self._door = door
+        self.was_uncertain = False
+        """Some attempt may have had its effect, though nobody said so."""
         self._share = share
         self._last: QuiverError | None = None
         self._tried: dict[str, QuiverError] = {}
@@ -54,6 +57,7 @@ class Attempts:
         """An attempt at this server failed in a way that may pass."""
         self._tried[server] = error
         self._last = error
+        self.was_uncertain |= isinstance(error, Timeout | ConnectionFailed)
 
     def may_follow_hint(self) -> bool:
         """True if the next attempt need not wait: somebody said whom to ask instead."""

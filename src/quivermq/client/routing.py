@@ -12,6 +12,7 @@ from quivermq.client.door import Connection, Door, Reply
 from quivermq.client.retry import Attempts
 from quivermq.errors import (
     ConnectionFailed,
+    InvalidRequest,
     NotLeader,
     QuiverError,
     Timeout,
@@ -148,6 +149,8 @@ class Router:
 
     async def refresh(self, topic: str, attempts: Attempts, *, create: bool = False) -> Route:
         """Ask where a topic is."""
+        if not isinstance(topic, str) or not topic:
+            raise InvalidRequest(f"a topic has a name, as in 'orders': {topic!r}")
         request = proto.Request()
         request.map.topics.append(topic)
         request.map.auto_create = create

@@ -28,9 +28,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _checked(address: str) -> str:
-    if address.startswith("[") and address.endswith("]"):
-        address = f"{address}:{DEFAULT_PORT}"
-    elif ":" not in address:
+    if (address.startswith("[") and address.endswith("]")) or ":" not in address:
         address = f"{address}:{DEFAULT_PORT}"
     elif address.count(":") > 1 and not address.startswith("["):
         raise InvalidRequest(f"{address!r}: write an IPv6 address in brackets, as [::1]:7600")

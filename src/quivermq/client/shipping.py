@@ -22,7 +22,7 @@ NewIdentity = Callable[[Attempts], Awaitable[Identity]]
 
 
 class Links:
-    """The connections that one operation uses: each borrowed once, and all given back at its end."""
+    """The connections that an operation uses: each borrowed once, all given back at its end."""
 
     __slots__ = ("_borrowed", "_router")
 
@@ -86,6 +86,13 @@ class Stream:
     def partition(self) -> int:
         """Where it leads."""
         return self._request.produce.partition
+
+    def follow(self, route: Route) -> None:
+        """The map says so: the topic may have been created again."""
+        if route.id != self.route.id:
+            self._request.produce.topic_id = route.id
+            self.outlet.restart()
+        self.route = route
 
     async def post(self, shipment: Shipment) -> None:
         """Launch a shipment, and send it. What goes wrong shows when it is settled."""
@@ -186,11 +193,7 @@ class Stream:
                     topic, self.partition, self.target, first.error, attempts
                 )
                 self._excuse_ignorance()
-            route = self._router.map.route(topic)
-            if route is not None and route.id != self.route.id:
-                self.route = route
-                self._request.produce.topic_id = route.id
-                self.outlet.restart()
+            self.follow(self._router.map.route(topic) or self.route)
         except QuiverError as error:
             # The time is over, or the topic gone: the last word for all that is left.
             for shipment in self.outlet.flying:

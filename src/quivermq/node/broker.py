@@ -80,41 +80,15 @@ class Broker:
         self.retaining.start()
 
     def _make_parts(self) -> None:
+        """Low to high: each part knows only what stands before it."""
         settings = self.settings
-        limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
-        election_s = settings.tick_ms * settings.election_ticks / 1000
-        self.limits = limits
-        self.disk = (
-            TimedDisk(settings.data_dir, self.figures.fsync_seconds)
-            if settings.fsync == "always"
-            else DeferredSyncDisk(settings.data_dir, self.figures.fsync_seconds)
-        )
-        self.runner = GroupRunner(
-            disk=self.disk,
-            disk_thread=self.disk_thread,
-            replica_settings=ReplicaSettings(
-                tick_ms=settings.tick_ms, election_ticks=settings.election_ticks, limits=limits
-            ),
-            log_settings=LogSettings(segment_bytes=settings.segment_bytes, limits=limits),
-            writes_inline=settings.fsync != "always",
-            on_office=self._office_changed,
-        )
+        self.limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
+        self._make_runner()
         self.metadata = Metadata(self._catalog_changed)
         self.partitions = Partitions(self.metadata, self.runner, self.leaders)
         self.maps = Maps(settings.node_id, self.partitions, self.is_alive)
-        self.forwarding = Forwarding(self._address_of, limits, f"broker {settings.node_id}")
-        hooks = LinkHooks(
-            # The admission needs the links, so it is looked up when it is needed.
-            hello=lambda: self.admission.hello(),  # noqa: PLW0108
-            judge=lambda node, answer: self.admission.recognise(node, answer),  # noqa: PLW0108
-            welcome=lambda hello: self.admission.welcome(hello),  # noqa: PLW0108
-            deliver=self.runner.deliver,
-            leads=self._heard_of_leaders,
-            silent=self.runner.wake_all_of,
-            connected=self._connected,
-        )
-        self.links = Links(hooks, limits, settings.outbox_bytes_max, election_s)
-        self.runner.links = self.links
+        self.forwarding = Forwarding(self._address_of, self.limits, f"broker {settings.node_id}")
+        self._make_links()
         self.hosting = Hosting(settings.node_id, self.directory, self.disk_thread, self.runner)
         self.admission = Admission(
             settings,
@@ -140,6 +114,43 @@ class Broker:
         self._make_service()
         self._hosting_wanted = asyncio.Event()
         self._hosting_task = asyncio.create_task(self._keep_hosting(), name="hosting")
+
+    def _make_runner(self) -> None:
+        settings, limits = self.settings, self.limits
+        self.disk = (
+            TimedDisk(settings.data_dir, self.figures.fsync_seconds)
+            if settings.fsync == "always"
+            else DeferredSyncDisk(settings.data_dir, self.figures.fsync_seconds)
+        )
+        self.runner = GroupRunner(
+            disk=self.disk,
+            disk_thread=self.disk_thread,
+            replica_settings=ReplicaSettings(
+                tick_ms=settings.tick_ms, election_ticks=settings.election_ticks, limits=limits
+            ),
+            log_settings=LogSettings(segment_bytes=settings.segment_bytes, limits=limits),
+            writes_inline=settings.fsync != "always",
+            copy_bytes_per_second=settings.rebalance_bytes_per_second,
+            on_office=self._office_changed,
+        )
+
+    def _make_links(self) -> None:
+        settings = self.settings
+        election_s = settings.tick_ms * settings.election_ticks / 1000
+        hooks = LinkHooks(
+            # The admission needs the links, so it is looked up when it is needed.
+            hello=lambda: self.admission.hello(),  # noqa: PLW0108
+            judge=lambda node, answer: self.admission.recognise(node, answer),  # noqa: PLW0108
+            welcome=lambda hello: self.admission.welcome(hello),  # noqa: PLW0108
+            deliver=self.runner.deliver,
+            leads=self._heard_of_leaders,
+            silent=self.runner.wake_all_of,
+            connected=self._connected,
+        )
+        self.links = Links(
+            hooks, self.limits, settings.outbox_bytes_max, election_s, settings.peers
+        )
+        self.runner.links = self.links
 
     def _make_service(self) -> None:
         settings = self.settings

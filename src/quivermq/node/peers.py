@@ -7,7 +7,7 @@ bounded outbox is dropped: consensus sends again.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -176,14 +176,21 @@ class Links:
     """All other brokers, and the listener for them."""
 
     def __init__(
-        self, hooks: LinkHooks, limits: Limits, outbox_bytes_max: int, silence_s: float
+        self,
+        hooks: LinkHooks,
+        limits: Limits,
+        outbox_bytes_max: int,
+        silence_s: float,
+        given: Mapping[int, str],
     ) -> None:
+        """`given` are addresses that win over whatever is said or heard of these nodes."""
         self.hooks = hooks
         self.peers: dict[int, Peer] = {}
         self.dice = Random()  # noqa: S311  (spreads reconnects, hides nothing)
         self._limits = limits
         self._outbox_bytes_max = outbox_bytes_max
         self._silence_s = silence_s
+        self._given = given
         self._server: asyncio.Server | None = None
         self._incoming: set[PeerProtocol] = set()
         self._posted: set[Link] = set()
@@ -212,7 +219,8 @@ class Links:
         self.hooks.connected(node)
 
     def know(self, node: int, address: str) -> None:
-        """Keep links to this broker, at this address."""
+        """Keep links to this broker, at this address unless another one was given."""
+        address = self._given.get(node, address)
         peer = self.peers.get(node)
         if peer is None:
             self.peers[node] = Peer(node, address, self)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from quivermq.batches import Frame, Index, Offset
 from quivermq.errors import Corrupt, NotLeader
-from quivermq.log import Edge, Log
+from quivermq.log import Checkpoint, Edge, Log
 from quivermq.queue import Catalog, Json, TopicSettings
 from quivermq.raft import NOBODY, Configuration, Dice, MembershipChange, Role, Status
 from quivermq.raft import Kind as Said
@@ -130,6 +130,11 @@ class Replica:
     def edge(self) -> Edge:
         """The edge behind the last applied entry."""
         return self._live.state.edge if self._live else Edge()
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """All that is applied, as it would be kept beside a segment; None while it mends."""
+        return self._live.state.checkpoint() if self._live else None
 
     @property
     def configuration(self) -> Configuration:

@@ -1,0 +1,80 @@
+"""The client: everything outside the brokers talks to them through this.
+
+Knows `wire` and `batches`; must never know what brokers are made of.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quivermq.client.aio_client import AsyncClient
+    from quivermq.client.client import Client, connect
+    from quivermq.client.decoding import SCHEMA
+    from quivermq.client.deliveries import Delivery
+    from quivermq.client.infos import (
+        ClusterInfo,
+        NodeInfo,
+        PartitionInfo,
+        RateLimit,
+        RebalanceInfo,
+        Retention,
+        TopicInfo,
+    )
+    from quivermq.client.partitioner import partition_of
+    from quivermq.client.producer import AsyncProducer, Producer
+    from quivermq.client.readers import AsyncReader, Reader
+    from quivermq.client.values import BatchReceipt, Message, Receipt
+
+# By module, so that whoever needs one part (a broker needs a door) does not load them all.
+_PLACES = {
+    "SCHEMA": "decoding",
+    "AsyncClient": "aio_client",
+    "AsyncProducer": "producer",
+    "AsyncReader": "readers",
+    "BatchReceipt": "values",
+    "Client": "client",
+    "ClusterInfo": "infos",
+    "Delivery": "deliveries",
+    "Message": "values",
+    "NodeInfo": "infos",
+    "PartitionInfo": "infos",
+    "Producer": "producer",
+    "RateLimit": "infos",
+    "Reader": "readers",
+    "RebalanceInfo": "infos",
+    "Receipt": "values",
+    "Retention": "infos",
+    "TopicInfo": "infos",
+    "connect": "client",
+    "partition_of": "partitioner",
+}
+
+__all__ = [
+    "SCHEMA",
+    "AsyncClient",
+    "AsyncProducer",
+    "AsyncReader",
+    "BatchReceipt",
+    "Client",
+    "ClusterInfo",
+    "Delivery",
+    "Message",
+    "NodeInfo",
+    "PartitionInfo",
+    "Producer",
+    "RateLimit",
+    "Reader",
+    "RebalanceInfo",
+    "Receipt",
+    "Retention",
+    "TopicInfo",
+    "connect",
+    "partition_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = __import__(f"{__name__}.{_PLACES[name]}", fromlist=[name])
+    value = globals()[name] = getattr(module, name)
+    return value

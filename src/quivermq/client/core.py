@@ -1,0 +1,48 @@
+"""The whole client behind one door: what the blocking and the asyncio client share."""
+
+from quivermq.client.admin import Admin
+from quivermq.client.door import Door
+from quivermq.client.producing import Producing
+from quivermq.client.reading import Cursor, Place
+from quivermq.client.routing import Router
+from quivermq.errors import InvalidRequest
+from quivermq.wire import proto
+
+
+class Core:
+    """Everything a client does, as coroutines over a door."""
+
+    def __init__(self, door: Door, servers: list[str], timeout: float) -> None:
+        self.door = door
+        self.router = Router(door, servers, timeout)
+        self.admin = Admin(self.router)
+        self.producing = Producing(self.router)
+
+    async def greet(self) -> None:
+        """Reach one broker: better now than at the first message."""
+        request = proto.Request()
+        request.ping.SetInParent()
+        await self.router.ask_any(request, self.router.attempts("connecting"))
+
+    def cursor(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        start: Place,
+        stop: Place | None,
+        follow: bool,
+        follower_ok: bool,
+    ) -> Cursor:
+        """A place to read from."""
+        if type(partition) is not int or partition < 0:
+            raise InvalidRequest(f"partition must be a whole number from 0 up: {partition!r}")
+        return Cursor(
+            self.router,
+            topic,
+            partition,
+            start=start,
+            stop=stop,
+            follow=follow,
+            follower_ok=follower_ok,
+        )

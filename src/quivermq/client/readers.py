@@ -1,0 +1,134 @@
+"""What `read` returns: messages or Arrow batches of one partition, blocking or awaitable."""
+
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from quivermq.client.decoding import messages_of, record_batch_of
+from quivermq.client.door import run
+from quivermq.client.reading import Cursor
+from quivermq.client.routing import Router
+from quivermq.client.values import Message
+
+
+class Reader:
+    """Messages of one partition in order; or, by `batches()`, the same as Arrow.
+
+    >>> for message in client.read("orders", start="earliest"):
+    ...     print(message.offset, message.value)
+    >>> table = pyarrow.Table.from_batches(client.read("orders").batches())
+
+    It reads on from where it is: a second loop over the same reader goes on behind the first. Use
+    it as a context manager, or call `close()`, to give its connection back before it has come to
+    its end.
+    """
+
+    def __init__(self, router: Router, cursor: Cursor) -> None:
+        self._router = router
+        self._cursor = cursor
+        self._messages = self._each_message()
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._messages
+
+    def __next__(self) -> Message:
+        return next(self._messages)
+
+    def batches(self) -> Iterator[Any]:
+        """The messages as `pyarrow.RecordBatch`: one for each batch as it is stored, cut to what
+        was asked for, with the columns offset, timestamp, key, value, headers and priority."""
+        cursor, router = self._cursor, self._router
+        try:
+            while (span := run(cursor.next_span())) is not None:
+                for frame in span.frames:
+                    batch = record_batch_of(frame, span.start, span.stop, router.limits)
+                    if batch.num_rows:
+                        yield batch
+        finally:
+            cursor.close()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._cursor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _each_message(self) -> Iterator[Message]:
+        cursor, router = self._cursor, self._router
+        topic, partition = cursor.topic, cursor.partition
+        try:
+            while (span := run(cursor.next_span())) is not None:
+                for frame in span.frames:
+                    yield from messages_of(
+                        frame, topic, partition, span.start, span.stop, router.limits
+                    )
+        finally:
+            cursor.close()
+
+
+class AsyncReader:
+    """Messages of one partition in order; or, by `batches()`, the same as Arrow.
+
+    >>> async for message in client.read("orders", follow=True):
+    ...     print(message.offset, message.value)
+    """
+
+    def __init__(self, router: Router, cursor: Cursor) -> None:
+        self._router = router
+        self._cursor = cursor
+        self._messages = self._each_message()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._messages
+
+    async def __anext__(self) -> Message:
+        return await anext(self._messages)
+
+    async def batches(self) -> AsyncIterator[Any]:
+        """The messages as `pyarrow.RecordBatch`: see `quivermq.client.Reader.batches`."""
+        cursor, router = self._cursor, self._router
+        try:
+            while (span := await cursor.next_span()) is not None:
+                for frame in span.frames:
+                    batch = record_batch_of(frame, span.start, span.stop, router.limits)
+                    if batch.num_rows:
+                        yield batch
+        finally:
+            cursor.close()
+
+    async def close(self) -> None:
+        """No more fetches."""
+        self._cursor.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _each_message(self) -> AsyncIterator[Message]:
+        cursor, router = self._cursor, self._router
+        topic, partition = cursor.topic, cursor.partition
+        try:
+            while (span := await cursor.next_span()) is not None:
+                for frame in span.frames:
+                    for message in messages_of(
+                        frame, topic, partition, span.start, span.stop, router.limits
+                    ):
+                        yield message
+        finally:
+            cursor.close()

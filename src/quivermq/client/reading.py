@@ -1,0 +1,259 @@
+"""Reading a partition: a cursor that fetches ahead, over either door.
+
+While the user works on what one fetch brought, the next is already under way.
+"""
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from quivermq.batches import Frame, Kind
+from quivermq.client.door import Connection
+from quivermq.client.retry import Attempts
+from quivermq.client.routing import Router, Target
+from quivermq.client.shipping import Links
+from quivermq.errors import ConnectionFailed, InvalidRequest, OffsetOutOfRange, QuiverError, Timeout
+from quivermq.wire import error_from_proto, frames_of, proto
+
+FETCH_BYTES: Final = 4 << 20
+"""What one fetch asks for."""
+
+WAIT_SECONDS: Final = 5.0
+"""How long the broker holds a fetch until there are messages."""
+
+_DATA: Final = int(Kind.DATA)
+
+Place = int | str | datetime
+"""An offset, "earliest", "latest", or a time: a datetime, ISO 8601 text, or "@" and milliseconds
+since 1970."""
+
+
+class Span(NamedTuple):
+    """Frames, and which offsets in them were asked for: those in [start, stop)."""
+
+    frames: list[Frame]
+    start: int
+    stop: int | None
+
+
+class Ahead(NamedTuple):
+    """A fetch that is under way."""
+
+    connection: Connection
+    request_id: int
+    target: Target
+    deadline: float
+
+
+class Cursor:
+    """Where one reader stands in a partition, and how it gets on."""
+
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        partition: int,
+        *,
+        start: Place,
+        stop: Place | None,
+        follow: bool,
+        follower_ok: bool,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._router = router
+        self._links = Links(router)
+        self._start = parse_place("start", start)
+        self._stop = None if stop is None else parse_place("stop", stop)
+        self._follow = follow
+        self._follower_ok = follower_ok
+        self._offset = 0
+        """Where the next fetch goes on, once `_begin` has found it out."""
+        self._has_begun = False
+        self._end: int | None = None
+        """Behind the last message to hand out; None: there is no end."""
+        self._is_at_start = True
+        self._is_closed = False
+        self._ahead: Ahead | None = None
+        self._request = proto.Request()
+        fetch = self._request.fetch
+        fetch.topic, fetch.partition = topic, partition
+        fetch.bytes_max, fetch.wait_ms = FETCH_BYTES, int(WAIT_SECONDS * 1000)
+        fetch.follower_ok = follower_ok
+
+    async def next_span(self) -> Span | None:
+        """What comes next; None: this is the end."""
+        if self._is_closed:
+            return None
+        if not self._has_begun:
+            await self._begin()
+        patience = self._router.door.now() + self._router.timeout
+        while True:
+            start = self._offset
+            if self._end is not None and start >= self._end:
+                self.close()
+                return None
+            try:
+                frames, next_offset = await self._fetched(start)
+            except OffsetOutOfRange as error:
+                if not self._skips_to_kept(error):
+                    raise
+                continue
+            if next_offset > start:
+                self._offset = next_offset
+                self._is_at_start = False
+                await self._fetch_ahead(next_offset)
+                return Span(frames, start, self._end)
+            if not self._follow and self._router.door.now() > patience:
+                raise Timeout(
+                    f"{self.topic}/{self.partition} should have messages from {start} to "
+                    f"{self._end}, but none came within {self._router.timeout:g} s"
+                )
+
+    def close(self) -> None:
+        """No more fetches; the connection goes back."""
+        self._is_closed = True
+        if self._ahead is not None:
+            self._ahead.connection.forget(self._ahead.request_id)
+            self._ahead = None
+        self._links.release()
+
+    async def _begin(self) -> None:
+        """Find out where to start and where to stop."""
+        stop = None if self._stop is None else await self._found(self._stop)
+        latest = None if self._follow else await self._found("latest")
+        start = await self._found(self._start)
+        ends = [end for end in (stop, latest) if end is not None]
+        self._end = min(ends, default=None)
+        try:
+            if latest is not None and start > latest:
+                # Beyond the end: the broker knows what to say.
+                await self._fetched(start)
+        except OffsetOutOfRange:
+            self.close()
+            raise
+        self._offset = start
+        self._has_begun = True
+
+    def _skips_to_kept(self, error: OffsetOutOfRange) -> bool:
+        """Asked for the earliest, and retention was faster than the first fetch."""
+        start = self._offset
+        if self._start != "earliest" or not self._is_at_start or error.earliest <= start:
+            return False
+        self._offset = error.earliest
+        return True
+
+    async def _found(self, place: int | str) -> int:
+        """The offset of a place; a time stands there as text with "@" in front."""
+        if isinstance(place, int):
+            return place
+        request = proto.Request()
+        find = request.find_offset
+        find.topic, find.partition, find.follower_ok = self.topic, self.partition, self._follower_ok
+        if place == "earliest":
+            find.earliest = True
+        elif place == "latest":
+            find.latest = True
+        else:
+            find.timestamp_ms = int(place[1:])
+        attempts = self._attempts()
+        while True:
+            target = await self._target(attempts)
+            request.direct, find.topic_id = target.direct, target.topic_id
+            try:
+                reply = await self._router.exchange(target.address, request, (), attempts)
+            except QuiverError as error:
+                await self._router.recover(self.topic, self.partition, target, error, attempts)
+            else:
+                return reply.response.offset_found.offset
+
+    async def _fetched(self, offset: int) -> tuple[list[Frame], int]:
+        """The frames from `offset` on, and where the next ones start."""
+        attempts: Attempts | None = None
+        while True:
+            ahead, self._ahead = self._ahead, None
+            target = None if ahead is None else ahead.target
+            try:
+                if target is None or ahead is None:
+                    attempts = attempts or self._attempts()
+                    target = await self._target(attempts)
+                    ahead = await self._post(offset, target, attempts)
+                return await self._answer(ahead)
+            except QuiverError as error:
+                if target is None:
+                    raise  # nobody could be asked, for as long as there was time
+                attempts = attempts or self._attempts()
+                await self._router.recover(self.topic, self.partition, target, error, attempts)
+
+    async def _fetch_ahead(self, offset: int) -> None:
+        """Ask for what comes next, without waiting for it."""
+        if self._end is not None and offset >= self._end:
+            return
+        attempts = self._attempts()
+        try:
+            self._ahead = await self._post(offset, await self._target(attempts), attempts)
+        except QuiverError:
+            self._ahead = None  # whoever needs it will ask again, and meet the trouble
+
+    async def _post(self, offset: int, target: Target, attempts: Attempts) -> Ahead:
+        router, fetch = self._router, self._request.fetch
+        deadline = attempts.attempt_deadline() + WAIT_SECONDS
+        try:
+            connection = await self._links.get(target.address, deadline)
+            self._request.direct = target.direct
+            self._request.timeout_ms = max(1, int((deadline - router.door.now()) * 1000))
+            fetch.topic_id, fetch.offset = target.topic_id, offset
+            request_id = await connection.post(self._request, (), deadline)
+        except (ConnectionFailed, Timeout):
+            router.map.avoid(target.address, router.door.now())
+            raise
+        return Ahead(connection, request_id, target, deadline)
+
+    async def _answer(self, ahead: Ahead) -> tuple[list[Frame], int]:
+        router = self._router
+        try:
+            reply = await ahead.connection.take(ahead.request_id, ahead.deadline)
+        except (ConnectionFailed, Timeout):
+            router.map.avoid(ahead.target.address, router.door.now())
+            raise
+        if reply.response.WhichOneof("body") == "error":
+            raise error_from_proto(reply.response.error)
+        frames = frames_of(reply.packet, router.limits)
+        data = [frame for frame in frames if frame.header.kind == _DATA]
+        return data, reply.response.fetched.next_offset
+
+    async def _target(self, attempts: Attempts) -> Target:
+        return await self._router.target(
+            self.topic, self.partition, attempts, follower_ok=self._follower_ok
+        )
+
+    def _attempts(self) -> Attempts:
+        return self._router.attempts(f"reading {self.topic}/{self.partition}")
+
+
+def parse_place(name: str, place: Place) -> int | str:
+    """An offset, "earliest", "latest", or "@" and milliseconds since 1970."""
+    if isinstance(place, datetime):
+        return _time(name, place)
+    # True is an int too.
+    if type(place) is int and 0 <= place < 1 << 63:
+        return place
+    if isinstance(place, str):
+        if place in {"earliest", "latest"}:
+            return place
+        if place.startswith("@") and place[1:].isdecimal():
+            return f"@{int(place[1:])}"
+        try:
+            return _time(name, datetime.fromisoformat(place))
+        except ValueError:
+            pass
+    raise InvalidRequest(
+        f'{name} must be an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" '
+        f"and milliseconds since 1970: {place!r}"
+    )
+
+
+def _time(name: str, moment: datetime) -> str:
+    milliseconds = int(moment.timestamp() * 1000)
+    if milliseconds < 0:
+        raise InvalidRequest(f"{name} must not be before 1970: {moment}")
+    return f"@{milliseconds}"
