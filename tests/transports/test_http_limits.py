@@ -9,7 +9,7 @@ import pytest
 from quivermq.node.addresses import split_address
 from quivermq.transports import Server
 from tests.transports.browser import Wire, get
-from tests.transports.stage import Talker, make_topic, on_loop, serving, store, until
+from tests.transports.stage import Talker, make_topic, on_served_loop, serving, store, until
 
 ANYWHERE = "127.0.0.1:0"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n"
@@ -35,13 +35,13 @@ async def refusal(server: Server, said: bytes) -> tuple[int, str]:
         b"GET /" + b"y" * 40_000,
     ],
 )
-@on_loop
+@on_served_loop
 async def test_headers_without_an_end_are_refused(tmp_path: Path, said: bytes) -> None:
     async with serving(tmp_path, http=ANYWHERE) as server:
         assert await refusal(server, said) == (431, "TooLarge")
 
 
-@on_loop
+@on_served_loop
 async def test_a_body_above_the_limit_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, http=ANYWHERE, http_body_bytes_max=1_000) as server:
         small = HEALTH + b"content-length: 900\r\n\r\n" + b"x" * 900
@@ -60,14 +60,14 @@ async def test_a_body_above_the_limit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET\r\n\r\n"])
-@on_loop
+@on_served_loop
 async def test_nonsense_is_refused(tmp_path: Path, said: bytes) -> None:
     async with serving(tmp_path, http=ANYWHERE) as server:
         assert await refusal(server, said) == (400, "InvalidRequest")
 
 
 @pytest.mark.parametrize("said", [b"", HEALTH, HEALTH + b"content-length: 5\r\n\r\nx"])
-@on_loop
+@on_served_loop
 async def test_a_request_that_does_not_end_is_given_up(tmp_path: Path, said: bytes) -> None:
     async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=200) as server:
         wire = await Wire.to(server)
@@ -78,7 +78,7 @@ async def test_a_request_that_does_not_end_is_given_up(tmp_path: Path, said: byt
         await wire.close()
 
 
-@on_loop
+@on_served_loop
 async def test_one_byte_after_another_is_no_request(tmp_path: Path) -> None:
     async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=200) as server:
         wire = await Wire.to(server)
@@ -96,7 +96,7 @@ async def drip(wire: Wire) -> None:
         await asyncio.sleep(0.01)
 
 
-@on_loop
+@on_served_loop
 async def test_one_client_too_many_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, http=ANYWHERE, http_connections_max=2) as server:
         wires = [await Wire.to(server), await Wire.to(server)]
@@ -110,7 +110,7 @@ async def test_one_client_too_many_is_refused(tmp_path: Path) -> None:
         await wires[1].close()
 
 
-@on_loop
+@on_served_loop
 async def test_who_takes_no_answers_is_cut_off_and_the_broker_goes_on(tmp_path: Path) -> None:
     async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=400) as server:
         talker = await Talker.in_memory(server)
