@@ -177,8 +177,7 @@ def test_a_quick_call_does_not_wait_behind_a_long_poll(
     stand_in.script("fetch", HANG)
     thread = threading.Thread(target=lambda: next(client.read("t", follow=True), None), daemon=True)
     thread.start()
-    while not stand_in.count("fetch"):
-        time.sleep(0.001)
+    stand_in.until("fetch")
     began = time.monotonic()
     client.ping()
     assert time.monotonic() - began < 2

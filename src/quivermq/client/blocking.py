@@ -12,6 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from struct import pack
 from typing import Final, NoReturn
 from weakref import WeakSet
@@ -98,6 +99,11 @@ class BlockingConnection:
         except OSError:
             return False
         return False
+
+    def end(self) -> None:
+        """Wake whoever waits for an answer: there will be none."""
+        with suppress(OSError):  # closed already, on either side
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket; a forked child may, without harm to its parent's connection."""
@@ -238,11 +244,13 @@ class BlockingDoor:
         return BlockingTurnstile(places)
 
     async def close(self) -> None:
-        """Close what is idle; what is lent out is closed when it comes back."""
+        """Close what is idle, and end what is lent out: whoever has it finds so, and closes it."""
         self._is_closed = True
         for idle in list(self._idle.values()):
             while idle:
                 idle.pop().close()
+        for connection in list(self._all):
+            connection.end()
 
     def after_fork(self) -> None:
         """The sockets belong to the parent. Whoever still holds one finds it closed, and opens
