@@ -1,13 +1,56 @@
 """Every setting of a broker, by name: one model for flags, environment and TOML."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 KIB = 1 << 10
 MIB = 1 << 20
 
 Fsync = Literal["always", "interval", "never"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` in its parts; an IPv6 host stands in brackets. `ValueError` for anything else."""
+    host, colon, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
+    if not colon or not bare or not is_port or any(letter.isspace() for letter in bare):
+        raise ValueError(f"write host:port, like 127.0.0.1:7600, instead of {address!r}")
+    if ":" in bare and bare == host:
+        raise ValueError(f"an IPv6 address stands in brackets, like [::1]:7600: {address!r}")
+    return bare, int(port)
+
+
+def _address(address: str) -> str:
+    split_address(address)
+    return address
+
+
+def _address_or_empty(address: str) -> str:
+    return _address(address) if address else address
+
+
+def _peers(peers: Any) -> Any:
+    """Flags and the environment hold text, `2=host:port,3=host:port`; the rest is as it is."""
+    if not isinstance(peers, str):
+        return peers
+    found = {}
+    for part in filter(None, (part.strip() for part in peers.split(","))):
+        node, equals, address = part.partition("=")
+        if not equals or not node.strip().isdecimal():
+            raise ValueError(f"write 2=host:port,3=host:port instead of {peers!r}")
+        if int(node) in found:
+            raise ValueError(f"node {int(node)} is named twice in {peers!r}")
+        found[int(node)] = address.strip()
+    return found
+
+
+Address = Annotated[str, AfterValidator(_address)]
+AddressOrEmpty = Annotated[str, AfterValidator(_address_or_empty)]
+NodeId = Annotated[int, Field(ge=1, le=65_535)]
 
 
 class BrokerSettings(BaseModel):
@@ -16,19 +59,27 @@ class BrokerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    node_id: int = Field(1, ge=1, le=65_535, description="This broker's number in its cluster.")
+    node_id: NodeId = Field(1, description="This broker's number in its cluster.")
     data_dir: str = Field("./data", description="Where everything durable is kept.")
-    listen: str = Field("127.0.0.1:7600", description="Where clients connect.")
-    peer_listen: str = Field("127.0.0.1:7700", description="Where other brokers connect.")
-    http: str = Field("127.0.0.1:9600", description="Health, metrics and the HTTP API; empty: off.")
-    advertise: str = Field("", description="What clients are told to connect to, if not `listen`.")
-    advertise_peer: str = Field("", description="The same for other brokers.")
-
-    peers: dict[int, str] = Field(
-        default_factory=dict,
-        description="The other founding brokers of a static cluster: node id to peer address.",
+    listen: Address = Field("127.0.0.1:7600", description="Where clients connect.")
+    peer_listen: Address = Field("127.0.0.1:7700", description="Where other brokers connect.")
+    http: AddressOrEmpty = Field(
+        "127.0.0.1:9600", description="Health, metrics and the HTTP API; empty: off."
     )
-    join: str = Field("", description="A broker of the cluster to become a member of.")
+    advertise: AddressOrEmpty = Field(
+        "", description="What clients are told to connect to, if not `listen`."
+    )
+    advertise_peer: AddressOrEmpty = Field(
+        "", description="What other brokers are told, if not `peer_listen`."
+    )
+    advertise_http: AddressOrEmpty = Field("", description="What people are told, if not `http`.")
+
+    peers: Annotated[dict[NodeId, Address], BeforeValidator(_peers)] = Field(
+        default_factory=dict,
+        description="The other founding brokers of a static cluster: node id to peer address. "
+        "These addresses win over those that the brokers advertise.",
+    )
+    join: AddressOrEmpty = Field("", description="A broker of the cluster to become a member of.")
 
     fsync: Fsync = Field("always", description="When a write counts as stored.")
     fsync_interval_ms: int = Field(100, ge=1, description="How often `fsync = interval` syncs.")
@@ -46,10 +97,29 @@ class BrokerSettings(BaseModel):
 
     connections_max: int = Field(1_000, ge=1, description="Clients that may be connected.")
     requests_max: int = Field(1_024, ge=1, description="Open requests of one connection.")
-    request_bytes_max: int = Field(64 * MIB, ge=1, description="The same in bytes.")
+    request_bytes_max: int = Field(64 * MIB, ge=1, description="The bytes of such requests.")
+    unread_bytes_max: int = Field(
+        64 * MIB, ge=1, description="Answers that a client has not taken."
+    )
     idle_timeout_ms: int = Field(600_000, ge=100, description="A silent connection is closed.")
     hello_timeout_ms: int = Field(5_000, ge=10, description="A connection must say hello by then.")
+    http_connections_max: int = Field(200, ge=1, description="HTTP clients that may be connected.")
+    http_body_bytes_max: int = Field(MIB, ge=1, description="The largest body of an HTTP request.")
+    http_timeout_ms: int = Field(
+        10_000, ge=10, description="An HTTP request must be sent, and its answer taken, by then."
+    )
     request_timeout_ms: int = Field(10_000, ge=1, description="For requests that name no timeout.")
     outbox_bytes_max: int = Field(64 * MIB, ge=1, description="What may wait for one slow peer.")
     rebalance_bytes_per_second: int = Field(64 * MIB, ge=1, description="What moving may cost.")
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop may take.")
+
+    log_level: LogLevel = Field("info", description="What is worth a line on standard error.")
+    log_format: LogFormat = Field("text", description="Lines for people, or JSON for machines.")
+
+    @model_validator(mode="after")
+    def _is_one_cluster(self) -> Self:
+        if self.node_id in self.peers:
+            raise ValueError(f"peers names node {self.node_id} itself: name only the others")
+        if self.peers and self.join:
+            raise ValueError("peers founds a cluster and join enters one: set only one of them")
+        return self

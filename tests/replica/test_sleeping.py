@@ -4,6 +4,7 @@ import pytest
 
 from quivermq.batches import Index
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.queue import TopicSettings
 from quivermq.raft import MembershipChange, parse_changes
 from quivermq.replica import (
     Produced,
@@ -59,19 +60,18 @@ def test_a_group_in_use_does_not_fall_asleep() -> None:
     leader = group.leader()
     for _ in range(4 * TICKS):
         group.tick(TICKS - 1)
-        group.produce(leader)
         assert not sleepers(group)
+        group.produce(leader)
 
 
 def test_reads_at_a_follower_keep_the_group_awake() -> None:
     group = Group(3, SOON)
     group.leader()
-    group.tick(2)
+    group.tick()
     for _ in range(4 * TICKS):
-        group.tick(TICKS - 1)
-        token = group.token()
-        followers_of(group)[0].replica.read(token)
+        followers_of(group)[0].replica.read(group.token())
         group.settle()
+        group.tick(TICKS - 1)
         assert not sleepers(group)
 
 
@@ -221,6 +221,42 @@ def test_a_follower_with_work_under_way_does_not_sleep() -> None:
     assert follower.replica.is_asleep
 
 
+def test_a_leader_does_not_sleep_while_a_member_gives_no_sign_of_life() -> None:
+    group = Group(3, ReplicaSettings(sleep_ticks=ELECTION + TICKS))
+    leader = group.leader()
+    group.tick(2)
+    silent = followers_of(group)[0]
+    send = group.send
+    group.send = lambda sender, effect: sender != silent.member and send(sender, effect)
+    group.tick(5 * ELECTION)
+    assert leader.replica.lag_of(silent.member) == 0
+    assert not sleepers(group)
+    group.send = send
+    group.tick(ELECTION + TICKS + 2)
+    assert len(sleepers(group)) == 3
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda replica: replica.produce(1, batch(b"x"), 0),
+        lambda replica: replica.read(1),
+        lambda replica: replica.change_catalog(1, 0, {}, (), 0),
+        lambda replica: replica.commit_offset(1, "readers", 0, 0),
+        lambda replica: replica.change_settings(1, TopicSettings(), 0),
+        lambda replica: replica.change_membership(1, MembershipChange(parse_changes("l9"))),
+        lambda replica: replica.transfer_leader(2),
+        lambda replica: replica.wake(),
+    ],
+)
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_whatever_a_sleeper_is_asked_wakes_it(ask, is_leader: bool) -> None:
+    group = asleep()
+    node = leader_of(group) if is_leader else followers_of(group)[0]
+    ask(node.replica)
+    assert not node.replica.is_asleep
+
+
 def test_a_leader_does_not_sleep_while_a_member_is_missing_or_behind() -> None:
     group = Group(3, SOON)
     leader = group.leader()
@@ -277,9 +313,6 @@ def test_a_learner_that_nobody_noticed_restarting_rouses_the_leader() -> None:
     group.add(4)
     token = group.token()
     leader.replica.change_membership(token, MembershipChange(parse_changes("l4")))
-    group.tick(3)
-    group.produce(leader)
-    group.produce(leader)
     group.tick(ELECTION + TICKS)
     assert len(sleepers(group)) == 4
     learner = group[4]

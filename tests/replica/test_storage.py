@@ -75,12 +75,13 @@ def test_votes_cuts_and_checkpoints_are_not_joined_to_what_comes_before_them() -
         piece(4, entry(5, term=2), commit=4),
         SaveCheckpoint(Index(2), newest_state(log).pack()),
         piece(5, entry(6, term=2)),
+        piece(6, entry(7, term=3), term=3, vote=1),
     ]
     counted = CountedSyncs(log)
     assert carry_out_group(log, works) == len(works)
-    assert counted.count == 3
-    assert in_term(log) == [(2, 1), (3, 1), (4, 2), (5, 2), (6, 2)]
-    assert (log.term, log.vote, log.commit_index) == (2, 3, 4)
+    assert counted.count == 4
+    assert in_term(log) == [(2, 1), (3, 1), (4, 2), (5, 2), (6, 2), (7, 3)]
+    assert (log.term, log.vote, log.commit_index) == (3, 1, 4)
 
 
 def test_a_conflicting_piece_begins_a_group_of_its_own_also_without_a_new_term() -> None:

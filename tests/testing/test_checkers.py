@@ -20,6 +20,7 @@ from quivermq.testing.checkers import (
     OneVote,
     ProducerOrder,
     SameDigest,
+    SoundSleep,
     TimeOrder,
 )
 from quivermq.testing.story import Violation
@@ -216,6 +217,12 @@ def _never_answered() -> None:
     checker.check({1: 0})
 
 
+def _slept_too_early() -> None:
+    checker = SoundSleep()
+    checker.see(1, 10, {1: 10, 2: 10, 3: 11})
+    checker.see(1, 10, {1: 10, 2: 9})
+
+
 @pytest.mark.parametrize(
     ("history", "text"),
     [
@@ -228,6 +235,7 @@ def _never_answered() -> None:
         (_fenced_newest, "F27"),
         (_answered_twice, "does not owe"),
         (_never_answered, "never answered"),
+        (_slept_too_early, "node 1 sleeps"),
     ],
 )
 def test_a_planted_fault_is_found_and_only_at_its_last_step(

@@ -26,6 +26,7 @@ def test_a_cluster_keeps_its_promises_and_recovers(block: int) -> None:
         faults += outcome.faults
     assert counts["acks"] > 40 * SEEDS_PER_BLOCK, "too little was stored to show anything"
     assert faults.total() > 10 * SEEDS_PER_BLOCK, "the seeds were too calm to show anything"
+    assert counts["sleeps"] > 3 * SEEDS_PER_BLOCK, "hardly anybody slept"
 
 
 def test_every_kind_of_fault_has_a_name_of_its_own_and_a_pace() -> None:

@@ -23,9 +23,11 @@ from rich.table import Table
 from quivermq.errors import InvalidRequest
 from quivermq.log import ReadOnlyDisk, Report, Verification, find_logs, log_bytes
 
+app = typer.Typer(add_completion=False)
 _STYLES = {"damage": "bold red", "torn": "yellow", "note": "cyan"}
 
 
+@app.command()
 def verify(
     data_dir: Annotated[
         Path, typer.Argument(help="A broker's data directory, or any folder inside it.")

@@ -4,10 +4,11 @@ A segment starts at an edge, a checkpoint is taken at one, and the log ends at o
 edge with the next entry is the one place where the log's numbering rules are written down.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from quivermq.batches import Header, Index, Offset
-from quivermq.errors import Corrupt, OffsetOutOfRange
+from quivermq.batches import Frame, Header, Index, Kind, Limits, Offset
+from quivermq.errors import BrokenInvariant, Corrupt, OffsetOutOfRange
 
 
 class Edge(NamedTuple):
@@ -37,6 +38,22 @@ class Edge(NamedTuple):
             header.term,
             max(self.timestamp_ms, header.timestamp_ms),
         )
+
+
+def edges_behind(edge: Edge, frames: Sequence[Frame], limits: Limits, folder: str) -> list[Edge]:
+    """The edge behind each frame; raises unless recovery would accept every one of them."""
+    edges = []
+    for frame in frames:
+        header = frame.header
+        header.check(limits)
+        if header.kind == Kind.MARK or len(frame.body) != header.body_bytes:
+            raise BrokenInvariant(f"{folder}: {frame} is no entry")
+        try:
+            edge = edge.after(header)
+        except Corrupt as error:
+            raise BrokenInvariant(f"{folder}: {error}") from error
+        edges.append(edge)
+    return edges
 
 
 def not_kept(what: str, start: Edge, end: Edge) -> OffsetOutOfRange:

@@ -8,12 +8,12 @@ more writes until it is opened anew, and nothing of that group is ever acknowled
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from quivermq.batches import Frame, Index, Kind, Offset
+from quivermq.batches import Frame, Index, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, StorageFailed, StorageFull
 from quivermq.log.checkpoints import RESET, Checkpoint, Checkpoints
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, announced
-from quivermq.log.edge import Edge, not_kept
+from quivermq.log.edge import Edge, edges_behind, not_kept
 from quivermq.log.fence import Fence
 from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, Footer, SegmentHeader
 from quivermq.log.recovery import Recovery
@@ -126,6 +126,11 @@ class Log:
         return sum(footer.file_bytes for footer in self._sealed.footers) + self._active.end
 
     @property
+    def sealed(self) -> tuple[Footer, ...]:
+        """What is known of each sealed segment, oldest first."""
+        return self._sealed.footers
+
+    @property
     def segment_starts(self) -> list[Index]:
         """The first index of each segment: where checkpoints belong."""
         return [*(f.first_index for f in self._sealed.footers), self._active.index.first]
@@ -147,7 +152,9 @@ class Log:
         """
         if not frames:
             return
-        edges = self._edges_behind(frames)
+        if any(damage.last_index is None for damage in self.damage):
+            raise Corrupt(f"{self._folder}: the end of the log is damaged, it takes no entries")
+        edges = edges_behind(self._active.edge, frames, self._settings.limits, self._folder)
         size = sum(map(len, frames))
         with self._fence:
             self._make_room(size)
@@ -158,37 +165,27 @@ class Log:
                 error.undone = True
                 raise
 
-    def _edges_behind(self, frames: Sequence[Frame]) -> list[Edge]:
-        """The edge behind each frame; raises unless recovery would accept every one of them."""
-        if any(damage.last_index is None for damage in self.damage):
-            raise Corrupt(f"{self._folder}: the end of the log is damaged, it takes no entries")
-        edges, edge = [], self._active.edge
-        for frame in frames:
-            header = frame.header
-            header.check(self._settings.limits)
-            if header.kind == Kind.MARK or len(frame.body) != header.body_bytes:
-                raise BrokenInvariant(f"{self._folder}: {frame} is no entry")
-            try:
-                edge = edge.after(header)
-            except Corrupt as error:
-                raise BrokenInvariant(f"{self._folder}: {error}") from error
-            edges.append(edge)
-        return edges
-
     def _make_room(self, size: int) -> None:
         """Seal the active segment if it is full, and preallocate what the group needs."""
         if size > SEGMENT_BYTES_MAX:
             raise BrokenInvariant(f"a group of {size:,} bytes: gather less per append")
         full = self._active.room_for(size) > self._settings.segment_bytes
         if full and len(self._active.index):
-            self._roll()
+            # A partition that fills its segments gets the next one whole.
+            self._roll(self._settings.segment_bytes)
         needed = self._active.room_for(size)
         if needed > self._active.allocated:
             self._active.grow(needed, self._settings)
             self._save_active()
 
-    def _roll(self) -> None:
-        """Begin the next segment, then seal this one.
+    def roll(self) -> None:
+        """Seal the active segment though it is not full, so that it can be dropped."""
+        with self._fence:
+            if len(self._active.index):
+                self._roll(self._settings.allocation_bytes_min)
+
+    def _roll(self, size: int) -> None:
+        """Begin the next segment, of `size` bytes, then seal this one.
 
         In this order, so that a segment without a successor is the last, and one with a successor
         was durable: a missing file or a bad frame can then be told from a crash.
@@ -199,8 +196,7 @@ class Log:
             old.grow(old.footer_room(), self._settings)
             self._save_active()
         head = SegmentHeader(self.log_id, old.edge)
-        # A partition that fills its segments gets the next one whole.
-        new = ActiveSegment.create(self._disk, self._folder, head, self._settings.segment_bytes)
+        new = ActiveSegment.create(self._disk, self._folder, head, size)
         if any(damage.path == old.path for damage in self.damage):
             # A footer would hide the damage from the next opening, which scans what has none.
             self._sealed.add_damaged(old.footer(), old)

@@ -4,12 +4,13 @@ import asyncio
 import logging
 from contextlib import suppress
 
+from quivermq.batches import Index
 from quivermq.log import Disk, Log
 from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
-from quivermq.node.retention import droppable, sealed_parts
+from quivermq.node.retention import droppable, is_stale
 from quivermq.node.runner import GroupRunner
 from quivermq.queue import TopicSettings
 from quivermq.settings import BrokerSettings
@@ -67,22 +68,18 @@ class Retaining:
 
     def _drop(self, group: Group, settings: TopicSettings) -> None:
         now_ms = self._runner.now_ms()
+        applied = group.replica.applied_index
+        fresh = group.replica.checkpoint if is_stale(group.log, settings, now_ms) else None
 
         def plan(log: Log) -> None:
-            parts = sealed_parts(log)
-            behind = parts[-1].next_index if parts else log.first_index
-            edge = log.edge_before(behind)
-            kept = (
-                log.edge.next_offset - edge.next_offset,
-                log.size_bytes - sum(part.bytes for part in parts),
-            )
-            end = droppable(parts, settings, now_ms, kept)
+            if fresh is not None and fresh.edge.next_index == log.edge.next_index:
+                # Nothing new came: all of the last segment may go, once a state stands for it.
+                log.roll()
+                log.save_checkpoint(fresh.edge.next_index, fresh.data)
+            first = log.first_index
             # Only what is applied here: the state machine must not miss what is dropped.
-            end = min(end, group.replica.applied_index)
-            if end > log.first_index:
-                before = log.first_index
-                after = log.drop_before(end)
-                if after > before:
-                    logger.info("%s: entries %d to %d are dropped", group.name, before, after - 1)
+            kept = log.drop_before(min(droppable(log, settings, now_ms), Index(applied + 1)))
+            if kept > first:
+                logger.info("%s: entries %d to %d are dropped", group.name, first, kept - 1)
 
         group.drop_before(plan)

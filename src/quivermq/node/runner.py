@@ -14,10 +14,12 @@ from typing import Final
 from quivermq.cluster import node_of
 from quivermq.log import Disk, LogSettings
 from quivermq.node.disk_thread import DiskThread
+from quivermq.node.figures import Histogram
 from quivermq.node.group import Group
 from quivermq.node.peers import Links
+from quivermq.node.throttle import Throttle
 from quivermq.raft import Dice
-from quivermq.replica import Mail, ReplicaSettings
+from quivermq.replica import Chunk, Consensus, Mail, ReplicaSettings
 
 logger = logging.getLogger("quivermq.runner")
 
@@ -36,6 +38,7 @@ class GroupRunner:
         replica_settings: ReplicaSettings,
         log_settings: LogSettings,
         writes_inline: bool,
+        copy_bytes_per_second: int,
         on_office: Callable[[Group], None],
     ) -> None:
         self.disk = disk
@@ -51,8 +54,11 @@ class GroupRunner:
         self._stirred: list[Group] = []
         self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
+        self._throttle = Throttle(copy_bytes_per_second, self._loop.time, self._loop.call_later)
         self._ticker: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self.lateness = Histogram()
+        """How late ticks come: what everything else on this loop has to wait as well."""
 
     def add(self, group: Group) -> None:
         self.groups[group.id] = group
@@ -75,13 +81,24 @@ class GroupRunner:
     def stirred(self, group: Group) -> None:
         self._stirred.append(group)
         self._awake.add(group)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
 
     def post(self, group: Group, to: int, mail: Mail) -> None:
-        if self.links is not None:
+        if to in group.replica.configuration.learners and (size := _copied_bytes(mail)):
+            self._throttle.pass_on(size, lambda: self._post_later(group, to, mail))
+        elif self.links is not None:
             self.links.post(group.id, group.member, node_of(to), to, mail)
+
+    def _post_later(self, group: Group, to: int, mail: Mail) -> None:
+        if self.links is not None and not group.is_closed:
+            self.links.post(group.id, group.member, node_of(to), to, mail)
+            # It may be nobody's pass: see that it leaves.
+            self._schedule()
 
     def write(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
         self._disk_thread.submit(job, done)
@@ -111,9 +128,8 @@ class GroupRunner:
                 group.go_on()
         if self.links is not None:
             self.links.flush()
-        if self._stirred and not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._run)
+        if self._stirred:
+            self._schedule()
 
     # Time.
 
@@ -131,6 +147,7 @@ class GroupRunner:
         interval = self.replica_settings.tick_ms / 1000
         now = self._loop.time()
         late = now - self._due
+        self.lateness.observe(max(late, 0.0))
         if late > 10 * interval:
             logger.warning("the event loop was stalled for %.1f s", late)
         self._due = max(self._due + interval, now + interval / 2)
@@ -158,3 +175,10 @@ class GroupRunner:
                 if node_of(member) == node
             ):
                 group.wake()
+
+
+def _copied_bytes(mail: Mail) -> int:
+    """How much of the log, or of a checkpoint, is in it."""
+    if isinstance(mail, Consensus):
+        return sum(len(entry.data) for entry in mail.message.entries)
+    return len(mail.data) if isinstance(mail, Chunk) else 0

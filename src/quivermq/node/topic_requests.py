@@ -14,7 +14,7 @@ from quivermq.cluster import (
     group_id,
     node_of,
 )
-from quivermq.errors import QuiverError, TopicNotFound
+from quivermq.errors import NotLeader, QuiverError, TopicNotFound
 from quivermq.node.forwarding import Forwarding
 from quivermq.node.maps import Maps, described, settings_from_proto
 from quivermq.node.metadata import Metadata
@@ -84,6 +84,8 @@ class TopicRequests:
         topic_id = secrets.token_hex(12)
 
         def build(view: View) -> Edit | None:
+            if not view.serving:
+                raise NotLeader("no broker has registered yet; try again")
             return create_topic(
                 view,
                 body.name,

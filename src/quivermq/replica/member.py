@@ -37,6 +37,7 @@ from quivermq.raft import (
 )
 from quivermq.raft import Kind as Said
 from quivermq.replica.barriers import Barriers
+from quivermq.replica.changes import SEAL, Changes
 from quivermq.replica.effects import (
     Answer,
     Changed,
@@ -54,6 +55,7 @@ from quivermq.replica.effects import (
 )
 from quivermq.replica.entries import frame_of
 from quivermq.replica.intake import Intake, catalog_changed
+from quivermq.replica.recent import Recent
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
 from quivermq.replica.storage import LogStorage, newest_state
@@ -71,20 +73,20 @@ class Member:
         self._log = log
         self._settings = settings
         self._out = out
+        self._recent = Recent(settings.recent_bytes_max)
         self.partition = state.partition
         self.core = RawNode(
             member,
-            LogStorage(log, state.configuration),
+            LogStorage(log, state.configuration, self._recent),
             settings.consensus(),
             dice,
             applied=state.partition.applied_index,
         )
-        self._writes = Writes(log)
+        self._writes = Writes(log, self._recent)
         self._barriers = Barriers(settings.read_ticks, dice)
         # Not None while this member leads and may stamp entries.
         self._intake: Intake | None = None
-        # Membership changes proposed in this leadership, by index.
-        self._changes: dict[int, Token] = {}
+        self._changes = Changes()
 
     @property
     def state(self) -> ReplicaState:
@@ -98,9 +100,9 @@ class Member:
     @property
     def is_busy(self) -> bool:
         """Whether anything here waits: for a commit, for a quorum's word, or for the disk."""
-        if self._intake is not None and self._intake.is_busy:
+        if self._intake is not None and (self._intake.is_busy or self._changes.is_seal_due):
             return True
-        return bool(self._changes or len(self._barriers) or self._writes.is_busy)
+        return bool(self._changes.is_busy or len(self._barriers) or self._writes.is_busy)
 
     def tick(self) -> None:
         self.core.tick()
@@ -149,7 +151,7 @@ class Member:
             self._office()
             self._propose_waiting()
             self.core.propose_membership(change)
-            self._changes[self.core.replica.log.last_index] = token
+            self._changes.propose(self.core.replica.log.last_index, token)
         except QuiverError as error:
             self._answer(token, error)
 
@@ -167,7 +169,8 @@ class Member:
 
     def persisted(self, number: int) -> None:
         """Disk work is done: its promises may leave."""
-        self._stored(self._writes.persisted(number))
+        for message in self._writes.persisted(number):
+            self._stored(message)
 
     def _stored(self, message: Message) -> None:
         if message.snapshot is not None:
@@ -193,9 +196,11 @@ class Member:
         """Let everything follow from the inputs that can follow without the world."""
         self._watch_office()
         self._propose_waiting()
+        self._seal_change()
         while (ready := self.core.ready()) is not None:
             self._watch_office()
             self._carry(ready)
+            self._seal_change()
         self._watch_office()
         for token in self._barriers.passed(self.partition.applied_index):
             self._answer(token, ReadReady(self.partition.next_offset))
@@ -211,6 +216,15 @@ class Member:
                 for token in self._intake.refuse(frames):
                     self._answer(token, error)
 
+    def _seal_change(self) -> None:
+        """Put a seal behind a change that is applied, as soon as it can be proposed."""
+        replica = self.core.replica
+        is_due = self._intake is not None and self._changes.is_seal_due
+        if is_due and replica.pending_membership <= replica.log.applied:
+            # A leader that hands its office over cannot, and leaves it to its successor.
+            with suppress(NotLeader, Overloaded):
+                self.core.propose_membership(SEAL)
+
     def _carry(self, ready: Ready) -> None:
         for state in ready.read_states:
             self._barriers.confirmed(state)
@@ -224,10 +238,10 @@ class Member:
 
     def _persist(self, message: Message) -> None:
         work = self._writes.persist(message)
-        if work is None:
-            self._stored(message)
-        else:
+        if work is not None:
             self._out.append(work)
+        elif not self._writes.is_busy:
+            self._stored(message)
 
     def _office(self) -> Intake:
         """Where proposals go while this member may stamp them; raises `NotLeader` otherwise."""
@@ -247,8 +261,8 @@ class Member:
     def _lose_office(self) -> None:
         if self._intake is None:
             return
-        tokens = [*self._intake.tokens(), *self._changes.values()]
-        self._intake, self._changes = None, {}
+        tokens = [*self._intake.tokens(), *self._changes.give_up()]
+        self._intake = None
         for token in tokens:
             self._answer(token, Timeout("leadership was lost: the outcome is unknown; try again"))
 
@@ -256,26 +270,36 @@ class Member:
         before = self.partition.next_offset
         for entry in message.entries:
             self._save_checkpoint_if_due(Index(entry.index))
-            frame = frame_of(entry, self.state.edge)
+            frame = self._frame_of(entry)
             has_effect = self.partition.apply(frame)
             if entry.kind is EntryKind.MEMBERSHIP:
-                self.core.apply_membership(MembershipChange.decode(entry.data))
+                self._apply_membership(entry)
             self._answer_applied(entry, frame.header, has_effect=has_effect)
+        self._recent.forget([entry.index for entry in message.entries])
         for response in message.responses:
             self.core.step(response)
         if self.partition.next_offset > before:
             self._out.append(Wake(self.partition.next_offset))
+
+    def _frame_of(self, entry: Entry) -> Frame:
+        # What is stored was checked when it was written: only the edge would cost something.
+        return entry.data if isinstance(entry.data, Frame) else frame_of(entry, self.state.edge)
 
     def _save_checkpoint_if_due(self, index: Index) -> None:
         """Before the first entry of a segment is applied, the state belongs beside it."""
         if self._log.starts_segment(index) and index not in self._log.checkpoints():
             self._out.append(SaveCheckpoint(index, self.state.pack()))
 
+    def _apply_membership(self, entry: Entry) -> None:
+        change = MembershipChange.decode(entry.data)
+        configuration = self.core.apply_membership(change)
+        for token in self._changes.apply(entry.index, change, configuration):
+            self._answer(token, Changed())
+
     def _answer_applied(self, entry: Entry, header: Header, *, has_effect: bool) -> None:
-        token = self._changes.pop(entry.index, None)
+        token = self._changes.displaced(entry.index)
         if token is not None:
-            busy = Overloaded("another membership change is under way; try again")
-            self._answer(token, Changed() if entry.kind is EntryKind.MEMBERSHIP else busy)
+            self._answer(token, Overloaded("another membership change is under way; try again"))
         if self._intake is None:
             return
         result: Result = Changed() if has_effect else catalog_changed()

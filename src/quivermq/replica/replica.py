@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from quivermq.batches import Frame, Index, Offset
 from quivermq.errors import Corrupt, NotLeader
-from quivermq.log import Edge, Log
+from quivermq.log import Checkpoint, Edge, Log
 from quivermq.queue import Catalog, Json, TopicSettings
 from quivermq.raft import NOBODY, Configuration, Dice, MembershipChange, Role, Status
 from quivermq.raft import Kind as Said
@@ -95,8 +95,13 @@ class Replica:
         return self._live.core.replica.leader if self._live else NOBODY
 
     @property
+    def role(self) -> Role | None:
+        """Its part in its group; None while this replica mends its log."""
+        return self._live.core.replica.role if self._live else None
+
+    @property
     def is_leader(self) -> bool:
-        return self._live is not None and self._live.core.replica.role is Role.LEADER
+        return self.role is Role.LEADER
 
     @property
     def is_serving(self) -> bool:
@@ -125,6 +130,11 @@ class Replica:
     def edge(self) -> Edge:
         """The edge behind the last applied entry."""
         return self._live.state.edge if self._live else Edge()
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """All that is applied, as it would be kept beside a segment; None while it mends."""
+        return self._live.state.checkpoint() if self._live else None
 
     @property
     def configuration(self) -> Configuration:

@@ -221,6 +221,16 @@ class OneVote:
             raise Violation(f"F14: node {voter} votes in term {term}, and is damaged")
 
 
+class SoundSleep:
+    """A leader falls asleep only over a group whose members have everything that it has."""
+
+    def see(self, leader: int, end: int, ends: dict[int, int]) -> None:
+        """A leader whose log ends at `end` fell asleep, while its members' logs end at `ends`."""
+        behind = {member: other for member, other in ends.items() if other < end}
+        if behind:
+            raise Violation(f"node {leader} sleeps, its log ends at {end}, and those of {behind}")
+
+
 @dataclass
 class NewestEpoch:
     """F27: a producer is fenced only if a newer one with its id was there."""

@@ -36,6 +36,13 @@ def transfer_leader(stage: Stage) -> None:
         stage.world.story.strike("transfer", f"from node {leader.member} to {target}")
 
 
+def lull(stage: Stage) -> None:
+    """No fault, but the hour for some: clients have nothing to do, so that groups fall asleep."""
+    duration_ms = stage.between(500, 6_000)
+    stage.world.quiet_until_ms = stage.world.time.now_ms + round(duration_ms)
+    stage.world.story.strike("lull", f"for {duration_ms:.0f} ms")
+
+
 FAULTS: Final[dict[Fault, float]] = {
     machine_faults.kill: 3_000,
     machine_faults.kill_all: 12_000,
@@ -59,6 +66,7 @@ FAULTS: Final[dict[Fault, float]] = {
     change_membership: 3_000,
     retention: 2_500,
     transfer_leader: 3_000,
+    lull: 6_000,
 }
 """Each fault with its usual time between two strikes, in ms."""
 

@@ -6,8 +6,8 @@ queued work; a supervisor starts the process again after a while.
 """
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
 
@@ -27,8 +27,10 @@ from quivermq.replica.effects import (
     Token,
 )
 from quivermq.testing.clock import NodeClock
+from quivermq.testing.lookout import Lookout
 from quivermq.testing.network import Network
-from quivermq.testing.requests import Ask, ChangeMembership, Produce, Reply
+from quivermq.testing.process import Condition, DropBefore, HostWork, Process
+from quivermq.testing.requests import Ask, ChangeMembership, Ping, Produce, Reply
 from quivermq.testing.story import Story
 from quivermq.testing.virtual_time import VirtualTime
 
@@ -38,38 +40,17 @@ RETRY_FULL_DISK_MS: Final = 300
 RESTART_MS: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class DropBefore:
-    """Disk work of the node itself: retention."""
-
-    index: Index
-
-
-DiskWork = Persist | SaveCheckpoint | Repair | DropBefore
-
-
 class Observer(Protocol):
     """Sees what a host does, and may raise `Violation`."""
 
     def stepped(self, host: "Host") -> None: ...
     def started(self, host: "Host") -> None: ...
-    def writes(self, host: "Host", work: DiskWork) -> None: ...
-    def wrote(self, host: "Host", work: DiskWork) -> None: ...
+    def writes(self, host: "Host", work: HostWork) -> None: ...
+    def wrote(self, host: "Host", work: HostWork) -> None: ...
     def drops(self, host: "Host", end: Index) -> None: ...
     def ask(self, host: "Host", token: Token) -> None: ...
     def answer(self, host: "Host", token: Token) -> None: ...
     def sends(self, host: "Host", to: int, mail: Mail) -> None: ...
-
-
-@dataclass(slots=True)
-class Condition:
-    """How well a machine is; healing makes a new one."""
-
-    disk_ms_min: float = 0.1
-    disk_ms_max: float = 3.0
-    lag_ms: float = 0.0
-    """How much later than others it gets to anything."""
-    paused_until_us: int = 0
 
 
 @dataclass(slots=True)
@@ -82,17 +63,8 @@ class Surroundings:
     log_settings: LogSettings
     replica_settings: ReplicaSettings
     observer: Observer
-
-
-@dataclass(slots=True)
-class Process:
-    """The memory of a running process: gone when it dies."""
-
-    log: Log
-    replica: Replica
-    disk_queue: deque[DiskWork] = field(default_factory=deque)
-    is_writing: bool = False
-    askers: dict[Token, int] = field(default_factory=dict)
+    nodes: Callable[[], Sequence[int]]
+    """Every node that was not switched off for good."""
 
 
 class Host:
@@ -110,6 +82,8 @@ class Host:
         self.process: Process | None = None
         self.life = 0
         """Grows whenever a process ends: whatever was planned for it then does not happen."""
+        self._boot = 0
+        """Counts the starts that other nodes can notice."""
         self.is_lost = False
         """Too little is left on the disk: this member never comes back, and is to be replaced."""
         self.is_retired = False
@@ -132,6 +106,13 @@ class Host:
         if self.process is None:
             raise RuntimeError(f"node {self.member} is not running")
         return self.process.log
+
+    @property
+    def lookout(self) -> Lookout:
+        """What the running process knows of its peers; ask `is_up` first."""
+        if self.process is None:
+            raise RuntimeError(f"node {self.member} is not running")
+        return self.process.lookout
 
     @property
     def has_disk_work(self) -> bool:
@@ -182,12 +163,13 @@ class Host:
         endless = [damage for damage in log.damage if damage.last_index is None]
         if endless:
             raise Corrupt(f"nothing tells what is missing: {endless[0]}")
+        self._boot += 1
         self._run_on(log)
 
     def _run_on(self, log: Log) -> None:
         around = self.around
         replica = Replica(self.member, log, around.replica_settings, self.dice)
-        self.process = Process(log, replica)
+        self.process = Process(log, replica, Lookout(around.replica_settings.election_ticks))
         mending = ", mending" if replica.is_mending else ""
         self._tell(
             f"starts: term {replica.term}, applied {replica.applied_index}, "
@@ -201,7 +183,23 @@ class Host:
 
     def _tick(self) -> None:
         self._later(self._tick_ms(), self._tick)
-        self.replica.tick(self.clock.now_ms)
+        if self.around.replica_settings.sleep_ticks:
+            self._look_after_peers()
+        if not self.replica.is_asleep:
+            self.replica.tick(self.clock.now_ms)
+
+    def _look_after_peers(self) -> None:
+        """Give signs of life, and miss those of others, in place of a replica that sleeps."""
+        peers = [node for node in self.around.nodes() if node != self.member]
+        unspoken, silent = self.lookout.tick(peers)
+        for peer in unspoken:
+            self.around.network.send(self.member, peer, Ping(self._boot))
+        for peer in silent:
+            self._wake_for(peer)
+
+    def _wake_for(self, peer: int) -> None:
+        if self.replica.is_asleep and self.replica.depends_on(peer):
+            self.replica.wake()
 
     def crash(self, why: str, *, power: bool, down_ms: float) -> None:
         """End the process, and with `power` lose what the disk was not made to keep."""
@@ -263,8 +261,12 @@ class Host:
 
     def _take(self, sender: int, mail: object) -> None:
         self.around.story.trace(f"{sender}>{self.member} {type(mail).__name__}")
+        self.lookout.hear(sender)
         if isinstance(mail, Ask):
             self._answer(sender, mail)
+        elif isinstance(mail, Ping):
+            if self.lookout.meet(sender, mail.boot):
+                self._wake_for(sender)
         else:
             self.replica.receive(sender, mail)  # type: ignore[arg-type]
 
@@ -357,6 +359,7 @@ class Host:
         for effect in effects:
             if isinstance(effect, Send):
                 self.around.observer.sends(self, effect.to, effect.mail)
+                process.lookout.tell(effect.to)
                 self.around.network.send(self.member, effect.to, effect.mail)
             elif isinstance(effect, Answer):
                 self.around.observer.answer(self, effect.token)

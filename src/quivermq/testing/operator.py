@@ -17,8 +17,6 @@ from quivermq.testing.world import World
 
 VOTERS_MIN: Final = 3
 VOTERS_MAX: Final = 5
-ENTRIES_AFTER_REMOVAL: Final = 50
-"""So many entries after a removal, its commit is on disk for sure."""
 PATIENCE_MS: Final = 4_000
 
 
@@ -34,6 +32,10 @@ class Operator:
         self._tokens = count(-address * TOKENS_PER_CLIENT)
         self._asked_at_ms = -PATIENCE_MS
         self._asked = 0
+        self._change = MembershipChange()
+        """What was asked for last."""
+        self._removed: set[int] = set()
+        """Who is known to be removed for good."""
         self._voters_min = min(VOTERS_MIN, len(world.watch.voters))
         self.is_tidy = False
         """All members are sound voters."""
@@ -45,6 +47,15 @@ class Operator:
             self._world.story.tell(f"membership change at node {sender} {text}")
             if isinstance(reply.result, Changed):
                 self._world.story.counts["membership changes"] += 1
+                self._note_removals()
+
+    def _note_removals(self) -> None:
+        """A change is answered: whom it removed may be switched off at once."""
+        if self._change.transition is Transition.EXPLICIT:
+            return
+        self._removed |= {c.member for c in self._change.changes if c.act is Act.REMOVE}
+        if self._dice.random() < 0.5:
+            self.retire_removed()
 
     def change_something(self) -> None:
         """Ask for any change that the rule allows."""
@@ -78,22 +89,8 @@ class Operator:
         return self._world.add_host().member
 
     def retire_removed(self) -> None:
-        """Switch off machines that are no longer members, once a majority of the others know.
-
-        Not before: a removal is committed by the old majority, and until the new one knows of it
-        for good, it may need the vote of who was removed. The commit index is on a disk only when
-        entries after it are.
-        """
-        watch = self._world.watch
-        knowing = [
-            host
-            for host in self._world.running
-            if host.member in watch.voters
-            and host.log.commit_index >= watch.members_changed_at + ENTRIES_AFTER_REMOVAL
-        ]
-        if 2 * len(knowing) <= len(watch.voters):
-            return
-        for member in sorted(watch.ever_members.difference(watch.members)):
+        """Switch off machines that are no longer members."""
+        for member in sorted(self._removed):
             if not self._world.hosts[member].is_retired:
                 self._world.hosts[member].retire()
 
@@ -109,6 +106,7 @@ class Operator:
 
     def tidy(self) -> None:
         """One step towards a cluster of sound voters only."""
+        self.retire_removed()
         change = self._tidying_change()
         self.is_tidy = change is None
         if change is not None:
@@ -127,6 +125,10 @@ class Operator:
             return MembershipChange((Change(Act.ADD_VOTER, learners[0]),))
         if len(watch.voters) < self._voters_min:
             return MembershipChange((Change(Act.ADD_VOTER, self._spare()),))
+        gone = watch.ever_members.difference(watch.members, self._removed)
+        if gone:
+            # The answer was lost. Asked again, the change changes nothing, and is answered.
+            return MembershipChange((Change(Act.REMOVE, min(gone)),))
         return None
 
     def _ask(self, change: MembershipChange) -> None:
@@ -136,6 +138,7 @@ class Operator:
         if leader is None or world.time.now_ms - self._asked_at_ms < PATIENCE_MS:
             return
         self._asked = next(self._tokens)
+        self._change = change
         self._asked_at_ms = world.time.now_ms
         story = " ".join(map(str, change.changes)) or "leave joint"
         world.story.tell(f"operator asks node {leader.member}: {change.transition.value} {story}")

@@ -40,3 +40,11 @@ class Reply:
 
     token: Token
     result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """A sign of life between nodes that have nothing else to say."""
+
+    boot: int
+    """Which start of the sender's process this is."""

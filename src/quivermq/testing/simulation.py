@@ -29,12 +29,16 @@ SETTLING_MS_MAX: Final = 60_000
 """And all replicas are sound and equal within this one."""
 MENDING_MS_MAX: Final = 15_000
 """A damaged replica that could not be mended by then is replaced."""
+SLEEPING_MS_MAX: Final = 20_000
+"""A settled group that nobody uses is asleep by then."""
+SLEPT_MS: Final = 5_000
 ANSWER_MS_MAX: Final = 4_000
 """No request waits longer than this for its answer in a cluster that serves."""
 CHECK_MS: Final = 250
 STORY_LINES: Final = 30
 
 _FIRST_PRODUCER, _READER, _OPERATOR = -1, -100, -200
+_LATE_PRODUCER_ID: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,12 @@ class Simulation:
         self._operator = operator
         self._producers: list[Producer] = []
         self._setting = Setting(
-            self.world.time, self.world.network, self.world.story, self.world.watch, self._nodes
+            self.world.time,
+            self.world.network,
+            self.world.story,
+            self.world.watch,
+            self._nodes,
+            lambda: self.world.is_quiet,
         )
         self._reader = Reader(_READER, self._setting, Random(dice.random()))
         self.world.add_client(self._reader)
@@ -79,8 +88,11 @@ class Simulation:
         try:
             self._suffer()
             self._heal()
+            self._look_after()
             self._demand_service()
             self._settle()
+            if self.world.around.replica_settings.sleep_ticks:
+                self._sleep_and_wake()
             self._check_end()
         except Exception as error:
             error.add_note(self.story())
@@ -135,6 +147,7 @@ class Simulation:
         world = self.world
         self._nemesis.stop()
         world.network.heal()
+        world.quiet_until_ms = 0
         everybody = self._dice.random() < 0.5
         world.story.tell("healing" + (", everybody restarts" if everybody else ""))
         self._healed_at_ms = world.time.now_ms
@@ -145,7 +158,6 @@ class Simulation:
 
     def _demand_service(self) -> None:
         """I9: a batch made after healing is acknowledged in time."""
-        self._look_after()
         served = self.world.time.run_for_ms(SERVING_MS_MAX, self._serves)
         if not served and not all(producer.is_fenced for producer in self._producers):
             raise Violation(
@@ -198,6 +210,32 @@ class Simulation:
             for host in self._members()
         )
 
+    def _sleep_and_wake(self) -> None:
+        """Nobody asks for anything, so all fall asleep, and stay so. Then they are needed again,
+        perhaps after something happened to one of them."""
+        time = self.world.time
+        if not time.run_for_ms(SLEEPING_MS_MAX, self._sleeps):
+            raise Violation(f"awake {SLEEPING_MS_MAX} ms after settling: {self._standing()}")
+        if time.run_for_ms(SLEPT_MS, lambda: not self._sleeps()):
+            raise Violation(f"disturbed in its sleep: {self._standing()}")
+        self.world.story.tell("sleeps")
+        host = self._dice.choice(self._members())
+        fate = self._dice.choice(("none", "killed", "loses power", "paused"))
+        # Where the others are no majority, they can only wait for it.
+        longest_ms = SERVING_MS_MAX if len(self._members()) > 2 else 1_000
+        if fate == "paused":
+            host.pause(self._dice.uniform(0, longest_ms))
+        elif fate != "none":
+            down_ms = self._dice.choice((0, 500, longest_ms))
+            host.crash(f"{fate} in its sleep", power=fate == "loses power", down_ms=down_ms)
+        self._healed_at_ms = time.now_ms
+        self._add_producer(_LATE_PRODUCER_ID, epoch=0)
+        self._demand_service()
+        self._settle()
+
+    def _sleeps(self) -> bool:
+        return all(host.is_up and host.replica.is_asleep for host in self._members())
+
     def _members(self) -> list[Host]:
         return [self.world.hosts[member] for member in self.world.watch.members]
 
@@ -237,8 +275,11 @@ def draw_log_settings(dice: Random) -> LogSettings:
 
 
 def draw_replica_settings(dice: Random) -> ReplicaSettings:
-    """The usual intervals; small messages, so that transfers take several."""
-    return ReplicaSettings(message_bytes_max=dice.choice((1 << 10, 8 << 10, 1 << 20)))
+    """The usual intervals; small messages, so that transfers take several; often light sleep."""
+    return ReplicaSettings(
+        message_bytes_max=dice.choice((1 << 10, 8 << 10, 1 << 20)),
+        sleep_ticks=dice.choice((0, 0, 1, 3, 10)),
+    )
 
 
 def run_seed(seed: int) -> Outcome:

@@ -27,9 +27,11 @@ from quivermq.testing.checkers import (
     OneVote,
     ProducerOrder,
     SameDigest,
+    SoundSleep,
     TimeOrder,
 )
-from quivermq.testing.host import DiskWork, Host
+from quivermq.testing.host import Host
+from quivermq.testing.process import HostWork
 from quivermq.testing.story import Story, Violation
 
 FIRST_INDEX: Final = 2
@@ -74,12 +76,12 @@ class Watch:
         self.configuration_at = 0
         self.members: tuple[int, ...] = ()
         """Who takes part, as of the last applied entry that anybody has shown."""
-        self.members_changed_at = 0
-        """The applied index at which that was first seen."""
         self.voters: tuple[int, ...] = ()
         self.is_joint = False
         self.ever_members: set[int] = set()
         self._looks = 0
+        self._hosts: dict[int, Host] = {}
+        self._asleep: set[int] = set()
         self._stored: dict[int, Stored] = {}
         self._shown: dict[int, int] = {}
         """By node, up to where its applied entries were compared."""
@@ -109,11 +111,12 @@ class Watch:
 
     def started(self, host: Host) -> None:
         """A process began: what its log lost of its own writing is forgotten here too."""
+        self._hosts[host.member] = host
         self._shown[host.member] = 0
         self.nothing_goes_back.save_term(host.member, host.log.term)
         self._stored.setdefault(host.member, Stored()).forget_from(host.log.edge.next_index)
 
-    def writes(self, host: Host, work: DiskWork) -> None:
+    def writes(self, host: Host, work: HostWork) -> None:
         """Disk work begins: until it is done nobody knows what lies where it goes."""
         if isinstance(work, Persist):
             stored = self._stored[host.member]
@@ -122,7 +125,7 @@ class Watch:
             if work.frames:
                 stored.forget_from(work.frames[0].header.index)
 
-    def wrote(self, host: Host, work: DiskWork) -> None:
+    def wrote(self, host: Host, work: HostWork) -> None:
         """Disk work is done."""
         if isinstance(work, Persist | Repair):
             self._stored[host.member].add(work.frames)
@@ -159,6 +162,24 @@ class Watch:
             self.one_leader.see(member, replica.term, is_mending=replica.is_mending)
         if applied != self._shown.get(member):
             self._applied(host, applied)
+        if replica.is_asleep != (member in self._asleep):
+            self._turned(host)
+
+    def _turned(self, host: Host) -> None:
+        """A node fell asleep or woke up."""
+        replica = host.replica
+        self._story.trace(f"node {host.member} {'sleeps' if replica.is_asleep else 'wakes'}")
+        if not replica.is_asleep:
+            self._asleep.discard(host.member)
+            return
+        self._asleep.add(host.member)
+        self._story.counts["sleeps"] += 1
+        if replica.is_leader:
+            members = [self._hosts[member] for member in replica.configuration.members]
+            ends = {
+                other.member: int(other.log.edge.next_index) for other in members if other.is_up
+            }
+            SoundSleep().see(host.member, host.log.edge.next_index, ends)
 
     def _applied(self, host: Host, applied: int) -> None:
         member, replica = host.member, host.replica
@@ -166,8 +187,6 @@ class Watch:
         if applied > self.configuration_at:
             self.configuration_at = applied
             configuration = replica.configuration
-            if configuration.members != self.members:
-                self.members_changed_at = applied
             self.members, self.voters = configuration.members, configuration.all_voters
             self.is_joint = configuration.is_joint
             self.ever_members.update(self.members)

@@ -44,6 +44,8 @@ class Setting:
     watch: Watch
     nodes: Callable[[], Sequence[int]]
     """Addresses that a client would know."""
+    is_quiet: Callable[[], bool]
+    """Whether there is nothing to do just now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +93,7 @@ class Producer:
         """Make the next batch if the window allows, and come back."""
         if self.is_stopped or self.is_fenced:
             return
-        if len(self._waiting) < self._window:
+        if len(self._waiting) < self._window and not self._setting.is_quiet():
             batch = self._next_batch()
             self._waiting.append(batch)
             if not self._is_backing_off:
@@ -181,10 +183,11 @@ class Reader:
     def _read(self) -> None:
         if self.is_stopped:
             return
-        token = next(self._tokens)
-        self._asked[token] = self._setting.watch.fresh_reads.end
-        target = self._dice.choice(self._setting.nodes())
-        self._setting.network.send(self.address, target, Ask(token, Read()))
+        if not self._setting.is_quiet():
+            token = next(self._tokens)
+            self._asked[token] = self._setting.watch.fresh_reads.end
+            target = self._dice.choice(self._setting.nodes())
+            self._setting.network.send(self.address, target, Ask(token, Read()))
         self._setting.time.after_ms(self._dice.uniform(50, 500), self._read)
 
     def take(self, sender: int, reply: Reply) -> None:

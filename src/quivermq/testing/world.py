@@ -26,8 +26,16 @@ class World:
         self.network = Network(self.time, Random(dice.random()), self.story)
         self.network.deliver = self._deliver
         self.around = Surroundings(
-            self.time, self.network, self.story, log_settings, settings, self.watch
+            self.time,
+            self.network,
+            self.story,
+            log_settings,
+            settings,
+            self.watch,
+            lambda: self.nodes,
         )
+        self.quiet_until_ms = 0
+        """Until then clients begin nothing."""
         self.hosts: dict[int, Host] = {}
         self.clients: dict[int, Client] = {}
         members = tuple(range(1, size + 1))
@@ -62,6 +70,11 @@ class World:
     def nodes(self) -> list[int]:
         """Every machine that was not switched off for good."""
         return [member for member, host in self.hosts.items() if not host.is_retired]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether clients have nothing to do."""
+        return self.time.now_ms < self.quiet_until_ms
 
     @property
     def running(self) -> list[Host]:

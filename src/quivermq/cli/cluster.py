@@ -1,0 +1,310 @@
+"""`quiver cluster`: who the brokers are, and changes of who holds and leads what."""
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from quivermq.cli.misuse import Misuse
+from quivermq.cli.options import (
+    DEFAULT_SERVERS,
+    DEFAULT_TIMEOUT_SECONDS,
+    AsJson,
+    Servers,
+    Timeout,
+    Yes,
+    connect,
+)
+from quivermq.cli.output import (
+    count,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    remark,
+    remarks,
+    table,
+)
+from quivermq.cli.topic import partition_troubles
+
+if TYPE_CHECKING:
+    from quivermq.client import Client, ClusterInfo, NodeInfo, RebalanceInfo, TopicInfo
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+_WATCH_SECONDS: Final = 0.3
+
+NodeId = Annotated[int, typer.Argument(metavar="NODE", min=1, help="The broker's number.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until all of it is done.")]
+
+
+@app.command()
+def status(
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the brokers, who leads, and whether all partitions are well."""
+    with connect(servers, timeout) as client:
+        cluster = client.cluster()
+        topics = client.topics()
+    if as_json:
+        partitions = [partition for topic in topics for partition in topic.partitions]
+        troubled = sum(bool(partition_troubles(partition)) for partition in partitions)
+        print_json(
+            {
+                **asdict(cluster),
+                "topics": len(topics),
+                "partitions": len(partitions),
+                "partitions_in_trouble": troubled,
+            }
+        )
+        return
+    leader = f"led by broker {cluster.leader}" if cluster.leader else "without a leader"
+    print_line(f"cluster {cluster.cluster_id}, {leader}", "bold")
+    _print_nodes(cluster)
+    _print_health(topics)
+
+
+def _print_nodes(cluster: "ClusterInfo") -> None:
+    made = table("node>", "clients", "http", "state", "leads>", "holds>", "version")
+    for node in cluster.nodes:
+        made.add_row(
+            str(node.id),
+            node.address,
+            node.http_address or "-",
+            _state(node, is_leader=node.id == cluster.leader),
+            f"{node.leaders:,}",
+            f"{node.replicas:,}",
+            node.version or "-",
+        )
+    print_table(made)
+
+
+def _state(node: "NodeInfo", *, is_leader: bool) -> str:
+    if not node.alive:
+        return "[bold red]down[/]"
+    if node.state not in {"", "serving"}:
+        return f"[yellow]{escape(node.state)}[/]"
+    return "[green]serving, leader[/]" if is_leader else "[green]serving[/]"
+
+
+def _print_health(topics: "list[TopicInfo]") -> None:
+    total = sum(len(topic.partitions) for topic in topics)
+    troubled = [
+        f"{topic.name} partition {partition.partition}: {trouble}"
+        for topic in topics
+        for partition in topic.partitions
+        for trouble in partition_troubles(partition)
+    ]
+    summary = f"{count(len(topics), 'topic')}, {count(total, 'partition')}"
+    if not troubled:
+        print_line(f"{summary}, all well" if total else summary, "green" if total else "")
+        return
+    print_line(f"{summary}, in trouble:", "yellow")
+    for line in troubled[:20]:
+        print_line(f"  {line}", "yellow")
+    if len(troubled) > 20:
+        print_line(f"  and {len(troubled) - 20:,} more, see: quiver topic describe", "yellow")
+
+
+@app.command()
+def bootstrap(
+    addresses: Annotated[
+        list[str],
+        typer.Argument(metavar="HOST:PORT...", help="The client addresses of all its brokers."),
+    ],
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Make one cluster of running brokers that hold nothing yet.
+
+    The first one founds it, the others become its members.
+    """
+    with connect(",".join(addresses), timeout) as client:
+        client.bootstrap(addresses)
+        _print_members(client, as_json=as_json)
+
+
+@app.command()
+def add(
+    address: Annotated[
+        str,
+        typer.Argument(metavar="HOST:PORT", help="The client address of a broker that is empty."),
+    ],
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Let a running, empty broker become a member of the cluster.
+
+    It gets its share of the data by: quiver cluster rebalance
+    """
+    with connect(servers, timeout) as client:
+        client.add_broker(address)
+        _print_members(client, as_json=as_json)
+    if not as_json:
+        remark("it holds nothing yet; try: quiver cluster rebalance")
+
+
+def _print_members(client: "Client", *, as_json: bool) -> None:
+    cluster = client.cluster()
+    if as_json:
+        print_json(asdict(cluster))
+        return
+    print_line(f"cluster {cluster.cluster_id} has {count(len(cluster.nodes), 'broker')}", "bold")
+    _print_nodes(cluster)
+
+
+@app.command()
+def remove(
+    node: NodeId,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if partitions lose their last replica.")
+    ] = False,
+    wait: Wait = True,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Move everything away from a broker, then let it go."""
+    with connect(servers, timeout) as client:
+        if not yes and not typer.confirm(f"Remove broker {node} for good?", err=True):
+            remark("nothing was changed")
+            raise typer.Exit(1)
+        client.remove_broker(node, force=force)
+        done = _watch(client, f"moving data off broker {node}", quiet=as_json) if wait else None
+        gone = wait and _wait_until_gone(client, node)
+    if as_json:
+        print_json({"node": node, "removed": gone, "rebalance": done and asdict(done)})
+    elif gone:
+        print_line(f"broker {node} is removed; its process may be stopped")
+    else:
+        print_line(f"broker {node} is leaving; see: quiver cluster rebalance --status")
+
+
+def _wait_until_gone(client: "Client", node: int) -> bool:
+    """The last step, after its data is elsewhere."""
+    while any(known.id == node for known in client.cluster().nodes):
+        time.sleep(_WATCH_SECONDS)
+    return True
+
+
+@app.command()
+def replace(
+    node: NodeId,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Let a broker that lost its disk come back with an empty one.
+
+    What it held counts as lost; it gets everything again from the others.
+    """
+    question = f"Did broker {node} lose its data directory for good?"
+    if not yes and not typer.confirm(question, err=True):
+        remark("nothing was changed")
+        raise typer.Exit(1)
+    with connect(servers, timeout) as client:
+        client.replace_broker(node)
+    if as_json:
+        print_json({"node": node, "replaced": True})
+    else:
+        print_line(f"broker {node} may come back with an empty data directory")
+
+
+@app.command()
+def rebalance(
+    leaders_only: Annotated[
+        bool, typer.Option("--leaders-only", help="Move leaders only, no data.")
+    ] = False,
+    only_status: Annotated[bool, typer.Option("--status", help="Only show how far it is.")] = False,
+    wait: Wait = True,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Spread replicas and leaders evenly over the brokers, one move at a time.
+
+    It goes on if this command is stopped.
+    """
+    with connect(servers, timeout) as client:
+        if only_status:
+            found = client.rebalance_status()
+        else:
+            found = client.rebalance(leaders_only=leaders_only)
+            if wait:
+                found = _watch(client, "rebalancing", quiet=as_json)
+    if as_json:
+        print_json({**asdict(found), "done": found.done})
+        return
+    if found.done:
+        print_line("all is balanced: nothing is left to move")
+        return
+    replicas, leaders = count(found.moves_left, "replica"), count(found.leaders_left, "leader")
+    print_line(f"left to move: {replicas}, {leaders}")
+    for line in found.moving:
+        print_line(f"  {line}")
+    if found.trouble:
+        print_error(found.trouble, label="warning")
+
+
+def _watch(client: "Client", what: str, *, quiet: bool) -> "RebalanceInfo":
+    """Stay until nothing is left to move, with a bar on a terminal. Ctrl-C leaves it going."""
+    console = remarks()
+    found = client.rebalance_status()
+    total = found.moves_left + found.leaders_left
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    ) as progress:
+        task = progress.add_task(what, total=total)
+        told = ""
+        while not found.done:
+            if found.trouble and found.trouble != told:
+                told = found.trouble
+                print_error(told, label="warning")
+            time.sleep(_WATCH_SECONDS)
+            found = client.rebalance_status()
+            left = found.moves_left + found.leaders_left
+            total = max(total, left)
+            moving = f": {found.moving[0]}" if found.moving else ""
+            progress.update(
+                task, description=escape(what + moving), total=total, completed=total - left
+            )
+    return found
+
+
+@app.command()
+def transfer(
+    to: Annotated[int, typer.Option("--to", metavar="NODE", min=1, help="Who is to lead.")],
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic.")] = None,
+    partition: Annotated[
+        int | None, typer.Argument(metavar="[PARTITION]", min=0, help="The partition.")
+    ] = None,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="The cluster itself, instead of a partition.")
+    ] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Let another replica lead a partition, or the cluster."""
+    if metadata == (topic is not None) or (topic is not None and partition is None):
+        raise Misuse("name a topic and a partition (transfer orders 0 --to 2), or --metadata")
+    with connect(servers, timeout) as client:
+        client.transfer(topic, partition or 0, to=to)
+    what = "the cluster" if metadata else f"{topic} partition {partition}"
+    if as_json:
+        print_json({"topic": topic, "partition": partition, "metadata": metadata, "leader": to})
+    else:
+        print_line(f"broker {to} leads {what}")

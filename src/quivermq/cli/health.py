@@ -1,0 +1,246 @@
+"""What `quiver doctor` finds out about a cluster, through the public client alone."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException
+from typing import TYPE_CHECKING, Final, Literal
+
+import quivermq
+from quivermq.cli.options import connect
+from quivermq.cli.output import count, numbers
+from quivermq.cli.topic import partition_troubles
+from quivermq.errors import QuiverError
+
+if TYPE_CHECKING:
+    from quivermq.client import ClusterInfo, TopicInfo
+
+Level = Literal["ok", "warn", "bad"]
+# A clock is read from the header of an HTTP answer, which counts whole seconds.
+_CLOCK_SECONDS_MAX: Final = 2.0
+_NAMED_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: how it is, and what to do if it is not well."""
+
+    level: Level
+    check: str
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one broker said of the cluster, and how long it took."""
+
+    cluster: "ClusterInfo"
+    seconds: float
+
+
+def cluster_findings(servers: str, timeout: float) -> Iterator[Finding]:
+    """Everything about the brokers and the partitions."""
+    answers: dict[str, _Answer] = {}
+    waiting = [server.strip() for server in servers.split(",") if server.strip()]
+    asked = set()
+    while waiting:
+        address = waiting.pop(0)
+        if address in asked:
+            continue
+        asked.add(address)
+        try:
+            answers[address] = answer = _ask(address, timeout)
+        except QuiverError as error:
+            yield Finding(
+                "bad",
+                "connection",
+                f"{address} does not answer: {error}",
+                "is the broker running, and is this its client address? start it by: quiver serve",
+            )
+            continue
+        yield Finding(
+            "ok",
+            "connection",
+            f"{address} is broker {answer.cluster.node}, answered in {answer.seconds * 1e3:.1f} ms",
+        )
+        waiting += [node.address for node in answer.cluster.nodes if node.alive and node.address]
+    if not answers:
+        return
+    yield from _identity_findings(answers)
+    yield from _leader_findings(answers)
+    newest = max((answer.cluster for answer in answers.values()), key=lambda found: found.version)
+    yield from _broker_findings(newest)
+    yield from _clock_findings(newest, timeout)
+    yield from _topic_findings(servers, timeout)
+
+
+def _ask(address: str, timeout: float) -> _Answer:
+    with connect(address, timeout) as client:
+        client.cluster()  # the first answer includes the handshake
+        began = time.perf_counter()
+        return _Answer(client.cluster(), time.perf_counter() - began)
+
+
+def _identity_findings(answers: dict[str, _Answer]) -> Iterator[Finding]:
+    clusters = sorted({answer.cluster.cluster_id for answer in answers.values()})
+    if len(clusters) > 1:
+        yield Finding(
+            "bad",
+            "cluster",
+            f"these brokers belong to {len(clusters)} clusters: {', '.join(clusters)}",
+            "--servers names brokers that do not belong together; quiver cluster add joins one",
+        )
+    else:
+        yield Finding("ok", "cluster", f"all belong to cluster {clusters[0]}")
+
+
+def _leader_findings(answers: dict[str, _Answer]) -> Iterator[Finding]:
+    leaders = sorted({answer.cluster.leader for answer in answers.values()})
+    if leaders == [0]:
+        yield Finding(
+            "bad",
+            "leader",
+            "nobody leads the cluster: topics cannot be changed",
+            "most brokers must be running and reach each other's --peer-listen address",
+        )
+    elif len(leaders) > 1:
+        yield Finding(
+            "warn",
+            "leader",
+            f"the brokers do not agree who leads: {numbers(leaders)}",
+            "that is normal for a second after a failure; otherwise check the network between them",
+        )
+    else:
+        yield Finding("ok", "leader", f"broker {leaders[0]} leads, and all agree")
+
+
+def _broker_findings(cluster: "ClusterInfo") -> Iterator[Finding]:
+    for node in cluster.nodes:
+        if node.state.startswith("refused"):
+            yield Finding(
+                "bad",
+                "broker",
+                f"broker {node.id} is {node.state}",
+                f"give it its own data directory back, or: quiver cluster replace {node.id}",
+            )
+        elif not node.alive:
+            yield Finding(
+                "bad",
+                "broker",
+                f"broker {node.id} at {node.address} is down",
+                f"start it again; if it is gone for good: quiver cluster remove {node.id}",
+            )
+        elif node.state == "leaving":
+            yield Finding("warn", "broker", f"broker {node.id} is leaving", "")
+    versions = sorted({node.version for node in cluster.nodes if node.version})
+    if len(versions) > 1:
+        yield Finding(
+            "warn",
+            "version",
+            f"the brokers run versions {', '.join(versions)}",
+            "finish the upgrade: restart the older ones with the newer version",
+        )
+    elif versions and versions[0] != quivermq.__version__:
+        yield Finding(
+            "warn",
+            "version",
+            f"the brokers run version {versions[0]}, this command is {quivermq.__version__}",
+            "use the same version where you can",
+        )
+    elif versions:
+        yield Finding("ok", "version", f"all run version {versions[0]}")
+    if len(cluster.nodes) == 2:
+        yield Finding(
+            "warn",
+            "broker",
+            "a cluster of 2 stops when either is down",
+            "add a third broker: quiver cluster add HOST:PORT",
+        )
+
+
+def _clock_findings(cluster: "ClusterInfo", timeout: float) -> Iterator[Finding]:
+    differences = {
+        node.id: difference
+        for node in cluster.nodes
+        if node.alive and node.http_address
+        if (difference := _clock_difference(node.http_address, timeout)) is not None
+    }
+    wrong = {node: found for node, found in differences.items() if found > _CLOCK_SECONDS_MAX}
+    for node, difference in wrong.items():
+        yield Finding(
+            "warn",
+            "clock",
+            f"the clock of broker {node} differs from this machine's by {difference:.0f} s",
+            "let NTP set the clocks: retention and reading by time go by them",
+        )
+    if differences and not wrong:
+        yield Finding("ok", "clock", f"clocks agree to within {_CLOCK_SECONDS_MAX:.0f} s")
+
+
+def _clock_difference(http_address: str, timeout: float) -> float | None:
+    """How far a broker's clock is from ours, if its HTTP listener tells."""
+    connection = HTTPConnection(http_address, timeout=timeout)
+    try:
+        connection.request("GET", "/health")
+        date = connection.getresponse().getheader("Date")
+        # The header is cut to the second: half of one is the best guess for the rest.
+        told = parsedate_to_datetime(date).timestamp() + 0.5 if date else None
+    except (OSError, HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    return None if told is None else max(0.0, abs(datetime.now(UTC).timestamp() - told) - 0.5)
+
+
+def _topic_findings(servers: str, timeout: float) -> Iterator[Finding]:
+    try:
+        with connect(servers, timeout) as client:
+            topics = client.topics()
+    except QuiverError as error:
+        yield Finding(
+            "bad",
+            "partitions",
+            f"the topics cannot be listed: {error}",
+            "mend what is named above, then run this again",
+        )
+        return
+    total = sum(len(topic.partitions) for topic in topics)
+    leaderless = _places(topics, leaderless=True)
+    late = _places(topics, leaderless=False)
+    if leaderless:
+        yield Finding(
+            "bad",
+            "partitions",
+            f"{count(len(leaderless), 'partition')} without a leader: {_named(leaderless)}",
+            "start the brokers that hold them; quiver topic describe TOPIC names those",
+        )
+    if late:
+        yield Finding(
+            "warn",
+            "partitions",
+            f"{count(len(late), 'partition')} not fully replicated: {_named(late)}",
+            "they catch up by themselves once all their brokers are running",
+        )
+    if not leaderless and not late:
+        yield Finding(
+            "ok",
+            "partitions",
+            f"{count(total, 'partition')} of {count(len(topics), 'topic')}: well",
+        )
+
+
+def _places(topics: "list[TopicInfo]", *, leaderless: bool) -> list[str]:
+    return [
+        f"{topic.name}/{partition.partition}"
+        for topic in topics
+        for partition in topic.partitions
+        if partition_troubles(partition) and (partition.leader == 0) == leaderless
+    ]
+
+
+def _named(places: list[str]) -> str:
+    more = len(places) - _NAMED_MAX
+    return ", ".join(places[:_NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,219 @@
+"""Brokers as processes of this machine, each a `quiver serve`: for `quiver up` and `quiver bench`.
+
+They stop with whoever started them, however that ends: their standard input is a pipe that nobody
+writes to, and its end tells them.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from quivermq.errors import ConnectionFailed, InvalidRequest
+
+LOOPBACK: Final = "127.0.0.1"
+_FIRST_PORTS: Final = (7600, 7700, 9600)
+_PLAN_FILE: Final = "brokers.json"
+_POLL_SECONDS: Final = 0.02
+_STOP_SECONDS_MAX: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One broker's number and addresses."""
+
+    node_id: int
+    listen: str
+    peer_listen: str
+    http: str
+
+
+def plan(count: int, data_dir: Path, *, any_ports: bool = False) -> list[Place]:
+    """Places for `count` brokers; the same ones as last time if `data_dir` was used before.
+
+    The first ports are the ones everybody expects; where one is taken, or `any_ports` will do, it
+    is one that is free.
+    """
+    file = data_dir / _PLAN_FILE
+    if file.exists():
+        places = [Place(**place) for place in json.loads(file.read_text())]
+        if len(places) != count:
+            raise InvalidRequest(
+                f"{data_dir} holds a cluster of {len(places)}: say --nodes {len(places)}, "
+                "or name another --data-dir"
+            )
+        return places
+    with ExitStack() as held:
+        places = [
+            Place(
+                node_id,
+                *(
+                    _free_address(0 if any_ports else first + node_id - 1, held)
+                    for first in _FIRST_PORTS
+                ),
+            )
+            for node_id in range(1, count + 1)
+        ]
+    data_dir.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps([asdict(place) for place in places], indent=2) + "\n")
+    return places
+
+
+def _free_address(wanted: int, held: ExitStack) -> str:
+    """An address that is free; held until all are chosen, so that none is chosen twice."""
+    for port in (wanted, 0):
+        listener = held.enter_context(socket.socket())
+        # A port that had connections a moment ago is as good as any other.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            listener.bind((LOOPBACK, port))
+            listener.listen()
+            return f"{LOOPBACK}:{listener.getsockname()[1]}"
+    raise ConnectionFailed(f"no port is free on {LOOPBACK}")
+
+
+@dataclass(slots=True)
+class LocalBroker:
+    """One broker process."""
+
+    place: Place
+    data_dir: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self, peers: Iterable[Place], flags: Sequence[str] = ()) -> None:
+        """Start it; `ready` says when it serves."""
+        others = ",".join(
+            f"{place.node_id}={place.peer_listen}"
+            for place in peers
+            if place.node_id != self.place.node_id
+        )
+        self._ready_file.unlink(missing_ok=True)
+        command = [
+            sys.executable, "-m", "quivermq", "serve",
+            "--node-id", str(self.place.node_id),
+            "--data-dir", str(self.data_dir),
+            "--listen", self.place.listen,
+            "--peer-listen", self.place.peer_listen,
+            "--http", self.place.http,
+            "--peers", others, "--join", "", "--advertise", "", "--advertise-peer", "",
+            "--ready-file", str(self._ready_file),
+            "--stop-on-eof",
+            *flags,
+        ]  # fmt: skip
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603  (our own command)
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C reaches only whoever started it, who then stops all in good order.
+                start_new_session=True,
+            )
+
+    @property
+    def log_file(self) -> Path:
+        return self.data_dir.with_name(self.data_dir.name + ".log")
+
+    @property
+    def _ready_file(self) -> Path:
+        return self.data_dir.with_name(self.data_dir.name + ".ready")
+
+    def ready(self) -> dict[str, Any] | None:
+        """Its real addresses once it serves. Raises if it ended instead."""
+        if self.process.poll() is not None:
+            raise ConnectionFailed(self.obituary())
+        if not self._ready_file.exists():
+            return None
+        found: dict[str, Any] = json.loads(self._ready_file.read_text())
+        return found
+
+    def obituary(self) -> str:
+        """What to say of a process that ended by itself."""
+        code = self.process.returncode
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        lines = self.log_file.read_text(errors="replace").strip().splitlines()
+        said = f": {lines[-1]}" if lines else ""
+        return f"broker {self.place.node_id} ended {how}, see {self.log_file}{said}"
+
+    def terminate(self) -> None:
+        """Ask it to stop in good order."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def end(self, deadline: float) -> bool:
+        """Wait for its end until `deadline`, then kill it. False if it had to be killed."""
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return False
+        finally:
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+            self._ready_file.unlink(missing_ok=True)
+        return True
+
+
+class LocalBrokers:
+    """A cluster of them. A context manager: leaving it stops them all."""
+
+    def __init__(self, places: Sequence[Place], data_dir: Path, flags: Sequence[str] = ()) -> None:
+        self._places = places
+        self._flags = flags
+        self.killed: list[int] = []
+        self.brokers = [LocalBroker(place, data_dir / f"node-{place.node_id}") for place in places]
+
+    def __enter__(self) -> "LocalBrokers":
+        try:
+            for broker in self.brokers:
+                broker.start(self._places, self._flags)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def servers(self) -> str:
+        """What clients connect to."""
+        return ",".join(broker.place.listen for broker in self.brokers)
+
+    def wait_until_serving(
+        self, timeout: float, told: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        """Wait until every broker serves; `told` hears how many do, and says whether to go on."""
+        deadline = time.monotonic() + timeout
+        while told(count := sum(broker.ready() is not None for broker in self.brokers)) and (
+            count < len(self.brokers)
+        ):
+            if time.monotonic() > deadline:
+                raise ConnectionFailed(
+                    f"only {count} of {len(self.brokers)} brokers serve after {timeout:.0f} s, "
+                    f"see {self.brokers[0].log_file.with_name('node-*.log')}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Stop all in good order; `killed` tells who did not stop in time."""
+        started = [broker for broker in self.brokers if hasattr(broker, "process")]
+        for broker in started:
+            broker.terminate()
+        deadline = time.monotonic() + _STOP_SECONDS_MAX
+        self.killed = [broker.place.node_id for broker in started if not broker.end(deadline)]
+
+    def kill(self) -> None:
+        """Stop all at once."""
+        for broker in self.brokers:
+            with suppress(ProcessLookupError, AttributeError):
+                os.kill(broker.process.pid, signal.SIGKILL)

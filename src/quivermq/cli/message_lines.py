@@ -1,0 +1,85 @@
+"""Messages as lines on standard output: the value alone, with details, or as JSON."""
+
+import base64
+import json
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from quivermq.cli.output import results, shown
+
+if TYPE_CHECKING:
+    from quivermq.client import Message
+
+
+class MessageLines:
+    """Writes one line a message. `details` None: on a terminal only."""
+
+    def __init__(self, *, as_json: bool, details: bool | None) -> None:
+        console = results()
+        self._out = sys.stdout.buffer
+        self._as_json = as_json
+        self._details = console.is_terminal if details is None else details
+        self._is_terminal = console.is_terminal
+        has_colour = console.is_terminal and not console.no_color
+        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if has_colour else ("", "")
+
+    def write(self, message: "Message") -> None:
+        self._out.write(self._line(message) + b"\n")
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def _line(self, message: "Message") -> bytes:
+        if self._as_json:
+            return json.dumps(plain(message)).encode()
+        if self._details:
+            return self._detailed(message).encode()
+        # A terminal gets harmless text; a pipe gets the very bytes.
+        return shown(message.value).encode() if self._is_terminal else message.value
+
+    def _detailed(self, message: "Message") -> str:
+        moment = datetime.fromtimestamp(message.timestamp / 1000).astimezone()
+        parts = [f"{message.partition}/{message.offset}", f"{moment:%Y-%m-%d %H:%M:%S}"]
+        if message.key is not None:
+            parts.append(f"key={shown(message.key)}")
+        parts.extend(
+            f"{shown(name.encode())}={shown(value)}" for name, value in message.headers.items()
+        )
+        if message.priority:
+            parts.append(f"priority={message.priority}")
+        return f"{self._dim}{'  '.join(parts)}{self._plain}  {shown(message.value)}"
+
+
+def plain(message: "Message") -> dict[str, Any]:
+    """For machines: text where all of it is UTF-8, else everything in base64; `encoding` says."""
+    parts = [message.value, message.key or b"", *message.headers.values()]
+    is_text = all(_is_utf8(part) for part in parts)
+    text = _utf8 if is_text else _base64
+    return {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp,
+        "key": None if message.key is None else text(message.key),
+        "value": text(message.value),
+        "headers": {name: text(value) for name, value in message.headers.items()},
+        "priority": message.priority,
+        "encoding": "utf8" if is_text else "base64",
+    }
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _utf8(data: bytes) -> str:
+    return data.decode()
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

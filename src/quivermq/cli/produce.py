@@ -1,0 +1,183 @@
+"""`quiver produce`: messages from arguments, or from standard input, one a line."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from quivermq.cli.misuse import Misuse
+from quivermq.cli.options import (
+    DEFAULT_SERVERS,
+    DEFAULT_TIMEOUT_SECONDS,
+    AsJson,
+    Servers,
+    Timeout,
+    connect,
+    duration,
+)
+from quivermq.cli.output import count, print_json, print_line, remark, remarks
+from quivermq.cli.quantities import format_size
+
+if TYPE_CHECKING:
+    from quivermq.client import Delivery, Producer
+
+app = typer.Typer(add_completion=False)
+
+# Sent and not yet acknowledged; past this, reading waits for the oldest.
+_UNACKNOWLEDGED_MAX: Final = 50_000
+_PROGRESS_EVERY: Final = 1_000
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to send to.")],
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[VALUE...]", help="Messages; without any, standard input, one a line."
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Their key: messages of one key keep their order."),
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Each message is KEY, this text, and the value."),
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
+    ] = None,
+    priority: Annotated[int, typer.Option(min=0, max=7, metavar="0-7", help="Higher first.")] = 0,
+    delay: Annotated[
+        float,
+        typer.Option(
+            metavar="DURATION", parser=duration, help="Hold them back so long.", show_default=False
+        ),
+    ] = 0.0,
+    partition: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Send to this partition.")
+    ] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Send messages to a topic, and say where they were stored."""
+    if key is not None and key_separator is not None:
+        raise Misuse("--key and --key-separator both name a key: give one of them")
+    options = {
+        "priority": priority,
+        "delay": delay,
+        "partition": partition,
+        "headers": _headers(header or []) or None,
+    }
+    lines = _arguments(values) if values else _input_lines()
+    keyed = _keyed(lines, key, key_separator)
+    started = time.monotonic()
+    with connect(servers, timeout) as client, client.producer() as producer:
+        sending = _Sending(producer, topic, options)
+        sending.run(keyed, is_quiet=as_json)
+    _report(sending, topic, time.monotonic() - started, as_json=as_json)
+
+
+class _Sending:
+    """Sends as fast as the cluster acknowledges, and adds up where messages went."""
+
+    def __init__(self, producer: "Producer", topic: str, options: dict[str, Any]) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._options = options
+        self._open: deque[Delivery] = deque()
+        self.messages = 0
+        self.size_bytes = 0
+        self.ranges: dict[int, tuple[int, int]] = {}
+        """First and last offset by partition. Others may have stored some between them."""
+
+    def run(self, messages: Iterator[tuple[bytes | None, bytes]], *, is_quiet: bool) -> None:
+        console = remarks()
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+            # Lines typed at a terminal and a moving line do not mix.
+            disable=is_quiet or not console.is_terminal or sys.stdin.isatty(),
+        ) as progress:
+            task = progress.add_task("sending")
+            for key, value in messages:
+                self._send(key, value)
+                if self.messages % _PROGRESS_EVERY == 0:
+                    progress.update(task, description=f"{self.messages:,} messages sent")
+            self._producer.flush()
+            while self._open:
+                self._settle()
+
+    def _send(self, key: bytes | None, value: bytes) -> None:
+        self._open.append(self._producer.send(self._topic, value, key=key, **self._options))
+        self.messages += 1
+        self.size_bytes += len(value)
+        while self._open and (self._open[0].done() or len(self._open) > _UNACKNOWLEDGED_MAX):
+            self._settle()
+
+    def _settle(self) -> None:
+        receipt = self._open.popleft().result()
+        first, last = self.ranges.get(receipt.partition, (receipt.offset, receipt.offset))
+        self.ranges[receipt.partition] = min(first, receipt.offset), max(last, receipt.offset)
+
+
+def _report(sending: _Sending, topic: str, seconds: float, *, as_json: bool) -> None:
+    if as_json:
+        stored = [
+            {"partition": partition, "first_offset": first, "last_offset": last}
+            for partition, (first, last) in sorted(sending.ranges.items())
+        ]
+        print_json({"topic": topic, "messages": sending.messages, "stored": stored})
+        return
+    for partition, (first, last) in sorted(sending.ranges.items()):
+        offsets = f"offset {first:,}" if first == last else f"offsets {first:,} to {last:,}"
+        print_line(f"{topic} partition {partition}: {offsets}")
+    rate = f", {sending.messages / seconds:,.0f} a second" if sending.messages >= 1_000 else ""
+    remark(
+        f"{count(sending.messages, 'message')} stored, {format_size(sending.size_bytes)} "
+        f"in {seconds:.2f} s{rate}"
+    )
+
+
+def _arguments(values: list[str]) -> Iterator[bytes]:
+    # What the shell gave that is no UTF-8 comes back as the same bytes.
+    return (value.encode("utf-8", "surrogateescape") for value in values)
+
+
+def _input_lines() -> Iterator[bytes]:
+    if sys.stdin.isatty():
+        remark("one message a line; Ctrl-D ends")
+    return (line.removesuffix(b"\n") for line in sys.stdin.buffer)
+
+
+def _keyed(
+    lines: Iterator[bytes], key: str | None, separator: str | None
+) -> Iterator[tuple[bytes | None, bytes]]:
+    if separator is None:
+        fixed = None if key is None else key.encode("utf-8", "surrogateescape")
+        yield from ((fixed, line) for line in lines)
+        return
+    between = separator.encode("utf-8", "surrogateescape")
+    for number, line in enumerate(lines, 1):
+        found, hit, value = line.partition(between)
+        if not hit:
+            raise Misuse(f"message {number} has no {separator!r} between key and value")
+        yield found, value
+
+
+def _headers(pairs: list[str]) -> dict[str, bytes]:
+    headers = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise Misuse(f"write --header name=value instead of {pair!r}")
+        headers[name] = value.encode("utf-8", "surrogateescape")
+    return headers

@@ -1,0 +1,97 @@
+"""Durations, sizes and moments as people write them: `7d`, `10GB`, `2025-01-31T12:00`.
+
+Each parser raises `ValueError` with a message that says what would be understood. Imports nothing
+of ours.
+"""
+
+import re
+from datetime import datetime
+from typing import Final
+
+_DURATION_MS: Final = {
+    "w": 7 * 24 * 3_600_000,
+    "d": 24 * 3_600_000,
+    "h": 3_600_000,
+    "m": 60_000,
+    "s": 1_000,
+    "ms": 1,
+}
+_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[wdhms])\s*", re.ASCII)
+_PLAIN_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.ASCII | re.IGNORECASE)
+_PREFIXES: Final = ("", "k", "m", "g", "t", "p")
+_SIZE_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_MAX: Final = 2**63 - 1
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. `90`, `1.5s`, `500ms`, `1h30m`, `7d`, `2w`; a number alone counts seconds."""
+    wanted = text.strip().lower()
+    if _PLAIN_NUMBER.fullmatch(wanted):
+        return _bounded(float(wanted), text)
+    total_ms, at = 0.0, 0
+    while part := _DURATION_PART.match(wanted, at):
+        total_ms += float(part[1]) * _DURATION_MS[part[2]]
+        at = part.end()
+    if not wanted or at < len(wanted):
+        raise ValueError(f"{text!r} is no duration: write 500ms, 30s, 5m, 1h30m, 7d or 2w")
+    return _bounded(total_ms / 1_000, text)
+
+
+def format_duration(seconds: float) -> str:
+    """The same the other way round, exact to the millisecond: `1h30m`, `7d`."""
+    left = round(seconds * 1_000)
+    parts = []
+    # Weeks are understood but not written: nobody reads 52w1d as a year.
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, left = divmod(left, _DURATION_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def parse_size(text: str) -> int:
+    """Bytes. `512`, `64KiB`, `10GB`, `1.5 TB`; kB, MB ... count by 1000, KiB, MiB ... by 1024."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or (found[3] and not found[2]):
+        raise ValueError(f"{text!r} is no size: write 512, 64KiB, 10MB, 1.5GB or 2TB")
+    factor = (1024 if found[3] else 1000) ** _PREFIXES.index(found[2].lower())
+    # Whole numbers never pass through a float, which would round the large ones.
+    size = int(float(found[1]) * factor) if "." in found[1] else int(found[1]) * factor
+    return int(_bounded(size, text))
+
+
+def format_size(size: int) -> str:
+    """Three digits that matter, and the unit: `999 B`, `1.5 MB`, `10 GB`."""
+    value, unit = float(size), 0
+    while value >= 999.5 and unit < len(_SIZE_UNITS) - 1:
+        value /= 1000
+        unit += 1
+    digits = 0 if unit == 0 or value >= 99.95 else (1 if value >= 9.995 else 2)
+    number = f"{value:.{digits}f}"
+    if "." in number:
+        number = number.rstrip("0").rstrip(".")
+    return f"{number} {_SIZE_UNITS[unit]}"
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """A date or time, local if it names no zone; or a duration, which counts back from `now`."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        pass
+    else:
+        return moment.astimezone()
+    try:
+        return datetime.fromtimestamp(now.timestamp() - parse_duration(text)).astimezone()
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            f"{text!r} is no time: write 2025-01-31, 2025-01-31T12:00, 2025-01-31T12:00Z, "
+            "or 2h for two hours ago"
+        ) from None
+
+
+def _bounded(value: float, text: str) -> float:
+    if value > _MAX:
+        raise ValueError(f"{text!r} is too much")
+    return value

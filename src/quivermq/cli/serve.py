@@ -1,0 +1,184 @@
+"""`quiver serve`: one broker in the foreground."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from quivermq.cli import configuration, log_lines
+from quivermq.cli.flags import with_flags
+from quivermq.cli.options import AsJson
+from quivermq.cli.output import print_error, print_json, print_line, print_table, remark, table
+from quivermq.settings import BrokerSettings
+
+if TYPE_CHECKING:
+    from quivermq.transports import Server
+
+logger = logging.getLogger("quivermq.serve")
+# What closing may take beyond handing over.
+_STOP_GRACE_SECONDS: Final = 3.0
+# Plain help: a table of so many flags would cut their names at 80 columns.
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+@with_flags(BrokerSettings)
+def serve(
+    *,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="QUIVER_CONFIG",
+            metavar="FILE",
+            help="A TOML file with settings, by default ./quiver.toml if it is there.",
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show each setting and its source, and exit.")
+    ] = False,
+    as_json: AsJson = False,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the real addresses here, as JSON, once serving."),
+    ] = None,
+    stop_on_eof: Annotated[
+        bool, typer.Option("--stop-on-eof", help="Stop also when standard input ends.")
+    ] = False,
+    **flags: Any,
+) -> None:
+    """Run one broker, until Ctrl-C.
+
+    Alone it is a cluster of one. With --peers it founds a cluster together
+    with the brokers named there; with --join it becomes a member of one.
+
+    Each setting is a flag (--node-id), a variable (QUIVER_NODE_ID) and a key
+    of the TOML file (node_id). The flag wins over the variable, the variable
+    over the file, the file over the default; --print-config shows which did.
+    """
+    found = configuration.load(flags, config)
+    if print_config:
+        _print_config(found, as_json=as_json)
+        return
+    for warning in configuration.strange_variables():
+        print_error(warning, label="warning")
+    settings = found.settings
+    log_lines.configure(settings.log_level, settings.log_format, settings.node_id)
+    service = _Foreground(settings, ready_file, stop_on_eof=stop_on_eof, as_json=as_json)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(service.run())
+
+
+def _print_config(found: configuration.Configuration, *, as_json: bool) -> None:
+    values = found.settings.model_dump()
+    if as_json:
+        print_json({name: {"value": values[name], "from": found.origins[name]} for name in values})
+        return
+    made = table("setting", "value", "from")
+    for name, value in values.items():
+        origin = found.origins[name]
+        style = "dim" if origin == configuration.DEFAULT else ""
+        made.add_row(name, _shown(value), origin, style=style)
+    print_table(made)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{node}={address}" for node, address in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class _Foreground:
+    """A broker that runs until it is told to stop, by a signal or by the end of its input."""
+
+    def __init__(
+        self, settings: BrokerSettings, ready_file: Path | None, *, stop_on_eof: bool, as_json: bool
+    ) -> None:
+        self._settings = settings
+        self._ready_file = ready_file
+        self._stop_on_eof = stop_on_eof
+        self._as_json = as_json
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        from quivermq.transports import Server  # noqa: PLC0415  (--print-config needs no broker)
+
+        self._listen_for_stop()
+        server = Server(self._settings)
+        await server.start()
+        try:
+            self._announce(server)
+            await self._stopping.wait()
+        finally:
+            if self._ready_file is not None:
+                self._ready_file.unlink(missing_ok=True)
+            await self._stop_server(server)
+
+    async def _stop_server(self, server: "Server") -> None:
+        """Whatever goes wrong at the end, the process ends: what was acknowledged is on disk."""
+        seconds = self._settings.stop_timeout_ms / 1000 + _STOP_GRACE_SECONDS
+        try:
+            await asyncio.wait_for(server.stop(), seconds)
+        except Exception:
+            logger.exception("the broker did not stop in good order")
+            sys.stdout.flush()
+            os._exit(1)
+
+    def _listen_for_stop(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop, number)
+        if self._stop_on_eof:
+            loop.add_reader(sys.stdin.fileno(), self._read_input)
+
+    def _stop(self, number: int) -> None:
+        if self._stopping.is_set():
+            # Asked twice: whoever asks does not want to wait. What was acknowledged is on disk.
+            os._exit(128 + number)
+        remark("stopping; the same again stops at once")
+        self._stopping.set()
+
+    def _read_input(self) -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self._stopping.set()
+
+    def _announce(self, server: "Server") -> None:
+        addresses = {
+            "listen": server.listen,
+            "peer_listen": server.peer_listen,
+            "http": server.http,
+        }
+        ready = {"node_id": self._settings.node_id, **addresses, "pid": os.getpid()}
+        if self._ready_file is not None:
+            _write_whole(self._ready_file, json.dumps(ready))
+        if self._as_json:
+            print_json(ready)
+            return
+        print_line(f"broker {self._settings.node_id} is serving")
+        print_line(f"  clients   {server.listen}")
+        print_line(f"  brokers   {server.peer_listen}")
+        if server.http:
+            print_line(f"  http      http://{server.http}/health")
+        servers = "" if server.listen == "127.0.0.1:7600" else f" --servers {server.listen}"
+        remark(f"try: quiver topic create orders{servers}")
+
+
+def _write_whole(file: Path, text: str) -> None:
+    """Whoever waits for the file never sees half of it."""
+    half = file.with_name(file.name + ".tmp")
+    half.write_text(text)
+    half.replace(file)
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop  # noqa: PLC0415  (not everywhere)
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,292 @@
+"""`quiver topic`: create, list, describe, alter and delete topics."""
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quivermq.cli.misuse import Misuse
+from quivermq.cli.options import (
+    DEFAULT_SERVERS,
+    DEFAULT_TIMEOUT_SECONDS,
+    AsJson,
+    Servers,
+    Timeout,
+    Yes,
+    connect,
+    duration,
+    size,
+)
+from quivermq.cli.output import (
+    count,
+    numbers,
+    print_json,
+    print_line,
+    print_table,
+    remark,
+    table,
+)
+from quivermq.cli.quantities import format_duration, format_size
+
+if TYPE_CHECKING:
+    from quivermq.client import PartitionInfo, Retention, TopicInfo
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+_LIFTED = {"none", "unlimited"}
+
+
+def _age(text: str) -> float:
+    return 0.0 if text.lower() in _LIFTED else duration(text)
+
+
+def _bytes(text: str) -> float:
+    return 0 if text.lower() in _LIFTED else size(text)
+
+
+def _messages(text: str) -> int:
+    if text.lower() in _LIFTED:
+        return 0
+    if not text.replace("_", "").isdecimal():
+        raise typer.BadParameter(f"{text!r} is no number of messages: write 1000000, or none")
+    return int(text)
+
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+MaxAge = Annotated[
+    float | None,
+    typer.Option(
+        metavar="DURATION",
+        parser=_age,
+        help="Drop messages older than this: 12h, 7d; none: keep them.",
+    ),
+]
+MaxBytes = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SIZE",
+        parser=_bytes,
+        help="Drop the oldest messages of a partition past this: 500MB, 10GB; none: keep them.",
+    ),
+]
+MaxMessages = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        parser=_messages,
+        help="Drop the oldest messages of a partition past so many; none: keep them.",
+    ),
+]
+
+
+@app.command()
+def create(
+    name: Name,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many partitions.")
+    ] = None,
+    replication: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many brokers hold each partition.")
+    ] = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    max_messages: MaxMessages = None,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic; if it is there with the same settings, all is well too."""
+    with connect(servers, timeout) as client:
+        found = client.create_topic(
+            name,
+            partitions=partitions,
+            replication=replication,
+            retention=_retention(None, max_age, max_bytes, max_messages),
+        )
+    if as_json:
+        print_json(_plain(found))
+        return
+    print_line(f"topic {_summary(found)}")
+    remark(f"try: quiver produce {name} hello")
+
+
+@app.command("list")
+def list_(
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """List all topics."""
+    with connect(servers, timeout) as client:
+        topics = client.topics()
+    if as_json:
+        print_json([_plain(topic) for topic in topics])
+        return
+    if not topics:
+        remark("no topics; try: quiver topic create orders")
+        return
+    made = table("topic", "partitions>", "replicas>", "messages>", "size>", "kept", "state")
+    for topic in topics:
+        made.add_row(
+            topic.name,
+            str(len(topic.partitions)),
+            str(topic.replication),
+            f"{topic.message_count:,}",
+            format_size(topic.size_bytes),
+            _kept(topic.retention),
+            _state(topic),
+        )
+    print_table(made)
+
+
+@app.command()
+def describe(
+    name: Name,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show a topic's settings, and each partition: who leads, what is kept."""
+    with connect(servers, timeout) as client:
+        topic = client.topic(name)
+    if as_json:
+        print_json(_plain(topic))
+        return
+    print_line(_summary(topic), "bold")
+    made = table("partition>", "leader>", "replicas", "in sync", "offsets", "messages>", "size>")
+    for partition in topic.partitions:
+        made.add_row(
+            str(partition.partition),
+            str(partition.leader or "none"),
+            numbers(partition.replicas) + _moving(partition),
+            numbers(sorted(partition.in_sync)),
+            _offsets(partition),
+            f"{partition.message_count:,}",
+            format_size(partition.size_bytes),
+            style="" if not partition_troubles(partition) else "yellow",
+        )
+    print_table(made)
+    for partition in topic.partitions:
+        for trouble in partition_troubles(partition):
+            print_line(f"partition {partition.partition}: {trouble}", "yellow")
+
+
+@app.command()
+def alter(
+    name: Name,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="How many partitions: never fewer than there are."),
+    ] = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    max_messages: MaxMessages = None,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Change a topic; what is not named stays as it is."""
+    limits = (max_age, max_bytes, max_messages)
+    if partitions is None and limits == (None, None, None):
+        raise Misuse("say what to change: --partitions, --max-age, --max-bytes or --max-messages")
+    with connect(servers, timeout) as client:
+        retention = _retention(client.topic(name).retention, *limits)
+        found = client.alter_topic(name, partitions=partitions, retention=retention)
+    if as_json:
+        print_json(_plain(found))
+    else:
+        print_line(f"topic {_summary(found)}")
+
+
+@app.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to delete.")],
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Delete topics and all of their messages, for good."""
+    with connect(servers, timeout) as client:
+        for name in names:
+            topic = client.topic(name)
+            question = f"Delete {name} and its {count(topic.message_count, 'message')} for good?"
+            if not yes and not typer.confirm(question, err=True):
+                remark(f"{name} was left as it is")
+                raise typer.Exit(1)
+            client.delete_topic(name)
+            if not as_json:
+                print_line(f"topic {name} is deleted")
+    if as_json:
+        print_json({"deleted": names})
+
+
+def partition_troubles(partition: "PartitionInfo") -> list[str]:
+    """What is not as it should be, for people."""
+    found = []
+    if not partition.leader:
+        found.append("nobody leads it: it takes no messages until most of its replicas are back")
+    elif len(partition.in_sync) < len(partition.replicas):
+        late = sorted(set(partition.replicas) - set(partition.in_sync))
+        found.append(f"replicas behind or down: {numbers(late)}")
+    if partition.trouble:
+        found.append(partition.trouble)
+    return found
+
+
+def _retention(
+    before: "Retention | None",
+    max_age: float | None,
+    max_bytes: float | None,
+    max_messages: int | None,
+) -> "Retention":
+    """`before` with what was named on the command line; 0 lifts a limit."""
+    import quivermq  # noqa: PLC0415  (help and completion need no client)
+
+    limits = {"max_age": max_age, "max_bytes": max_bytes, "max_messages": max_messages}
+    named: dict[str, Any] = {
+        limit: value or None for limit, value in limits.items() if value is not None
+    }
+    return replace(before or quivermq.Retention(), **named)
+
+
+def _summary(topic: "TopicInfo") -> str:
+    partitions = count(len(topic.partitions), "partition")
+    replicas = count(topic.replication, "replica")
+    kept = f"kept {_kept(topic.retention)}"
+    if not topic.message_count:
+        return f"{topic.name}: {partitions} with {replicas} each, empty, {kept}"
+    messages = f"{count(topic.message_count, 'message')}, {format_size(topic.size_bytes)}"
+    return f"{topic.name}: {partitions} with {replicas} each, {messages}, {kept}"
+
+
+def _kept(retention: "Retention") -> str:
+    parts = []
+    if retention.max_age:
+        parts.append(format_duration(retention.max_age_ms / 1000))
+    if retention.max_bytes:
+        parts.append(format_size(retention.max_bytes))
+    if retention.max_messages:
+        parts.append(f"{retention.max_messages:,} messages")
+    return ", ".join(parts) or "for ever"
+
+
+def _state(topic: "TopicInfo") -> str:
+    bad = sum(bool(partition_troubles(partition)) for partition in topic.partitions)
+    return f"[yellow]{count(bad, 'partition')} in trouble[/]" if bad else "[green]well[/]"
+
+
+def _moving(partition: "PartitionInfo") -> str:
+    if not partition.target or set(partition.target) == set(partition.replicas):
+        return ""
+    return f" → {numbers(partition.target)}"
+
+
+def _offsets(partition: "PartitionInfo") -> str:
+    if partition.start_offset == partition.end_offset:
+        return f"none, next {partition.end_offset:,}"
+    return f"{partition.start_offset:,} to {partition.end_offset - 1:,}"
+
+
+def _plain(topic: "TopicInfo") -> dict[str, Any]:
+    return asdict(topic)

@@ -1,0 +1,176 @@
+"""`quiver up`: a whole cluster on this machine, for a first look and for development."""
+
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from quivermq.cli.local_brokers import LocalBrokers, plan
+from quivermq.cli.options import AsJson, connect
+from quivermq.cli.output import (
+    count,
+    numbers,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    remark,
+    remarks,
+    table,
+)
+from quivermq.errors import ConnectionFailed, QuiverError
+
+app = typer.Typer(add_completion=False)
+_START_SECONDS_MAX: Final = 60.0
+_WATCH_SECONDS: Final = 0.25
+
+
+@app.command()
+def up(
+    nodes: Annotated[int, typer.Option(min=1, max=9, help="How many brokers.")] = 3,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where data is kept; without it in a temporary folder that goes away at the end.",
+        ),
+    ] = None,
+    free_ports: Annotated[
+        bool, typer.Option("--free-ports", help="Take any free ports instead of the usual ones.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a cluster on this machine, until Ctrl-C.
+
+    Ports are 7600, 7601 ... for clients, 7700 ... between brokers and 9600 ...
+    for HTTP, or free ones where these are taken. A --data-dir keeps its ports.
+    """
+    with _data_dir(data_dir) as (folder, is_temporary):
+        stop = _StopSignals()
+        with LocalBrokers(plan(nodes, folder, any_ports=free_ports), folder) as brokers:
+            stop.on_second = brokers.kill
+            started = time.monotonic()
+            _wait(brokers, stop, quiet=as_json)
+            if not stop.asked:
+                _announce(brokers, folder, time.monotonic() - started, as_json=as_json)
+                if is_temporary and not as_json:
+                    remark(f"data is in {folder} and goes away at the end; keep it by --data-dir")
+                _follow(brokers, stop)
+            remark("stopping; Ctrl-C again stops at once")
+        if brokers.killed:
+            print_error(f"did not stop in time, killed: {numbers(brokers.killed)}", "warning")
+
+
+class _StopSignals:
+    """The first Ctrl-C asks for an orderly stop, the second stops at once."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self.on_second: Any = lambda: None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._receive)
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        return self._asked.wait(seconds)
+
+    def _receive(self, *_: object) -> None:
+        if self.asked:
+            self.on_second()
+        self._asked.set()
+
+
+@contextmanager
+def _data_dir(named: Path | None) -> Iterator[tuple[Path, bool]]:
+    if named is not None:
+        named.mkdir(parents=True, exist_ok=True)
+        yield named, False
+        return
+    folder = Path(tempfile.mkdtemp(prefix="quiver-"))
+    try:
+        yield folder, True
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait(brokers: LocalBrokers, stop: _StopSignals, *, quiet: bool) -> None:
+    """Until each broker serves, and they agree who leads."""
+    total = len(brokers.brokers)
+    console = remarks()
+    console.quiet = quiet or not console.is_terminal
+    with console.status(f"starting {count(total, 'broker')}") as status:
+
+        def told(ready: int) -> bool:
+            status.update(f"starting {count(total, 'broker')}: {ready} ready")
+            return not stop.asked
+
+        brokers.wait_until_serving(_START_SECONDS_MAX, told)
+        status.update("waiting until the brokers agree on a leader")
+        deadline = time.monotonic() + _START_SECONDS_MAX
+        while not stop.asked and not _agree(brokers):
+            if time.monotonic() > deadline:
+                raise ConnectionFailed("the brokers found no leader; see their logs")
+            stop.wait(_WATCH_SECONDS)
+
+
+def _agree(brokers: LocalBrokers) -> bool:
+    with connect(brokers.servers, timeout=2.0) as client:
+        try:
+            found = client.cluster()
+        except QuiverError as error:
+            if not error.retriable:
+                raise
+            return False
+    alive = sum(node.alive for node in found.nodes)
+    return found.leader != 0 and alive == len(brokers.brokers)
+
+
+def _announce(brokers: LocalBrokers, folder: Path, seconds: float, *, as_json: bool) -> None:
+    if as_json:
+        nodes = [
+            {**asdict(broker.place), "pid": broker.process.pid, "log": str(broker.log_file)}
+            for broker in brokers.brokers
+        ]
+        print_json({"servers": brokers.servers, "data_dir": str(folder), "nodes": nodes})
+        return
+    made = table("node>", "clients", "http", "pid>")
+    for broker in brokers.brokers:
+        place = broker.place
+        made.add_row(
+            str(place.node_id), place.listen, f"http://{place.http}", str(broker.process.pid)
+        )
+    total = len(brokers.brokers)
+    print_line(f"{count(total, 'broker')} ready after {seconds:.1f} s; Ctrl-C stops them", "bold")
+    print_table(made)
+    servers = brokers.servers.partition(",")[0]
+    option = "" if servers == "127.0.0.1:7600" else f" --servers {servers}"
+    print_line("Try in another terminal:")
+    for command in (
+        f"quiver topic create orders --partitions {total}{option}",
+        f"quiver produce orders hello world{option}",
+        f"quiver consume orders{option}",
+        f"quiver cluster status{option}",
+    ):
+        print_line(f"  {command}", "cyan")
+
+
+def _follow(brokers: LocalBrokers, stop: _StopSignals) -> None:
+    """Until stopped; says when a broker ends by itself. Raises when none is left."""
+    alive = list(brokers.brokers)
+    while not stop.wait(_WATCH_SECONDS):
+        for broker in [broker for broker in alive if broker.process.poll() is not None]:
+            alive.remove(broker)
+            print_error(broker.obituary(), label="warning")
+        if not alive:
+            raise ConnectionFailed("no broker is left")

@@ -1,0 +1,101 @@
+"""The command itself: what it lists, what it loads, and how it complains."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer
+
+from quivermq.cli.app import COMMANDS
+from tests.cli.commands import environment, error_line, quiver
+
+
+def test_help_names_every_command_and_exits_0() -> None:
+    done = quiver("--help")
+    assert done.returncode == 0
+    for name, (panel, purpose) in COMMANDS.items():
+        assert name in done.stdout
+        assert panel in done.stdout
+        assert purpose in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_there_and_explains_itself(name: str) -> None:
+    command = typer.main.get_command(import_module(f"quivermq.cli.{name}").app)
+    assert command.help or command.commands  # type: ignore[attr-defined]
+    done = quiver(name, "--help")
+    assert done.returncode == 0
+    assert f"quiver {name}" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["topic", "--help"], ["produce", "--help"]])
+def test_help_loads_none_of_the_heavy_libraries(arguments: list[str]) -> None:
+    program = (
+        "import sys; from quivermq.cli import main\n"
+        f"sys.argv = ['quiver', *{arguments!r}]\n"
+        "try: main()\n"
+        "finally: print({'pyarrow', 'quivermq.client', 'fastapi'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_no_arguments_show_the_help_and_count_as_wrong_usage() -> None:
+    done = quiver()
+    assert done.returncode == 2
+    assert "Usage: quiver" in done.stdout + done.stderr
+    assert "error:" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["topics"], "No such command 'topics'. Did you mean 'topic'?"),
+        (["--nonsense"], "No such option: --nonsense"),
+        (["topic", "create"], "Missing argument 'TOPIC'"),
+        (["topic", "create", "a", "--max-age", "3x"], "'3x' is no duration: write 500ms"),
+        (["topic", "create", "a", "--max-bytes", "3x"], "'3x' is no size: write 512"),
+        (["topic", "alter", "a"], "say what to change: --partitions"),
+        (["produce", "a", "v", "--header", "novalue"], "write --header name=value"),
+        (["produce", "a", "v", "--key", "k", "--key-separator", ":"], "give one of them"),
+        (["produce", "a", "v", "--priority", "8"], "--priority"),
+        (["consume", "a", "--mode", "shared"], "--mode"),
+        (["consume", "a", "--from", "yesterday"], "'yesterday' is no time"),
+        (["cluster", "transfer", "orders", "--to", "2"], "name a topic and a partition"),
+        (["bench", "--servers", "a:1", "--fsync", "never"], "leave --servers out"),
+        (["up", "--nodes", "0"], "--nodes"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_says_what_to_write(
+    arguments: list[str], complaint: str
+) -> None:
+    assert complaint in error_line(quiver(*arguments), 2)
+
+
+def test_a_broker_that_is_not_there_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    done = quiver("topic", "list", "--servers", "127.0.0.1:1", "--timeout", "200ms")
+    assert "127.0.0.1:1" in error_line(done, 1)
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    def completed(words: str) -> str:
+        return quiver(
+            variables={
+                "_QUIVER_COMPLETE": "complete_bash",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(len(words.split(" ")) - 1),
+            }
+        ).stdout
+
+    assert completed("quiver to").split() == ["topic"]
+    assert completed("quiver topic des").split() == ["describe"]
+    assert "--fsync-interval-ms" in completed("quiver serve --fs")
+    assert completed("quiver serve --fsync ").split() == ["always", "interval", "never"]

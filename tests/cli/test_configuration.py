@@ -1,0 +1,183 @@
+"""Settings of a broker: flag over environment over file over default, and where each came from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quivermq.cli import configuration
+from quivermq.cli.misuse import Misuse
+from quivermq.settings import BrokerSettings
+from tests.cli.commands import error_line, quiver, quiver_json
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file and no variable of whoever runs the tests."""
+    monkeypatch.chdir(tmp_path)
+    for name in BrokerSettings.model_fields:
+        monkeypatch.delenv(f"QUIVER_{name.upper()}", raising=False)
+
+
+def shown(*arguments: str, **options: Any) -> dict[str, tuple[Any, str]]:
+    found = quiver_json("serve", "--print-config", *arguments, **options)
+    return {name: (entry["value"], entry["from"]) for name, entry in found.items()}
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
+    (tmp_path / "quiver.toml").write_text(
+        'tick_ms = 50\nfsync = "never"\nnode_id = 7\ndefault_partitions = 3\n'
+    )
+    found = shown(
+        "--fsync", "interval",
+        cwd=tmp_path,
+        variables={"QUIVER_FSYNC": "always", "QUIVER_NODE_ID": "9"},
+    )  # fmt: skip
+    assert found["fsync"] == ("interval", "--fsync")
+    assert found["node_id"] == (9, "QUIVER_NODE_ID")
+    assert found["tick_ms"] == (50, "quiver.toml")
+    assert found["default_partitions"] == (3, "quiver.toml")
+    assert found["listen"] == ("127.0.0.1:7600", "default")
+    assert found.keys() == BrokerSettings.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", BrokerSettings.model_fields)
+def test_every_setting_can_be_set_in_every_way(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = _another_value(name)
+    text = _as_text(value)
+    by_flag = configuration.load({name: text})
+    assert (getattr(by_flag.settings, name), by_flag.origins[name]) == (value, _flag(name))
+
+    file = tmp_path / "other.toml"
+    file.write_text(f"{name} = {_as_toml(value)}\n")
+    by_file = configuration.load({}, file)
+    assert (getattr(by_file.settings, name), by_file.origins[name]) == (value, str(file))
+
+    monkeypatch.setenv(f"QUIVER_{name.upper()}", text)
+    by_variable = configuration.load({})
+    assert getattr(by_variable.settings, name) == value
+    assert by_variable.origins[name] == f"QUIVER_{name.upper()}"
+
+
+def test_every_setting_has_a_flag_that_is_understood() -> None:
+    arguments: list[str] = []
+    for name in BrokerSettings.model_fields:
+        value = _another_value(name)
+        if name == "join":  # not together with peers
+            continue
+        arguments += [_flag(name)] if value is True else [_flag(name), _as_text(value)]
+    found = shown(*arguments)
+    for name, (_, origin) in found.items():
+        assert origin == ("default" if name == "join" else _flag(name))
+
+
+def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) -> None:
+    file = tmp_path / "elsewhere.toml"
+    file.write_text('peers = {2 = "b:7700", 3 = "c:7700"}\n')
+    assert shown("--config", str(file))["peers"] == ({"2": "b:7700", "3": "c:7700"}, str(file))
+    assert shown(variables={"QUIVER_CONFIG": str(file)})["peers"][1] == str(file)
+    line = error_line(quiver("serve", "--print-config", "--config", "nowhere.toml"), 2)
+    assert "there is no file nowhere.toml" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("fsyncc = 'never'\n", "quiver.toml: fsyncc is no setting: did you mean fsync?"),
+        ("xyzzy = 1\n", "quiver.toml: xyzzy is no setting"),
+        ("node-id = 1\n", "quiver.toml: node-id is no setting: did you mean node_id?"),
+        ("fsync = 'sometimes'\n", "quiver.toml: fsync: should be 'always', 'interval' or 'never'"),
+        ("node_id = 0\n", "quiver.toml: node_id: should be greater than or equal to 1, not 0"),
+        ("listen = '7600'\n", "quiver.toml: listen: write host:port"),
+        ("fsync = \n", "quiver.toml is not TOML"),
+        ("peers = {1 = 'a:7700'}\n", "peers names node 1 itself"),
+        ("join = 'a:7600'\npeers = {2 = 'a:7700'}\n", "set only one of them"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_one_line_with_its_place(
+    tmp_path: Path, content: str, complaint: str
+) -> None:
+    (tmp_path / "quiver.toml").write_text(content)
+    with pytest.raises(Misuse) as caught:
+        configuration.load({})
+    assert str(caught.value).startswith(complaint) or complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "complaint"),
+    [
+        (["--node-id", "x"], {}, "'--node-id'"),
+        (["--node-id", "70000"], {}, "--node-id: should be less than or equal to 65535"),
+        (["--peers", "2:a:1"], {}, "--peers: write 2=host:port,3=host:port"),
+        (["--peers", "2=a:1,2=b:1"], {}, "--peers: node 2 is named twice"),
+        (["--listen", "::1:7600"], {}, "--listen: an IPv6 address stands in brackets"),
+        ([], {"QUIVER_TICK_MS": "soon"}, "QUIVER_TICK_MS: should be a valid integer"),
+    ],
+)
+def test_wrong_flags_and_variables_are_named_and_exit_2(
+    arguments: list[str], variables: dict[str, str], complaint: str
+) -> None:
+    done = quiver("serve", "--print-config", *arguments, variables=variables)
+    assert complaint in error_line(done, 2)
+
+
+def test_a_variable_that_is_no_setting_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIVER_SERVERS", "a:7600")
+    monkeypatch.setenv("QUIVER_NODEID", "1")
+    warnings = configuration.strange_variables()
+    assert warnings == ["QUIVER_NODEID is no setting: did you mean QUIVER_NODE_ID?"]
+
+
+def test_the_table_shows_values_as_they_are_written() -> None:
+    done = quiver("serve", "--print-config", "--peers", "2=b:7700,3=c:7700")
+    rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    assert ["peers", "2=b:7700,3=c:7700", "--peers"] in rows
+    assert ["auto_create_topics", "false", "default"] in rows
+    assert "\x1b" not in done.stdout
+
+
+def _another_value(name: str) -> Any:
+    """A value of the right kind that is not the default."""
+    field = BrokerSettings.model_fields[name]
+    default = field.get_default(call_default_factory=True)
+    choices = {
+        "peers": {3: "127.0.0.1:7701"},
+        "fsync": "never",
+        "log_level": "debug",
+        "log_format": "json",
+        "data_dir": "elsewhere",
+    }
+    if name in choices:
+        return choices[name]
+    if isinstance(default, bool):
+        return not default
+    return default + 1 if isinstance(default, int) else "127.0.0.2:7000"
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{node}={address}" for node, address in value.items())
+    return str(value)
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f'{key} = "{item}"' for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def test_the_documentation_lists_every_setting_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    for name, field in BrokerSettings.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        text = _as_text(default)
+        shown_default = f"`{text.lower() if isinstance(default, bool) else text}`" if text else ""
+        assert f"| `{name}` | {shown_default} | {field.description} |" in page

@@ -1,0 +1,71 @@
+"""`quiver cluster`, `doctor` and `bench` against brokers of their own."""
+
+from pathlib import Path
+
+from tests.cli.commands import error_line, quiver, quiver_json
+from tests.cli.conftest import RunningUp
+
+
+def test_the_status_names_brokers_leader_and_health(cluster: RunningUp) -> None:
+    done = quiver("cluster", "status", "--servers", cluster.servers)
+    assert done.returncode == 0, done.stderr
+    assert "led by broker" in done.stdout
+    assert done.stdout.count("serving") == 3
+    assert "\x1b" not in done.stdout
+
+
+def test_leaders_move_on_request(cluster: RunningUp) -> None:
+    servers = cluster.servers
+    quiver("topic", "create", "moved", "--servers", servers)
+    (partition,) = quiver_json("topic", "describe", "moved", "--servers", servers)["partitions"]
+    target = next(node for node in partition["replicas"] if node != partition["leader"])
+    done = quiver("cluster", "transfer", "moved", "0", "--to", str(target), "--servers", servers)
+    assert done.stdout == f"broker {target} leads moved partition 0\n", done.stderr
+    (partition,) = quiver_json("topic", "describe", "moved", "--servers", servers)["partitions"]
+    assert partition["leader"] == target
+
+
+def test_a_balanced_cluster_has_nothing_to_move(cluster: RunningUp) -> None:
+    quiver("cluster", "rebalance", "--servers", cluster.servers)
+    done = quiver_json("cluster", "rebalance", "--status", "--servers", cluster.servers)
+    assert done["done"] is True
+
+
+def test_a_broker_that_does_not_exist_cannot_be_removed(cluster: RunningUp) -> None:
+    done = quiver("cluster", "remove", "77", "--yes", "--servers", cluster.servers)
+    assert "77" in error_line(done, 1)
+
+
+def test_the_doctor_finds_a_sound_cluster_well(cluster: RunningUp, tmp_path: Path) -> None:
+    findings = quiver_json("doctor", "--data-dir", tmp_path, "--servers", cluster.servers)
+    checks = {finding["check"] for finding in findings}
+    assert checks >= {"connection", "cluster", "leader", "version", "partitions", "files", "fsync"}
+    assert not [finding for finding in findings if finding["level"] == "bad"]
+    connections = [finding for finding in findings if finding["check"] == "connection"]
+    assert len(connections) == 3, "every broker is asked, not only those named"
+
+
+def test_the_doctor_names_what_does_not_answer_and_exits_1() -> None:
+    done = quiver("doctor", "--servers", "127.0.0.1:1", "--timeout", "300ms")
+    assert done.returncode == 1
+    assert "bad  127.0.0.1:1 does not answer" in done.stdout
+    assert "quiver serve" in done.stdout
+    assert "1 thing to mend" in done.stdout
+
+
+def test_bench_measures_brokers_and_cleans_up_behind_itself(cluster: RunningUp) -> None:
+    figures = quiver_json("bench", "--count", "5000", "--servers", cluster.servers)
+    assert [figure["name"] for figure in figures] == [
+        "produce_many", "producer.send", "read, Arrow", "read, messages", "produce, one at a time",
+    ]  # fmt: skip
+    assert figures[2]["messages"] == figures[3]["messages"] == 10_000
+    assert figures[4]["p50_us"] <= figures[4]["p99_us"]
+    topics = quiver_json("topic", "list", "--servers", cluster.servers)
+    assert not [topic for topic in topics if topic["name"].startswith("bench-")]
+
+
+def test_bench_starts_a_broker_of_its_own() -> None:
+    done = quiver("bench", "latency", "--count", "20", "--fsync", "never")
+    assert done.returncode == 0, done.stderr
+    assert "measuring an own broker" in done.stderr
+    assert "one at a time" in done.stdout

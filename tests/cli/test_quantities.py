@@ -1,0 +1,110 @@
+"""Durations, sizes and moments as people write them."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quivermq.cli.quantities import (
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_moment,
+    parse_size,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90.0),
+        ("1.5s", 1.5),
+        ("500ms", 0.5),
+        ("5m", 300.0),
+        ("1h30m", 5_400.0),
+        (" 1h 30m ", 5_400.0),
+        ("7d", 604_800.0),
+        ("2W", 1_209_600.0),
+        ("0", 0.0),
+    ],
+)
+def test_a_duration_is_understood(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "7x", "-1s", "1h30", "1,5s", "s1", "nan", "inf", "٣s"])
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="write 500ms, 30s"):
+        parse_duration(text)
+
+
+@given(st.integers(0, 10**13))
+def test_a_written_duration_reads_back_to_the_millisecond(milliseconds: int) -> None:
+    text = format_duration(milliseconds / 1000)
+    assert round(parse_duration(text) * 1000) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("512", 512),
+        ("512B", 512),
+        ("64KiB", 65_536),
+        ("64kib", 65_536),
+        ("10GB", 10_000_000_000),
+        ("10G", 10_000_000_000),
+        ("1.5 TB", 1_500_000_000_000),
+        ("2MiB", 2_097_152),
+        ("9007199254740993", 9_007_199_254_740_993),
+    ],
+)
+def test_a_size_is_understood(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "10XB", "-1", "1e3", "10 iB", "ten", "1..5MB"])
+def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="write 512, 64KiB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("parse", [parse_size, parse_duration])
+def test_more_than_a_broker_can_count_is_refused(parse: object) -> None:
+    with pytest.raises(ValueError, match="too much"):
+        parse("9" * 30)  # type: ignore[operator]
+
+
+@given(st.integers(0, 10**18))
+def test_a_written_size_is_short_and_close(size: int) -> None:
+    text = format_size(size)
+    assert len(text) <= len("1000000 PB")
+    assert abs(parse_size(text) - size) <= size * 0.006
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_000, "1 kB"), (1_536, "1.54 kB"), (10_000_000_000, "10 GB")],
+)
+def test_sizes_read_well(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+NOW = datetime(2025, 1, 31, 12, 0, tzinfo=UTC)
+
+
+def test_a_moment_names_its_zone_or_counts_back_from_now() -> None:
+    assert parse_moment("2025-01-31T12:00Z", NOW) == NOW
+    assert parse_moment("2025-01-31T13:00+01:00", NOW) == NOW
+    assert parse_moment("2h", NOW) == datetime(2025, 1, 31, 10, 0, tzinfo=UTC)
+
+
+def test_a_moment_without_a_zone_is_local() -> None:
+    found = parse_moment("2025-01-31T12:00", NOW)
+    assert found == datetime(2025, 1, 31, 12, 0).astimezone()
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2025-13-01", "", "9999999999d"])
+def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="2h for two hours ago"):
+        parse_moment(text, NOW)
