@@ -8,7 +8,7 @@ import pytest
 
 from quivermq.batches import encode_batch
 from quivermq.client.asyncio_door import AsyncioDoor
-from quivermq.errors import ConnectionFailed, Timeout, UnsupportedFormat
+from quivermq.errors import ConnectionFailed, InvalidRequest, Timeout, UnsupportedFormat
 from quivermq.wire import proto
 from tests.client.stand_in import HANG, StandIn
 
@@ -103,7 +103,7 @@ async def another_protocol_is_named(stand_in: StandIn) -> None:
 async def a_closed_door_opens_no_more(stand_in: StandIn) -> None:
     async with opened() as door:
         pass
-    with pytest.raises(ConnectionFailed, match="closed"):
+    with pytest.raises(InvalidRequest, match="closed"):
         await door.connection(stand_in.address, soon())
 
 

@@ -12,7 +12,7 @@ import quivermq
 from quivermq.batches import encode_batch
 from quivermq.client.blocking import BlockingConnection, BlockingDoor
 from quivermq.client.door import run
-from quivermq.errors import ConnectionFailed, Timeout, Unauthenticated, UnsupportedFormat
+from quivermq.errors import ConnectionFailed, InvalidRequest, Timeout, Unauthenticated, UnsupportedFormat
 from quivermq.wire import proto
 from tests.client.stand_in import HANG, STORE_AND_HANG, StandIn
 
@@ -190,5 +190,5 @@ def test_a_quick_call_does_not_wait_behind_a_long_poll(
 def test_a_closed_client_says_so(stand_in: StandIn) -> None:
     client = quivermq.connect(stand_in.address, timeout=0.2)
     client.close()
-    with pytest.raises(ConnectionFailed, match="closed"):
+    with pytest.raises(InvalidRequest, match="closed"):
         client.ping()

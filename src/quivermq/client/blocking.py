@@ -22,7 +22,13 @@ from quivermq.client import forks
 from quivermq.client.door import Connection, Reply
 from quivermq.client.handshake import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
 from quivermq.client.servers import split_address
-from quivermq.errors import BrokenInvariant, ConnectionFailed, QuiverError, Timeout
+from quivermq.errors import (
+    BrokenInvariant,
+    ConnectionFailed,
+    InvalidRequest,
+    QuiverError,
+    Timeout,
+)
 from quivermq.wire import packet, parse_response, proto
 
 IDLE_MAX: Final = 16
@@ -261,7 +267,7 @@ class BlockingDoor:
 
     def _opened(self, address: str, deadline: float) -> BlockingConnection:
         if self._is_closed:
-            raise ConnectionFailed("the client is closed: connect again")
+            raise InvalidRequest("the client is closed: connect again")
         connection = BlockingConnection(address, self._socket(address, deadline))
         self._all.add(connection)
         try:
