@@ -173,6 +173,7 @@ async def test_consensus_is_shown_by_every_replica(tmp_path: Path) -> None:
         talker = await Talker.by_socket(first)
         creation = proto.CreateTopic(name="orders", partitions=1, replication=3)
         await talker.ask(proto.Request(id=5, create_topic=creation))
+        await until(lambda: all(len(one.broker.runner.groups) == 2 for one in servers))
         await settled(servers)
         await store(talker, b"x", b"y")
         found = [await scrape(server) for server in servers]

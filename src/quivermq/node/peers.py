@@ -181,6 +181,7 @@ class Links:
         limits: Limits,
         outbox_bytes_max: int,
         silence_s: float,
+        hello_s: float,
         given: Mapping[int, str],
     ) -> None:
         """`given` are addresses that win over whatever is said or heard of these nodes."""
@@ -190,6 +191,7 @@ class Links:
         self._limits = limits
         self._outbox_bytes_max = outbox_bytes_max
         self._silence_s = silence_s
+        self._hello_s = hello_s
         self._given = given
         self._server: asyncio.Server | None = None
         self._incoming: set[PeerProtocol] = set()
@@ -205,7 +207,7 @@ class Links:
         return join_address(host, self._server.sockets[0].getsockname()[1])
 
     def _incoming_protocol(self) -> Incoming:
-        return Incoming(self._answer, self._take, self._incoming, self._limits)
+        return Incoming(self._answer, self._take, self._incoming, self._limits, self._hello_s)
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
