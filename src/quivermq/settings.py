@@ -72,10 +72,12 @@ class BrokerSettings(BaseModel):
     advertise_peer: AddressOrEmpty = Field(
         "", description="What other brokers are told, if not `peer_listen`."
     )
+    advertise_http: AddressOrEmpty = Field("", description="What people are told, if not `http`.")
 
     peers: Annotated[dict[NodeId, Address], BeforeValidator(_peers)] = Field(
         default_factory=dict,
-        description="The other founding brokers of a static cluster: node id to peer address.",
+        description="The other founding brokers of a static cluster: node id to peer address. "
+        "These addresses win over those that the brokers advertise.",
     )
     join: AddressOrEmpty = Field("", description="A broker of the cluster to become a member of.")
 
@@ -96,8 +98,16 @@ class BrokerSettings(BaseModel):
     connections_max: int = Field(1_000, ge=1, description="Clients that may be connected.")
     requests_max: int = Field(1_024, ge=1, description="Open requests of one connection.")
     request_bytes_max: int = Field(64 * MIB, ge=1, description="The bytes of such requests.")
+    unread_bytes_max: int = Field(
+        64 * MIB, ge=1, description="Answers that a client has not taken."
+    )
     idle_timeout_ms: int = Field(600_000, ge=100, description="A silent connection is closed.")
     hello_timeout_ms: int = Field(5_000, ge=10, description="A connection must say hello by then.")
+    http_connections_max: int = Field(200, ge=1, description="HTTP clients that may be connected.")
+    http_body_bytes_max: int = Field(MIB, ge=1, description="The largest body of an HTTP request.")
+    http_timeout_ms: int = Field(
+        10_000, ge=10, description="An HTTP request must be sent, and its answer taken, by then."
+    )
     request_timeout_ms: int = Field(10_000, ge=1, description="For requests that name no timeout.")
     outbox_bytes_max: int = Field(64 * MIB, ge=1, description="What may wait for one slow peer.")
     rebalance_bytes_per_second: int = Field(64 * MIB, ge=1, description="What moving may cost.")

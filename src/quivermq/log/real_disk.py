@@ -134,11 +134,15 @@ class RealDisk:
     def __init__(self, root: Path | str) -> None:
         self.place = Path(root)
 
+    def file(self, path: str, flags: int) -> RealFile:
+        """An open file; every one comes from here."""
+        return RealFile(self.place / path, flags)
+
     def create(self, path: str) -> RealFile:
-        return RealFile(self.place / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        return self.file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def open(self, path: str) -> RealFile:
-        return RealFile(self.place / path, os.O_RDWR)
+        return self.file(path, os.O_RDWR)
 
     @_translating("list")
     def names(self, folder: str) -> list[str]:
@@ -180,4 +184,4 @@ class ReadOnlyDisk(RealDisk):
     """The same files, for tools that look and never touch."""
 
     def open(self, path: str) -> RealFile:
-        return RealFile(self.place / path, os.O_RDONLY)
+        return self.file(path, os.O_RDONLY)

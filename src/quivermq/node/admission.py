@@ -230,7 +230,7 @@ class Admission:
         except Forbidden as error:
             return str(error)
         if hello.node in self.links.peers:
-            self.links.peers[hello.node].move(hello.peer_address)
+            self.links.know(hello.node, hello.peer_address)
         if hello.boot > self.heard_boots.get(hello.node, 0):
             self.heard_boots[hello.node] = hello.boot
             self.on_new_life(hello.node)

@@ -9,7 +9,8 @@ from typing import Final
 
 from quivermq.batches import Limits
 from quivermq.cluster import METADATA_GROUP, group_id, node_of
-from quivermq.log import LogSettings, RealDisk
+from quivermq.errors import ConnectionFailed, Forbidden, NotEnoughReplicas, QuiverError
+from quivermq.log import LogSettings
 from quivermq.node.admission import Addresses, Admission
 from quivermq.node.cluster_requests import ClusterParts, ClusterRequests, reconfigure_here
 from quivermq.node.controller import Controller
@@ -31,6 +32,7 @@ from quivermq.node.producing import Producing
 from quivermq.node.retaining import Retaining
 from quivermq.node.runner import GroupRunner
 from quivermq.node.service import Service
+from quivermq.node.timed_disk import TimedDisk
 from quivermq.node.topic_requests import TopicRequests
 from quivermq.replica import ReplicaSettings
 from quivermq.settings import BrokerSettings
@@ -39,6 +41,7 @@ from quivermq.wire import proto
 logger = logging.getLogger("quivermq.broker")
 
 _HANDOVER_S: Final = 2.0
+_NAMED_MAX: Final = 10
 
 
 class Broker:
@@ -49,6 +52,7 @@ class Broker:
         self.addresses = Addresses()
         self.figures = Figures()
         self.leaders = Leaders()
+        self._is_open = False
         self._is_stopping = False
 
     async def start(self) -> None:
@@ -58,6 +62,7 @@ class Broker:
         self.directory = Directory(settings.data_dir, settings.node_id)
         self.disk_thread = DiskThread(asyncio.get_running_loop(), "quiver-disk")
         self._make_parts()
+        self._is_open = True
         for folder in self.directory.unlisted_folders():
             logger.warning("%s is left over from a crash, and removed", folder)
             self.directory.disk.remove(folder)
@@ -68,7 +73,7 @@ class Broker:
     async def take_part(self, client_address: str, http_address: str = "") -> None:
         """The doors are open at these addresses: found, join or come back to a cluster."""
         self.addresses.client = self.settings.advertise or client_address
-        self.addresses.http = http_address
+        self.addresses.http = self.settings.advertise_http or http_address
         await self.admission.begin()
         self.runner.start_ticking()
         self.controller.start()
@@ -113,9 +118,9 @@ class Broker:
     def _make_runner(self) -> None:
         settings, limits = self.settings, self.limits
         self.disk = (
-            RealDisk(settings.data_dir)
+            TimedDisk(settings.data_dir, self.figures.fsync_seconds)
             if settings.fsync == "always"
-            else DeferredSyncDisk(settings.data_dir)
+            else DeferredSyncDisk(settings.data_dir, self.figures.fsync_seconds)
         )
         self.runner = GroupRunner(
             disk=self.disk,
@@ -142,7 +147,14 @@ class Broker:
             silent=self.runner.wake_all_of,
             connected=self._connected,
         )
-        self.links = Links(hooks, self.limits, settings.outbox_bytes_max, election_s)
+        self.links = Links(
+            hooks,
+            self.limits,
+            settings.outbox_bytes_max,
+            silence_s=election_s,
+            hello_s=settings.hello_timeout_ms / 1000,
+            given=settings.peers,
+        )
         self.runner.links = self.links
 
     def _make_service(self) -> None:
@@ -174,6 +186,7 @@ class Broker:
         self.service = Service(
             Producing(self.partitions, self.figures),
             {**topics.handlers(), **offsets.handlers(), **cluster.handlers()},
+            offsets.bulky(),
             self.forwarding,
             self.figures,
             settings.request_timeout_ms / 1000,
@@ -214,6 +227,7 @@ class Broker:
                 self._hosting_wanted.set()
             groups = [group_id(topic.id, number) for topic, number, _ in view.partitions()]
             self.leaders.exist(groups)
+            self.figures.keep_only({(topic.name, number) for topic, number, _ in view.partitions()})
             await self._forget_removed_brokers()
 
     async def _forget_removed_brokers(self) -> None:
@@ -257,21 +271,40 @@ class Broker:
     @property
     def is_ready(self) -> bool:
         """Whether it is a member, and knows leaders of everything."""
-        if not self.admission.is_registered or not self.metadata.leader:
-            return False
-        return all(
-            self.partitions.leader_of(group_id(topic.id, number))
+        return self.unready is None
+
+    @property
+    def unready(self) -> QuiverError | None:
+        """Why this broker should not be sent work yet, or any more; None: it is ready."""
+        if self._is_stopping:
+            return ConnectionFailed("this broker is stopping")
+        if self.admission.refusal:
+            return Forbidden(f"this broker is not let in: {self.admission.refusal}")
+        if not self.admission.is_registered:
+            return NotEnoughReplicas("this broker is not registered with its cluster yet")
+        if not self.metadata.leader:
+            return NotEnoughReplicas("no leader of the metadata group is known")
+        leaderless = [
+            f"{topic.name}/{number}"
             for topic, number, _ in self.metadata.view.partitions()
-        )
+            if not self.partitions.leader_of(group_id(topic.id, number))
+        ]
+        if leaderless:
+            return NotEnoughReplicas(
+                f"no leader is known of {len(leaderless)} partitions: "
+                + ", ".join(leaderless[:_NAMED_MAX])
+                + (", ..." if len(leaderless) > _NAMED_MAX else "")
+            )
+        return None
 
     def stats(self) -> dict[str, float]:
         groups = self.runner.groups.values()
-        traffic = self.figures.traffic.values()
+        traffic = self.figures.total_traffic()
         return {
-            "messages_produced_total": sum(one.messages_in for one in traffic),
-            "bytes_in_total": sum(one.bytes_in for one in traffic),
-            "messages_delivered_total": sum(one.messages_out for one in traffic),
-            "bytes_out_total": sum(one.bytes_out for one in traffic),
+            "messages_produced_total": traffic.messages_in,
+            "bytes_in_total": traffic.bytes_in,
+            "messages_delivered_total": traffic.messages_out,
+            "bytes_out_total": traffic.bytes_out,
             "requests_total": self.figures.requests,
             "forwarded_total": self.figures.forwarded,
             "overloaded_total": self.figures.overloaded,
@@ -285,8 +318,8 @@ class Broker:
     # Stopping.
 
     async def stop(self) -> None:
-        """Hand leadership over, finish what is under way, close in order."""
-        if self._is_stopping:
+        """Hand leadership over, finish what is under way, close in order; also half a start."""
+        if self._is_stopping or not self._is_open:
             return
         self._is_stopping = True
         await self.admission.close()

@@ -11,6 +11,8 @@ from quivermq.batches import Buffer
 from quivermq.log import RealDisk
 from quivermq.log.disk import File
 from quivermq.log.layout import SEGMENT
+from quivermq.node.figures import Histogram
+from quivermq.node.timed_disk import TimedDisk
 
 
 class DeferredFile:
@@ -32,11 +34,11 @@ class DeferredFile:
         self._unsynced.add(self._file)
 
 
-class DeferredSyncDisk(RealDisk):
+class DeferredSyncDisk(TimedDisk):
     """The real disk, with segments synced when `sync_now` is called."""
 
-    def __init__(self, root: Path | str) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path | str, syncs: Histogram) -> None:
+        super().__init__(root, syncs)
         self._unsynced: set[File] = set()
 
     def create(self, path: str) -> File:  # type: ignore[override]

@@ -14,6 +14,7 @@ from quivermq.node.figures import Figures
 from quivermq.node.group import Group
 from quivermq.node.metadata import ask
 from quivermq.node.partitions import Partitions
+from quivermq.node.service import Room
 from quivermq.replica import Replica
 from quivermq.wire import proto
 
@@ -41,7 +42,7 @@ class Fetching:
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    async def fetch(self, body: proto.Fetch) -> tuple[proto.Response, list[Frame]]:
+    async def fetch(self, body: proto.Fetch, room: Room) -> tuple[proto.Response, list[Frame]]:
         group = await self._readable(body)
         deadline = asyncio.get_running_loop().time() + min(body.wait_ms, _WAIT_MS_MAX) / 1000
         while True:
@@ -59,6 +60,8 @@ class Fetching:
                 return self._answer(group, Part([], Offset(body.offset)))
             # It may have lost its office, or its topic, meanwhile.
             group = await self._readable(body)
+        # Not before there is something to read: who waits for messages takes room from nobody.
+        await room(bytes_wanted(body))
         return self._answer(group, await self._read(group, body))
 
     async def _readable(self, body: proto.Fetch | proto.FindOffset) -> Group:
@@ -90,11 +93,10 @@ class Fetching:
 
     async def _read(self, group: Group, body: proto.Fetch) -> Part:
         end = Index(group.replica.applied_index + 1)
-        most = min(body.bytes_max or _BYTES_DEFAULT, _BYTES_MAX)
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(
-                self._threads, read_batches, group.log, Offset(body.offset), end, most
+                self._threads, read_batches, group.log, Offset(body.offset), end, bytes_wanted(body)
             )
         except Corrupt as error:
             # The log remembers what is damaged; its replica finds out, and mends it.
@@ -127,6 +129,11 @@ class Fetching:
         else:
             offset = group.log.start.next_offset
         return proto.Response(offset_found=proto.OffsetFound(offset=offset))
+
+
+def bytes_wanted(body: proto.Fetch) -> int:
+    """How much a fetch may answer with; one batch may be larger."""
+    return min(body.bytes_max or _BYTES_DEFAULT, _BYTES_MAX)
 
 
 def _set(woken: asyncio.Future[None]) -> None:

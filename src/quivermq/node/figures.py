@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,6 +40,12 @@ class Traffic:
     messages_out: int = 0
     bytes_out: int = 0
 
+    def add(self, other: "Traffic") -> None:
+        self.messages_in += other.messages_in
+        self.bytes_in += other.bytes_in
+        self.messages_out += other.messages_out
+        self.bytes_out += other.bytes_out
+
 
 @dataclass(slots=True)
 class Figures:
@@ -47,10 +54,24 @@ class Figures:
     traffic: defaultdict[tuple[str, int], Traffic] = field(
         default_factory=lambda: defaultdict(Traffic)
     )
-    """By topic and partition."""
+    """By topic and partition, of those that exist."""
+    gone: Traffic = field(default_factory=Traffic)
+    """Of the others, so that no total ever shrinks."""
     produce_seconds: Histogram = field(default_factory=Histogram)
     fsync_seconds: Histogram = field(default_factory=Histogram)
     overloaded: int = 0
     connections: int = 0
     requests: int = 0
     forwarded: int = 0
+
+    def keep_only(self, partitions: Collection[tuple[str, int]]) -> None:
+        """Topics come and go: what was counted of those that went must not pile up."""
+        for name in [name for name in self.traffic if name not in partitions]:
+            self.gone.add(self.traffic.pop(name))
+
+    def total_traffic(self) -> Traffic:
+        """Of all partitions that there ever were."""
+        total = Traffic()
+        for part in (self.gone, *self.traffic.values()):
+            total.add(part)
+        return total

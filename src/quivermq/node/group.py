@@ -7,7 +7,7 @@ all stirred groups go on at once, so that what came in together is written and s
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, ParamSpec, Protocol
 
 from quivermq.batches import Frame, Offset
 from quivermq.cluster import METADATA_GROUP
@@ -39,6 +39,8 @@ logger = logging.getLogger("quivermq.group")
 
 RETRY_FULL_DISK_S: Final = 0.5
 _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
+_STUMBLES: Final = (Corrupt, OffsetOutOfRange, StorageFailed, BrokenInvariant)
+_Input = ParamSpec("_Input")
 Done = Callable[[Result], None]
 
 
@@ -128,16 +130,14 @@ class Group:
         """Store a batch; `done` is called once. Returns a token for `forget`."""
         token = self._token(done)
         if token:
-            self.replica.produce(token, frame, self._crew.now_ms())
-            self.stir()
+            self._step(self.replica.produce, token, frame, self._crew.now_ms())
         return token
 
     def ask(self, done: Done, ask: Callable[[Replica, int], None]) -> int:
         """Any other request of the replica: `ask(replica, token)` makes it."""
         token = self._token(done)
         if token:
-            ask(self.replica, token)
-            self.stir()
+            self._step(ask, self.replica, token)
         return token
 
     def read(self, done: Done) -> int:
@@ -161,33 +161,39 @@ class Group:
 
     def receive(self, sender: int, mail: Mail) -> None:
         if not (self.trouble or self.is_closed):
-            self.replica.receive(sender, mail)
-            self.stir()
+            self._step(self.replica.receive, sender, mail)
 
     def tick(self) -> None:
         if not (self.trouble or self.is_closed):
             replica = self.replica
             self.leaderless_ticks = 0 if replica.leader else self.leaderless_ticks + 1
-            replica.tick(self._crew.now_ms())
+            self._step(replica.tick, self._crew.now_ms())
             if self.leaderless_ticks in _CAMPAIGN_TICKS:
                 self.campaign()
-            self.stir()
 
     def campaign(self) -> None:
         """Lead, if this is the replica that should, without waiting for others to miss a leader."""
         voters = self.replica.configuration.voters
         if self.is_preferred or voters == (self.member,):
-            self.replica.campaign()
-            self.stir()
+            self._step(self.replica.campaign)
 
     def wake(self) -> None:
         if not (self.trouble or self.is_closed):
-            self.replica.wake()
-            self.stir()
+            self._step(self.replica.wake)
 
     def transfer_leader(self, target: int) -> None:
         if not (self.trouble or self.is_closed):
-            self.replica.transfer_leader(target)
+            self._step(self.replica.transfer_leader, target)
+
+    def _step(
+        self, act: Callable[_Input, object], *args: _Input.args, **rest: _Input.kwargs
+    ) -> None:
+        """An input to the replica, which may stumble over its log, or over itself."""
+        try:
+            act(*args, **rest)
+        except _STUMBLES as error:
+            self._stumbled(error)
+        else:
             self.stir()
 
     def drop_before(self, plan: Callable[[Log], object]) -> None:
@@ -237,16 +243,8 @@ class Group:
             return
         try:
             effects = self.replica.take_effects()
-        except (Corrupt, OffsetOutOfRange) as error:
-            # Corrupt: the log knows what is damaged, and a new replica mends it. Out of range:
-            # retention dropped what the core was about to read; a new replica sees what is kept.
-            self._begin_again(error)
-            return
-        except StorageFailed as error:
-            self._open_again(error)
-            return
-        except BrokenInvariant as error:
-            self._fail(f"it broke a rule of its own: {error}")
+        except _STUMBLES as error:
+            self._stumbled(error)
             return
         self._dispatch(effects)
         self._write_next()
@@ -255,6 +253,16 @@ class Group:
             self._crew.office_changed(self)
         if self.after is not None:
             self.after()
+
+    def _stumbled(self, error: Exception) -> None:
+        if isinstance(error, Corrupt | OffsetOutOfRange):
+            # Corrupt: the log knows what is damaged, and a new replica mends it. Out of range:
+            # retention dropped what the core was about to read; a new replica sees what is kept.
+            self._begin_again(error)
+        elif isinstance(error, StorageFailed):
+            self._open_again(error)
+        else:
+            self._fail(f"it broke a rule of its own: {error}")
 
     def _dispatch(self, effects: list[Effect]) -> None:
         for effect in effects:

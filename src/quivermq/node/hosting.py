@@ -2,6 +2,10 @@
 
 A replica takes part only once its log is listed in the directory. A log that is listed and cannot
 be found was lost: it is never made anew under the same number, because it may have voted.
+
+A broker that starts knows the catalog as of the last commit that it stored, which may be older than
+its own logs. Until it has seen its own registration it opens what it has, and makes and removes
+nothing.
 """
 
 import asyncio
@@ -57,12 +61,27 @@ class Hosting:
         """Remove what is not wanted, then make and open what is."""
         async with self._lock:
             wanted = {want.group_id: want for want in self._wanted(view)}
-            await self._remove_all_but(wanted)
+            if self._is_current(view):
+                await self._remove_all_but(wanted)
+            else:
+                wanted = {g: want for g, want in wanted.items() if self._is_listed(want)}
             for group in [group for group in self.lost if group not in wanted]:
                 del self.lost[group]
             missing = (w for w in wanted.values() if w.group_id not in self._runner.groups)
             while batch := list(islice(missing, _OPEN_AT_ONCE)):
                 await self._start([want for want in batch if want.group_id not in self.lost])
+
+    def _is_current(self, view: View) -> bool:
+        """Whether the view is younger than the start of this broker."""
+        identity, known = self._directory.identity, view.brokers.get(self._node_id)
+        return known is not None and (known.directory_id, known.boot) == (
+            identity.directory_id,
+            identity.boot,
+        )
+
+    def _is_listed(self, want: Wanted) -> bool:
+        log = self._directory.logs.get(want.group_id.hex())
+        return log is not None and log.member == want.member
 
     def _wanted(self, view: View) -> Iterator[Wanted]:
         for topic, partition, placement, member in view.hosted(self._node_id):

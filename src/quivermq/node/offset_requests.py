@@ -3,10 +3,10 @@
 import asyncio
 
 from quivermq.cluster import Edit, View, grant_producers
-from quivermq.node.fetching import Fetching
+from quivermq.node.fetching import Fetching, bytes_wanted
 from quivermq.node.metadata import Metadata, ask
 from quivermq.node.partitions import Partitions
-from quivermq.node.service import Answer, Handler
+from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.topic_requests import done
 from quivermq.replica import Replica
 from quivermq.wire import proto
@@ -27,15 +27,17 @@ class OffsetRequests:
 
     def handlers(self) -> dict[str, Handler]:
         return {
-            "fetch": self.fetch,
             "find_offset": self.find_offset,
             "commit_offset": self.commit_offset,
             "committed_offsets": self.committed_offsets,
             "new_producer": self.new_producer,
         }
 
-    async def fetch(self, request: proto.Request) -> Answer:
-        return await self._fetching.fetch(request.fetch)
+    def bulky(self) -> dict[str, Bulky]:
+        return {"fetch": Bulky(self.fetch, lambda request: bytes_wanted(request.fetch))}
+
+    async def fetch(self, request: proto.Request, room: Room) -> Answer:
+        return await self._fetching.fetch(request.fetch, room)
 
     async def find_offset(self, request: proto.Request) -> proto.Response:
         return await self._fetching.find_offset(request.find_offset)

@@ -86,6 +86,7 @@ class Incoming(PeerProtocol):
         take: Callable[[int, proto.Parcel, list[Frame]], None],
         connections: "set[PeerProtocol]",
         limits: Limits,
+        hello_s: float,
     ) -> None:
         super().__init__()
         self._answer = answer
@@ -93,16 +94,19 @@ class Incoming(PeerProtocol):
         self._connections = connections
         self._limits = limits
         self._node = 0
+        self._patience = asyncio.get_running_loop().call_later(hello_s, self.close)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._patience.cancel()
         self._connections.discard(self)
 
     def packet_received(self, found: Packet) -> None:
         if self._node == 0:
+            self._patience.cancel()
             hello = parse_hello(found.envelope)
             answer = self._answer(hello)
             self.write(answer.SerializeToString())

@@ -7,7 +7,7 @@ bounded outbox is dropped: consensus sends again.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,7 +16,7 @@ from typing import Final
 
 from quivermq.batches import Frame, Limits
 from quivermq.errors import QuiverError
-from quivermq.node.addresses import split_address
+from quivermq.node.addresses import join_address, listening_at, split_address
 from quivermq.node.letters import open_letter, seal
 from quivermq.node.peer_protocol import Incoming, Outgoing, PeerProtocol
 from quivermq.raft import Kind as Said
@@ -176,27 +176,38 @@ class Links:
     """All other brokers, and the listener for them."""
 
     def __init__(
-        self, hooks: LinkHooks, limits: Limits, outbox_bytes_max: int, silence_s: float
+        self,
+        hooks: LinkHooks,
+        limits: Limits,
+        outbox_bytes_max: int,
+        silence_s: float,
+        hello_s: float,
+        given: Mapping[int, str],
     ) -> None:
+        """`given` are addresses that win over whatever is said or heard of these nodes."""
         self.hooks = hooks
         self.peers: dict[int, Peer] = {}
         self.dice = Random()  # noqa: S311  (spreads reconnects, hides nothing)
         self._limits = limits
         self._outbox_bytes_max = outbox_bytes_max
         self._silence_s = silence_s
+        self._hello_s = hello_s
+        self._given = given
         self._server: asyncio.Server | None = None
         self._incoming: set[PeerProtocol] = set()
         self._posted: set[Link] = set()
+        self._is_closed = False
 
     async def listen(self, address: str) -> str:
         """Accept other brokers; returns the address with its real port."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._incoming_protocol, host, port)
-        return f"{host}:{self._server.sockets[0].getsockname()[1]}"
+        with listening_at(address):
+            self._server = await loop.create_server(self._incoming_protocol, host, port)
+        return join_address(host, self._server.sockets[0].getsockname()[1])
 
     def _incoming_protocol(self) -> Incoming:
-        return Incoming(self._answer, self._take, self._incoming, self._limits)
+        return Incoming(self._answer, self._take, self._incoming, self._limits, self._hello_s)
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -211,7 +222,11 @@ class Links:
         self.hooks.connected(node)
 
     def know(self, node: int, address: str) -> None:
-        """Keep links to this broker, at this address."""
+        """Keep links to this broker, at this address unless another one was given."""
+        if self._is_closed:
+            # The catalog may still change while a broker stops.
+            return
+        address = self._given.get(node, address)
         peer = self.peers.get(node)
         if peer is None:
             self.peers[node] = Peer(node, address, self)
@@ -281,6 +296,7 @@ class Links:
             self.hooks.deliver(letter.group, letter.sender, letter.to, open_letter(letter, mine))
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for node in list(self.peers):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from quivermq.batches import Frame
-from quivermq.errors import InvalidRequest, Overloaded, QuiverError
+from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.figures import Figures
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
@@ -69,8 +69,8 @@ class PendingProduce:
 
     def _finish(self) -> None:
         figures = self._figures
+        self._count()
         if self._error is not None:
-            figures.overloaded += isinstance(self._error, Overloaded)
             self._finished(self._error)
             return
         response = proto.Response()
@@ -83,9 +83,14 @@ class PendingProduce:
                     timestamp_ms=stored.timestamp_ms,
                     is_repeat=stored.is_repeat,
                 )
-        name = self._group.name
-        traffic = figures.traffic[name.topic, name.partition]
-        traffic.messages_in += sum(frame.header.count for frame in self._frames)
-        traffic.bytes_in += sum(map(len, self._frames))
         figures.produce_seconds.observe(time.perf_counter() - self._began)
         self._finished(response)
+
+    def _count(self) -> None:
+        """What was stored, and not what was stored before."""
+        name = self._group.name
+        traffic = self._figures.traffic[name.topic, name.partition]
+        for frame, stored in zip(self._frames, self._stored, strict=True):
+            if stored is not None and not stored.is_repeat:
+                traffic.messages_in += stored.count
+                traffic.bytes_in += len(frame)

@@ -14,6 +14,7 @@ from typing import Final
 from quivermq.cluster import node_of
 from quivermq.log import Disk, LogSettings
 from quivermq.node.disk_thread import DiskThread
+from quivermq.node.figures import Histogram
 from quivermq.node.group import Group
 from quivermq.node.peers import Links
 from quivermq.node.throttle import Throttle
@@ -56,6 +57,8 @@ class GroupRunner:
         self._throttle = Throttle(copy_bytes_per_second, self._loop.time, self._loop.call_later)
         self._ticker: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self.lateness = Histogram()
+        """How late ticks come: what everything else on this loop has to wait as well."""
 
     def add(self, group: Group) -> None:
         self.groups[group.id] = group
@@ -144,6 +147,7 @@ class GroupRunner:
         interval = self.replica_settings.tick_ms / 1000
         now = self._loop.time()
         late = now - self._due
+        self.lateness.observe(max(late, 0.0))
         if late > 10 * interval:
             logger.warning("the event loop was stalled for %.1f s", late)
         self._due = max(self._due + interval, now + interval / 2)

@@ -6,10 +6,10 @@ A request that somebody else must answer is passed on, unless the asker follows 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from quivermq.batches import Frame
-from quivermq.errors import InvalidRequest, NotLeader, QuiverError
+from quivermq.errors import ConnectionFailed, InvalidRequest, NotLeader, Overloaded, QuiverError
 from quivermq.node.figures import Figures
 from quivermq.node.producing import Producing
 from quivermq.wire import error_to_proto, proto
@@ -19,6 +19,18 @@ logger = logging.getLogger("quivermq.service")
 Reply = Callable[[proto.Response, Sequence[Frame]], None]
 Answer = tuple[proto.Response, Sequence[Frame]]
 Handler = Callable[[proto.Request], Awaitable[proto.Response | Answer]]
+Room = Callable[[int], Awaitable[None]]
+"""Waits until the asker can take an answer of so many bytes."""
+
+
+class Bulky(NamedTuple):
+    """How a request is answered whose answer may be large."""
+
+    handle: Callable[[proto.Request, Room], Awaitable[Answer]]
+    """Waits for room before it makes the answer."""
+    bytes_of: Callable[[proto.Request], int]
+    """How large the answer may become."""
+
 
 _ASK_AGAIN_S: Final = 0.05
 
@@ -33,6 +45,10 @@ class Forwarder(Protocol):
     def address_of(self, node: int) -> str: ...
 
 
+async def _any_room(size: int) -> None:
+    """For an asker that has one request open, and waits for its answer."""
+
+
 class Service:
     """The one thing that all transports call."""
 
@@ -40,31 +56,39 @@ class Service:
         self,
         producing: Producing,
         handlers: dict[str, Handler],
+        bulky: dict[str, Bulky],
         forwarder: Forwarder,
         figures: Figures,
         timeout_s: float,
     ) -> None:
         self._producing = producing
         self._handlers = handlers
+        self._bulky = bulky
         self._forwarder = forwarder
         self._figures = figures
         self._timeout_s = timeout_s
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def submit(
-        self, request: proto.Request, frames: list[Frame], reply: Reply
+        self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room = _any_room
     ) -> asyncio.Task[None] | None:
         """Answer a request: `reply` is called once, maybe at once.
 
         Returns a task that may be cancelled, if there is one: then there is no reply.
         """
         self._figures.requests += 1
+        if self._is_closed:
+            response = self.refusal(ConnectionFailed("this broker is stopping; ask another"))
+            response.id = request.id
+            reply(response, ())
+            return None
         if request.WhichOneof("body") == "produce":
-            return self._submit_produce(request, frames, reply)
-        return self._spawn(request, frames, reply)
+            return self._submit_produce(request, frames, reply, room)
+        return self._spawn(request, frames, reply, room)
 
     def _submit_produce(
-        self, request: proto.Request, frames: list[Frame], reply: Reply
+        self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room
     ) -> asyncio.Task[None] | None:
         def finished(result: proto.Response | QuiverError) -> None:
             if isinstance(result, QuiverError):
@@ -76,24 +100,27 @@ class Service:
             self._producing.produce(request.produce, frames, finished)
         except NotLeader as error:
             if not (request.direct or request.forwarded):
-                return self._spawn(request, frames, reply)
+                return self._spawn(request, frames, reply, room)
             finished(error)
         except QuiverError as error:
             finished(error)
         return None
 
     def _spawn(
-        self, request: proto.Request, frames: list[Frame], reply: Reply
+        self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room
     ) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._answer(request, frames, reply))
+        task = asyncio.create_task(self._answer(request, frames, reply, room))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(self, request: proto.Request, frames: list[Frame], reply: Reply) -> None:
+    async def _answer(
+        self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room
+    ) -> None:
         sent: Sequence[Frame] = ()
         try:
-            response, sent = await self.call(request, frames)
+            await room(0)
+            response, sent = await self.call(request, frames, room)
         except QuiverError as error:
             response = self.refusal(error)
         except Exception as error:
@@ -102,18 +129,23 @@ class Service:
         response.id = request.id
         reply(response, sent)
 
-    async def call(self, request: proto.Request, frames: list[Frame]) -> Answer:
+    async def call(
+        self, request: proto.Request, frames: list[Frame], room: Room = _any_room
+    ) -> Answer:
         """The answer, from here or from who leads; raises refusals."""
         wait_s = request.timeout_ms / 1000 or self._timeout_s
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
             try:
-                return await self._call_here(request, frames)
+                return await self._call_here(request, frames, room)
             except NotLeader as error:
                 left_s = deadline - asyncio.get_running_loop().time()
                 if request.direct or request.forwarded or left_s <= 0:
                     raise
                 if error.leader:
+                    bulky = self._bulky.get(request.WhichOneof("body") or "")
+                    if bulky is not None:
+                        await room(bulky.bytes_of(request))
                     answer = await self._pass_on(error.leader, request, frames, left_s)
                     if answer is not None:
                         return answer
@@ -132,10 +164,13 @@ class Service:
             return None
         return response, sent
 
-    async def _call_here(self, request: proto.Request, frames: list[Frame]) -> Answer:
+    async def _call_here(self, request: proto.Request, frames: list[Frame], room: Room) -> Answer:
         name = request.WhichOneof("body") or ""
         if name == "produce":
             return await self._produce_here(request.produce, frames), ()
+        bulky = self._bulky.get(name)
+        if bulky is not None:
+            return await bulky.handle(request, room)
         handler = self._handlers.get(name)
         if handler is None:
             raise InvalidRequest(f"this broker does not know the request {name!r}: upgrade it")
@@ -157,12 +192,15 @@ class Service:
         return await future
 
     def refusal(self, error: QuiverError) -> proto.Response:
+        """An error as an answer, and counted."""
+        self._figures.overloaded += isinstance(error, Overloaded)
         leader = error.leader if isinstance(error, NotLeader) else 0
         address = self._forwarder.address_of(leader) if leader else ""
         return proto.Response(error=error_to_proto(error, address))
 
     async def close(self) -> None:
-        """End everything that waits."""
+        """End everything that waits, and begin nothing more."""
+        self._is_closed = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -55,6 +55,7 @@ from quivermq.replica.effects import (
 )
 from quivermq.replica.entries import frame_of
 from quivermq.replica.intake import Intake, catalog_changed
+from quivermq.replica.recent import Recent
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
 from quivermq.replica.storage import LogStorage, newest_state
@@ -72,15 +73,16 @@ class Member:
         self._log = log
         self._settings = settings
         self._out = out
+        self._recent = Recent(settings.recent_bytes_max)
         self.partition = state.partition
         self.core = RawNode(
             member,
-            LogStorage(log, state.configuration),
+            LogStorage(log, state.configuration, self._recent),
             settings.consensus(),
             dice,
             applied=state.partition.applied_index,
         )
-        self._writes = Writes(log)
+        self._writes = Writes(log, self._recent)
         self._barriers = Barriers(settings.read_ticks, dice)
         # Not None while this member leads and may stamp entries.
         self._intake: Intake | None = None
@@ -167,7 +169,8 @@ class Member:
 
     def persisted(self, number: int) -> None:
         """Disk work is done: its promises may leave."""
-        self._stored(self._writes.persisted(number))
+        for message in self._writes.persisted(number):
+            self._stored(message)
 
     def _stored(self, message: Message) -> None:
         if message.snapshot is not None:
@@ -235,10 +238,10 @@ class Member:
 
     def _persist(self, message: Message) -> None:
         work = self._writes.persist(message)
-        if work is None:
-            self._stored(message)
-        else:
+        if work is not None:
             self._out.append(work)
+        elif not self._writes.is_busy:
+            self._stored(message)
 
     def _office(self) -> Intake:
         """Where proposals go while this member may stamp them; raises `NotLeader` otherwise."""
@@ -267,15 +270,20 @@ class Member:
         before = self.partition.next_offset
         for entry in message.entries:
             self._save_checkpoint_if_due(Index(entry.index))
-            frame = frame_of(entry, self.state.edge)
+            frame = self._frame_of(entry)
             has_effect = self.partition.apply(frame)
             if entry.kind is EntryKind.MEMBERSHIP:
                 self._apply_membership(entry)
             self._answer_applied(entry, frame.header, has_effect=has_effect)
+        self._recent.forget([entry.index for entry in message.entries])
         for response in message.responses:
             self.core.step(response)
         if self.partition.next_offset > before:
             self._out.append(Wake(self.partition.next_offset))
+
+    def _frame_of(self, entry: Entry) -> Frame:
+        # What is stored was checked when it was written: only the edge would cost something.
+        return entry.data if isinstance(entry.data, Frame) else frame_of(entry, self.state.edge)
 
     def _save_checkpoint_if_due(self, index: Index) -> None:
         """Before the first entry of a segment is applied, the state belongs beside it."""

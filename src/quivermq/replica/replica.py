@@ -95,8 +95,13 @@ class Replica:
         return self._live.core.replica.leader if self._live else NOBODY
 
     @property
+    def role(self) -> Role | None:
+        """Its part in its group; None while this replica mends its log."""
+        return self._live.core.replica.role if self._live else None
+
+    @property
     def is_leader(self) -> bool:
-        return self._live is not None and self._live.core.replica.role is Role.LEADER
+        return self.role is Role.LEADER
 
     @property
     def is_serving(self) -> bool:

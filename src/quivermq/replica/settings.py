@@ -36,6 +36,8 @@ class ReplicaSettings:
 
     message_bytes_max: int = 1 * MIB
     """Entries, and parts of a checkpoint, in one message to a peer; one entry may exceed it."""
+    recent_bytes_max: int = 8 * MIB
+    """Entries kept in memory from their write until they are applied; others are read again."""
     retry_ticks: int = 5
     """After this long a part of a checkpoint, or an entry to repair, is asked for again."""
     checkpoint_bytes_max: int = 256 * MIB

@@ -11,6 +11,7 @@ from quivermq.queue import Partition
 from quivermq.raft import Configuration, Entry, HardState, Snapshot
 from quivermq.replica.effects import Persist, Repair, SaveCheckpoint
 from quivermq.replica.entries import entry_of
+from quivermq.replica.recent import Recent
 from quivermq.replica.state import ReplicaState
 
 FOUNDING_TERM: Final = 1
@@ -21,9 +22,10 @@ GROUP_BYTES_MAX: Final = 16 * MIB
 class LogStorage:
     """`raft.Storage` over a `Log`: reading only; writes leave the replica as effects."""
 
-    def __init__(self, log: Log, configuration: Configuration) -> None:
+    def __init__(self, log: Log, configuration: Configuration, recent: Recent) -> None:
         self._log = log
         self._configuration = configuration
+        self._recent = recent
         self._snapshot: Snapshot | None = None
 
     def initial_state(self) -> tuple[HardState, Configuration]:
@@ -44,7 +46,9 @@ class LogStorage:
 
     def entries(self, low: int, high: int, bytes_max: int) -> Sequence[Entry]:
         """Entries from `low` to before `high` within `bytes_max`, at least one."""
-        found: list[Entry] = []
+        found = self._recent.run(low, high, bytes_max)
+        if found:
+            return found
         left = bytes_max
         while low < high and (left > 0 or not found):
             frames = self._log.read(Index(low), end=Index(high), bytes_max=max(left, 1))

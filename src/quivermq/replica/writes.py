@@ -9,6 +9,7 @@ from quivermq.log import Checkpoint, Edge, Log
 from quivermq.raft import Message
 from quivermq.replica.effects import Persist
 from quivermq.replica.entries import follow, frame_of
+from quivermq.replica.recent import Recent
 from quivermq.replica.state import ReplicaState
 
 _PRUNE_AT_LEAST: Final = 64
@@ -17,13 +18,15 @@ _PRUNE_AT_LEAST: Final = 64
 class Writes:
     """The storage messages of the Raft core as `Persist` effects, in order."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, recent: Recent) -> None:
         self._log = log
+        self._recent = recent
         self._number = 0
         # Term and vote as of the last work that was handed out.
         self._vote = (log.term, log.vote)
         self._commit_index = log.commit_index
-        self._open: deque[tuple[int, Message]] = deque()
+        # By number, what may be said once the work is done.
+        self._open: deque[tuple[int, list[Message]]] = deque()
         # Behind the last entry that was handed out to be written.
         self._end = log.edge
         # Before each entry that was handed out and may not be in the log yet.
@@ -36,10 +39,10 @@ class Writes:
         return bool(self._open)
 
     def persist(self, message: Message) -> Persist | None:
-        """The work that a STORE message asks for; None if it asks for nothing and may go on.
+        """The work that a STORE message asks for; None if there is nothing to write.
 
-        A commit index alone is no work: it is written with the next entries. But promises wait for
-        everything that was handed out before them.
+        A commit index alone is no work: it is written with the next entries. What is said without
+        work of its own waits for the last work that is under way, if there is any.
         """
         self._commit_index = max(self._commit_index, Index(message.commit))
         checkpoint = self._checkpoint(message)
@@ -49,10 +52,12 @@ class Writes:
             term, vote = 0, 0
         else:
             self._vote = (term, vote)
-        if not (term or checkpoint or frames or (self._open and message.responses)):
+        if not (term or checkpoint or frames):
+            if self._open:
+                self._open[-1][1].append(message)
             return None
         self._number += 1
-        self._open.append((self._number, message))
+        self._open.append((self._number, [message]))
         return Persist(
             number=self._number,
             term=term,
@@ -62,21 +67,22 @@ class Writes:
             frames=frames,
         )
 
-    def persisted(self, number: int) -> Message:
-        """The message whose work is done."""
-        expected, message = self._open.popleft() if self._open else (0, None)
-        if number != expected or message is None:
+    def persisted(self, number: int) -> list[Message]:
+        """The messages whose work is done, in order."""
+        expected, messages = self._open.popleft() if self._open else (0, [])
+        if number != expected:
             raise BrokenInvariant(f"write {number} is reported done, {expected} comes next")
         if len(self._before) >= self._prune_at:
             self._prune()
-        return message
+        return messages
 
     def _prune(self) -> None:
         """Forget what the log knows by itself, at a cost that is spread over many writes.
 
         What later work may yet replace must stay known from here, not from the log.
         """
-        firsts = [later.entries[0].index for _, later in self._open if later.entries]
+        later = (message for _, messages in self._open for message in messages)
+        firsts = [message.entries[0].index for message in later if message.entries]
         least = min(firsts, default=self._end.next_index)
         for index in [index for index in self._before if index < least]:
             del self._before[index]
@@ -88,6 +94,7 @@ class Writes:
         checkpoint = stored_checkpoint(message).checkpoint()
         self._end = checkpoint.edge
         self._before.clear()
+        self._recent.clear()
         return checkpoint
 
     def _frames(self, message: Message) -> tuple[Frame, ...]:
@@ -104,6 +111,7 @@ class Writes:
             before = follow(before, frame)
             frames.append(frame)
         self._end = before
+        self._recent.add(message.entries)
         return tuple(frames)
 
     def _edge_before(self, index: Index) -> Edge:

@@ -1,11 +1,16 @@
 """A broker with its doors: what `quiver serve` runs."""
 
 import logging
+from typing import TYPE_CHECKING
 
 from quivermq.node.broker import Broker
 from quivermq.settings import BrokerSettings
+from quivermq.transports.reception import Reception
 from quivermq.transports.session import SessionSettings
 from quivermq.transports.tcp import TcpDoor
+
+if TYPE_CHECKING:
+    from quivermq.transports.http import HttpDoor
 
 logger = logging.getLogger("quivermq.server")
 
@@ -19,36 +24,57 @@ class Server:
         self.listen = ""
         self.peer_listen = ""
         self.http = ""
+        self.reception: Reception | None = None
         self._tcp: TcpDoor | None = None
+        self._http: HttpDoor | None = None
 
     async def start(self) -> None:
         """Serve. Raises `QuiverError` if it cannot: the directory, an address."""
         settings, broker = self.settings, self.broker
-        await broker.start()
         try:
+            await broker.start()
             self.peer_listen = broker.addresses.peer
-            self._tcp = TcpDoor(
-                broker.service,
-                SessionSettings(
-                    node_id=settings.node_id,
-                    limits=broker.limits,
-                    requests_max=settings.requests_max,
-                    request_bytes_max=settings.request_bytes_max,
-                    idle_timeout_s=settings.idle_timeout_ms / 1000,
-                    hello_timeout_s=settings.hello_timeout_ms / 1000,
-                ),
-                broker.figures,
-                settings.connections_max,
-                lambda: broker.admission.cluster_id,
-            )
+            self.reception = self._made_reception()
+            self.reception.open()
+            self._tcp = TcpDoor(self.reception)
             self.listen = await self._tcp.listen(settings.listen)
+            if settings.http:
+                await self._open_http(settings.http)
             await broker.take_part(self.listen, self.http)
         except BaseException:
             await self.stop()
             raise
 
+    async def _open_http(self, address: str) -> None:
+        from quivermq.transports.http import HttpDoor  # noqa: PLC0415  (see there)
+
+        self._http = HttpDoor(self.broker)
+        self.http = await self._http.listen(address)
+
+    def _made_reception(self) -> Reception:
+        settings, broker = self.settings, self.broker
+        return Reception(
+            broker.service,
+            SessionSettings(
+                node_id=settings.node_id,
+                limits=broker.limits,
+                requests_max=settings.requests_max,
+                request_bytes_max=settings.request_bytes_max,
+                unread_bytes_max=settings.unread_bytes_max,
+                idle_timeout_s=settings.idle_timeout_ms / 1000,
+                hello_timeout_s=settings.hello_timeout_ms / 1000,
+            ),
+            broker.figures,
+            settings.connections_max,
+            lambda: broker.admission.cluster_id,
+        )
+
     async def stop(self) -> None:
         """Hand over, flush, close."""
-        await self.broker.stop()
         if self._tcp is not None:
-            await self._tcp.close()
+            self._tcp.close()
+        await self.broker.stop()
+        if self._http is not None:
+            await self._http.close()
+        if self.reception is not None:
+            await self.reception.close()

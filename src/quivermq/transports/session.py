@@ -1,24 +1,27 @@
 """One client's conversation with a broker, whatever carries its bytes.
 
 Hello first, then requests, many at once, answered in the order in which they are done. Everything
-is bounded: open requests, their bytes, the size of a packet, how long silence may last.
+is bounded: open requests, their bytes, unread answers, the size of a packet, how long silence may
+last.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, NoReturn
 
 import quivermq
 from quivermq.batches import Buffer, Frame, Limits
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, UnsupportedFormat
 from quivermq.node.service import Service
+from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
     PROTOCOL,
     Packet,
     Receiver,
-    error_to_proto,
+    UnknownRequest,
     frames_of,
     packet,
     parse_request,
@@ -29,6 +32,8 @@ logger = logging.getLogger("quivermq.session")
 
 FEATURES: Final = ("produce", "fetch", "offsets", "cluster")
 _ENVELOPE_BYTES: Final = 1 << 20
+_TO_NOBODY: Final = 0
+"""The id of what is said about the connection rather than in answer to a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class SessionSettings:
     limits: Limits
     requests_max: int
     request_bytes_max: int
+    unread_bytes_max: int
     idle_timeout_s: float
     hello_timeout_s: float
 
@@ -57,62 +63,79 @@ class Session:
         settings: SessionSettings,
         cluster_id: Callable[[], str],
         write: Callable[[list[Buffer]], None],
+        unread: Callable[[], int],
         now: float,
     ) -> None:
         self.receiver = Receiver(settings.packet_bytes_max)
+        self.backlog = Backlog(settings.unread_bytes_max, unread)
         self.client = ""
-        self.heard_at = now
+        self.is_closed = False
         self._service = service
         self._settings = settings
         self._cluster_id = cluster_id
         self._write = write
+        self._began_at = self._heard_at = now
         # By id: what may be cancelled, and the bytes that it holds.
         self._open: dict[int, tuple[asyncio.Task[None] | None, int]] = {}
         self._open_bytes = 0
-        self.is_closed = False
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should be read before something is answered."""
-        return (
-            len(self._open) >= self._settings.requests_max
-            or self._open_bytes > self._settings.request_bytes_max
-        )
+        """Whether no more should be read before something is answered, or an answer taken.
+
+        Never for the number of open requests: one more is refused, and a cancel must get through.
+        """
+        return self._open_bytes > self._settings.request_bytes_max or self.backlog.is_full
 
     def is_overdue(self, now: float) -> bool:
         """Whether it said nothing for too long."""
-        settings = self._settings
-        limit = settings.idle_timeout_s if self.client else settings.hello_timeout_s
-        return not self._open and now - self.heard_at > limit
+        if not self.client:
+            # From the start, not from the last byte: one at a time would last for ever.
+            return now - self._began_at > self._settings.hello_timeout_s
+        return not self._open and now - self._heard_at > self._settings.idle_timeout_s
 
     def received(self, count: int, now: float) -> None:
-        """Bytes arrived in the receiver. Raises for what ends the conversation."""
-        self.heard_at = now
-        for found in self.receiver.received(count):
+        """Bytes arrived in the receiver. Raises what ends the conversation, and has told it."""
+        self._heard_at = now
+        try:
+            packets = self.receiver.received(count)
+        except QuiverError as error:
+            self._end(_TO_NOBODY, error)
+        for found in packets:
             self._take(found)
 
     def _take(self, found: Packet) -> None:
-        request = parse_request(found.envelope)
+        try:
+            request = parse_request(found.envelope)
+        except UnknownRequest as error:
+            if not self.client:
+                self._end(error.id, InvalidRequest("the first request must be hello"))
+            # The client knows more than this build; that is no reason to part.
+            self.refuse(error, error.id)
+            return
+        except QuiverError as error:
+            self._end(_TO_NOBODY, error)
         body = request.WhichOneof("body")
-        if not self.client:
-            if body != "hello":
-                raise InvalidRequest("the first request must be hello")
+        if body == "hello":
             self._greet(request)
+        elif not self.client:
+            self._end(request.id, InvalidRequest("the first request must be hello"))
         elif body == "cancel":
             self._cancel(request.cancel.id)
         elif body == "ping":
             self._send(proto.Response(id=request.id, done=proto.Done()), ())
-        elif body == "hello":
-            self._greet(request)
         else:
             self._begin(request, found)
 
     def _greet(self, request: proto.Request) -> None:
         hello, settings = request.hello, self._settings
         if hello.protocol != PROTOCOL:
-            raise UnsupportedFormat(
-                f"the client speaks protocol {hello.protocol}, this broker {PROTOCOL}: "
-                "use releases that fit together"
+            self._end(
+                request.id,
+                UnsupportedFormat(
+                    f"the client speaks protocol {hello.protocol}, this broker {PROTOCOL}: "
+                    "use releases that fit together"
+                ),
             )
         self.client = hello.client[:200] or "unnamed"
         welcome = proto.Welcome(
@@ -130,27 +153,31 @@ class Session:
         self._send(proto.Response(id=request.id, welcome=welcome), ())
 
     def _begin(self, request: proto.Request, found: Packet) -> None:
-        if request.id in self._open:
-            raise InvalidRequest(f"request id {request.id} is in use")
-        size = len(found.batches)
+        number, size = request.id, len(found.batches)
+        if number in self._open:
+            self._end(number, InvalidRequest(f"request id {number} is in use"))
         try:
-            if self.is_full:
+            if len(self._open) >= self._settings.requests_max or self.is_full:
                 raise Overloaded(
-                    f"{len(self._open)} requests are open on this connection; wait for answers"
+                    f"{len(self._open)} requests with {self._open_bytes:,} bytes are open on this "
+                    "connection; wait for answers"
                 )
             frames = frames_of(found, self._settings.limits) if size else []
         except QuiverError as error:
-            self._send(proto.Response(id=request.id, error=error_to_proto(error)), ())
+            self.refuse(error, number)
             return
-        self._open[request.id] = (None, size)
+        self._open[number] = (None, size)
         self._open_bytes += size
-        task = self._service.submit(request, frames, self._reply)
-        if task is not None and request.id in self._open:
-            self._open[request.id] = (task, size)
+        room = partial(self.backlog.room, number)
+        task = self._service.submit(request, frames, self._reply, room)
+        if task is not None and number in self._open:
+            self._open[number] = (task, size)
 
     def _reply(self, response: proto.Response, frames: Sequence[Frame]) -> None:
-        if self._close_request(response.id):
+        number = response.id
+        if self._close_request(number):
             self._send(response, frames)
+            self.backlog.settle(number)
 
     def _close_request(self, number: int) -> bool:
         _, size = self._open.pop(number, (None, -1))
@@ -162,14 +189,21 @@ class Session:
         if task is not None:
             task.cancel()
             self._close_request(number)
+            self.backlog.settle(number)
 
     def _send(self, response: proto.Response, frames: Sequence[Frame]) -> None:
         if not self.is_closed:
             self._write(packet(response.SerializeToString(), frames))
 
-    def refuse(self, error: QuiverError) -> None:
-        """A last word before the connection is closed."""
-        self._send(proto.Response(error=error_to_proto(error)), ())
+    def _end(self, number: int, error: QuiverError) -> NoReturn:
+        """A last word, and no more."""
+        self.refuse(error, number)
+        raise error
+
+    def refuse(self, error: QuiverError, number: int = _TO_NOBODY) -> None:
+        response = self._service.refusal(error)
+        response.id = number
+        self._send(response, ())
 
     def close(self) -> None:
         """Nobody waits for answers any more."""

@@ -5,6 +5,7 @@ from quivermq.wire.generated import quiver_pb2 as proto
 from quivermq.wire.packets import PROTOCOL, Packet, frames_of, packet
 from quivermq.wire.receiver import BROKER_ENVELOPE_BYTES_MAX, ENVELOPE_BYTES_MAX, Receiver
 from quivermq.wire.requests import (
+    UnknownRequest,
     parse_parcel,
     parse_peer_hello,
     parse_request,
@@ -17,6 +18,7 @@ __all__ = [
     "PROTOCOL",
     "Packet",
     "Receiver",
+    "UnknownRequest",
     "error_from_proto",
     "error_to_proto",
     "frames_of",

@@ -11,13 +11,23 @@ from quivermq.wire.generated import quiver_pb2 as proto
 _M = TypeVar("_M", bound=Message)
 
 
+class UnknownRequest(InvalidRequest):
+    """A request of a kind that this build lacks; its `id` can be answered all the same."""
+
+    def __init__(self, message: str, *, id: int) -> None:  # noqa: A002  (as the field is named)
+        super().__init__(message)
+        self.id = id
+
+
 def parse_request(envelope: Buffer) -> proto.Request:
-    """What a client asks; `InvalidRequest` if it is no request, or one that this build lacks."""
+    """What a client asks; `InvalidRequest` if it is no request, `UnknownRequest` if it is none
+    that this build knows."""
     request = _parsed(proto.Request, envelope)
     if request.WhichOneof("body") is None:
-        raise InvalidRequest(
+        raise UnknownRequest(
             f"request {request.id} asks for nothing that this broker knows: "
-            "use only what its `welcome` offers, or upgrade it"
+            "use only what its `welcome` offers, or upgrade it",
+            id=request.id,
         )
     return request
 

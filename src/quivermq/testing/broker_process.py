@@ -1,0 +1,111 @@
+"""A broker as a process of its own, held by whoever started it.
+
+    python -m quivermq.testing.broker_process '{"node_id": 1, "data_dir": "...", ...}'
+
+Says `{"listen": ..., "peer_listen": ..., "http": ...}` on a line of its standard output once it
+listens, and stops gracefully at SIGTERM. Its standard input is a leash: when that ends, because
+whoever holds it died, the process ends too. Disturbances are asked for on it, a line of JSON each,
+and answered with a line once they are in force:
+
+    {"sync_delay_ms": 200}     every fsync takes so much longer; 0 ends it
+    {"stall_ms": 1000}         the event loop stands still for so long, once
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from typing import IO
+
+import uvloop
+
+from quivermq.errors import QuiverError
+from quivermq.log.real_disk import RealFile
+from quivermq.settings import BrokerSettings
+from quivermq.transports import Server
+
+logger = logging.getLogger("quivermq.testing")
+
+
+class SlowSync:
+    """Makes every fsync of this process take longer."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        sync = RealFile.sync
+
+        def slow(file: RealFile) -> None:
+            if self.delay_s:
+                time.sleep(self.delay_s)
+            sync(file)
+
+        RealFile.sync = slow  # type: ignore[method-assign]  # that is what this is for
+
+
+class Leash:
+    """Reads what the holder wants, in a thread, because the event loop may be standing still."""
+
+    def __init__(self, lines: IO[str], loop: asyncio.AbstractEventLoop) -> None:
+        self._lines = lines
+        self._loop = loop
+        self._slow_sync = SlowSync()
+        threading.Thread(target=self._follow, name="leash", daemon=True).start()
+
+    def _follow(self) -> None:
+        for line in self._lines:
+            self._disturb(**json.loads(line))
+            say({})
+        logger.warning("whoever started this broker is gone")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _disturb(self, sync_delay_ms: float | None = None, stall_ms: float = 0.0) -> None:
+        if sync_delay_ms is not None:
+            self._slow_sync.delay_s = sync_delay_ms / 1000
+        if stall_ms:
+            begun = threading.Event()
+            self._loop.call_soon_threadsafe(self._stall, stall_ms / 1000, begun)
+            begun.wait()
+
+    def _stall(self, seconds: float, begun: threading.Event) -> None:
+        begun.set()
+        time.sleep(seconds)
+
+
+def say(what: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+async def serve(settings: BrokerSettings) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    Leash(sys.stdin, loop)
+    server = Server(settings)
+    await server.start()
+    say({"listen": server.listen, "peer_listen": server.peer_listen, "http": server.http})
+    await stop.wait()
+    await server.stop()
+
+
+def main() -> int:
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-8s %(name)s: %(message)s",
+    )
+    try:
+        uvloop.run(serve(BrokerSettings(**json.loads(sys.argv[1]))))
+    except QuiverError as error:
+        logger.critical("%s: %s", error.code, error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

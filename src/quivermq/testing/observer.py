@@ -1,0 +1,137 @@
+"""Watches every broker of a cluster while it runs: what each says of itself must never go back.
+
+I6 within a process: term, commit index and readable end of a replica only grow, and so does the
+term over all its lives. Over all brokers: a term has one leader at most.
+"""
+
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from quivermq.errors import QuiverError
+from quivermq.testing.cluster import Cluster
+from quivermq.testing.direct import Direct
+from quivermq.testing.history import Place
+from quivermq.testing.story import Violation
+from quivermq.wire import proto
+
+_PAUSE_S: Final = 0.05
+
+
+class Sighting(NamedTuple):
+    """What a replica says of itself."""
+
+    node: int
+    life: int
+    """Another number after every reconnect."""
+    place: Place
+    term: int
+    commit_index: int
+    start_offset: int
+    end_offset: int
+    leads: bool
+
+
+class Progress:
+    """Judges sightings, in the order in which each node made them."""
+
+    def __init__(self) -> None:
+        self._reached: dict[tuple[int, int, Place], Sighting] = {}
+        self._terms: dict[tuple[int, Place], int] = {}
+        self._leaders: dict[tuple[Place, int], int] = {}
+        self.count = 0
+
+    def see(self, seen: Sighting) -> None:
+        self.count += 1
+        before = self._reached.get((seen.node, seen.life, seen.place), seen)
+        for name in ("term", "commit_index", "start_offset", "end_offset"):
+            was, is_ = getattr(before, name), getattr(seen, name)
+            if is_ < was:
+                raise Violation(
+                    f"I6: {name} of {seen.place} on node {seen.node} went back from {was} to {is_}"
+                )
+        self._reached[seen.node, seen.life, seen.place] = seen
+        durable = self._terms.get((seen.node, seen.place), 0)
+        if seen.term < durable:
+            raise Violation(
+                f"I6: node {seen.node} forgot term {durable} of {seen.place}: it is in {seen.term}"
+            )
+        self._terms[seen.node, seen.place] = seen.term
+        if seen.leads:
+            leader = self._leaders.setdefault((seen.place, seen.term), seen.node)
+            if leader != seen.node:
+                raise Violation(
+                    f"I6: nodes {leader} and {seen.node} both lead {seen.place} in {seen.term}"
+                )
+
+
+class Observer:
+    """A thread that asks all brokers again and again. Raises what it found when it is closed."""
+
+    def __init__(self, cluster: Cluster, places: Iterable[Place]) -> None:
+        self._cluster = cluster
+        self._places = list(places)
+        self._connections: dict[int, Direct] = {}
+        self._lives = 0
+        self._life_of: dict[int, int] = {}
+        self._stop = threading.Event()
+        self._violation: Violation | None = None
+        self.progress = Progress()
+        self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        try:
+            while not self._stop.wait(_PAUSE_S):
+                for node in list(self._cluster.nodes.values()):
+                    if node.is_running and not node.is_paused:
+                        self._look_at(node.id)
+        except Violation as error:
+            self._violation = error
+        finally:
+            for connection in self._connections.values():
+                connection.close()
+
+    def _look_at(self, node: int) -> None:
+        names = [proto.PartitionName(**place._asdict()) for place in self._places]
+        request = proto.Request(describe_partitions=proto.DescribePartitions(partitions=names))
+        try:
+            if node not in self._connections:
+                self._connections[node] = self._cluster.direct(node, timeout=1.0)
+                self._lives += 1
+                self._life_of[node] = self._lives
+            found = self._connections[node].ask(request).response.partitions_described
+        except QuiverError:
+            # It is killed, paused or stalled: another look is another life, as far as we know.
+            connection = self._connections.pop(node, None)
+            if connection is not None:
+                connection.close()
+            return
+        for seen in found.partitions:
+            self.progress.see(
+                Sighting(
+                    node,
+                    self._life_of[node],
+                    Place(seen.topic, seen.partition),
+                    seen.term,
+                    seen.commit_index,
+                    seen.start_offset,
+                    seen.end_offset,
+                    leads=seen.leader == node,
+                )
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._violation is not None and error is None:
+            raise self._violation

@@ -1,0 +1,188 @@
+"""Links that can be cut: TCP connections through this process, delayed, held up or lost at will.
+
+A link listens on a port of its own and leads to one address. What goes there and what comes back
+can be disturbed apart. All links of a test share one thread with one event loop.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar, cast
+
+_CHUNK_BYTES: Final = 1 << 20
+_CALL_S: Final = 30.0
+
+T = TypeVar("T")
+
+
+class Way:
+    """One direction of a link."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+
+    def shut(self) -> None:
+        self._is_open.clear()
+
+    def open(self) -> None:
+        self.delay_s = 0.0
+        self._is_open.set()
+
+    async def passable(self) -> None:
+        """Wait as long as bytes have to wait."""
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        await self._is_open.wait()
+
+
+class Link:
+    """A port that leads to an address. Its methods may be called from any thread."""
+
+    def __init__(self, proxies: "Proxies", target: str) -> None:
+        self._proxies = proxies
+        self._target = target
+        self._there, self._back = Way(), Way()
+        self._is_severed = False
+        self._drops = False
+        self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.address = ""
+
+    # What can happen to it.
+
+    def cut(self) -> None:
+        """Nothing gets through in either direction, and nobody is told. What was under way is
+        lost: once healed, both ends find their connections gone."""
+        self._proxies.call(self._shut(there=True, back=True, drops=True))
+
+    def cut_answers(self) -> None:
+        """What is sent arrives, what is answered does not, nor is anybody told."""
+        self._proxies.call(self._shut(there=False, back=True, drops=True))
+
+    def clog(self) -> None:
+        """Nothing gets through; once healed all of it arrives, late."""
+        self._proxies.call(self._shut(there=True, back=True, drops=False))
+
+    def delay(self, seconds: float) -> None:
+        """Everything takes so much longer, each way."""
+        self._proxies.call(self._delay(seconds))
+
+    def sever(self) -> None:
+        """Connections break, and cannot be made."""
+        self._proxies.call(self._sever())
+
+    def heal(self) -> None:
+        """As if nothing had been, but for what is lost."""
+        self._proxies.call(self._heal())
+
+    async def _shut(self, *, there: bool, back: bool, drops: bool) -> None:
+        if there:
+            self._there.shut()
+        if back:
+            self._back.shut()
+        self._drops |= drops
+
+    async def _delay(self, seconds: float) -> None:
+        self._there.delay_s = self._back.delay_s = seconds
+
+    async def _sever(self) -> None:
+        self._is_severed = True
+        await self._end_connections()
+
+    async def _heal(self) -> None:
+        if self._drops:
+            await self._end_connections()
+        self._drops = self._is_severed = False
+        self._there.open()
+        self._back.open()
+
+    # What it does.
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        await self._end_connections()
+
+    async def _end_connections(self) -> None:
+        connections = list(self._connections)
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._connections.add(task)
+        try:
+            with suppress(OSError, asyncio.CancelledError):
+                if not self._is_severed:
+                    await self._carry(reader, writer)
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Connect, and carry bytes both ways until either end closes."""
+        await self._there.passable()
+        host, _, port = self._target.rpartition(":")
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        ways = [
+            asyncio.create_task(_pump(reader, far_writer, self._there)),
+            asyncio.create_task(_pump(far_reader, writer, self._back)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ways:
+                task.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            far_writer.transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
+    while True:
+        data = await reader.read(_CHUNK_BYTES)
+        await way.passable()
+        if not data:
+            return
+        writer.write(data)
+        await writer.drain()
+
+
+class Proxies:
+    """The thread that all links run in."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
+        self._thread.start()
+        self._links: list[Link] = []
+
+    def link(self, target: str) -> Link:
+        """A link to an address."""
+
+        async def made() -> Link:
+            link = Link(self, target)
+            await link.listen()
+            return link
+
+        link = self.call(made())
+        self._links.append(link)
+        return link
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do this in the thread, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
+
+    def close(self) -> None:
+        for link in self._links:
+            self.call(link.end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

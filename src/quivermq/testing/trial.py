@@ -1,0 +1,40 @@
+"""A trial: a cluster under load while something happens to it, and the judgement afterwards.
+
+    with Cluster(nodes=3) as cluster, trial(cluster) as load:
+        cluster.nodes[cluster.leader("trial")].kill()
+        load.wait_progress()
+
+Once the `with` ends, every replica has been read and compared with what clients were told.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from quivermq.testing.cluster import Cluster
+from quivermq.testing.copies import verify
+from quivermq.testing.history import Place
+from quivermq.testing.load import Load
+from quivermq.testing.observer import Observer
+
+TOPIC = "trial"
+
+
+@contextmanager
+def trial(
+    cluster: Cluster, *, partitions: int = 2, seed: int = 1, may_fail: bool = False
+) -> Iterator[Load]:
+    """Begin the load, let things happen, see that it goes on, and check all promises. Unless
+    `may_fail`, no client may be told of a failure, because all that happens passes in time."""
+    with cluster.connect() as client:
+        client.create_topic(TOPIC, partitions=partitions)
+    places = [Place(TOPIC, number) for number in range(partitions)]
+    with Observer(cluster, places) as observer:
+        with Load(cluster, places, seed=seed) as load:
+            load.wait_progress()
+            yield load
+            load.wait_progress()
+        if load.failures and not may_fail:
+            raise load.failures[0]
+        verify(cluster, load.history)
+    if not observer.progress.count:
+        raise AssertionError("nobody was observed")

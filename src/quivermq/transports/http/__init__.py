@@ -1,0 +1,8 @@
+"""The HTTP door: health, metrics and the API, on the broker's own event loop.
+
+Nothing here is imported unless the door is opened: FastAPI takes longer to load than a broker does.
+"""
+
+from quivermq.transports.http.door import HttpDoor
+
+__all__ = ["HttpDoor"]

@@ -1,0 +1,275 @@
+"""A broker's figures as Prometheus wants them. The names are listed in `docs/metrics.md`.
+
+The broker counts in plain numbers; they become metrics only when somebody asks. That is done one
+family after another, with a breath between: ticks of a broker with thousands of partitions do not
+wait for it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+import quivermq
+from quivermq.cluster import node_of
+from quivermq.node.broker import Broker
+from quivermq.node.figures import Histogram
+from quivermq.node.group import Group
+from quivermq.raft import Role
+
+STOPPED: Final = 0
+LEARNER: Final = 1
+FOLLOWER: Final = 2
+CANDIDATE: Final = 3
+LEADER: Final = 4
+
+_ROLES: Final = {
+    None: STOPPED,
+    Role.FOLLOWER: FOLLOWER,
+    Role.PRE_CANDIDATE: CANDIDATE,
+    Role.CANDIDATE: CANDIDATE,
+    Role.LEADER: LEADER,
+}
+
+Labels = dict[str, str]
+Value = tuple[Labels, float]
+
+
+class BrokerCollector(Collector):
+    """All metrics of one broker; its families are made one by one, as they are asked for."""
+
+    def __init__(self, broker: Broker, http_connections: Callable[[], int]) -> None:
+        self._broker = broker
+        self._http_connections = http_connections
+        self._node = {"node": str(broker.settings.node_id)}
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._traffic()
+        yield from self._durations()
+        yield from self._consensus()
+        yield from self._partitions()
+        yield from self._peers()
+        yield from self._whole_broker()
+
+    def _traffic(self) -> Iterator[Metric]:
+        for name, text, attribute in (
+            ("quiver_messages_produced", "Messages stored here as leader.", "messages_in"),
+            ("quiver_messages_delivered", "Messages given to readers.", "messages_out"),
+            ("quiver_bytes_in", "Bytes of the batches stored here as leader.", "bytes_in"),
+            ("quiver_bytes_out", "Bytes of the batches given to readers.", "bytes_out"),
+        ):
+            traffic = self._broker.figures.traffic
+            values = [
+                (self._partition(topic, partition), getattr(passed, attribute))
+                for (topic, partition), passed in traffic.items()
+            ]
+            yield _counter(name, text, values)
+
+    def _durations(self) -> Iterator[Metric]:
+        figures = self._broker.figures
+        for name, text, durations in (
+            (
+                "quiver_produce_seconds",
+                "From a produce request that came in to its answer.",
+                figures.produce_seconds,
+            ),
+            ("quiver_fsync_seconds", "One fsync of a file of the log.", figures.fsync_seconds),
+            (
+                "quiver_event_loop_lag_seconds",
+                "How late the broker's ticks come.",
+                self._broker.runner.lateness,
+            ),
+        ):
+            yield self._histogram(name, text, durations)
+
+    def _histogram(self, name: str, text: str, durations: Histogram) -> Metric:
+        family = HistogramMetricFamily(name, text, labels=list(self._node))
+        family.add_metric(
+            list(self._node.values()), buckets=durations.cumulative(), sum_value=durations.total
+        )
+        return family
+
+    def _consensus(self) -> Iterator[Metric]:
+        yield _gauge(
+            "quiver_raft_state",
+            "0 stopped or mending its log, 1 learner, 2 follower, 3 candidate, 4 leader.",
+            self._of_groups(_state),
+        )
+        yield _gauge(
+            "quiver_raft_term",
+            "The term of the group, as this replica knows it.",
+            self._of_groups(lambda group: group.replica.term),
+        )
+        yield _gauge(
+            "quiver_raft_commit_index",
+            "The last entry that this replica knows to be committed.",
+            self._of_groups(lambda group: group.replica.commit_index),
+        )
+        yield _gauge(
+            "quiver_raft_replication_lag",
+            "Entries that a member lacks, as its leader knows.",
+            [
+                ({**self._labels(group), "member": str(node_of(member))}, _lag(group, member))
+                for group in self._groups()
+                if group.replica.is_leader
+                for member in group.replica.configuration.members
+                if member != group.member
+            ],
+        )
+
+    def _partitions(self) -> Iterator[Metric]:
+        yield _gauge(
+            "quiver_log_size_bytes",
+            "What the entries of a log take on disk.",
+            self._of_groups(lambda group: group.log.size_bytes),
+        )
+        groups = self._groups()
+        for name, text, count in (
+            ("quiver_partitions", "Replicas on this broker.", len(groups)),
+            (
+                "quiver_partitions_led",
+                "Replicas that lead.",
+                sum(group.was_serving for group in groups),
+            ),
+            (
+                "quiver_partitions_asleep",
+                "Replicas whose groups are idle and cost nothing.",
+                sum(group.replica.is_asleep for group in groups),
+            ),
+            (
+                "quiver_partitions_in_trouble",
+                "Replicas that do not run, or mend their log.",
+                sum(bool(group.trouble) or group.replica.is_mending for group in groups)
+                + len(self._broker.hosting.lost),
+            ),
+        ):
+            yield self._plain_gauge(name, text, count)
+
+    def _peers(self) -> Iterator[Metric]:
+        broker = self._broker
+        peers = [
+            ({**self._node, "peer": str(node)}, peer) for node, peer in broker.links.peers.items()
+        ]
+        yield _gauge(
+            "quiver_peer_alive",
+            "1 if the other broker was heard lately and neither refuses the other.",
+            [(labels, broker.is_alive(peer.node)) for labels, peer in peers],
+        )
+        yield _counter(
+            "quiver_peer_letters_dropped",
+            "Letters to the other broker that found no link, or no room in it; all are sent again.",
+            [(labels, sum(link.dropped for link in peer.lanes.values())) for labels, peer in peers],
+        )
+
+    def _whole_broker(self) -> Iterator[Metric]:
+        figures = self._broker.figures
+        yield _gauge(
+            "quiver_connections",
+            "Clients that are connected.",
+            [
+                ({**self._node, "transport": "tcp"}, figures.connections),
+                ({**self._node, "transport": "http"}, self._http_connections()),
+            ],
+        )
+        for name, text, count in (
+            (
+                "quiver_requests",
+                "Requests of clients, and of brokers in their place.",
+                figures.requests,
+            ),
+            ("quiver_forwarded", "Requests passed on to the broker that leads.", figures.forwarded),
+            (
+                "quiver_overloaded",
+                "Requests refused because a limit was reached.",
+                figures.overloaded,
+            ),
+        ):
+            yield _counter(name, text, [(self._node, count)])
+        yield self._plain_gauge(
+            "quiver_ready", "1 if this broker can be sent work.", self._broker.is_ready
+        )
+        build = InfoMetricFamily("quiver_build", "The release that runs.", labels=list(self._node))
+        build.add_metric(list(self._node.values()), {"version": quivermq.__version__})
+        yield build
+
+    def _groups(self) -> list[Group]:
+        return list(self._broker.runner.groups.values())
+
+    def _labels(self, group: Group) -> Labels:
+        return self._partition(group.name.topic, group.name.partition)
+
+    def _partition(self, topic: str, partition: int) -> Labels:
+        return {**self._node, "partition": str(partition), "topic": topic}
+
+    def _of_groups(self, value: Callable[[Group], float]) -> list[Value]:
+        return [(self._labels(group), value(group)) for group in self._groups()]
+
+    def _plain_gauge(self, name: str, text: str, value: float) -> Metric:
+        return _gauge(name, text, [(self._node, value)])
+
+
+def _gauge(name: str, text: str, values: Iterable[Value]) -> Metric:
+    family = GaugeMetricFamily(name, text)
+    family.samples = [Sample(name, labels, value) for labels, value in values]
+    return family
+
+
+def _counter(name: str, text: str, values: Iterable[Value]) -> Metric:
+    family = CounterMetricFamily(name, text)
+    family.samples = [Sample(f"{name}_total", labels, value) for labels, value in values]
+    return family
+
+
+def _state(group: Group) -> int:
+    if group.trouble:
+        return STOPPED
+    state = _ROLES[group.replica.role]
+    if state == FOLLOWER and group.member in group.replica.configuration.learners:
+        return LEARNER
+    return state
+
+
+def _lag(group: Group, member: int) -> int:
+    """A member that was never heard of may lack everything."""
+    lag = group.replica.lag_of(member)
+    return group.log.edge.next_index - 1 if lag is None else lag
+
+
+class _One:
+    """What `generate_latest` takes for a registry: one family."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._family]
+
+
+class Metrics:
+    """A registry of its own for one broker: nothing global, so that many may share a process."""
+
+    def __init__(self, broker: Broker, http_connections: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(BrokerCollector(broker, http_connections))
+        ProcessCollector(registry=self.registry)
+        self._scraping = asyncio.Lock()
+
+    async def text(self) -> bytes:
+        """All metrics in the text format of Prometheus; whoever else runs on the loop goes on."""
+        parts = []
+        # One at a time: many scrapes at once must not follow each other without a breath.
+        async with self._scraping:
+            for family in self.registry.collect():
+                parts.append(generate_latest(_One(family)))
+                await asyncio.sleep(0)
+        return b"".join(parts)

@@ -1,0 +1,170 @@
+"""Finding whoever leads: hints, maps, brokers that cannot be reached, clusters without a leader."""
+
+import socket
+import time
+
+import pytest
+
+import quivermq
+from quivermq.errors import (
+    ConnectionFailed,
+    NotEnoughReplicas,
+    NotLeader,
+    Overloaded,
+    Timeout,
+    TopicNotFound,
+)
+from quivermq.wire import proto
+from tests.client.stand_in import HANG, StandIn
+
+
+def nowhere() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_hint_leads_to_the_leader() -> None:
+    with StandIn(node=1) as first, StandIn(node=2) as second:
+        first.addresses, first.logs = {2: second.address}, second.logs
+        with quivermq.connect(first.address) as client:
+            client.produce("t", b"one")
+            first.leaders = {0: 2}
+            client.produce("t", b"two")
+            client.produce("t", b"three")
+        assert second.log().values == [b"one", b"two", b"three"]
+        # The hint is kept: the third message went there directly.
+        assert (first.count("produce"), second.count("produce")) == (2, 2)
+
+
+def test_two_brokers_that_point_at_each_other_do_not_make_a_hot_loop() -> None:
+    with StandIn(node=1) as first, StandIn(node=2) as second:
+        for one, other, node in ((first, second, 2), (second, first, 1)):
+            one.addresses = {node: other.address}
+            one.leaders = {0: node}
+        with (
+            quivermq.connect(first.address, timeout=0.5) as client,
+            pytest.raises(NotEnoughReplicas, match="quiver cluster status"),
+        ):
+            client.produce("t", b"v")
+        assert first.count("produce") + second.count("produce") < 100
+
+
+def test_a_leader_that_cannot_be_reached_from_here_is_reached_through_another() -> None:
+    with StandIn(node=1) as first:
+        first.addresses = {2: nowhere()}
+        first.leaders = {0: 2}
+        with quivermq.connect(first.address) as client:
+            began = time.monotonic()
+            # Asked not directly, it takes what it does not lead, as if it passed it on.
+            assert client.produce("t", b"v").offset == 0
+            assert client.produce("t", b"w").offset == 1
+            assert time.monotonic() - began < 3
+        assert first.log().values == [b"v", b"w"]
+
+
+def test_a_dead_server_in_the_list_is_passed_over(stand_in: StandIn) -> None:
+    for _ in range(5):
+        with quivermq.connect([nowhere(), stand_in.address, nowhere()], timeout=5) as client:
+            client.produce("t", b"v")
+    assert len(stand_in.log().values) == 5
+
+
+def test_when_nobody_is_there_the_error_names_everybody() -> None:
+    servers = [nowhere(), nowhere()]
+    began = time.monotonic()
+    with pytest.raises(ConnectionFailed) as raised:
+        quivermq.connect(servers, timeout=0.3)
+    assert time.monotonic() - began < 3
+    assert all(server in str(raised.value) for server in servers)
+
+
+def test_a_leader_that_hangs_has_a_successor_within_the_timeout() -> None:
+    with StandIn(node=1) as first, StandIn(node=2) as second:
+        first.addresses, second.addresses = {2: second.address}, {1: first.address}
+        second.logs, second.leaders = first.logs, {0: 1}
+        with quivermq.connect([first.address, second.address], timeout=3.0) as client:
+            client.produce("t", b"one")
+            # Stopped in its tracks: it answers nothing at all.
+            for kind in ("produce", "map", "new_producer"):
+                first.script(kind, *[HANG] * 50)
+            second.leaders = {0: 2}
+            client.produce("t", b"two")
+        assert second.log().values == [b"one", b"two"]
+        assert second.count("produce") == 1
+
+
+def test_a_retriable_refusal_is_retried(stand_in: StandIn, client: quivermq.Client) -> None:
+    stand_in.script("produce", Overloaded("busy"), NotLeader("nobody leads"), Overloaded("busy"))
+    client.produce("t", b"v")
+    assert stand_in.log().values == [b"v"]
+
+
+def test_what_never_passes_is_raised_in_the_end(stand_in: StandIn) -> None:
+    stand_in.script("produce", *[Overloaded("busy")] * 1000)
+    with (
+        quivermq.connect(stand_in.address, timeout=0.3) as client,
+        pytest.raises(Overloaded, match="busy"),
+    ):
+        client.produce("t", b"v")
+
+
+def test_an_unknown_topic_is_asked_for_once_and_not_retried(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    with pytest.raises(TopicNotFound, match="create_topic"):
+        client.produce("other", b"v")
+    assert stand_in.count("map") == 1
+
+
+def test_a_broker_that_lags_behind_does_not_decide_that_a_topic_is_missing() -> None:
+    with StandIn(node=1, topics={}) as lagging, StandIn(node=2) as leader:
+        lagging.addresses = {2: leader.address}
+
+        def stale(request: proto.Request) -> proto.Response:
+            found = proto.ClusterMap(node=1, leader=2)
+            found.brokers.add(id=2, address=leader.address)
+            return proto.Response(map=found)
+
+        lagging.script("map", stale)
+        with quivermq.connect(lagging.address) as client:
+            client.produce("t", b"v")
+        assert leader.log().values == [b"v"]
+
+
+def test_a_leader_that_does_not_know_the_topic_yet_is_asked_again(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    stand_in.script("produce", TopicNotFound("never heard of it"))
+    assert client.produce("t", b"v").offset == 0
+    stand_in.script("commit_offset", TopicNotFound("never heard of it"))
+    client.commit("t", group="g", partition=0, offset=1)
+    assert stand_in.offsets["t", "g", 0] == 1
+
+
+def test_a_topic_that_was_created_again_gets_what_is_sent_to_it(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    client.produce("t", b"old")
+    stand_in.topic_id = b"another id!!"
+    stand_in.logs.clear()
+    client.produce("t", b"new")
+    client.produce("t", b"newer")
+    assert stand_in.log().values == [b"new", b"newer"]
+
+
+def test_a_deleted_topic_is_not_found(stand_in: StandIn, client: quivermq.Client) -> None:
+    client.produce("t", b"old")
+    stand_in.topics = {}
+    with pytest.raises(TopicNotFound):
+        client.produce("t", b"v")
+
+
+def test_a_delete_whose_answer_was_lost_is_no_error(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    stand_in.script("delete_topic", Timeout("who knows"), TopicNotFound("there is none"))
+    client.delete_topic("t")
+    stand_in.script("delete_topic", TopicNotFound("there is none"))
+    with pytest.raises(TopicNotFound):
+        client.delete_topic("t")

@@ -1,0 +1,29 @@
+"""A door without a world: time passes only when somebody sleeps."""
+
+from typing import NoReturn
+
+from quivermq.client.door import Connection
+from quivermq.errors import ConnectionFailed
+
+
+class VirtualDoor:
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.slept: list[float] = []
+
+    async def connection(self, address: str, deadline: float) -> Connection:
+        raise ConnectionFailed(f"{address}: nothing is there")
+
+    def release(self, connection: Connection) -> None: ...
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+
+    def now(self) -> float:
+        return self.time
+
+    def turnstile(self, places: int) -> NoReturn:
+        raise NotImplementedError
+
+    async def close(self) -> None: ...

@@ -1,0 +1,19 @@
+"""Brokers that stop gracefully: nobody waits for an election."""
+
+from quivermq.testing import Cluster
+from quivermq.testing.trial import trial
+
+ELECTION_S = 3.0
+SLOW_ELECTIONS = {"tick_ms": 300}
+
+
+def test_a_rolling_restart_makes_nobody_wait_for_an_election() -> None:  # F24
+    with Cluster(settings=SLOW_ELECTIONS) as cluster, trial(cluster) as load:
+        load.slowest_s = 0.0
+        for node in cluster.nodes.values():
+            node.stop()
+            load.wait_progress()
+            node.start()
+            cluster.wait_ready()
+            load.wait_progress()
+        assert load.slowest_s < ELECTION_S / 2
