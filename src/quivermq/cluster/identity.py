@@ -20,7 +20,8 @@ def judge(
     joining: bool = False,
 ) -> None:
     """Raise `Forbidden`, saying what to do, unless the broker may take part. `cluster_id` is that
-    stored in its directory, "" if none is; `lives` are the words of its last starts; `joining` says that the directory holds nothing yet."""
+    stored in its directory, "" if none is; `lives` are the words of its last starts; `joining` says
+    that the directory holds nothing yet."""
     if cluster_id and view.cluster is not None and cluster_id != view.cluster.id:
         raise Forbidden(
             f"the data directory of broker {id} belongs to cluster {cluster_id}, this is cluster "
