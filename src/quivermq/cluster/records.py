@@ -82,7 +82,7 @@ class Broker:
     directory_id: str
     """Empty: the directory was lost, and the next empty one takes its place."""
     boot: int
-    """How often the directory was started: a lower number is an old copy of it."""
+    """Of the directory's last start: `next_boot`."""
     member: int
     address: str
     peer_address: str

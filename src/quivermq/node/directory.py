@@ -1,6 +1,6 @@
 """A broker's data directory: whose it is, which logs it holds, and that only one process has it.
 
-    identity.json   node, directory id, boot counter, cluster, member number
+    identity.json   node, directory id, number of the start, cluster, member number
     logs.json       the logs that were made here: a log that is listed and gone was lost
     lock            held by the running process
 
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from quivermq.cluster import METADATA_TOPIC
+from quivermq.cluster import METADATA_TOPIC, next_boot
 from quivermq.errors import Corrupt, InvalidRequest, StorageFailed
 from quivermq.log import RealDisk
 
@@ -32,7 +32,7 @@ class Identity:
     node_id: int
     directory_id: str
     boot: int
-    """How often a process was started on it."""
+    """Of the process that runs on it: `next_boot`."""
     cluster_id: str = ""
     member: int = 0
     """Its number in the metadata group; 0 as long as it has none."""
@@ -84,7 +84,7 @@ class Directory:
     def _boot(self, node_id: int) -> Identity:
         found = self._read(_IDENTITY)
         if found is None:
-            identity = Identity(node_id, secrets.token_hex(16), boot=1)
+            identity = Identity(node_id, secrets.token_hex(16), _next_boot(0))
         else:
             try:
                 identity = Identity(**found)
@@ -95,7 +95,7 @@ class Directory:
                     f"{self.root} belongs to node {identity.node_id}, not to node {node_id}: "
                     f"start it with --node-id {identity.node_id}, or name another --data-dir"
                 )
-            identity = replace(identity, boot=identity.boot + 1)
+            identity = replace(identity, boot=_next_boot(identity.boot))
         self._write(_IDENTITY, asdict(identity))
         return identity
 
@@ -150,3 +150,7 @@ class Directory:
         file.sync()
         disk.rename(temporary, name)
         disk.sync_folder("")
+
+
+def _next_boot(boot: int) -> int:
+    return next_boot(boot, secrets.randbits(32))
