@@ -8,6 +8,7 @@ import socket
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -23,7 +24,7 @@ from quivermq.wire import (
     proto,
 )
 
-STORE, DROP, STORE_AND_DROP, HANG, STORE_AND_HANG = "store drop store+drop hang store+hang".split()
+STORE, DROP, HANG, STORE_AND_DROP, STORE_AND_HANG = "store", "drop", "hang", "st+dr", "st+ha"
 Action = str | QuiverError | Callable[[proto.Request], proto.Response]
 TOPIC_ID = b"topic id one"
 
@@ -86,7 +87,7 @@ class StandIn:
         self.is_hidden = False
         """Maps do not name its own address."""
         self._scripts: dict[str, deque[Action]] = defaultdict(deque)
-        self._lock = threading.Lock()
+        self._heard = threading.Condition()
         self._producers = 100 * node
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -105,6 +106,11 @@ class StandIn:
     def count(self, kind: str) -> int:
         return self.requests.count(kind)
 
+    def until(self, kind: str, count: int = 1) -> None:
+        """Wait until so many requests of this kind have come."""
+        with self._heard:
+            assert self._heard.wait_for(lambda: self.count(kind) >= count, 10)
+
     def drop_all(self) -> None:
         """Close every connection, but go on listening."""
         for sock in list(self._sockets):
@@ -117,10 +123,8 @@ class StandIn:
             pass
         self._listener.close()
         for sock in list(self._sockets):
-            try:
+            with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
         for thread in self._threads:
             thread.join()
 
@@ -161,8 +165,9 @@ class StandIn:
     def _answer(self, sock: socket.socket, request: proto.Request, frames: list[Frame]) -> bool:
         """False: the connection ends here."""
         kind = request.WhichOneof("body") or ""
-        with self._lock:
+        with self._heard:
             self.requests.append(kind)
+            self._heard.notify_all()
             script = self._scripts[kind]
             action = script.popleft() if script else STORE
             sent: Sequence[Frame] = ()

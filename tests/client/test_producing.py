@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 from collections import Counter
+from itertools import chain
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -16,8 +18,8 @@ from quivermq.errors import (
     ConnectionFailed,
     InvalidRequest,
     NotLeader,
-    Overloaded,
     OutOfSequence,
+    Overloaded,
     StorageFailed,
     Timeout,
     TooLarge,
@@ -179,7 +181,7 @@ def test_too_large_is_too_large(client: quivermq.Client) -> None:
 
 
 class TestManyAtOnce:
-    VALUES = [b"%06d" % number + b"x" * 94 for number in range(50_000)]
+    VALUES: ClassVar = [b"%06d" % number + b"x" * 94 for number in range(50_000)]
 
     def test_everything_is_stored_in_order_in_few_batches(
         self, stand_in: StandIn, client: quivermq.Client
@@ -245,7 +247,7 @@ class TestManyAtOnce:
             receipts = client.produce_many("t", values, keys)
             found = {number: stand_in.log("t", number).values for number in range(5)}
         assert sum(receipt.count for receipt in receipts) == 20_000
-        assert sorted(sum(found.values(), [])) == sorted(values)
+        assert sorted(chain.from_iterable(found.values())) == sorted(values)
         for number, stored in found.items():
             keyed = [int(value) for value in stored if keys[int(value)] is not None]
             assert keyed == sorted(keyed)
@@ -297,7 +299,9 @@ def test_a_token_that_is_refused_is_not_retried(stand_in: StandIn) -> None:
     assert stand_in.count("hello") == 1
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": "x"}, {"tls": True}, {"token": b"x"}])
+@pytest.mark.parametrize(
+    "wrong", [{"timeout": 0}, {"timeout": "x"}, {"tls": True}, {"token": b"x"}]
+)
 def test_connecting_with_nonsense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         quivermq.connect("127.0.0.1:1", **wrong)  # type: ignore[arg-type]

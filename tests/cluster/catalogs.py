@@ -3,17 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from quivermq.cluster import (
-    Broker,
-    Edit,
-    Move,
-    Placement,
-    View,
-    create_topic,
-    next_boot,
-    node_of,
-    set_targets,
-)
+from quivermq.cluster import Broker, Edit, Move, Placement, View, create_topic, node_of, set_targets
 from quivermq.cluster.edits import finish_moves
 from quivermq.cluster.records import State
 
@@ -22,7 +12,8 @@ def broker(node: int, epoch: int = 0, state: State = "serving") -> Broker:
     return Broker(
         id=node,
         directory_id=f"{node:08x}",
-        boot=next_boot(0, 0),
+        boot=1,
+        life="01",
         member=epoch << 16 | node,
         address=f"host{node}:7600",
         peer_address=f"host{node}:7700",

@@ -20,13 +20,11 @@ from quivermq.cluster import (
     found_cluster,
     grant_producers,
     judge,
-    next_boot,
     register_broker,
     remove_broker,
     replace_broker,
     set_broker_state,
     set_targets,
-    starts_of,
 )
 from quivermq.errors import Forbidden, InvalidRequest, TopicExists, TopicNotFound
 from quivermq.queue import TopicSettings
@@ -177,7 +175,8 @@ def register(view: View, **changes: object) -> Edit | None:
     says = {
         "id": 2,
         "directory_id": known.directory_id,
-        "boot": known.boot,
+        "boot": 1,
+        "lives": ["01"],
         "address": known.address,
         "peer_address": known.peer_address,
         "version": "1",
@@ -189,16 +188,17 @@ def register(view: View, **changes: object) -> Edit | None:
 def test_a_broker_that_starts_again_brings_its_addresses_up_to_date(view: View) -> None:
     assert register(view) is None
     view = edited(view, set_broker_state(view, 2, "leaving"))
-    second = next_boot(broker(2).boot, 5)
-    after = edited(view, register(view, boot=second, address="elsewhere:1")).brokers[2]
-    assert (after.boot, after.address, after.state) == (second, "elsewhere:1", "leaving")
+    after = edited(view, register(view, boot=2, lives=["01", "02"], address="elsewhere:1")).brokers[
+        2
+    ]
+    assert (after.boot, after.address, after.state) == (2, "elsewhere:1", "leaving")
     assert after.member == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"boot": 0}, "old copy.*cluster replace 2"),
+        ({"lives": ["0a"]}, "old copy.*cluster replace 2"),
         ({"directory_id": "ff"}, "another data directory.*cluster replace 2"),
         ({"directory_id": "ff", "joining": True, "cluster_id": ""}, "cluster replace 2"),
         ({"cluster_id": "c2"}, "belongs to cluster c2, this is cluster c1"),
@@ -214,39 +214,36 @@ def test_a_directory_that_is_not_the_brokers_own_is_refused(
         register(view, **changes)
 
 
-def boot_after(starts: int, nonce: int) -> int:
-    boot = 0
-    for _ in range(starts):
-        boot = next_boot(boot, nonce)
-    return boot
-
-
-@given(st.integers(0, 5), st.integers(0, 5))
-def test_starts_only_count_up(known: int, starts: int) -> None:
-    view = View(1, {"broker/1": broker(1).to_json() | {"boot": boot_after(known, 7)}})
-    assert starts_of(boot_after(starts, 7)) == starts
-    if starts >= known:
-        judge(view, 1, broker(1).directory_id, boot_after(starts, 7), "")
+@given(st.lists(st.booleans(), max_size=8), st.integers(0, 9), st.integers(1, 4))
+def test_a_copy_that_missed_a_registered_start_is_refused(
+    registers: list[bool], copied_at: int, restarts: int
+) -> None:
+    """A directory is started again and again, registering or not; a copy is taken on the way, and
+    started later, any number of times."""
+    lives, registered, copy = ["00"], "00", ["00"]
+    for number, is_registered in enumerate(registers, 1):
+        lives.append(f"{number:02x}")
+        registered = lives[-1] if is_registered else registered
+        copy = list(lives) if number <= copied_at else copy
+    view = View(1, {"broker/1": broker(1).to_json() | {"life": registered}})
+    judge(view, 1, broker(1).directory_id, lives, "")
+    restarted = [*copy, *(f"a{number}" for number in range(restarts))]
+    if registered in copy:
+        judge(view, 1, broker(1).directory_id, restarted, "")
     else:
-        with pytest.raises(Forbidden, match=f"start number {starts}, the original has had {known}"):
-            judge(view, 1, broker(1).directory_id, boot_after(starts, 7), "")
-
-
-def test_a_copy_that_was_started_as_often_as_the_original_is_refused() -> None:
-    view = View(1, {"broker/1": broker(1).to_json() | {"boot": boot_after(3, 7)}})
-    with pytest.raises(Forbidden, match="old copy"):
-        judge(view, 1, broker(1).directory_id, boot_after(3, 8), "")
+        with pytest.raises(Forbidden, match="old copy"):
+            judge(view, 1, broker(1).directory_id, restarted, "")
 
 
 def test_a_replaced_broker_comes_back_empty_and_under_a_higher_number(view: View) -> None:
     view = edited(view, replace_broker(view, 2))
     assert view.brokers[2].member == 1 << 16 | 2
     with pytest.raises(Forbidden, match="is being replaced"):
-        register(view, boot=boot_after(9, 1))
+        register(view, boot=9)
     view = edited(view, register(view, directory_id="ff", joining=True, cluster_id=""))
     assert (view.brokers[2].directory_id, view.brokers[2].member) == ("ff", 1 << 16 | 2)
     with pytest.raises(Forbidden, match="another data directory"):
-        register(view, boot=boot_after(9, 1))
+        register(view, boot=9)
     assert edited(view, replace_broker(view, 2)).brokers[2].member == 2 << 16 | 2
 
 

@@ -207,7 +207,7 @@ class AsyncioDoor:
                 "this client was made before the process was forked: connect in the child"
             )
         if self._is_closed:
-            raise ConnectionFailed("the client is closed: connect again")
+            raise InvalidRequest("the client is closed: connect again")
         opening = self._opening.get(address)
         if opening is None:
             opening = self._loop.create_task(self._opened(address, deadline))

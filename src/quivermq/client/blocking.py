@@ -12,6 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from struct import pack
 from typing import Final, NoReturn
 from weakref import WeakSet
@@ -21,7 +22,13 @@ from quivermq.client import forks
 from quivermq.client.door import Connection, Reply
 from quivermq.client.handshake import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
 from quivermq.client.servers import split_address
-from quivermq.errors import BrokenInvariant, ConnectionFailed, QuiverError, Timeout
+from quivermq.errors import (
+    BrokenInvariant,
+    ConnectionFailed,
+    InvalidRequest,
+    QuiverError,
+    Timeout,
+)
 from quivermq.wire import packet, parse_response, proto
 
 IDLE_MAX: Final = 16
@@ -98,6 +105,11 @@ class BlockingConnection:
         except OSError:
             return False
         return False
+
+    def end(self) -> None:
+        """Wake whoever waits for an answer: there will be none."""
+        with suppress(OSError):  # closed already, on either side
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket; a forked child may, without harm to its parent's connection."""
@@ -238,11 +250,13 @@ class BlockingDoor:
         return BlockingTurnstile(places)
 
     async def close(self) -> None:
-        """Close what is idle; what is lent out is closed when it comes back."""
+        """Close what is idle, and end what is lent out: whoever has it finds so, and closes it."""
         self._is_closed = True
         for idle in list(self._idle.values()):
             while idle:
                 idle.pop().close()
+        for connection in list(self._all):
+            connection.end()
 
     def after_fork(self) -> None:
         """The sockets belong to the parent. Whoever still holds one finds it closed, and opens
@@ -253,7 +267,7 @@ class BlockingDoor:
 
     def _opened(self, address: str, deadline: float) -> BlockingConnection:
         if self._is_closed:
-            raise ConnectionFailed("the client is closed: connect again")
+            raise InvalidRequest("the client is closed: connect again")
         connection = BlockingConnection(address, self._socket(address, deadline))
         self._all.add(connection)
         try:

@@ -21,7 +21,7 @@ from quivermq.cluster.edits import (
     set_broker_state,
     set_targets,
 )
-from quivermq.cluster.identity import judge, next_boot, starts_of
+from quivermq.cluster.identity import judge
 from quivermq.cluster.names import check_group_name, check_topic_name
 from quivermq.cluster.placement import Load, load_of, place
 from quivermq.cluster.plan import (
@@ -85,7 +85,6 @@ __all__ = [
     "load_of",
     "member_of",
     "metadata_voters",
-    "next_boot",
     "node_of",
     "place",
     "rebalance",
@@ -96,6 +95,5 @@ __all__ = [
     "replace_broker",
     "set_broker_state",
     "set_targets",
-    "starts_of",
     "steps",
 ]

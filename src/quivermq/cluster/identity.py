@@ -4,36 +4,24 @@ A directory that was emptied, swapped or restored from a copy has forgotten what
 others: its vote, the entries that it acknowledged. Such a broker must not count (decision 0013).
 """
 
-from typing import Final
+from collections.abc import Collection
 
 from quivermq.cluster.catalog_view import View
 from quivermq.errors import Forbidden
-
-_NONCE_BITS: Final = 32
-
-
-def next_boot(boot: int, nonce: int) -> int:
-    """The number of the next start of a directory: a count, and behind it something random, so that
-    the next start of a copy has another number than the next start of the original."""
-    return (starts_of(boot) + 1) << _NONCE_BITS | nonce % (1 << _NONCE_BITS)
-
-
-def starts_of(boot: int) -> int:
-    """How often the directory was started."""
-    return boot >> _NONCE_BITS
 
 
 def judge(
     view: View,
     id: int,  # noqa: A002 - named as in the record and on the wire
     directory_id: str,
-    boot: int,
+    lives: Collection[str],
     cluster_id: str,
     *,
     joining: bool = False,
 ) -> None:
     """Raise `Forbidden`, saying what to do, unless the broker may take part. `cluster_id` is that
-    stored in its directory, "" if none is; `joining` says that the directory holds nothing yet."""
+    stored in its directory, "" if none is; `lives` are the words of its last starts; `joining` says
+    that the directory holds nothing yet."""
     if cluster_id and view.cluster is not None and cluster_id != view.cluster.id:
         raise Forbidden(
             f"the data directory of broker {id} belongs to cluster {cluster_id}, this is cluster "
@@ -63,10 +51,9 @@ def judge(
             f"broker {id} came back with another data directory: start it with its own, or, if "
             f"that is lost, run `quiver cluster replace {id}`"
         )
-    elif boot != broker.boot and starts_of(boot) <= starts_of(broker.boot):
+    elif broker.life and broker.life not in lives:
         raise Forbidden(
-            f"the data directory of broker {id} is an old copy: this is its start number "
-            f"{starts_of(boot)}, the original has had {starts_of(broker.boot)}. Start the broker "
-            f"with the original, or, if that is lost, with an empty one, and run `quiver cluster "
-            f"replace {id}`"
+            f"the data directory of broker {id} is an old copy: it knows nothing of the start that "
+            "was registered last. Start the broker with the original, or, if that is lost, with an "
+            f"empty one, and run `quiver cluster replace {id}`"
         )

@@ -1,6 +1,6 @@
 """A broker's data directory: whose it is, which logs it holds, and that only one process has it.
 
-    identity.json   node, directory id, number of the start, cluster, member number
+    identity.json   node, directory id, a word of each start, cluster, member number
     logs.json       the logs that were made here: a log that is listed and gone was lost
     lock            held by the running process
 
@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from quivermq.cluster import METADATA_TOPIC, next_boot
+from quivermq.cluster import METADATA_TOPIC
 from quivermq.errors import Corrupt, InvalidRequest, StorageFailed
 from quivermq.log import RealDisk
 
 _IDENTITY: Final = "identity.json"
 _LOGS: Final = "logs.json"
 _LOCK: Final = "lock"
+_LIVES_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class Identity:
     node_id: int
     directory_id: str
     boot: int
-    """Of the process that runs on it: `next_boot`."""
+    """How often a process was started on it."""
+    lives: tuple[str, ...] = ()
+    """A random word of each of the last starts, the latest last: copies differ in them."""
     cluster_id: str = ""
     member: int = 0
     """Its number in the metadata group; 0 as long as it has none."""
@@ -84,10 +87,10 @@ class Directory:
     def _boot(self, node_id: int) -> Identity:
         found = self._read(_IDENTITY)
         if found is None:
-            identity = Identity(node_id, secrets.token_hex(16), _next_boot(0))
+            identity = Identity(node_id, secrets.token_hex(16), boot=0)
         else:
             try:
-                identity = Identity(**found)
+                identity = Identity(**{**found, "lives": tuple(found.get("lives", ()))})
             except TypeError as error:
                 raise Corrupt(f"{self.root / _IDENTITY} is no identity: {error}") from error
             if identity.node_id != node_id:
@@ -95,7 +98,8 @@ class Directory:
                     f"{self.root} belongs to node {identity.node_id}, not to node {node_id}: "
                     f"start it with --node-id {identity.node_id}, or name another --data-dir"
                 )
-            identity = replace(identity, boot=_next_boot(identity.boot))
+        lives = (*identity.lives, secrets.token_hex(8))[-_LIVES_MAX:]
+        identity = replace(identity, boot=identity.boot + 1, lives=lives)
         self._write(_IDENTITY, asdict(identity))
         return identity
 
@@ -150,7 +154,3 @@ class Directory:
         file.sync()
         disk.rename(temporary, name)
         disk.sync_folder("")
-
-
-def _next_boot(boot: int) -> int:
-    return next_boot(boot, secrets.randbits(32))

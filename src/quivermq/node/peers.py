@@ -196,6 +196,7 @@ class Links:
         self._server: asyncio.Server | None = None
         self._incoming: set[PeerProtocol] = set()
         self._posted: set[Link] = set()
+        self._is_closed = False
 
     async def listen(self, address: str) -> str:
         """Accept other brokers; returns the address with its real port."""
@@ -222,6 +223,9 @@ class Links:
 
     def know(self, node: int, address: str) -> None:
         """Keep links to this broker, at this address unless another one was given."""
+        if self._is_closed:
+            # The catalog may still change while a broker stops.
+            return
         address = self._given.get(node, address)
         peer = self.peers.get(node)
         if peer is None:
@@ -292,6 +296,7 @@ class Links:
             self.hooks.deliver(letter.group, letter.sender, letter.to, open_letter(letter, mine))
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for node in list(self.peers):
