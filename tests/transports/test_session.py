@@ -8,6 +8,7 @@ import pytest
 
 import quivermq
 from quivermq.batches import encode_batch
+from quivermq.transports.session import Session
 from quivermq.wire import PROTOCOL, packet, proto
 from tests.transports.stage import (
     UNKNOWN_BODY,
@@ -202,12 +203,27 @@ async def test_requests_of_a_lost_connection_are_given_up(tmp_path: Path) -> Non
 async def test_who_does_not_say_hello_in_time_is_shown_out(tmp_path: Path, drop: bytes) -> None:
     async with serving(tmp_path, hello_timeout_ms=150) as server:
         talker = await Talker.in_memory(server, hello=False)
-        talker.transport.write(struct.pack(">II", 100_004, 100_000) if drop else b"")
+        talker.transport.write(struct.pack(">II", 50_004, 50_000) if drop else b"")
         while not talker.lost.is_set():
             # One byte after another is no hello either.
             talker.transport.write(drop)
             await asyncio.sleep(0.01)
         assert talker.heard == []
+
+
+@on_loop
+async def test_bytes_that_are_no_hello_win_no_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        assert server.reception is not None
+        settings = server.reception.settings
+        limit_s = settings.hello_timeout_s
+        session = Session(
+            server.broker.service, settings, str, write=lambda _: None, unread=int, now=0.0
+        )
+        session.receiver.get_buffer()[:1] = b"\0"
+        session.received(1, now=limit_s - 0.1)
+        assert not session.is_overdue(limit_s - 0.05)
+        assert session.is_overdue(limit_s + 0.05)
 
 
 @on_loop
@@ -273,8 +289,9 @@ async def test_answers_of_every_kind_wait_for_room(tmp_path: Path) -> None:
         size = len(packet((await talker.ask(map_query(4))).SerializeToString())[0])
         talker.transport.pause_reading()
         asked = range(100, 300)
-        for number in asked:
-            talker.say(map_query(number))
+        # All at once, so that all of them are open before anything is answered.
+        packets = [packet(map_query(number).SerializeToString())[0] for number in asked]
+        talker.transport.write(b"".join(packets))
         assert server.reception is not None
         sessions = [connection.session for connection in server.reception.connections]
         session = next(session for session in sessions if session.client == "talker")

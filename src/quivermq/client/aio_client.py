@@ -10,8 +10,9 @@ from quivermq.client.admin import UNCHANGED, Unchanged
 from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
+from quivermq.client.door import Door
 from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, TopicInfo
-from quivermq.client.options import ConnectOptions, chosen_identity
+from quivermq.client.options import ConnectOptions, MakesDoor, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
 from quivermq.client.producing import not_before_ms
@@ -74,8 +75,9 @@ class AsyncClient:
     Every method does what the one of the same name does in `quivermq.Client`.
     """
 
-    def __init__(self, options: ConnectOptions) -> None:
+    def __init__(self, options: ConnectOptions, make_door: MakesDoor[Door] = AsyncioDoor) -> None:
         self._options = options
+        self._make_door = make_door
         self._core = self._made_core()
 
     async def ping(self) -> None:
@@ -284,4 +286,4 @@ class AsyncClient:
 
     def _made_core(self) -> Core:
         options = self._options
-        return Core(options.door(AsyncioDoor), options.servers, options.timeout)
+        return Core(options.door(self._make_door), options.servers, options.timeout)

@@ -148,7 +148,12 @@ class Broker:
             connected=self._connected,
         )
         self.links = Links(
-            hooks, self.limits, settings.outbox_bytes_max, election_s, settings.peers
+            hooks,
+            self.limits,
+            settings.outbox_bytes_max,
+            silence_s=election_s,
+            hello_s=settings.hello_timeout_ms / 1000,
+            given=settings.peers,
         )
         self.runner.links = self.links
 

@@ -18,6 +18,7 @@ from quivermq.errors import InvalidRequest, Overloaded, QuiverError, Unsupported
 from quivermq.node.service import Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
+    HELLO_BYTES_MAX,
     PROTOCOL,
     Packet,
     Receiver,
@@ -66,7 +67,7 @@ class Session:
         unread: Callable[[], int],
         now: float,
     ) -> None:
-        self.receiver = Receiver(settings.packet_bytes_max)
+        self.receiver = Receiver(HELLO_BYTES_MAX)
         self.backlog = Backlog(settings.unread_bytes_max, unread)
         self.client = ""
         self.is_closed = False
@@ -137,6 +138,7 @@ class Session:
                     "use releases that fit together"
                 ),
             )
+        self.receiver.allow(settings.packet_bytes_max)
         self.client = hello.client[:200] or "unnamed"
         welcome = proto.Welcome(
             protocol=PROTOCOL,
