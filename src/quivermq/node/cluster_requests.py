@@ -143,12 +143,13 @@ class ClusterRequests:
 
     async def replace_broker(self, request: proto.Request) -> proto.Response:
         node = request.replace_broker.id
-        if self._parts.is_alive(node):
-            raise InvalidRequest(
-                f"broker {node} is alive with its data directory: stop it before it is replaced"
-            )
 
         def build(view: View) -> Edit | None:
+            # Asked here and not before: only who leads knows; the broker itself is always alive.
+            if self._parts.is_alive(node):
+                raise InvalidRequest(
+                    f"broker {node} is alive with its data directory: stop it before it is replaced"
+                )
             fresh = replace_broker(view, node)
             member = int(fresh.put[view.broker(node).key]["member"])
             # Where too few others are left, nobody can decide to let it go.

@@ -23,6 +23,7 @@ TOPIC = "trial"
 def trial(
     cluster: Cluster,
     *,
+    topic: str = TOPIC,
     partitions: int = 2,
     seed: int = 1,
     may_fail: bool = False,
@@ -32,8 +33,8 @@ def trial(
     `may_fail`, no client may be told of a failure, because all that happens passes in time. Nodes
     that lose their disk meanwhile may forget what they said before."""
     with cluster.connect() as client:
-        client.create_topic(TOPIC, partitions=partitions)
-    places = [Place(TOPIC, number) for number in range(partitions)]
+        client.create_topic(topic, partitions=partitions)
+    places = [Place(topic, number) for number in range(partitions)]
     with Observer(cluster, places, loses_disk) as observer:
         with Load(cluster, places, seed=seed) as load:
             load.wait_progress()
