@@ -15,6 +15,7 @@ from quivermq.transports.metrics import FOLLOWER, LEADER, Metrics
 from quivermq.wire import proto
 from tests.transports.browser import get
 from tests.transports.stage import (
+    PATIENT,
     Talker,
     make_topic,
     on_loop,
@@ -164,9 +165,9 @@ async def test_refusals_and_connections_are_counted(tmp_path: Path) -> None:
 @on_loop
 async def test_consensus_is_shown_by_every_replica(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path / "1", http=ANYWHERE) as first,
-        serving(tmp_path / "2", http=ANYWHERE, node_id=2, join=first.listen) as second,
-        serving(tmp_path / "3", http=ANYWHERE, node_id=3, join=first.listen) as third,
+        serving(tmp_path / "1", http=ANYWHERE, **PATIENT) as first,
+        serving(tmp_path / "2", http=ANYWHERE, node_id=2, join=first.listen, **PATIENT) as second,
+        serving(tmp_path / "3", http=ANYWHERE, node_id=3, join=first.listen, **PATIENT) as third,
     ):
         servers = [first, second, third]
         await settled(servers)
@@ -176,6 +177,14 @@ async def test_consensus_is_shown_by_every_replica(tmp_path: Path) -> None:
         await until(lambda: all(len(one.broker.runner.groups) == 2 for one in servers))
         await settled(servers)
         await store(talker, b"x", b"y")
+        replicas = [
+            group.replica
+            for server in servers
+            for group in server.broker.runner.groups.values()
+            if group.name.topic == "orders"
+        ]
+        # A majority has it; the third may hear of it a little later.
+        await until(lambda: len({(one.term, one.commit_index) for one in replicas}) == 1)
         found = [await scrape(server) for server in servers]
         states = [one.value("quiver_raft_state", topic="orders") for one in found]
         assert sorted(states) == [FOLLOWER, FOLLOWER, LEADER]
