@@ -238,6 +238,22 @@ async def test_the_loop_goes_on_while_metrics_are_made(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_a_family_that_is_made_in_parts_is_whole(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        traffic = server.broker.figures.traffic
+        for number in range(1_001):
+            traffic["many", number].messages_in = number
+        text = (await Metrics(server.broker, lambda: 0).text()).decode()
+        assert text.count("# TYPE quiver_messages_produced_total counter\n") == 1
+        assert text.count("# HELP quiver_messages_produced_total ") == 1
+        found = Scrape(text)
+        for number in (0, 249, 250, 251, 1_000):
+            where = {"topic": "many", "partition": number}
+            assert found.value("quiver_messages_produced_total", **where) == number
+        assert len(found.values("quiver_messages_produced_total")) == 1_001
+
+
+@on_loop
 async def test_brokers_of_one_process_do_not_mix(tmp_path: Path) -> None:
     before = set(names_in(REGISTRY.collect()))
     async with (
