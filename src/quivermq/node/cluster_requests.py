@@ -97,6 +97,7 @@ class ClusterRequests:
                 id=body.id,
                 directory_id=body.directory_id.hex(),
                 boot=body.boot,
+                lives=[life.hex() for life in body.lives],
                 address=body.address,
                 peer_address=body.peer_address,
                 http_address=body.http_address,
