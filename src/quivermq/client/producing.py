@@ -64,7 +64,7 @@ class Producing:
                 limits=router.limits,
             )
             shipment = Shipment(frame, attempts.deadline)
-            await stream.post(shipment)
+            await stream.post(shipment, attempts)
             while shipment.outcome is None:
                 await stream.settle_first()
         except InvalidRequest:

@@ -165,6 +165,15 @@ class Router:
             raise TopicNotFound(f"there is no topic {topic!r}: create it with create_topic")
         return route
 
+    def known_target(self, route: Route, partition: int) -> Target | None:
+        """The leader, if the map is as it was and the leader can be reached."""
+        known = self.map
+        if known.route(route.topic) is route:
+            address = known.address(route.leaders[partition])
+            if address and not known.is_avoided(address, self.door.now()):
+                return Target(address, True, route.id)
+        return None
+
     async def target(
         self, topic: str, partition: int, attempts: Attempts, *, follower_ok: bool = False
     ) -> Target:

@@ -59,7 +59,9 @@ class Ticket(NamedTuple):
 class Stream:
     """An outlet, and the way to its partition."""
 
-    __slots__ = ("_links", "_new_identity", "_request", "_router", "outlet", "route", "target")
+    __slots__ = (
+        "_links", "_new_identity", "_request", "_router", "outlet", "partition", "route", "target",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class Stream:
     ) -> None:
         self.outlet = outlet
         self.route = route
+        self.partition = partition
         self.target: Target | None = None
         """Whom the last attempt asked."""
         self._router = router
@@ -82,11 +85,6 @@ class Stream:
         self._request.produce.topic_id = route.id
         self._request.produce.partition = partition
 
-    @property
-    def partition(self) -> int:
-        """Where it leads."""
-        return self._request.produce.partition
-
     def follow(self, route: Route) -> None:
         """The map says so: the topic may have been created again."""
         if route.id != self.route.id:
@@ -94,9 +92,9 @@ class Stream:
             self.outlet.restart()
         self.route = route
 
-    async def post(self, shipment: Shipment) -> None:
+    async def post(self, shipment: Shipment, attempts: Attempts | None = None) -> None:
         """Launch a shipment, and send it. What goes wrong shows when it is settled."""
-        attempts = self._attempts(shipment.deadline)
+        attempts = attempts or self._attempts(shipment.deadline)
         if self.outlet.identity is None and not await self._has_new_identity(attempts, shipment):
             return
         self.outlet.launch(shipment)
@@ -138,7 +136,9 @@ class Stream:
         was_sent = False
         target = self.target
         try:
-            target = await self._router.target(self.route.topic, self.partition, attempts)
+            target = self._router.known_target(self.route, self.partition)
+            if target is None:
+                target = await self._router.target(self.route.topic, self.partition, attempts)
             self.target = target
             if target.topic_id != self.route.id:
                 # Created again: its outlet has to start anew, which `_learn` does.

@@ -4,7 +4,7 @@ An `Edit` is proposed with the version of the view that it was built from; if th
 on, it is built again. Everything is validated here: what is committed can only be applied.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -141,6 +141,7 @@ def register_broker(
     id: int,  # noqa: A002 - named as in the record and on the wire
     directory_id: str,
     boot: int,
+    lives: Sequence[str] = (),
     address: str,
     peer_address: str,
     http_address: str = "",
@@ -149,7 +150,7 @@ def register_broker(
     cluster_id: str = "",
 ) -> Edit | None:
     """A broker that starts: None if the catalog knows all this; `Forbidden` if it may not."""
-    judge(view, id, directory_id, boot, cluster_id, joining=joining)
+    judge(view, id, directory_id, lives, cluster_id, joining=joining)
     if not 1 <= id <= NODE_MAX:
         raise InvalidRequest(f"the number of a broker is from 1 to {NODE_MAX}, not {id}")
     known = view.brokers.get(id)
@@ -163,6 +164,7 @@ def register_broker(
         http_address=http_address,
         version=version,
         state=known.state if known is not None else "serving",
+        life=lives[-1] if lives else "",
     )
     # What does not read back must not be written: every broker would refuse the catalog.
     try:
@@ -176,7 +178,9 @@ def replace_broker(view: View, node: int) -> Edit:
     """The broker lost its disk: it gets another number, and the next empty directory is its own."""
     broker = view.broker(node)
     member = _fresh_member(view, node)
-    return Edit({broker.key: replace(broker, directory_id="", boot=0, member=member).to_json()})
+    return Edit(
+        {broker.key: replace(broker, directory_id="", life="", boot=0, member=member).to_json()}
+    )
 
 
 def set_broker_state(view: View, node: int, state: State) -> Edit | None:

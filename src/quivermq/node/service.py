@@ -140,7 +140,7 @@ class Service:
                 return await self._call_here(request, frames, room)
             except NotLeader as error:
                 left_s = deadline - asyncio.get_running_loop().time()
-                if request.direct or request.forwarded or left_s <= 0:
+                if request.direct or request.forwarded or left_s <= _ASK_AGAIN_S:
                     raise
                 if error.leader:
                     bulky = self._bulky.get(request.WhichOneof("body") or "")
