@@ -41,6 +41,8 @@ from quivermq.wire import proto
 logger = logging.getLogger("quivermq.broker")
 
 _HANDOVER_S: Final = 2.0
+_UNMARKED_BYTES_MAX: Final = 1 << 20
+"""Where no write waits for an fsync."""
 _NAMED_MAX: Final = 10
 
 
@@ -116,10 +118,11 @@ class Broker:
 
     def _make_runner(self) -> None:
         settings, limits = self.settings, self.limits
+        is_inline = settings.fsync != "always"
         self.disk = (
-            TimedDisk(settings.data_dir, self.figures.fsync_seconds)
-            if settings.fsync == "always"
-            else DeferredSyncDisk(settings.data_dir, self.figures.fsync_seconds)
+            DeferredSyncDisk(settings.data_dir, self.figures.fsync_seconds)
+            if is_inline
+            else TimedDisk(settings.data_dir, self.figures.fsync_seconds)
         )
         self.runner = GroupRunner(
             disk=self.disk,
@@ -127,8 +130,12 @@ class Broker:
             replica_settings=ReplicaSettings(
                 tick_ms=settings.tick_ms, election_ticks=settings.election_ticks, limits=limits
             ),
-            log_settings=LogSettings(segment_bytes=settings.segment_bytes, limits=limits),
-            writes_inline=settings.fsync != "always",
+            log_settings=LogSettings(
+                segment_bytes=settings.segment_bytes,
+                unmarked_bytes_max=_UNMARKED_BYTES_MAX if is_inline else 0,
+                limits=limits,
+            ),
+            writes_inline=is_inline,
             copy_bytes_per_second=settings.rebalance_bytes_per_second,
             on_office=self._office_changed,
         )
@@ -190,6 +197,7 @@ class Broker:
             self.figures,
             settings.request_timeout_ms / 1000,
             self.has_left,
+            self.metadata.catch_up,
         )
 
     # What the parts tell each other through here.
