@@ -8,6 +8,7 @@ import pytest
 
 import quivermq
 from quivermq.batches import encode_batch
+from quivermq.transports import Server
 from quivermq.transports.session import Session
 from quivermq.wire import PROTOCOL, packet, proto
 from tests.transports.stage import (
@@ -22,6 +23,14 @@ from tests.transports.stage import (
 )
 
 PING = proto.Request(id=99, ping=proto.Ping())
+
+
+def session_of(server: Server) -> Session:
+    """The broker's end of the only talker's conversation."""
+    assert server.reception is not None
+    sessions = [connection.session for connection in server.reception.connections]
+    (session,) = [session for session in sessions if session.client == "talker"]
+    return session
 
 
 async def still_talks(talker: Talker) -> bool:
@@ -235,12 +244,17 @@ async def test_who_says_nothing_for_too_long_is_shown_out(tmp_path: Path) -> Non
 
 @on_loop
 async def test_who_waits_for_an_answer_is_not_idle(tmp_path: Path) -> None:
-    async with serving(tmp_path, idle_timeout_ms=200) as server:
+    async with serving(tmp_path) as server:
         talker = await Talker.in_memory(server)
         await make_topic(talker)
-        answer = await talker.ask(waiting_fetch(10, wait_ms=900))
-        assert answer.fetched.end_offset == 0
-        await talker.until_lost()
+        session = session_of(server)
+        talker.say(waiting_fetch(10))
+        assert await still_talks(talker)
+        long_after = asyncio.get_running_loop().time() + 2 * session.settings.idle_timeout_s
+        assert not session.is_overdue(long_after)
+        talker.say(proto.Request(cancel=proto.Cancel(id=10)))
+        assert await still_talks(talker)
+        assert session.is_overdue(long_after)
 
 
 @on_loop
@@ -292,9 +306,7 @@ async def test_answers_of_every_kind_wait_for_room(tmp_path: Path) -> None:
         # All at once, so that all of them are open before anything is answered.
         packets = [packet(map_query(number).SerializeToString())[0] for number in asked]
         talker.transport.write(b"".join(packets))
-        assert server.reception is not None
-        sessions = [connection.session for connection in server.reception.connections]
-        session = next(session for session in sessions if session.client == "talker")
+        session = session_of(server)
         await until(lambda: session.backlog.unread > 10_000)
         for _ in range(20):
             await asyncio.sleep(0)
