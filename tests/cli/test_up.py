@@ -1,58 +1,13 @@
 """`quiver up` and `quiver serve`, as processes."""
 
-import json
 import os
 import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-from tests.cli.commands import COMMAND, environment, error_line, quiver, quiver_json, quiver_process
-from tests.cli.conftest import RunningUp, is_running, start_up
-
-FREE_PORTS = ["--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--http", ""]
-
-
-@dataclass
-class Serving:
-    """`quiver serve`, ready."""
-
-    process: subprocess.Popen[str]
-    ready_file: Path
-    ready: dict[str, str]
-
-    def end(self) -> tuple[str, str]:
-        """Close its input, and wait for its end; what it printed."""
-        return self.process.communicate(timeout=30)
-
-
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    ready_file = tmp_path / "ready.json"
-    command = [*COMMAND, "serve", "--data-dir", str(tmp_path / "data"), *FREE_PORTS]
-    with subprocess.Popen(
-        [*command, "--ready-file", str(ready_file), "--stop-on-eof"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=environment(),
-    ) as process:
-        try:
-            deadline = time.monotonic() + 30
-            while not ready_file.exists():
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < deadline, "the broker does not get ready"
-                time.sleep(0.02)
-            yield Serving(process, ready_file, json.loads(ready_file.read_text()))
-        finally:
-            process.kill()
+from tests.cli.commands import error_line, quiver, quiver_json, quiver_process
+from tests.cli.conftest import FREE_PORTS, RunningUp, Serving, is_running, start_up
 
 
 def test_up_runs_the_brokers_it_names(cluster: RunningUp) -> None:
