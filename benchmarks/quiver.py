@@ -147,9 +147,7 @@ class Quiver(System):
     async def _single_asyncio(self, count: int) -> list[float]:
         async with quivermq.aio.connect(self._servers) as client:
             await client.produce(self._topic, next(self._endless))
-            return await async_laps(
-                count, lambda: client.produce(self._topic, next(self._endless))
-            )
+            return await async_laps(count, lambda: client.produce(self._topic, next(self._endless)))
 
 
 class QuiverCluster(Quiver):

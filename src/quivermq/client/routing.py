@@ -175,15 +175,20 @@ class Router:
         return None
 
     async def target(
-        self, topic: str, partition: int, attempts: Attempts, *, follower_ok: bool = False
+        self, topic: str, partition: int, attempts: Attempts, *, follower: int | None = None
     ) -> Target:
-        """Whom to ask about a partition: a broker that can be reached, best its leader."""
+        """Whom to ask about a partition: a broker that can be reached, best its leader.
+
+        With a number, best one of its followers: the same one for the same number.
+        """
         route = await self.route(topic, attempts)
         route.check(partition)
         now = self.door.now()
         nodes = [route.leaders[partition]]
-        if follower_ok:
-            nodes = [node for node in route.replicas[partition] if node not in nodes] + nodes
+        if follower is not None:
+            others = [node for node in route.replicas[partition] if node not in nodes]
+            first = follower % len(others) if others else 0
+            nodes = others[first:] + others[:first] + nodes
         for node in nodes:
             address = self.map.address(node)
             if address and not self.map.is_avoided(address, now):

@@ -119,7 +119,7 @@ class Sender:
         for crate in self._accumulator.seal_all():
             self._accumulator.settle(crate, closed)
         if self._lane is not None:
-            self._lane.links.release()
+            self._lane.abandon()
         await self.core.door.close()
 
     async def _get_lane(self, attempts: Attempts) -> Lane:

@@ -115,6 +115,13 @@ class Stream:
         else:
             await self._mend()
 
+    def abandon(self) -> None:
+        """Nobody will settle what is under way."""
+        for shipment in self.outlet.flying:
+            if isinstance(shipment.ticket, Ticket):
+                shipment.ticket.connection.forget(shipment.ticket.request_id)
+        self.outlet.flying.clear()
+
     async def _mend(self) -> None:
         """Send what is under way again and again, in order, until all of it is settled."""
         outlet = self.outlet

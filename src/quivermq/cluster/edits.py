@@ -12,7 +12,7 @@ from quivermq.cluster.catalog_view import View
 from quivermq.cluster.identity import judge
 from quivermq.cluster.names import check_topic_name
 from quivermq.cluster.placement import check_replication, load_of, place
-from quivermq.cluster.plan import Move, grow
+from quivermq.cluster.plan import Move, grow, rebalance
 from quivermq.cluster.records import (
     CLUSTER_KEY,
     LEAVING,
@@ -20,6 +20,7 @@ from quivermq.cluster.records import (
     NODE_MAX,
     PARTITIONS_LIMIT,
     PRODUCERS_KEY,
+    REBALANCE_KEY,
     RETIRED_PREFIX,
     Broker,
     Cluster,
@@ -214,6 +215,22 @@ def set_targets(view: View, moves: Iterable[Move]) -> Edit | None:
     """Start these moves. One that changes only the order, and so the preferred leader, is done at
     once. The founders stay until the members have changed: the group may not have started yet."""
     return _placed(view, ((move, _aimed(view, move)) for move in moves))
+
+
+def start_rebalance(view: View, *, leaders_only: bool = False) -> Edit:
+    """Move replicas to where they should be, and then leaders; or leaders alone."""
+    moves = None if leaders_only else set_targets(view, rebalance(view))
+    return (moves or Edit()) | Edit({REBALANCE_KEY: {"leaders": True}})
+
+
+def is_rebalancing(view: View) -> bool:
+    """Whether leaders are still to be moved."""
+    return REBALANCE_KEY in view.values
+
+
+def end_rebalance(view: View) -> Edit | None:
+    """Leaders were moved as far as they could be."""
+    return Edit(delete=[REBALANCE_KEY]) if is_rebalancing(view) else None
 
 
 def finish_moves(view: View, moves: Iterable[Move]) -> Edit | None:

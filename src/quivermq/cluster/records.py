@@ -28,6 +28,7 @@ METADATA_GROUP: Final = bytes(TOPIC_ID_BYTES) + b"\xff\xff\xff\xff"
 
 CLUSTER_KEY: Final = "cluster"
 PRODUCERS_KEY: Final = "producers"
+REBALANCE_KEY: Final = "rebalance"
 BROKER_PREFIX: Final = "broker/"
 RETIRED_PREFIX: Final = "retired/"
 TOPIC_PREFIX: Final = "topic/"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from quivermq.batches import Buffer, Frame, Limits
-from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
     HELLO_BYTES_MAX,
@@ -142,7 +142,7 @@ class Outgoing(PeerProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         if not self.answered.done():
-            self.answered.cancel()
+            self.answered.set_exception(ConnectionFailed("it closed the connection at our hello"))
         if not self.lost.done():
             self.lost.set_result(None)
 

@@ -83,9 +83,8 @@ class Link:
             try:
                 await self._connect()
                 delay = _DIAL_AGAIN_S[0]
-            except (OSError, QuiverError, TimeoutError, asyncio.CancelledError) as error:
-                if isinstance(error, asyncio.CancelledError) and self.peer.is_closed:
-                    raise
+            except (OSError, QuiverError, TimeoutError) as error:
+                logger.debug("no link to node %d: %s", self.peer.node, error)
             await asyncio.sleep(delay * self.peer.links.dice.uniform(0.5, 1.0))
             delay = min(delay * 2, _DIAL_AGAIN_S[1])
 

@@ -7,7 +7,7 @@ joins it instead of being proposed again.
 
 from dataclasses import dataclass, field
 
-from quivermq.batches import Frame, Header, Index, Kind, Offset, decode_batch
+from quivermq.batches import Frame, Header, Index, Kind, Offset, check_batch
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.errors import InvalidRequest, Overloaded, TooLarge
 from quivermq.queue import Partition, check_sequence
@@ -79,7 +79,7 @@ class Intake:
             return self._repeat(token, header)
         self._check_room()
         # A body that is not what its header says would be a riddle to every consumer.
-        decode_batch(frame, self._settings.limits)
+        check_batch(frame, self._settings.limits)
         pending = self._wait(token, frame, now_ms)
         if header.producer_id:
             self._flight_of(header).add(pending)
