@@ -5,6 +5,7 @@ does. What it does with the next requests of a kind is scripted: see `StandIn.sc
 """
 
 import socket
+import ssl
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -70,8 +71,14 @@ class StandIn:
     """Listens on a free port until it is closed."""
 
     def __init__(
-        self, *, topics: dict[str, int] | None = None, node: int = 1, protocol: int = PROTOCOL
+        self,
+        *,
+        topics: dict[str, int] | None = None,
+        node: int = 1,
+        protocol: int = PROTOCOL,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self.node = node
         self.protocol = protocol
         self.topics = {"t": 1} if topics is None else topics
@@ -93,7 +100,6 @@ class StandIn:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self._is_closed = False
         self._start(self._accept)
 
     def script(self, kind: str, *actions: Action) -> None:
@@ -117,10 +123,8 @@ class StandIn:
             sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._is_closed = True
-        # Accepting does not end when the listener is closed: it needs one more to accept.
-        with socket.create_connection(self._listener.getsockname()):
-            pass
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
         self._listener.close()
         for sock in list(self._sockets):
             with suppress(OSError):
@@ -140,17 +144,17 @@ class StandIn:
         thread.start()
 
     def _accept(self) -> None:
-        while not self._is_closed:
-            sock, _ = self._listener.accept()
-            if self._is_closed:
-                sock.close()
-                return
-            self._sockets.add(sock)
-            self._start(self._serve, sock)
+        with suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                self._sockets.add(sock)
+                self._start(self._serve, sock)
 
     def _serve(self, sock: socket.socket) -> None:
         receiver = Receiver(64 << 20)
         try:
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_side=True)
             with sock:
                 while count := sock.recv_into(receiver.get_buffer()):
                     for found in receiver.received(count):

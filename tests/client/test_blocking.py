@@ -12,7 +12,13 @@ import quivermq
 from quivermq.batches import encode_batch
 from quivermq.client.blocking import BlockingConnection, BlockingDoor
 from quivermq.client.door import run
-from quivermq.errors import ConnectionFailed, InvalidRequest, Timeout, Unauthenticated, UnsupportedFormat
+from quivermq.errors import (
+    ConnectionFailed,
+    InvalidRequest,
+    Timeout,
+    Unauthenticated,
+    UnsupportedFormat,
+)
 from quivermq.wire import proto
 from tests.client.stand_in import HANG, STORE_AND_HANG, StandIn
 

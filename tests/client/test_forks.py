@@ -6,9 +6,14 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import quivermq
 import quivermq.aio
 from tests.client.stand_in import StandIn
+
+# Forking a process with threads is what is tested: later versions of Python warn of it.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def in_child(work: Callable[[], Any]) -> Any:

@@ -12,6 +12,7 @@ import pytest
 import quivermq
 import quivermq.aio
 from quivermq.errors import (
+    ConnectionFailed,
     Fenced,
     InvalidRequest,
     NotLeader,
@@ -264,6 +265,26 @@ def test_a_closed_producer_says_so(client: quivermq.Client) -> None:
         producer.send("t", b"v")
 
 
+def test_a_closed_client_has_delivered_what_its_producers_held(stand_in: StandIn) -> None:
+    client = quivermq.connect(stand_in.address)
+    producer = client.producer(linger=60)
+    delivery = producer.send("t", b"v")
+    client.close()
+    assert delivery.result(0).offset == 0
+    with pytest.raises(InvalidRequest, match="closed"):
+        producer.send("t", b"w")
+
+
+def test_what_is_abandoned_is_given_up(stand_in: StandIn, client: quivermq.Client) -> None:
+    stand_in.script("produce", *[HANG] * 10)
+    producer = client.producer(linger=60)
+    delivery = producer.send("t", b"v")
+    producer.abandon()
+    with pytest.raises(ConnectionFailed, match="closed before"):
+        delivery.result(0)
+    assert stand_in.log().values == []
+
+
 def test_a_producer_that_is_dropped_without_close_warns(client: quivermq.Client) -> None:
     producer = client.producer()
     with pytest.warns(ResourceWarning, match="not closed"):
@@ -361,6 +382,13 @@ class TestOnAnEventLoop:
             assert len(asyncio.all_tasks()) == 1
 
         on_loop(stand_in, work)
+
+    def test_a_closed_client_has_delivered_what_its_producers_held(self, stand_in: StandIn) -> None:
+        async def work(client: quivermq.aio.AsyncClient) -> None:
+            await client.producer(linger=60).send("t", b"v")
+
+        on_loop(stand_in, work)
+        assert stand_in.log().values == [b"v"]
 
     def test_an_unknown_topic_is_refused_by_send(self, stand_in: StandIn) -> None:
         async def work(client: quivermq.aio.AsyncClient) -> None:

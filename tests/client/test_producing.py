@@ -1,5 +1,6 @@
 """Producing: never twice, never out of order, whatever gets lost on the way."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import quivermq
+import quivermq.aio
 from quivermq.batches import DEFAULT_LIMITS
 from quivermq.client.partitioner import partition_of
 from quivermq.errors import (
@@ -312,3 +314,20 @@ def test_where_nothing_listens_connecting_fails_in_time() -> None:
     with pytest.raises(ConnectionFailed):
         quivermq.connect("127.0.0.1:1", timeout=0.2)
     assert time.monotonic() - began < 2
+
+
+def test_a_cancelled_call_leaves_no_request_open(stand_in: StandIn) -> None:
+    async def work() -> None:
+        async with quivermq.aio.connect(stand_in.address) as client:
+            stand_in.script("produce", *[HANG] * 20)
+            values = TestManyAtOnce.VALUES
+            task = asyncio.create_task(client.produce_many("t", values))
+            await asyncio.to_thread(stand_in.until, "produce", 5)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.to_thread(stand_in.until, "cancel", 5)
+            stand_in._scripts.clear()
+            await client.produce("t", b"next")
+        assert stand_in.log().values == [b"next"]
+
+    asyncio.run(work())

@@ -58,7 +58,7 @@ async def test_a_number_that_cannot_be_another_brokers_is_refused(
 async def test_a_member_that_starts_lets_nobody_in_before_it_knows_the_cluster(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path) as server:
+    async with serving(tmp_path, fsync="always") as server:
         talker = await Talker.by_socket(server)
         await make_topic(talker, "one")
         await make_topic(talker, "two")
@@ -102,7 +102,7 @@ async def test_a_member_that_is_refused_keeps_what_it_has(tmp_path: Path) -> Non
 async def test_an_emptied_broker_does_not_take_part_and_comes_back_when_replaced(
     tmp_path: Path,
 ) -> None:
-    async with cluster(tmp_path) as brokers:
+    async with cluster(tmp_path, fsync="always") as brokers:
         talker = await Talker.by_socket(brokers.running[1])
         await make_topic(talker)
         for _ in range(5):

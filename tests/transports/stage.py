@@ -68,6 +68,10 @@ def settings(folder: Path, **changes: Any) -> BrokerSettings:
     return BrokerSettings.model_validate({**usual, **changes})
 
 
+PATIENT = {"tick_ms": 50, "election_ticks": 10}
+"""For brokers that depend on each other: a busy machine must not make them hold elections."""
+
+
 @asynccontextmanager
 async def serving(folder: Path, **changes: Any) -> AsyncIterator[Server]:
     """A broker that is ready."""

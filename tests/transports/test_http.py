@@ -14,7 +14,16 @@ from quivermq.transports import Server
 from quivermq.transports.http.statuses import status_of
 from quivermq.wire import proto
 from tests.transports.browser import Page, Wire, get
-from tests.transports.stage import Talker, make_topic, on_loop, serving, settings, store, until
+from tests.transports.stage import (
+    PATIENT,
+    Talker,
+    make_topic,
+    on_loop,
+    serving,
+    settings,
+    store,
+    until,
+)
 
 ANYWHERE = "127.0.0.1:0"
 
@@ -60,8 +69,8 @@ async def test_a_broker_without_a_majority_is_healthy_and_not_ready(tmp_path: Pa
 
 @on_loop
 async def test_a_broker_that_is_not_let_in_says_why_it_is_not_ready(tmp_path: Path) -> None:
-    async with serving(tmp_path / "1") as first:
-        async with serving(tmp_path / "2", node_id=2, join=first.listen):
+    async with serving(tmp_path / "1", **PATIENT) as first:
+        async with serving(tmp_path / "2", node_id=2, join=first.listen, **PATIENT):
             pass
         # It comes back with an empty directory, and nobody said that it may.
         lost = settings(tmp_path / "3", node_id=2, join=first.listen, http=ANYWHERE)

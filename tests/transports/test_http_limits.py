@@ -69,7 +69,7 @@ async def test_nonsense_is_refused(tmp_path: Path, said: bytes) -> None:
 @pytest.mark.parametrize("said", [b"", HEALTH, HEALTH + b"content-length: 5\r\n\r\nx"])
 @on_served_loop
 async def test_a_request_that_does_not_end_is_given_up(tmp_path: Path, said: bytes) -> None:
-    async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=200) as server:
+    async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=600) as server:
         wire = await Wire.to(server)
         wire.say(said)
         # A body that nobody waited for gets no second answer.
@@ -80,7 +80,7 @@ async def test_a_request_that_does_not_end_is_given_up(tmp_path: Path, said: byt
 
 @on_served_loop
 async def test_one_byte_after_another_is_no_request(tmp_path: Path) -> None:
-    async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=200) as server:
+    async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=600) as server:
         wire = await Wire.to(server)
         dripping = asyncio.create_task(drip(wire))
         assert (await wire.answer()).status == 408

@@ -10,7 +10,7 @@ from quivermq.client.asyncio_door import AsyncioConnection
 from quivermq.errors import ConnectionFailed
 from quivermq.transports.memory import MemoryDoor, connect, memory_client
 from quivermq.wire import frames_of, proto
-from tests.transports.stage import PATIENCE_S, on_loop, serving, until
+from tests.transports.stage import PATIENCE_S, PATIENT, on_loop, serving, until
 
 
 class Client:
@@ -59,8 +59,8 @@ async def test_messages_go_in_and_come_out(tmp_path: Path) -> None:
 @on_loop
 async def test_the_asyncio_client_works_over_it(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path / "1") as first,
-        serving(tmp_path / "2", node_id=2, join=first.listen) as second,
+        serving(tmp_path / "1", **PATIENT) as first,
+        serving(tmp_path / "2", node_id=2, join=first.listen, **PATIENT) as second,
     ):
         client = memory_client([first, second])
         await client.create_topic("orders", partitions=4, replication=1)

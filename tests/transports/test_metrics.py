@@ -15,6 +15,7 @@ from quivermq.transports.metrics import FOLLOWER, LEADER, Metrics
 from quivermq.wire import proto
 from tests.transports.browser import get
 from tests.transports.stage import (
+    PATIENT,
     Talker,
     make_topic,
     on_loop,
@@ -164,9 +165,9 @@ async def test_refusals_and_connections_are_counted(tmp_path: Path) -> None:
 @on_loop
 async def test_consensus_is_shown_by_every_replica(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path / "1", http=ANYWHERE) as first,
-        serving(tmp_path / "2", http=ANYWHERE, node_id=2, join=first.listen) as second,
-        serving(tmp_path / "3", http=ANYWHERE, node_id=3, join=first.listen) as third,
+        serving(tmp_path / "1", http=ANYWHERE, **PATIENT) as first,
+        serving(tmp_path / "2", http=ANYWHERE, node_id=2, join=first.listen, **PATIENT) as second,
+        serving(tmp_path / "3", http=ANYWHERE, node_id=3, join=first.listen, **PATIENT) as third,
     ):
         servers = [first, second, third]
         await settled(servers)
@@ -176,6 +177,14 @@ async def test_consensus_is_shown_by_every_replica(tmp_path: Path) -> None:
         await until(lambda: all(len(one.broker.runner.groups) == 2 for one in servers))
         await settled(servers)
         await store(talker, b"x", b"y")
+        replicas = [
+            group.replica
+            for server in servers
+            for group in server.broker.runner.groups.values()
+            if group.name.topic == "orders"
+        ]
+        # A majority has it; the third may hear of it a little later.
+        await until(lambda: len({(one.term, one.commit_index) for one in replicas}) == 1)
         found = [await scrape(server) for server in servers]
         states = [one.value("quiver_raft_state", topic="orders") for one in found]
         assert sorted(states) == [FOLLOWER, FOLLOWER, LEADER]
@@ -226,6 +235,22 @@ async def test_the_loop_goes_on_while_metrics_are_made(tmp_path: Path) -> None:
         # Between any two families, also of two scrapes at once.
         assert turns >= 2 * families
         assert len(other) > 0
+
+
+@on_loop
+async def test_a_family_that_is_made_in_parts_is_whole(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        traffic = server.broker.figures.traffic
+        for number in range(1_001):
+            traffic["many", number].messages_in = number
+        text = (await Metrics(server.broker, lambda: 0).text()).decode()
+        assert text.count("# TYPE quiver_messages_produced_total counter\n") == 1
+        assert text.count("# HELP quiver_messages_produced_total ") == 1
+        found = Scrape(text)
+        for number in (0, 249, 250, 251, 1_000):
+            where = {"topic": "many", "partition": number}
+            assert found.value("quiver_messages_produced_total", **where) == number
+        assert len(found.values("quiver_messages_produced_total")) == 1_001
 
 
 @on_loop

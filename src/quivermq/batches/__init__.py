@@ -5,6 +5,7 @@ The values that every other room passes around. Imports nothing of ours but `err
 
 from quivermq.batches.decode import (
     Message,
+    check_batch,
     check_sizes,
     decode_batch,
     decode_columns,
@@ -30,6 +31,7 @@ __all__ = [
     "Message",
     "Offset",
     "Origin",
+    "check_batch",
     "check_sizes",
     "decode_batch",
     "decode_columns",

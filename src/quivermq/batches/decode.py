@@ -14,6 +14,7 @@ from quivermq.batches.envelope import Codec, check_envelope
 from quivermq.batches.frame import Frame
 from quivermq.batches.header import COMPRESSED, Flag, Kind, Offset
 from quivermq.batches.limits import DEFAULT_LIMITS, TIMESTAMP_MS_MAX, Limits
+from quivermq.batches.lone import is_lone_body
 from quivermq.batches.schema import schema_of
 from quivermq.errors import Corrupt, TooLarge
 
@@ -69,6 +70,15 @@ def decode_batch(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> Any:
     _check_columns(batch, header.flags)
     check_sizes(batch, header.decoded_bytes, limits)
     return batch
+
+
+def check_batch(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Raise what `decode_batch` would, for less where there is a single plain message."""
+    header = frame.header
+    is_plain = header.count == 1 and header.kind == Kind.DATA and not header.flags
+    if is_plain and header.body_bytes <= limits.message_bytes_max and is_lone_body(frame.body):
+        return
+    decode_batch(frame, limits)
 
 
 class Columns(NamedTuple):

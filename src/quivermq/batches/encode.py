@@ -14,7 +14,7 @@ from crc32c import crc32c
 from quivermq.batches.columns import Batches, Values, record_batches_of
 from quivermq.batches.decode import check_sizes
 from quivermq.batches.frame import Frame
-from quivermq.batches.header import Flag, Header, Kind
+from quivermq.batches.header import Buffer, Flag, Header, Kind
 from quivermq.batches.limits import (
     COUNTER_MAX,
     DEFAULT_LIMITS,
@@ -22,6 +22,7 @@ from quivermq.batches.limits import (
     TIMESTAMP_MS_MAX,
     Limits,
 )
+from quivermq.batches.lone import LONE_BYTES_MAX, lone_body
 from quivermq.errors import InvalidRequest, TooLarge
 
 Compression = Literal["lz4", "zstd"] | None
@@ -110,6 +111,10 @@ def encode_batch(
 ) -> Frame:
     """One frame with all of `values`, or `TooLarge`, or `InvalidRequest` for none at all."""
     layout = _checked_layout(compression, origin, limits.batch_bytes_max, limits)
+    if keys is headers is timestamps is compression is None:
+        lone = _lone_frame(values, layout)
+        if lone is not None:
+            return lone
     batches = _checked_batches((values, keys, headers, timestamps), limits)
     only = _only_frame(batches, layout)
     if only is not None:
@@ -153,6 +158,19 @@ def _checked_batches(columns: tuple[Any, Any, Any, Any], limits: Limits) -> Batc
     for batch in batches.record_batches:
         check_sizes(batch, _serialized_bytes(batch), limits)
     return batches
+
+
+def _lone_frame(values: Values, layout: _Layout) -> Frame | None:
+    """The frame of a single small message, which is cheap."""
+    if type(values) is not list or len(values) != 1:
+        return None
+    (value,) = values
+    if type(value) is not bytes or len(value) > LONE_BYTES_MAX:
+        return None
+    body = lone_body(value)
+    if len(body) > min(layout.limits.message_bytes_max, layout.target_bytes):
+        return None
+    return _framed(body, 0, 1, len(body), layout.origin.sequence, layout.origin)
 
 
 def _only_frame(batches: Batches, layout: _Layout) -> Frame | None:
@@ -229,10 +247,16 @@ def _without_surroundings(batch: Any) -> Any:
 def _frame(batch: Any, flags: int, sequence: int, layout: _Layout) -> Frame:
     buffer, compression_flag, decoded_bytes = _body(batch, layout.compression)
     body = memoryview(buffer).cast("B")
-    origin = layout.origin
+    flags |= compression_flag
+    return _framed(body, flags, batch.num_rows, decoded_bytes, sequence, layout.origin)
+
+
+def _framed(
+    body: Buffer, flags: int, count: int, decoded_bytes: int, sequence: int, origin: Origin
+) -> Frame:
     header = Header(
         kind=_DATA,
-        flags=flags | compression_flag,
+        flags=flags,
         priority=origin.priority,
         body_bytes=len(body),
         body_crc=crc32c(body),
@@ -240,7 +264,7 @@ def _frame(batch: Any, flags: int, sequence: int, layout: _Layout) -> Frame:
         sequence=sequence,
         not_before_ms=origin.not_before_ms,
         producer_epoch=origin.producer_epoch,
-        count=batch.num_rows,
+        count=count,
         decoded_bytes=decoded_bytes,
     )
     return Frame(header, body)

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 from quivermq.batches import Compression
 from quivermq.client.admin import UNCHANGED, Unchanged
@@ -79,6 +80,7 @@ class AsyncClient:
         self._options = options
         self._make_door = make_door
         self._core = self._made_core()
+        self._producers: WeakSet[AsyncProducer] = WeakSet()
 
     async def ping(self) -> None:
         """Reach a broker."""
@@ -204,7 +206,9 @@ class AsyncClient:
             epoch=epoch,
             sequence=sequence,
         )
-        return AsyncProducer(self._made_core, settings)
+        producer = AsyncProducer(self._made_core, settings)
+        self._producers.add(producer)
+        return producer
 
     def read(
         self,
@@ -267,8 +271,14 @@ class AsyncClient:
         await self._core.admin.transfer(topic, partition, to)
 
     async def close(self) -> None:
-        """Close every connection. Close producers before."""
-        await self._core.door.close()
+        """Close its producers, which delivers what they hold; then every connection."""
+        try:
+            for producer in list(self._producers):
+                await producer.close()
+        finally:
+            for producer in list(self._producers):
+                await producer.abandon()
+            await self._core.door.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -191,6 +191,7 @@ class AsyncioDoor:
         self._tls = tls
         self._client_name = client_name
         self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
         self._is_closed = False
         self._is_forked = False
         self._connections: dict[str, AsyncioConnection] = {}
@@ -222,10 +223,6 @@ class AsyncioDoor:
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await asyncio.sleep(seconds)
-
-    def now(self) -> float:
-        """The time."""
-        return self._loop.time()
 
     def turnstile(self, places: int) -> AsyncioTurnstile:
         """Where at most `places` are in at a time."""

@@ -207,6 +207,7 @@ class BlockingDoor:
         self._token = token
         self._tls = tls
         self._client_name = client_name
+        self.now = time.monotonic
         self._is_closed = False
         # Lists, because taking from one and putting back are single steps that no thread sees half.
         self._idle: dict[str, list[BlockingConnection]] = {}
@@ -240,10 +241,6 @@ class BlockingDoor:
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         time.sleep(seconds)  # noqa: ASYNC251  (blocking is what this door is for)
-
-    def now(self) -> float:
-        """The time."""
-        return time.monotonic()
 
     def turnstile(self, places: int) -> BlockingTurnstile:
         """Where at most `places` are in at a time."""

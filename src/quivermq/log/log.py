@@ -216,7 +216,7 @@ class Log:
         """Make everything appended durable. Any failure fences the log for good."""
         self.commit_index = max(self.commit_index, commit_index)
         with self._fence:
-            self._active.sync(self.commit_index)
+            self._active.sync(self.commit_index, self._settings.unmarked_bytes_max)
 
     def read(
         self, first: Index, *, end: Index | None = None, bytes_max: int = 1 << 20

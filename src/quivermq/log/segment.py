@@ -158,11 +158,13 @@ class ActiveSegment(Segment):
         # Last, so that a reader in another thread never sees an end without its entries.
         self.end, self.edge = end, edges[-1]
 
-    def sync(self, commit_index: Index) -> None:
-        """Make everything written durable, and say so in a mark."""
+    def sync(self, commit_index: Index, unmarked_bytes_max: int = 0) -> None:
+        """Make everything written durable, and say so in a mark, unless there is little to mark."""
         if self.end == self.marked:
             return
         self.file.sync()
+        if self.end - self.marked <= unmarked_bytes_max:
+            return
         mark = Mark(self.edge, Index(min(commit_index, self.edge.next_index - 1)))
         self.file.write(self.end, [packed_mark(self.head.log_id, self.end, mark)])
         self.end += MARK_BYTES

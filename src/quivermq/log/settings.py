@@ -23,6 +23,10 @@ class LogSettings:
     open_segments_max: int = 8
     """Sealed segments whose file and index are kept open per partition."""
 
+    unmarked_bytes_max: int = 0
+    """What a sync may leave without a mark: for disks that sync later by themselves, where a mark
+    for each small write would cost as much as the write."""
+
     checkpoint_bytes_max: int = 256 * MIB
     """The largest state that a checkpoint may hold."""
 

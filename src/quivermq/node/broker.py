@@ -12,7 +12,7 @@ from quivermq.cluster import METADATA_GROUP, group_id, node_of
 from quivermq.errors import ConnectionFailed, Forbidden, NotEnoughReplicas, QuiverError
 from quivermq.log import LogSettings
 from quivermq.node.admission import Addresses, Admission
-from quivermq.node.cluster_requests import ClusterParts, ClusterRequests, reconfigure_here
+from quivermq.node.cluster_requests import ClusterParts, ClusterRequests
 from quivermq.node.controller import Controller
 from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.directory import Directory
@@ -41,6 +41,8 @@ from quivermq.wire import proto
 logger = logging.getLogger("quivermq.broker")
 
 _HANDOVER_S: Final = 2.0
+_UNMARKED_BYTES_MAX: Final = 1 << 20
+"""Where no write waits for an fsync."""
 _NAMED_MAX: Final = 10
 
 
@@ -104,9 +106,8 @@ class Broker:
         self.controller = Controller(
             self.metadata,
             self.partitions,
-            self.forwarding,
-            settings.node_id,
-            lambda body: reconfigure_here(self.partitions, body),
+            self.is_alive,
+            lambda request: self.service.call(request, []),
         )
         self.retaining = Retaining(
             settings, self.partitions, self.runner, self.disk_thread, self.disk
@@ -117,10 +118,11 @@ class Broker:
 
     def _make_runner(self) -> None:
         settings, limits = self.settings, self.limits
+        is_inline = settings.fsync != "always"
         self.disk = (
-            TimedDisk(settings.data_dir, self.figures.fsync_seconds)
-            if settings.fsync == "always"
-            else DeferredSyncDisk(settings.data_dir, self.figures.fsync_seconds)
+            DeferredSyncDisk(settings.data_dir, self.figures.fsync_seconds)
+            if is_inline
+            else TimedDisk(settings.data_dir, self.figures.fsync_seconds)
         )
         self.runner = GroupRunner(
             disk=self.disk,
@@ -128,8 +130,12 @@ class Broker:
             replica_settings=ReplicaSettings(
                 tick_ms=settings.tick_ms, election_ticks=settings.election_ticks, limits=limits
             ),
-            log_settings=LogSettings(segment_bytes=settings.segment_bytes, limits=limits),
-            writes_inline=settings.fsync != "always",
+            log_settings=LogSettings(
+                segment_bytes=settings.segment_bytes,
+                unmarked_bytes_max=_UNMARKED_BYTES_MAX if is_inline else 0,
+                limits=limits,
+            ),
+            writes_inline=is_inline,
             copy_bytes_per_second=settings.rebalance_bytes_per_second,
             on_office=self._office_changed,
         )
@@ -191,6 +197,8 @@ class Broker:
             self.forwarding,
             self.figures,
             settings.request_timeout_ms / 1000,
+            self.has_left,
+            self.metadata.catch_up,
         )
 
     # What the parts tell each other through here.
@@ -201,6 +209,11 @@ class Broker:
             return True
         peer = self.links.peers.get(node)
         return peer is not None and not peer.is_silent and not peer.refusal
+
+    def has_left(self) -> bool:
+        """Whether the cluster let this broker go: what it knows is old."""
+        view, node = self.metadata.view, self.settings.node_id
+        return node in view.retired and node not in view.brokers
 
     def _address_of(self, node: int) -> str:
         if node == self.settings.node_id:
@@ -326,23 +339,36 @@ class Broker:
         if self._is_stopping or not self._is_open:
             return
         self._is_stopping = True
-        await self.admission.close()
-        await self.controller.close()
-        await self.retaining.close()
-        await self._hand_over()
-        await self.service.close()
+        for close in (
+            self.admission.close,
+            self.controller.close,
+            self.retaining.close,
+            self._hand_over,
+            self.service.close,
+            self._stop_hosting,
+            self.links.close,
+            self._close_groups,
+            self.forwarding.close,
+            self.disk_thread.close,
+        ):
+            try:
+                await close()
+            except Exception:
+                # One part that fails to close must not keep the others open.
+                logger.exception("%s failed", close.__qualname__)
+        self.fetching.close()
+        self.directory.close()
+
+    async def _stop_hosting(self) -> None:
         self._hosting_task.cancel()
         with suppress(asyncio.CancelledError):
             await self._hosting_task
+
+    async def _close_groups(self) -> None:
         self.runner.stop_ticking()
-        await self.links.close()
         for group in list(self.runner.groups.values()):
             self.runner.remove(group)
         await self.disk_thread.run(self._sync_all)
-        self.fetching.close()
-        await self.forwarding.close()
-        await self.disk_thread.close()
-        self.directory.close()
 
     def _sync_all(self) -> None:
         if isinstance(self.disk, DeferredSyncDisk):

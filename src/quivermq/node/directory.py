@@ -1,6 +1,6 @@
 """A broker's data directory: whose it is, which logs it holds, and that only one process has it.
 
-    identity.json   node, directory id, boot counter, cluster, member number
+    identity.json   node, directory id, a word of each start, cluster, member number
     logs.json       the logs that were made here: a log that is listed and gone was lost
     lock            held by the running process
 
@@ -24,6 +24,7 @@ _IDENTITY: Final = "identity.json"
 _LOGS: Final = "logs.json"
 _LOCK: Final = "lock"
 _FOLDER: Final = "log"
+_LIVES_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,15 @@ class Identity:
     directory_id: str
     boot: int
     """How often a process was started on it."""
+    lives: tuple[str, ...] = ()
+    """A random word of each of the last starts, the latest last: copies differ in them."""
     cluster_id: str = ""
     member: int = 0
     """Its number in the metadata group; 0 as long as it has none."""
 
     def is_that_of(self, broker: Broker) -> bool:
         """Whether the record is of this very start of this very directory."""
-        return (broker.directory_id, broker.boot) == (self.directory_id, self.boot)
+        return (broker.directory_id, broker.life) == (self.directory_id, self.lives[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class Directory:
             if self.disk.names(_FOLDER):
                 # A fresh identity would let the logs count as left over, and be removed.
                 raise Corrupt(f"{self._lost(_IDENTITY)}, and {self.root} holds logs")
-            identity = Identity(node_id, secrets.token_hex(16), boot=1)
+            identity = Identity(node_id, secrets.token_hex(16), boot=0)
         else:
             identity = self._known_identity(found)
             if identity.node_id != node_id:
@@ -104,18 +107,19 @@ class Directory:
                     f"{self.root} belongs to node {identity.node_id}, not to node {node_id}: "
                     f"start it with --node-id {identity.node_id}, or name another --data-dir"
                 )
-            identity = replace(identity, boot=identity.boot + 1)
+        lives = (*identity.lives, secrets.token_hex(8))[-_LIVES_MAX:]
+        identity = replace(identity, boot=identity.boot + 1, lives=lives)
         self._write(_IDENTITY, asdict(identity))
         return identity
 
     def _known_identity(self, found: dict[str, Any]) -> Identity:
         try:
-            identity = Identity(**found)
+            identity = Identity(**{**found, "lives": tuple(found.get("lives", ()))})
         except TypeError as error:
             raise Corrupt(f"{self.root / _IDENTITY} is no identity: {error}") from error
-        for name, value in asdict(identity).items():
-            if type(value) is not Identity.__annotations__[name]:
-                raise Corrupt(f"{self.root / _IDENTITY} is no identity: {name} is {value!r}")
+        for name in ("node_id", "boot", "member"):
+            if type(getattr(identity, name)) is not int:
+                raise Corrupt(f"{self.root / _IDENTITY} is no identity: {name} is no number")
         return identity
 
     def settle(self, cluster_id: str, member: int) -> None:

@@ -41,6 +41,10 @@ def do_disk_work(log: Log, work: Sequence[Work]) -> int:
 
 def _runs(work: Sequence[Work]) -> Iterator[Drop | list[DiskWork]]:
     """The pieces between drops, which may be joined, and the drops."""
+    if len(work) == 1:
+        only = work[0]
+        yield only if isinstance(only, Drop) else [only]
+        return
     run: list[DiskWork] = []
     for piece in work:
         if isinstance(piece, Drop):

@@ -259,7 +259,7 @@ class Links:
         """More is known of who is who: part with those who should never have been let in."""
         for connection in list(self._incoming):
             if connection.hello is not None and (why := self.hooks.objection(connection.hello)):
-                logger.error("node %d is shown out: %s", connection.hello.node, why)
+                logger.warning("node %d is shown out: %s", connection.hello.node, why)
                 connection.abort()
         for peer in self.peers.values():
             for link in peer.lanes.values():

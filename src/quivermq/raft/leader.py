@@ -100,8 +100,7 @@ def propose(replica: Replica, entries: Sequence[Entry]) -> None:
         taken = _serialised(replica, entries)
     if not _append(replica, taken):
         replica.pending_membership = pending
-        limit = replica.options.uncommitted_bytes_max
-        raise Overloaded(f"{replica.uncommitted_bytes} of {limit} bytes wait to be committed")
+        raise overloaded(replica)
     replication.broadcast(replica)
 
 
@@ -173,6 +172,16 @@ def _finish_transfer(replica: Replica, member: int, progress: Progress) -> None:
 
 
 def _append(replica: Replica, entries: Iterable[Entry], *, forced: bool = False) -> bool:
+    """Put entries into the own log; the own acknowledgement counts once they are durable here."""
+    if not append(replica, entries, forced=forced):
+        return False
+    replica.after_write.append(
+        Message(Kind.APPEND_REPLY, replica.id, replica.id, replica.term, 0, replica.log.last_index)
+    )
+    return True
+
+
+def append(replica: Replica, entries: Iterable[Entry], *, forced: bool = False) -> bool:
     """Put entries into the own log, stamped; False if too much waits to be committed.
 
     Something too large for the limit alone is taken when nothing else waits: refusing it for ever
@@ -191,11 +200,12 @@ def _append(replica: Replica, entries: Iterable[Entry], *, forced: bool = False)
         return False
     replica.uncommitted_bytes = waiting + size
     log.append(stamped)
-    # The own acknowledgement, which counts once the entries are durable here.
-    replica.after_write.append(
-        Message(Kind.APPEND_REPLY, replica.id, replica.id, term, 0, log.last_index)
-    )
     return True
+
+
+def overloaded(replica: Replica) -> Overloaded:
+    limit = replica.options.uncommitted_bytes_max
+    return Overloaded(f"{replica.uncommitted_bytes} of {limit} bytes wait to be committed")
 
 
 def _serialised(replica: Replica, entries: Sequence[Entry]) -> list[Entry]:

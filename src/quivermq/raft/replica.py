@@ -45,6 +45,7 @@ class Replica:
         "election_timeout",
         "heartbeat_elapsed",
         "id",
+        "is_only_member",
         "leader",
         "log",
         "options",
@@ -159,6 +160,7 @@ class Replica:
         """Make `configuration` the one in force, keeping what is known of members that stay."""
         known = self.progress
         self.configuration = configuration
+        self.is_only_member = configuration == Configuration(voters=(self.id,))
         self.progress = {}
         for member in configuration.members:
             progress = known.get(member)

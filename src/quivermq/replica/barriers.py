@@ -55,6 +55,8 @@ class Barriers:
 
     def passed(self, applied_index: int) -> list[Token]:
         """The reads that may be answered; they are forgotten here."""
+        if not self._waiting:
+            return []
         return self._take(
             [
                 context

@@ -7,7 +7,7 @@ joins it instead of being proposed again.
 
 from dataclasses import dataclass, field
 
-from quivermq.batches import Frame, Header, Index, Kind, Offset, decode_batch
+from quivermq.batches import Frame, Header, Index, Kind, Offset, check_batch
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.errors import InvalidRequest, Overloaded, TooLarge
 from quivermq.queue import Partition, check_sequence
@@ -79,7 +79,7 @@ class Intake:
             return self._repeat(token, header)
         self._check_room()
         # A body that is not what its header says would be a riddle to every consumer.
-        decode_batch(frame, self._settings.limits)
+        check_batch(frame, self._settings.limits)
         pending = self._wait(token, frame, now_ms)
         if header.producer_id:
             self._flight_of(header).add(pending)
@@ -90,14 +90,18 @@ class Intake:
         self._check_room()
         self._wait(token, frame, now_ms)
 
-    def admit_catalog(self, token: Token, base: int, frame: Frame, now_ms: int) -> None:
+    def admit_catalog(
+        self, token: Token, base: int, frame: Frame, now_ms: int, *, puts: bool
+    ) -> None:
         """Take in a change of the catalog that was made from version `base`."""
         catalog = self._partition.catalog
         if base < catalog.version:
             raise catalog_changed()
         limit = self._settings.catalog_bytes_max
-        if catalog.size_bytes + len(frame.body) > limit:
-            raise TooLarge(f"the catalog holds {catalog.size_bytes:,} of {limit:,} bytes")
+        if puts and catalog.size_bytes + len(frame.body) > limit:
+            raise TooLarge(
+                f"the catalog holds {catalog.size_bytes:,} of {limit:,} bytes: delete first"
+            )
         self.admit_command(token, frame, now_ms)
 
     def admit_offset(self, token: Token, group: str, frame: Frame, now_ms: int) -> None:

@@ -5,7 +5,7 @@ what comes in together goes on together. Only a leader that has applied everythi
 term stamps offsets and time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from quivermq.batches import Frame, Header, Index, Kind
@@ -135,7 +135,7 @@ class Member:
     ) -> None:
         try:
             frame = Frame.of(Kind.COMMAND, catalog_command(base, put, delete))
-            self._office().admit_catalog(token, base, frame, now_ms)
+            self._office().admit_catalog(token, base, frame, now_ms, puts=bool(put))
         except QuiverError as error:
             self._answer(token, error)
 
@@ -175,6 +175,9 @@ class Member:
     def _stored(self, message: Message) -> None:
         if message.snapshot is not None:
             self.partition = stored_checkpoint(message).partition
+        if message.entries and not message.responses:
+            self._apply(self.core.stored_alone(message))
+            return
         for response in message.responses:
             if response.to == self._member:
                 # A leader that was removed while it wrote is a stranger to itself.
@@ -211,7 +214,10 @@ class Member:
         while self._intake is not None and self._intake.has_waiting:
             frames = self._intake.stamp_waiting(replica.term, Index(replica.log.last_index + 1))
             try:
-                self.core.propose(*frames)
+                if self.core.is_alone:
+                    self._persist(self.core.append_alone(frames))
+                else:
+                    self.core.propose(*frames)
             except QuiverError as error:
                 for token in self._intake.refuse(frames):
                     self._answer(token, error)
@@ -232,7 +238,9 @@ class Member:
             if message.kind is Said.STORE:
                 self._persist(message)
             elif message.kind is Said.APPLY:
-                self._apply(message)
+                self._apply(message.entries)
+                for response in message.responses:
+                    self.core.step(response)
             else:
                 self._out.append(Send(message.to, Consensus(message)))
 
@@ -266,18 +274,16 @@ class Member:
         for token in tokens:
             self._answer(token, Timeout("leadership was lost: the outcome is unknown; try again"))
 
-    def _apply(self, message: Message) -> None:
+    def _apply(self, entries: Sequence[Entry]) -> None:
         before = self.partition.next_offset
-        for entry in message.entries:
+        for entry in entries:
             self._save_checkpoint_if_due(Index(entry.index))
             frame = self._frame_of(entry)
             has_effect = self.partition.apply(frame)
             if entry.kind is EntryKind.MEMBERSHIP:
                 self._apply_membership(entry)
             self._answer_applied(entry, frame.header, has_effect=has_effect)
-        self._recent.forget([entry.index for entry in message.entries])
-        for response in message.responses:
-            self.core.step(response)
+        self._recent.forget([entry.index for entry in entries])
         if self.partition.next_offset > before:
             self._out.append(Wake(self.partition.next_offset))
 

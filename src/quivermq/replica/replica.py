@@ -70,9 +70,12 @@ class Replica:
         """All that follows from the inputs since the last call, in order."""
         if self._live is not None:
             self._live.advance()
-        taken = [self._with_offer(effect) for effect in self._effects]
+        taken = self._effects.copy()
         self._effects.clear()
-        return [effect for effect in taken if effect is not None]
+        if any(type(effect) is Send for effect in taken):
+            offered = [self._with_offer(effect) for effect in taken]
+            return [effect for effect in offered if effect is not None]
+        return taken
 
     @property
     def is_mending(self) -> bool:

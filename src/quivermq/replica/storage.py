@@ -130,6 +130,9 @@ def carry_out_group(log: Log, works: Sequence[DiskWork]) -> int:
     Returns how many are done, and durable: all of them, or fewer if the disk is full. `StorageFull`
     if not even the first could be done; try the rest again later. What else goes wrong is raised.
     """
+    if len(works) == 1:
+        carry_out(log, works[0])
+        return 1
     done = 0
     while done < len(works):
         group = _joinable(log, works[done:])
@@ -197,5 +200,9 @@ def _persist(log: Log, works: Sequence[Persist]) -> None:
         first = work.frames[0].header.index
         if first < log.edge.next_index:
             log.cut(first)
-    log.append([frame for work in works for frame in work.frames])
-    log.sync(max(work.commit_index for work in works))
+    if len(works) == 1:
+        log.append(work.frames)
+        log.sync(work.commit_index)
+    else:
+        log.append([frame for work in works for frame in work.frames])
+        log.sync(max(work.commit_index for work in works))

@@ -102,8 +102,9 @@ class Writes:
             return ()
         first = message.entries[0].index
         before = self._edge_before(Index(first))
-        for index in [index for index in self._before if index >= first]:
-            del self._before[index]
+        if before is not self._end:
+            for index in [index for index in self._before if index >= first]:
+                del self._before[index]
         frames = []
         for entry in message.entries:
             frame = frame_of(entry, before)

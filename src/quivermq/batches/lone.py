@@ -1,0 +1,48 @@
+"""The body of a batch that holds one plain message: what Arrow writes, without asking it to.
+
+Who sends messages one by one pays the price of a whole batch for each, most of it to Arrow. But
+what Arrow writes in front of a lone value depends on nothing but the value's size.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+
+from quivermq.batches.header import Buffer
+from quivermq.batches.schema import schema_of
+
+LONE_BYTES_MAX: Final = 4096
+"""Values up to this size; for larger ones Arrow's part no longer counts."""
+
+_ALIGNMENT: Final = 8
+_PADDING: Final = tuple(bytes(-size % _ALIGNMENT) for size in range(_ALIGNMENT))
+
+
+def lone_body(value: bytes) -> bytes:
+    """The body of a batch of this one message, of at most `LONE_BYTES_MAX` bytes."""
+    size = len(value)
+    return b"".join((_front(size), value, _PADDING[size % _ALIGNMENT]))
+
+
+def is_lone_body(body: Buffer) -> bool:
+    """Whether `body` is one that `lone_body` makes; if it is not, it may be valid all the same."""
+    # The size of the value is the last that stands in front of it.
+    size = int.from_bytes(body[_FRONT_BYTES - 4 : _FRONT_BYTES], "little")
+    end = _FRONT_BYTES + size
+    return (
+        size <= LONE_BYTES_MAX
+        and body[:_FRONT_BYTES] == _front(size)
+        and body[end:] == _PADDING[size % _ALIGNMENT]
+    )
+
+
+@lru_cache(maxsize=LONE_BYTES_MAX + 1)
+def _front(size: int) -> bytes:
+    """Everything that Arrow writes before a value of so many bytes."""
+    array = pa.array([bytes(size)], pa.binary())
+    body = pa.RecordBatch.from_arrays([array], schema=schema_of(0)).serialize().to_pybytes()
+    return bytes(body[: len(body) - size - (-size % _ALIGNMENT)])
+
+
+_FRONT_BYTES: Final = len(_front(0))
