@@ -59,7 +59,10 @@ class Ticket(NamedTuple):
 class Stream:
     """An outlet, and the way to its partition."""
 
-    __slots__ = ("_links", "_new_identity", "_request", "_router", "outlet", "route", "target")
+    __slots__ = (
+        "_links", "_new_identity", "_request", "_router", "_what", "outlet", "partition", "route",
+        "target",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -81,11 +84,9 @@ class Stream:
         self._request.produce.topic = route.topic
         self._request.produce.topic_id = route.id
         self._request.produce.partition = partition
-
-    @property
-    def partition(self) -> int:
+        self.partition = partition
         """Where it leads."""
-        return self._request.produce.partition
+        self._what = f"producing to {route.topic}/{partition}"
 
     def follow(self, route: Route) -> None:
         """The map says so: the topic may have been created again."""
@@ -219,8 +220,7 @@ class Stream:
         return True
 
     def _attempts(self, deadline: float) -> Attempts:
-        what = f"producing to {self.route.topic}/{self.partition}"
-        return Attempts(self._router.door, self._router.timeout, what, deadline=deadline)
+        return Attempts(self._router.door, self._router.timeout, self._what, deadline=deadline)
 
 
 def _may_pass(error: QuiverError) -> bool:
