@@ -1,13 +1,20 @@
 # Every target creates .venv and installs what it needs, so each works on a fresh machine.
 PYTHON ?= python3
 SEEDS  ?= 1000
+NODES  ?= 1
 BIN    := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format proto sim mutants bench docs clean
+.PHONY: help demo up test check format proto sim soak mutants bench docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+
+demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, in half a minute
+	$(BIN)/python -m examples.demo
+
+up: .venv/ready  ## brokers in the foreground, until Ctrl-C: NODES=1
+	$(BIN)/quiver up --nodes $(NODES)
 
 test: .venv/ready  ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -4,7 +4,8 @@
 
 commit   batches of 10 messages of 100 bytes, so many in flight at a time; mail is handed over at
          once, and the logs lie on a memory file system, so what is left is our own work.
-idle     1,000 partitions that nobody uses: what a tick of a node costs.
+idle     1,000 partitions that nobody uses: what a tick of a node costs, before and after they have
+         fallen asleep.
 """
 
 import argparse
@@ -75,6 +76,15 @@ class Group:
             self.settle()
         raise RuntimeError("nobody was elected")
 
+    def fall_asleep(self) -> None:
+        for now_ms in range(0, 100_000, 100):
+            if all(replica.is_asleep for replica in self.replicas.values()):
+                return
+            for replica in self.replicas.values():
+                replica.tick(now_ms)
+            self.settle()
+        raise RuntimeError("somebody stays awake")
+
 
 def committed_per_second(root: Path, queued: int, seconds: float) -> float:
     group = Group(root)
@@ -111,6 +121,14 @@ def idle_tick_ms(root: Path, groups: int = 1000, ticks: int = 20) -> dict[str, f
         # A leader that is not answered would step down, and a follower stand for election.
         if not all(replica.is_leader for replica in leading):
             raise RuntimeError("a leader stepped down: fewer ticks")
+    for group in made:
+        group.fall_asleep()
+    start = time.perf_counter()
+    for now_ms in range(ticks):
+        for replica in leading:
+            if not replica.is_asleep:
+                replica.tick(now_ms)
+    costs["sleepers"] = (time.perf_counter() - start) / ticks * 1000
     shutil.rmtree(root)
     return costs
 

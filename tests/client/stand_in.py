@@ -5,9 +5,11 @@ does. What it does with the next requests of a kind is scripted: see `StandIn.sc
 """
 
 import socket
+import ssl
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -23,7 +25,7 @@ from quivermq.wire import (
     proto,
 )
 
-STORE, DROP, STORE_AND_DROP, HANG, STORE_AND_HANG = "store drop store+drop hang store+hang".split()
+STORE, DROP, HANG, STORE_AND_DROP, STORE_AND_HANG = "store", "drop", "hang", "st+dr", "st+ha"
 Action = str | QuiverError | Callable[[proto.Request], proto.Response]
 TOPIC_ID = b"topic id one"
 
@@ -69,8 +71,14 @@ class StandIn:
     """Listens on a free port until it is closed."""
 
     def __init__(
-        self, *, topics: dict[str, int] | None = None, node: int = 1, protocol: int = PROTOCOL
+        self,
+        *,
+        topics: dict[str, int] | None = None,
+        node: int = 1,
+        protocol: int = PROTOCOL,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self.node = node
         self.protocol = protocol
         self.topics = {"t": 1} if topics is None else topics
@@ -86,13 +94,12 @@ class StandIn:
         self.is_hidden = False
         """Maps do not name its own address."""
         self._scripts: dict[str, deque[Action]] = defaultdict(deque)
-        self._lock = threading.Lock()
+        self._heard = threading.Condition()
         self._producers = 100 * node
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self._is_closed = False
         self._start(self._accept)
 
     def script(self, kind: str, *actions: Action) -> None:
@@ -105,22 +112,23 @@ class StandIn:
     def count(self, kind: str) -> int:
         return self.requests.count(kind)
 
+    def until(self, kind: str, count: int = 1) -> None:
+        """Wait until so many requests of this kind have come."""
+        with self._heard:
+            assert self._heard.wait_for(lambda: self.count(kind) >= count, 10)
+
     def drop_all(self) -> None:
         """Close every connection, but go on listening."""
         for sock in list(self._sockets):
             sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._is_closed = True
-        # Accepting does not end when the listener is closed: it needs one more to accept.
-        with socket.create_connection(self._listener.getsockname()):
-            pass
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
         self._listener.close()
         for sock in list(self._sockets):
-            try:
+            with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
         for thread in self._threads:
             thread.join()
 
@@ -136,17 +144,17 @@ class StandIn:
         thread.start()
 
     def _accept(self) -> None:
-        while not self._is_closed:
-            sock, _ = self._listener.accept()
-            if self._is_closed:
-                sock.close()
-                return
-            self._sockets.add(sock)
-            self._start(self._serve, sock)
+        with suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                self._sockets.add(sock)
+                self._start(self._serve, sock)
 
     def _serve(self, sock: socket.socket) -> None:
         receiver = Receiver(64 << 20)
         try:
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_side=True)
             with sock:
                 while count := sock.recv_into(receiver.get_buffer()):
                     for found in receiver.received(count):
@@ -161,8 +169,9 @@ class StandIn:
     def _answer(self, sock: socket.socket, request: proto.Request, frames: list[Frame]) -> bool:
         """False: the connection ends here."""
         kind = request.WhichOneof("body") or ""
-        with self._lock:
+        with self._heard:
             self.requests.append(kind)
+            self._heard.notify_all()
             script = self._scripts[kind]
             action = script.popleft() if script else STORE
             sent: Sequence[Frame] = ()

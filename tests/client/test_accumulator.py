@@ -1,6 +1,7 @@
 """Gathering messages: what travels together, when, and how much may wait."""
 
 import threading
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -306,5 +307,5 @@ def test_threads_that_send_at_once_lose_nothing() -> None:
         offset += count
     assert offset == 12_000
     found = [[each.result(0).offset for each in mine] for mine in deliveries]
-    assert sorted(sum(found, [])) == list(range(12_000))
+    assert sorted(chain.from_iterable(found)) == list(range(12_000))
     assert all(mine == sorted(mine) for mine in found)

@@ -8,7 +8,7 @@ import pytest
 
 from quivermq.batches import encode_batch
 from quivermq.client.asyncio_door import AsyncioDoor
-from quivermq.errors import ConnectionFailed, Timeout, UnsupportedFormat
+from quivermq.errors import ConnectionFailed, InvalidRequest, Timeout, UnsupportedFormat
 from quivermq.wire import proto
 from tests.client.stand_in import HANG, StandIn
 
@@ -62,8 +62,7 @@ async def a_cancelled_call_is_cancelled_at_the_broker(stand_in: StandIn) -> None
     stand_in.script("ping", HANG)
     async with opened() as door:
         task = asyncio.create_task(asked(door, stand_in.address))
-        while not stand_in.count("ping"):
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(stand_in.until, "ping")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert await asked(door, stand_in.address) == "done"
@@ -74,8 +73,7 @@ async def a_lost_connection_fails_all_and_is_replaced(stand_in: StandIn) -> None
     stand_in.script("ping", HANG, HANG)
     async with opened() as door:
         tasks = [asyncio.create_task(asked(door, stand_in.address)) for _ in range(2)]
-        while stand_in.count("ping") < 2:
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(stand_in.until, "ping", 2)
         stand_in.drop_all()
         failures = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(each) for each in failures] == [ConnectionFailed] * 2
@@ -87,9 +85,7 @@ async def large_batches_pass_whole(stand_in: StandIn) -> None:
     async with opened() as door:
         connection = await door.connection(stand_in.address, soon())
         numbers = [
-            await connection.post(
-                proto.Request(produce=proto.Produce(topic="t")), (frame,), soon()
-            )
+            await connection.post(proto.Request(produce=proto.Produce(topic="t")), (frame,), soon())
             for _ in range(4)
         ]
         for number in numbers:
@@ -107,7 +103,7 @@ async def another_protocol_is_named(stand_in: StandIn) -> None:
 async def a_closed_door_opens_no_more(stand_in: StandIn) -> None:
     async with opened() as door:
         pass
-    with pytest.raises(ConnectionFailed, match="closed"):
+    with pytest.raises(InvalidRequest, match="closed"):
         await door.connection(stand_in.address, soon())
 
 

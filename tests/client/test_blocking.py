@@ -12,7 +12,13 @@ import quivermq
 from quivermq.batches import encode_batch
 from quivermq.client.blocking import BlockingConnection, BlockingDoor
 from quivermq.client.door import run
-from quivermq.errors import ConnectionFailed, Timeout, Unauthenticated, UnsupportedFormat
+from quivermq.errors import (
+    ConnectionFailed,
+    InvalidRequest,
+    Timeout,
+    Unauthenticated,
+    UnsupportedFormat,
+)
 from quivermq.wire import proto
 from tests.client.stand_in import HANG, STORE_AND_HANG, StandIn
 
@@ -177,8 +183,7 @@ def test_a_quick_call_does_not_wait_behind_a_long_poll(
     stand_in.script("fetch", HANG)
     thread = threading.Thread(target=lambda: next(client.read("t", follow=True), None), daemon=True)
     thread.start()
-    while not stand_in.count("fetch"):
-        time.sleep(0.001)
+    stand_in.until("fetch")
     began = time.monotonic()
     client.ping()
     assert time.monotonic() - began < 2
@@ -191,5 +196,5 @@ def test_a_quick_call_does_not_wait_behind_a_long_poll(
 def test_a_closed_client_says_so(stand_in: StandIn) -> None:
     client = quivermq.connect(stand_in.address, timeout=0.2)
     client.close()
-    with pytest.raises(ConnectionFailed, match="closed"):
+    with pytest.raises(InvalidRequest, match="closed"):
         client.ping()

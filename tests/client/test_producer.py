@@ -12,6 +12,7 @@ import pytest
 import quivermq
 import quivermq.aio
 from quivermq.errors import (
+    ConnectionFailed,
     Fenced,
     InvalidRequest,
     NotLeader,
@@ -62,8 +63,7 @@ def test_several_batches_are_under_way_at_a_time(stand_in: StandIn) -> None:
     ):
         for value in VALUES[:500]:
             producer.send("t", value)
-        while stand_in.count("produce") < 8:
-            time.sleep(0.001)
+        stand_in.until("produce", 8)
     assert stand_in.log().values == VALUES[:500]
 
 
@@ -150,9 +150,14 @@ def test_an_error_in_the_block_is_not_hidden_by_a_failed_delivery(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
     stand_in.script("produce", InvalidRequest("no"))
-    with pytest.raises(ZeroDivisionError), client.producer() as producer:
-        producer.send("t", b"a")
-        raise ZeroDivisionError
+
+    def work() -> None:
+        with client.producer() as producer:
+            producer.send("t", b"a")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
 
 
 def test_what_cannot_be_delivered_in_time_fails(stand_in: StandIn) -> None:
@@ -168,14 +173,18 @@ def test_what_cannot_be_delivered_in_time_fails(stand_in: StandIn) -> None:
     assert stand_in.log().values == [b"next"]
 
 
+def send_many(producer: quivermq.Producer) -> None:
+    for _ in range(100):
+        producer.send("t", b"x" * 500)
+
+
 def test_past_the_buffer_send_waits_and_then_refuses(stand_in: StandIn) -> None:
     stand_in.script("produce", *[HANG] * 1000)
     with quivermq.connect(stand_in.address, timeout=5) as client:
         producer = client.producer(batch_bytes=1000, buffer_bytes=5_000, timeout=0.3)
         began = time.monotonic()
         with pytest.raises(Overloaded, match="buffer_bytes"):
-            for _ in range(100):
-                producer.send("t", b"x" * 500)
+            send_many(producer)
         assert time.monotonic() - began >= 0.29
         with pytest.raises(Timeout):
             producer.close()
@@ -256,6 +265,26 @@ def test_a_closed_producer_says_so(client: quivermq.Client) -> None:
         producer.send("t", b"v")
 
 
+def test_a_closed_client_has_delivered_what_its_producers_held(stand_in: StandIn) -> None:
+    client = quivermq.connect(stand_in.address)
+    producer = client.producer(linger=60)
+    delivery = producer.send("t", b"v")
+    client.close()
+    assert delivery.result(0).offset == 0
+    with pytest.raises(InvalidRequest, match="closed"):
+        producer.send("t", b"w")
+
+
+def test_what_is_abandoned_is_given_up(stand_in: StandIn, client: quivermq.Client) -> None:
+    stand_in.script("produce", *[HANG] * 10)
+    producer = client.producer(linger=60)
+    delivery = producer.send("t", b"v")
+    producer.abandon()
+    with pytest.raises(ConnectionFailed, match="closed before"):
+        delivery.result(0)
+    assert stand_in.log().values == []
+
+
 def test_a_producer_that_is_dropped_without_close_warns(client: quivermq.Client) -> None:
     producer = client.producer()
     with pytest.warns(ResourceWarning, match="not closed"):
@@ -310,9 +339,13 @@ class TestOnAnEventLoop:
 
         async def work(client: quivermq.aio.AsyncClient) -> None:
             producer = client.producer(batch_bytes=1000, buffer_bytes=5_000, timeout=0.3)
-            with pytest.raises(Overloaded, match="buffer_bytes"):
+
+            async def send_many() -> None:
                 for _ in range(100):
                     await producer.send("t", b"x" * 500)
+
+            with pytest.raises(Overloaded, match="buffer_bytes"):
+                await send_many()
             with pytest.raises(Timeout):
                 await producer.close()
 
@@ -340,8 +373,7 @@ class TestOnAnEventLoop:
                     await (await producer.send("t", b"v"))
 
             task = asyncio.create_task(send())
-            while not stand_in.count("produce"):
-                await asyncio.sleep(0.001)
+            await asyncio.to_thread(stand_in.until, "produce")
             began = time.monotonic()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -350,6 +382,13 @@ class TestOnAnEventLoop:
             assert len(asyncio.all_tasks()) == 1
 
         on_loop(stand_in, work)
+
+    def test_a_closed_client_has_delivered_what_its_producers_held(self, stand_in: StandIn) -> None:
+        async def work(client: quivermq.aio.AsyncClient) -> None:
+            await client.producer(linger=60).send("t", b"v")
+
+        on_loop(stand_in, work)
+        assert stand_in.log().values == [b"v"]
 
     def test_an_unknown_topic_is_refused_by_send(self, stand_in: StandIn) -> None:
         async def work(client: quivermq.aio.AsyncClient) -> None:

@@ -1,23 +1,27 @@
 """Producing: never twice, never out of order, whatever gets lost on the way."""
 
+import asyncio
 import os
 import signal
 import threading
 import time
 from collections import Counter
+from itertools import chain
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
 import quivermq
+import quivermq.aio
 from quivermq.batches import DEFAULT_LIMITS
 from quivermq.client.partitioner import partition_of
 from quivermq.errors import (
     ConnectionFailed,
     InvalidRequest,
     NotLeader,
-    Overloaded,
     OutOfSequence,
+    Overloaded,
     StorageFailed,
     Timeout,
     TooLarge,
@@ -179,7 +183,7 @@ def test_too_large_is_too_large(client: quivermq.Client) -> None:
 
 
 class TestManyAtOnce:
-    VALUES = [b"%06d" % number + b"x" * 94 for number in range(50_000)]
+    VALUES: ClassVar = [b"%06d" % number + b"x" * 94 for number in range(50_000)]
 
     def test_everything_is_stored_in_order_in_few_batches(
         self, stand_in: StandIn, client: quivermq.Client
@@ -245,7 +249,7 @@ class TestManyAtOnce:
             receipts = client.produce_many("t", values, keys)
             found = {number: stand_in.log("t", number).values for number in range(5)}
         assert sum(receipt.count for receipt in receipts) == 20_000
-        assert sorted(sum(found.values(), [])) == sorted(values)
+        assert sorted(chain.from_iterable(found.values())) == sorted(values)
         for number, stored in found.items():
             keyed = [int(value) for value in stored if keys[int(value)] is not None]
             assert keyed == sorted(keyed)
@@ -297,7 +301,9 @@ def test_a_token_that_is_refused_is_not_retried(stand_in: StandIn) -> None:
     assert stand_in.count("hello") == 1
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": "x"}, {"tls": True}, {"token": b"x"}])
+@pytest.mark.parametrize(
+    "wrong", [{"timeout": 0}, {"timeout": "x"}, {"tls": True}, {"token": b"x"}]
+)
 def test_connecting_with_nonsense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         quivermq.connect("127.0.0.1:1", **wrong)  # type: ignore[arg-type]
@@ -308,3 +314,20 @@ def test_where_nothing_listens_connecting_fails_in_time() -> None:
     with pytest.raises(ConnectionFailed):
         quivermq.connect("127.0.0.1:1", timeout=0.2)
     assert time.monotonic() - began < 2
+
+
+def test_a_cancelled_call_leaves_no_request_open(stand_in: StandIn) -> None:
+    async def work() -> None:
+        async with quivermq.aio.connect(stand_in.address) as client:
+            stand_in.script("produce", *[HANG] * 20)
+            values = TestManyAtOnce.VALUES
+            task = asyncio.create_task(client.produce_many("t", values))
+            await asyncio.to_thread(stand_in.until, "produce", 5)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.to_thread(stand_in.until, "cancel", 5)
+            stand_in._scripts.clear()
+            await client.produce("t", b"next")
+        assert stand_in.log().values == [b"next"]
+
+    asyncio.run(work())

@@ -1,5 +1,7 @@
 """Trying again: pauses, deadlines, and what is said in the end."""
 
+from contextlib import suppress
+
 import pytest
 
 from quivermq.client.door import run
@@ -18,18 +20,20 @@ from tests.client.virtual_door import VirtualDoor
 def last_error(*errors: QuiverError, timeout: float = 2.0) -> QuiverError:
     """What is raised when attempts fail like this, over and over."""
     attempts = Attempts(VirtualDoor(), timeout, "asking")
-    with pytest.raises(QuiverError) as raised:
+    try:
         for _ in range(1000):
             for number, error in enumerate(errors):
                 attempts.failed(f"server{number}", error)
             run(attempts.pause())
-    return raised.value
+    except QuiverError as last:
+        return last
+    raise AssertionError("it never ended")
 
 
 def test_pauses_grow_and_end_with_the_deadline() -> None:
     door = VirtualDoor()
     attempts = Attempts(door, 10.0, "asking")
-    with pytest.raises(QuiverError):
+    with suppress(QuiverError):
         while True:
             attempts.failed("a", Overloaded("busy"))
             run(attempts.pause())

@@ -56,7 +56,7 @@ def test_a_leader_that_cannot_be_reached_from_here_is_reached_through_another() 
         first.leaders = {0: 2}
         with quivermq.connect(first.address) as client:
             began = time.monotonic()
-            # It takes what it does not lead, as if it passed it on, because nobody asks it directly.
+            # Asked not directly, it takes what it does not lead, as if it passed it on.
             assert client.produce("t", b"v").offset == 0
             assert client.produce("t", b"w").offset == 1
             assert time.monotonic() - began < 3

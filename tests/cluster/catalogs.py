@@ -13,6 +13,7 @@ def broker(node: int, epoch: int = 0, state: State = "serving") -> Broker:
         id=node,
         directory_id=f"{node:08x}",
         boot=1,
+        life="01",
         member=epoch << 16 | node,
         address=f"host{node}:7600",
         peer_address=f"host{node}:7700",

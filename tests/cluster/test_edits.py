@@ -176,6 +176,7 @@ def register(view: View, **changes: object) -> Edit | None:
         "id": 2,
         "directory_id": known.directory_id,
         "boot": 1,
+        "lives": ["01"],
         "address": known.address,
         "peer_address": known.peer_address,
         "version": "1",
@@ -187,7 +188,9 @@ def register(view: View, **changes: object) -> Edit | None:
 def test_a_broker_that_starts_again_brings_its_addresses_up_to_date(view: View) -> None:
     assert register(view) is None
     view = edited(view, set_broker_state(view, 2, "leaving"))
-    after = edited(view, register(view, boot=2, address="elsewhere:1")).brokers[2]
+    after = edited(view, register(view, boot=2, lives=["01", "02"], address="elsewhere:1")).brokers[
+        2
+    ]
     assert (after.boot, after.address, after.state) == (2, "elsewhere:1", "leaving")
     assert after.member == 2
 
@@ -195,7 +198,7 @@ def test_a_broker_that_starts_again_brings_its_addresses_up_to_date(view: View) 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"boot": 0}, "old copy.*cluster replace 2"),
+        ({"lives": ["0a"]}, "old copy.*cluster replace 2"),
         ({"directory_id": "ff"}, "another data directory.*cluster replace 2"),
         ({"directory_id": "ff", "joining": True, "cluster_id": ""}, "cluster replace 2"),
         ({"cluster_id": "c2"}, "belongs to cluster c2, this is cluster c1"),
@@ -211,14 +214,25 @@ def test_a_directory_that_is_not_the_brokers_own_is_refused(
         register(view, **changes)
 
 
-@given(st.integers(0, 5), st.integers(0, 5))
-def test_boots_only_count_up(known: int, boot: int) -> None:
-    view = View(1, {"broker/1": broker(1).to_json() | {"boot": known}})
-    if boot >= known:
-        judge(view, 1, broker(1).directory_id, boot, "")
+@given(st.lists(st.booleans(), max_size=8), st.integers(0, 9), st.integers(1, 4))
+def test_a_copy_that_missed_a_registered_start_is_refused(
+    registers: list[bool], copied_at: int, restarts: int
+) -> None:
+    """A directory is started again and again, registering or not; a copy is taken on the way, and
+    started later, any number of times."""
+    lives, registered, copy = ["00"], "00", ["00"]
+    for number, is_registered in enumerate(registers, 1):
+        lives.append(f"{number:02x}")
+        registered = lives[-1] if is_registered else registered
+        copy = list(lives) if number <= copied_at else copy
+    view = View(1, {"broker/1": broker(1).to_json() | {"life": registered}})
+    judge(view, 1, broker(1).directory_id, lives, "")
+    restarted = [*copy, *(f"a{number}" for number in range(restarts))]
+    if registered in copy:
+        judge(view, 1, broker(1).directory_id, restarted, "")
     else:
-        with pytest.raises(Forbidden, match=f"started {boot} times, the original {known}"):
-            judge(view, 1, broker(1).directory_id, boot, "")
+        with pytest.raises(Forbidden, match="old copy"):
+            judge(view, 1, broker(1).directory_id, restarted, "")
 
 
 def test_a_replaced_broker_comes_back_empty_and_under_a_higher_number(view: View) -> None:

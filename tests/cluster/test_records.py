@@ -54,6 +54,7 @@ BROKERS = MEMBERS.flatmap(
         http_address=TEXTS,
         version=TEXTS,
         state=st.sampled_from(["serving", "leaving"]),
+        life=st.binary(max_size=32).map(bytes.hex),
     )
 )
 CLUSTERS = st.builds(

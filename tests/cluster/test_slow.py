@@ -16,7 +16,7 @@ def test_a_leader_with_a_slow_disk_stays_the_leader() -> None:  # F19
     with Cluster(settings=FAST) as cluster, trial(cluster) as load:
         leader, before = cluster.leader(TOPIC), term(cluster)
         cluster.nodes[leader].slow_disk(1_000)
-        load.wait_progress(200)
+        load.wait_progress(30)
         assert (cluster.leader(TOPIC), term(cluster)) == (leader, before)
         cluster.nodes[leader].slow_disk(0)
 

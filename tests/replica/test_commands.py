@@ -60,12 +60,13 @@ def test_changes_may_follow_each_other_without_waiting() -> None:
     assert leader.replica.catalog.version == 3
 
 
-def test_the_catalog_is_bounded() -> None:
+def test_the_catalog_is_bounded_and_can_be_emptied_when_it_is_full() -> None:
     group = Group(1, ReplicaSettings(catalog_bytes_max=1000))
     leader = group.leader()
-    assert change_catalog(group, leader, 0, {"a": "x" * 900}) == Changed()
-    assert isinstance(change_catalog(group, leader, 1, {"b": "x" * 100}), TooLarge)
-    assert change_catalog(group, leader, 1, {}, ["a"]) == Changed()
+    assert change_catalog(group, leader, 0, {"a": "x" * 950}) == Changed()
+    assert isinstance(change_catalog(group, leader, 1, {"b": "x" * 50}), TooLarge)
+    assert change_catalog(group, leader, 1, {}, ["a" * 100, "a"]) == Changed()
+    assert change_catalog(group, leader, 2, {"b": "x" * 50}) == Changed()
 
 
 def test_offsets_are_the_same_on_all_replicas_and_after_a_restart() -> None:

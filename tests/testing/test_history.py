@@ -176,3 +176,13 @@ def test_two_leaders_of_one_term_are_found() -> None:
     progress.see(sighting(node=2, term=6)._replace(leads=True))
     with pytest.raises(Violation, match="both lead"):
         progress.see(sighting(node=2, term=5, life=2)._replace(leads=True, term=5, node=3))
+
+
+def test_a_replica_that_was_moved_away_and_back_begins_anew() -> None:
+    progress = Progress()
+    progress.see(sighting())
+    progress.see(sighting(node=2))
+    progress.move_away(1, PLACE)
+    progress.see(sighting(term=0, commit_index=0, start_offset=0, end_offset=0))
+    with pytest.raises(Violation, match="I6"):
+        progress.see(sighting(node=2, term=0))

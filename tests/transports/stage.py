@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from quivermq.batches import Frame, encode_batch
 from quivermq.node.addresses import split_address
 from quivermq.settings import BrokerSettings
@@ -22,9 +24,22 @@ UNKNOWN_BODY = b"\xa2\x3f\x00"
 """A field of a request that no build knows."""
 
 
-def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test as a coroutine; fails if it leaves tasks behind."""
+Test = Callable[..., Awaitable[None]]
 
+
+def on_loop(test: Test) -> Callable[..., None]:
+    """A test as a coroutine; fails if it leaves tasks behind."""
+    return _on(test, None)
+
+
+def on_served_loop(test: Test) -> Callable[..., None]:
+    """The same on the event loop that `quiver serve` uses."""
+    return _on(test, uvloop.new_event_loop)
+
+
+def _on(
+    test: Test, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
+) -> Callable[..., None]:
     @functools.wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
         async def whole() -> None:
@@ -33,7 +48,8 @@ def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"left behind: {left}"
 
-        asyncio.run(whole())
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(whole())
 
     return run
 
@@ -50,6 +66,10 @@ def settings(folder: Path, **changes: Any) -> BrokerSettings:
         "election_ticks": 5,
     }
     return BrokerSettings.model_validate({**usual, **changes})
+
+
+PATIENT = {"tick_ms": 50, "election_ticks": 10}
+"""For brokers that depend on each other: a busy machine must not make them hold elections."""
 
 
 @asynccontextmanager

@@ -8,9 +8,9 @@ import pytest
 from quivermq.batches import Frame, decode_batch, encode_batch
 from quivermq.client.asyncio_door import AsyncioConnection
 from quivermq.errors import ConnectionFailed
-from quivermq.transports.memory import MemoryDoor, connect
+from quivermq.transports.memory import MemoryDoor, connect, memory_client
 from quivermq.wire import frames_of, proto
-from tests.transports.stage import PATIENCE_S, on_loop, serving, until
+from tests.transports.stage import PATIENCE_S, PATIENT, on_loop, serving, until
 
 
 class Client:
@@ -54,6 +54,29 @@ async def test_messages_go_in_and_come_out(tmp_path: Path) -> None:
             assert fetched.fetched.next_offset == len(found)
         assert found == values
         await door.close()
+
+
+@on_loop
+async def test_the_asyncio_client_works_over_it(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path / "1", **PATIENT) as first,
+        serving(tmp_path / "2", node_id=2, join=first.listen, **PATIENT) as second,
+    ):
+        client = memory_client([first, second])
+        await client.create_topic("orders", partitions=4, replication=1)
+        values = [b"%d" % number for number in range(40)]
+        for number, value in enumerate(values):
+            receipt = await client.produce("orders", value, partition=number % 4)
+            assert (receipt.partition, receipt.offset) == (number % 4, number // 4)
+        found = []
+        for partition in range(4):
+            end = len(values) // 4
+            async for message in client.read("orders", partition, stop=end):
+                found.append(message.value)  # noqa: PERF401  (a list of them would hide the loop)
+        assert sorted(found, key=int) == values
+        nodes = (await client.cluster()).nodes
+        assert [node.leaders for node in nodes] == [2, 2]
+        await client.close()
 
 
 @on_loop

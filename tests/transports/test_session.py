@@ -8,6 +8,8 @@ import pytest
 
 import quivermq
 from quivermq.batches import encode_batch
+from quivermq.transports import Server
+from quivermq.transports.session import Session
 from quivermq.wire import PROTOCOL, packet, proto
 from tests.transports.stage import (
     UNKNOWN_BODY,
@@ -21,6 +23,14 @@ from tests.transports.stage import (
 )
 
 PING = proto.Request(id=99, ping=proto.Ping())
+
+
+def session_of(server: Server) -> Session:
+    """The broker's end of the only talker's conversation."""
+    assert server.reception is not None
+    sessions = [connection.session for connection in server.reception.connections]
+    (session,) = [session for session in sessions if session.client == "talker"]
+    return session
 
 
 async def still_talks(talker: Talker) -> bool:
@@ -202,12 +212,27 @@ async def test_requests_of_a_lost_connection_are_given_up(tmp_path: Path) -> Non
 async def test_who_does_not_say_hello_in_time_is_shown_out(tmp_path: Path, drop: bytes) -> None:
     async with serving(tmp_path, hello_timeout_ms=150) as server:
         talker = await Talker.in_memory(server, hello=False)
-        talker.transport.write(struct.pack(">II", 100_004, 100_000) if drop else b"")
+        talker.transport.write(struct.pack(">II", 50_004, 50_000) if drop else b"")
         while not talker.lost.is_set():
             # One byte after another is no hello either.
             talker.transport.write(drop)
             await asyncio.sleep(0.01)
         assert talker.heard == []
+
+
+@on_loop
+async def test_bytes_that_are_no_hello_win_no_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        assert server.reception is not None
+        settings = server.reception.settings
+        limit_s = settings.hello_timeout_s
+        session = Session(
+            server.broker.service, settings, str, write=lambda _: None, unread=int, now=0.0
+        )
+        session.receiver.get_buffer()[:1] = b"\0"
+        session.received(1, now=limit_s - 0.1)
+        assert not session.is_overdue(limit_s - 0.05)
+        assert session.is_overdue(limit_s + 0.05)
 
 
 @on_loop
@@ -219,12 +244,17 @@ async def test_who_says_nothing_for_too_long_is_shown_out(tmp_path: Path) -> Non
 
 @on_loop
 async def test_who_waits_for_an_answer_is_not_idle(tmp_path: Path) -> None:
-    async with serving(tmp_path, idle_timeout_ms=200) as server:
+    async with serving(tmp_path) as server:
         talker = await Talker.in_memory(server)
         await make_topic(talker)
-        answer = await talker.ask(waiting_fetch(10, wait_ms=900))
-        assert answer.fetched.end_offset == 0
-        await talker.until_lost()
+        session = session_of(server)
+        talker.say(waiting_fetch(10))
+        assert await still_talks(talker)
+        long_after = asyncio.get_running_loop().time() + 2 * session.settings.idle_timeout_s
+        assert not session.is_overdue(long_after)
+        talker.say(proto.Request(cancel=proto.Cancel(id=10)))
+        assert await still_talks(talker)
+        assert session.is_overdue(long_after)
 
 
 @on_loop
@@ -273,11 +303,10 @@ async def test_answers_of_every_kind_wait_for_room(tmp_path: Path) -> None:
         size = len(packet((await talker.ask(map_query(4))).SerializeToString())[0])
         talker.transport.pause_reading()
         asked = range(100, 300)
-        for number in asked:
-            talker.say(map_query(number))
-        assert server.reception is not None
-        sessions = [connection.session for connection in server.reception.connections]
-        session = next(session for session in sessions if session.client == "talker")
+        # All at once, so that all of them are open before anything is answered.
+        packets = [packet(map_query(number).SerializeToString())[0] for number in asked]
+        talker.transport.write(b"".join(packets))
+        session = session_of(server)
         await until(lambda: session.backlog.unread > 10_000)
         for _ in range(20):
             await asyncio.sleep(0)

@@ -10,7 +10,15 @@ from quivermq.errors import ConnectionFailed
 from quivermq.node.addresses import split_address
 from quivermq.transports import Server
 from quivermq.wire import proto
-from tests.transports.stage import Talker, make_topic, on_loop, serving, settings, store, until
+from tests.transports.stage import (
+    Talker,
+    make_topic,
+    on_served_loop,
+    serving,
+    settings,
+    store,
+    until,
+)
 
 BATCH_BYTES = 64 << 10
 UNREAD_BYTES = 512 << 10
@@ -41,7 +49,7 @@ async def fill(server: Server, batches: int) -> None:
         await store(talker, b"x" * BATCH_BYTES)
 
 
-@on_loop
+@on_served_loop
 async def test_what_a_client_does_not_read_does_not_grow(tmp_path: Path) -> None:
     async with serving(tmp_path, unread_bytes_max=UNREAD_BYTES) as server:
         await fill(server, 4)
@@ -67,7 +75,7 @@ async def test_what_a_client_does_not_read_does_not_grow(tmp_path: Path) -> None
         talker.close()
 
 
-@on_loop
+@on_served_loop
 async def test_who_reads_nothing_is_cut_off_and_others_are_served(tmp_path: Path) -> None:
     async with serving(
         tmp_path, unread_bytes_max=UNREAD_BYTES, idle_timeout_ms=500, hello_timeout_ms=5_000
@@ -90,7 +98,7 @@ async def test_who_reads_nothing_is_cut_off_and_others_are_served(tmp_path: Path
         other.close()
 
 
-@on_loop
+@on_served_loop
 async def test_a_browser_that_strays_here_is_told_and_closed(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         reader, writer = await asyncio.open_connection(*split_address(server.listen))
@@ -101,7 +109,7 @@ async def test_a_browser_that_strays_here_is_told_and_closed(tmp_path: Path) -> 
         await writer.wait_closed()
 
 
-@on_loop
+@on_served_loop
 async def test_an_address_that_is_taken_is_refused_and_nothing_runs(tmp_path: Path) -> None:
     async with serving(tmp_path / "1") as server:
         for name in ("listen", "peer_listen", "http"):
@@ -114,7 +122,7 @@ async def test_an_address_that_is_taken_is_refused_and_nothing_runs(tmp_path: Pa
                 pass
 
 
-@on_loop
+@on_served_loop
 async def test_a_directory_that_is_in_use_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path):
         other = Server(settings(tmp_path))
@@ -123,7 +131,7 @@ async def test_a_directory_that_is_in_use_is_refused(tmp_path: Path) -> None:
         await other.stop()
 
 
-@on_loop
+@on_served_loop
 async def test_ipv6_addresses_keep_their_brackets(tmp_path: Path) -> None:
     if not socket.has_ipv6:
         pytest.skip("this system has no IPv6")

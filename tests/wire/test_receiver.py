@@ -10,6 +10,7 @@ from quivermq.errors import InvalidRequest, QuiverError, TooLarge
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
     ENVELOPE_BYTES_MAX,
+    HELLO_BYTES_MAX,
     Packet,
     Receiver,
     frames_of,
@@ -167,3 +168,12 @@ def test_a_truncated_stream_gives_only_the_packets_that_are_whole(
     content = packed(envelope, [command(envelope)])
     cut = data.draw(st.integers(0, len(content) - 1))
     assert len(received_at_once(content + content[:cut])) == 1
+
+
+def test_who_said_hello_may_send_larger_packets() -> None:
+    receiver = Receiver(HELLO_BYTES_MAX)
+    large = packed(b"envelope", [command(bytes(2 * HELLO_BYTES_MAX))])
+    receiver.allow(PACKET_BYTES_MAX)
+    assert owned(in_pieces(receiver, large, [CHUNK_BYTES]))[0][0] == b"envelope"
+    with pytest.raises(TooLarge):
+        in_pieces(Receiver(HELLO_BYTES_MAX), large, [CHUNK_BYTES])

@@ -1,12 +1,10 @@
 """`quiver cluster`: who the brokers are, and changes of who holds and leads what."""
 
-import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from quivermq.cli.misuse import Misuse
 from quivermq.cli.options import (
@@ -25,16 +23,15 @@ from quivermq.cli.output import (
     print_line,
     print_table,
     remark,
-    remarks,
     table,
 )
-from quivermq.cli.topic import partition_troubles
+from quivermq.cli.rebalance_progress import watch
+from quivermq.cli.troubles import brokers_down, is_outsider, partition_troubles
 
 if TYPE_CHECKING:
-    from quivermq.client import Client, ClusterInfo, NodeInfo, RebalanceInfo, TopicInfo
+    from quivermq.client import Client, ClusterInfo, NodeInfo, TopicInfo
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
-_WATCH_SECONDS: Final = 0.3
 
 NodeId = Annotated[int, typer.Argument(metavar="NODE", min=1, help="The broker's number.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until all of it is done.")]
@@ -52,7 +49,8 @@ def status(
         topics = client.topics()
     if as_json:
         partitions = [partition for topic in topics for partition in topic.partitions]
-        troubled = sum(bool(partition_troubles(partition)) for partition in partitions)
+        down = brokers_down(cluster)
+        troubled = sum(bool(partition_troubles(partition, down)) for partition in partitions)
         print_json(
             {
                 **asdict(cluster),
@@ -65,21 +63,31 @@ def status(
     leader = f"led by broker {cluster.leader}" if cluster.leader else "without a leader"
     print_line(f"cluster {cluster.cluster_id}, {leader}", "bold")
     _print_nodes(cluster)
-    _print_health(topics)
+    _print_health(topics, brokers_down(cluster))
+    if is_outsider(cluster):
+        print_error(
+            f"broker {cluster.node}, which told this, is no member any more: name another by "
+            "--servers",
+            label="warning",
+        )
 
 
 def _print_nodes(cluster: "ClusterInfo") -> None:
-    made = table("node>", "clients", "http", "state", "leads>", "holds>", "version")
+    # A column for what is the same everywhere would not fit 80 columns.
+    is_mixed = len({node.version for node in cluster.nodes}) > 1
+    made = table("node>", "clients", "http", "state", "leads>", "holds>")
+    if is_mixed:
+        made.add_column("version")
     for node in cluster.nodes:
-        made.add_row(
+        cells = [
             str(node.id),
             node.address,
             node.http_address or "-",
             _state(node, is_leader=node.id == cluster.leader),
             f"{node.leaders:,}",
             f"{node.replicas:,}",
-            node.version or "-",
-        )
+        ]
+        made.add_row(*cells, *([node.version] if is_mixed else []))
     print_table(made)
 
 
@@ -91,13 +99,13 @@ def _state(node: "NodeInfo", *, is_leader: bool) -> str:
     return "[green]serving, leader[/]" if is_leader else "[green]serving[/]"
 
 
-def _print_health(topics: "list[TopicInfo]") -> None:
+def _print_health(topics: "list[TopicInfo]", down: frozenset[int]) -> None:
     total = sum(len(topic.partitions) for topic in topics)
     troubled = [
         f"{topic.name} partition {partition.partition}: {trouble}"
         for topic in topics
         for partition in topic.partitions
-        for trouble in partition_troubles(partition)
+        for trouble in partition_troubles(partition, down)
     ]
     summary = f"{count(len(topics), 'topic')}, {count(total, 'partition')}"
     if not troubled:
@@ -176,21 +184,19 @@ def remove(
             remark("nothing was changed")
             raise typer.Exit(1)
         client.remove_broker(node, force=force)
-        done = _watch(client, f"moving data off broker {node}", quiet=as_json) if wait else None
-        gone = wait and _wait_until_gone(client, node)
+        if wait:
+            watch(
+                client,
+                f"moving data off broker {node}",
+                lambda _: all(known.id != node for known in client.cluster().nodes),
+                quiet=as_json,
+            )
     if as_json:
-        print_json({"node": node, "removed": gone, "rebalance": done and asdict(done)})
-    elif gone:
+        print_json({"node": node, "removed": wait})
+    elif wait:
         print_line(f"broker {node} is removed; its process may be stopped")
     else:
         print_line(f"broker {node} is leaving; see: quiver cluster rebalance --status")
-
-
-def _wait_until_gone(client: "Client", node: int) -> bool:
-    """The last step, after its data is elsewhere."""
-    while any(known.id == node for known in client.cluster().nodes):
-        time.sleep(_WATCH_SECONDS)
-    return True
 
 
 @app.command()
@@ -238,7 +244,7 @@ def rebalance(
         else:
             found = client.rebalance(leaders_only=leaders_only)
             if wait:
-                found = _watch(client, "rebalancing", quiet=as_json)
+                found = watch(client, "rebalancing", lambda found: found.done, quiet=as_json)
     if as_json:
         print_json({**asdict(found), "done": found.done})
         return
@@ -251,37 +257,6 @@ def rebalance(
         print_line(f"  {line}")
     if found.trouble:
         print_error(found.trouble, label="warning")
-
-
-def _watch(client: "Client", what: str, *, quiet: bool) -> "RebalanceInfo":
-    """Stay until nothing is left to move, with a bar on a terminal. Ctrl-C leaves it going."""
-    console = remarks()
-    found = client.rebalance_status()
-    total = found.moves_left + found.leaders_left
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal,
-    ) as progress:
-        task = progress.add_task(what, total=total)
-        told = ""
-        while not found.done:
-            if found.trouble and found.trouble != told:
-                told = found.trouble
-                print_error(told, label="warning")
-            time.sleep(_WATCH_SECONDS)
-            found = client.rebalance_status()
-            left = found.moves_left + found.leaders_left
-            total = max(total, left)
-            moving = f": {found.moving[0]}" if found.moving else ""
-            progress.update(
-                task, description=escape(what + moving), total=total, completed=total - left
-            )
-    return found
 
 
 @app.command()

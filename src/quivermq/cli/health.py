@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import quivermq
 from quivermq.cli.options import connect
 from quivermq.cli.output import count, numbers
-from quivermq.cli.topic import partition_troubles
+from quivermq.cli.troubles import brokers_down, is_outsider, partition_troubles
 from quivermq.errors import QuiverError
 
 if TYPE_CHECKING:
@@ -43,38 +43,73 @@ class _Answer:
 
 def cluster_findings(servers: str, timeout: float) -> Iterator[Finding]:
     """Everything about the brokers and the partitions."""
+    answers, failures = _ask_everybody(servers, timeout)
+    members = {
+        address: answer for address, answer in answers.items() if not is_outsider(answer.cluster)
+    }
+    clusters = [answer.cluster for answer in (members or answers).values()]
+    newest = max(clusters, key=lambda cluster: cluster.version, default=None)
+    yield from _connection_findings(answers, failures, newest)
+    if newest is None or not members:
+        return
+    yield from _identity_findings(members)
+    yield from _leader_findings(members)
+    yield from _broker_findings(newest)
+    yield from _clock_findings(newest, timeout)
+    yield from _topic_findings(",".join(members), timeout)
+
+
+def _ask_everybody(
+    servers: str, timeout: float
+) -> tuple[dict[str, _Answer], dict[str, QuiverError]]:
+    """What each broker says, also those that only others know of; and who does not answer."""
     answers: dict[str, _Answer] = {}
+    failures: dict[str, QuiverError] = {}
     waiting = [server.strip() for server in servers.split(",") if server.strip()]
-    asked = set()
     while waiting:
         address = waiting.pop(0)
-        if address in asked:
+        if address in answers or address in failures:
             continue
-        asked.add(address)
         try:
-            answers[address] = answer = _ask(address, timeout)
+            answers[address] = _ask(address, timeout)
         except QuiverError as error:
+            failures[address] = error
+        else:
+            waiting += [node.address for node in answers[address].cluster.nodes if node.address]
+    return answers, failures
+
+
+def _connection_findings(
+    answers: dict[str, _Answer], failures: dict[str, QuiverError], newest: "ClusterInfo | None"
+) -> Iterator[Finding]:
+    for address, answer in answers.items():
+        who = f"{address} is broker {answer.cluster.node}"
+        if is_outsider(answer.cluster):
+            yield Finding(
+                "bad",
+                "connection",
+                f"{who}, which is no member any more",
+                "stop it, and name other brokers by --servers",
+            )
+        else:
+            yield Finding("ok", "connection", f"{who}, answered in {answer.seconds * 1e3:.1f} ms")
+    known = {node.address: node for node in newest.nodes} if newest else {}
+    for address, error in failures.items():
+        node = known.get(address)
+        if node is None:
             yield Finding(
                 "bad",
                 "connection",
                 f"{address} does not answer: {error}",
                 "is the broker running, and is this its client address? start it by: quiver serve",
             )
-            continue
-        yield Finding(
-            "ok",
-            "connection",
-            f"{address} is broker {answer.cluster.node}, answered in {answer.seconds * 1e3:.1f} ms",
-        )
-        waiting += [node.address for node in answer.cluster.nodes if node.alive and node.address]
-    if not answers:
-        return
-    yield from _identity_findings(answers)
-    yield from _leader_findings(answers)
-    newest = max((answer.cluster for answer in answers.values()), key=lambda found: found.version)
-    yield from _broker_findings(newest)
-    yield from _clock_findings(newest, timeout)
-    yield from _topic_findings(servers, timeout)
+        elif node.alive:
+            yield Finding(
+                "bad",
+                "connection",
+                f"broker {node.id} at {address} answers other brokers, but not here: {error}",
+                "clients must reach that address: see --advertise, and the firewall between",
+            )
 
 
 def _ask(address: str, timeout: float) -> _Answer:
@@ -199,6 +234,7 @@ def _topic_findings(servers: str, timeout: float) -> Iterator[Finding]:
     try:
         with connect(servers, timeout) as client:
             topics = client.topics()
+            down = brokers_down(client.cluster())
     except QuiverError as error:
         yield Finding(
             "bad",
@@ -208,8 +244,8 @@ def _topic_findings(servers: str, timeout: float) -> Iterator[Finding]:
         )
         return
     total = sum(len(topic.partitions) for topic in topics)
-    leaderless = _places(topics, leaderless=True)
-    late = _places(topics, leaderless=False)
+    leaderless = _places(topics, down, leaderless=True)
+    late = _places(topics, down, leaderless=False)
     if leaderless:
         yield Finding(
             "bad",
@@ -232,12 +268,12 @@ def _topic_findings(servers: str, timeout: float) -> Iterator[Finding]:
         )
 
 
-def _places(topics: "list[TopicInfo]", *, leaderless: bool) -> list[str]:
+def _places(topics: "list[TopicInfo]", down: frozenset[int], *, leaderless: bool) -> list[str]:
     return [
         f"{topic.name}/{partition.partition}"
         for topic in topics
         for partition in topic.partitions
-        if partition_troubles(partition) and (partition.leader == 0) == leaderless
+        if partition_troubles(partition, down) and (partition.leader == 0) == leaderless
     ]
 
 

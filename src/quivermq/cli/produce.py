@@ -29,7 +29,7 @@ app = typer.Typer(add_completion=False)
 
 # Sent and not yet acknowledged; past this, reading waits for the oldest.
 _UNACKNOWLEDGED_MAX: Final = 50_000
-_PROGRESS_EVERY: Final = 1_000
+_SETTLE_EVERY: Final = 1_000
 
 
 @app.command()
@@ -77,11 +77,12 @@ def produce(
     }
     lines = _arguments(values) if values else _input_lines()
     keyed = _keyed(lines, key, key_separator)
-    started = time.monotonic()
     with connect(servers, timeout) as client, client.producer() as producer:
+        started = time.monotonic()
         sending = _Sending(producer, topic, options)
         sending.run(keyed, is_quiet=as_json)
-    _report(sending, topic, time.monotonic() - started, as_json=as_json)
+        seconds = time.monotonic() - started
+    _report(sending, topic, seconds, as_json=as_json)
 
 
 class _Sending:
@@ -93,8 +94,9 @@ class _Sending:
         self._options = options
         self._open: deque[Delivery] = deque()
         self.messages = 0
+        """Those that are stored."""
         self.size_bytes = 0
-        self.ranges: dict[int, tuple[int, int]] = {}
+        self.ranges: dict[int, list[int]] = {}
         """First and last offset by partition. Others may have stored some between them."""
 
     def run(self, messages: Iterator[tuple[bytes | None, bytes]], *, is_quiet: bool) -> None:
@@ -108,25 +110,29 @@ class _Sending:
             disable=is_quiet or not console.is_terminal or sys.stdin.isatty(),
         ) as progress:
             task = progress.add_task("sending")
+            send, topic, options, opened = (
+                self._producer.send, self._topic, self._options, self._open,
+            )  # fmt: skip
             for key, value in messages:
-                self._send(key, value)
-                if self.messages % _PROGRESS_EVERY == 0:
-                    progress.update(task, description=f"{self.messages:,} messages sent")
+                opened.append(send(topic, value, key=key, **options))
+                self.size_bytes += len(value)
+                if len(opened) % _SETTLE_EVERY == 0:
+                    self._settle(_UNACKNOWLEDGED_MAX)
+                    progress.update(task, description=f"{self.messages:,} messages stored")
             self._producer.flush()
-            while self._open:
-                self._settle()
+            self._settle(0)
 
-    def _send(self, key: bytes | None, value: bytes) -> None:
-        self._open.append(self._producer.send(self._topic, value, key=key, **self._options))
-        self.messages += 1
-        self.size_bytes += len(value)
-        while self._open and (self._open[0].done() or len(self._open) > _UNACKNOWLEDGED_MAX):
-            self._settle()
-
-    def _settle(self) -> None:
-        receipt = self._open.popleft().result()
-        first, last = self.ranges.get(receipt.partition, (receipt.offset, receipt.offset))
-        self.ranges[receipt.partition] = min(first, receipt.offset), max(last, receipt.offset)
+    def _settle(self, opened_max: int) -> None:
+        """Take the receipts that are there; wait for more of them while too many are open."""
+        opened, ranges = self._open, self.ranges
+        while opened and (len(opened) > opened_max or opened[0].done()):
+            receipt = opened.popleft().result()
+            self.messages += 1
+            # One producer's messages keep their order: the latest has the highest offset.
+            if receipt.partition in ranges:
+                ranges[receipt.partition][1] = receipt.offset
+            else:
+                ranges[receipt.partition] = [receipt.offset, receipt.offset]
 
 
 def _report(sending: _Sending, topic: str, seconds: float, *, as_json: bool) -> None:

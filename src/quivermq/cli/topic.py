@@ -27,6 +27,7 @@ from quivermq.cli.output import (
     table,
 )
 from quivermq.cli.quantities import format_duration, format_size
+from quivermq.cli.troubles import brokers_down, partition_troubles
 
 if TYPE_CHECKING:
     from quivermq.client import PartitionInfo, Retention, TopicInfo
@@ -119,6 +120,7 @@ def list_(
     """List all topics."""
     with connect(servers, timeout) as client:
         topics = client.topics()
+        down = brokers_down(client.cluster())
     if as_json:
         print_json([_plain(topic) for topic in topics])
         return
@@ -134,7 +136,7 @@ def list_(
             f"{topic.message_count:,}",
             format_size(topic.size_bytes),
             _kept(topic.retention),
-            _state(topic),
+            _state(topic, down),
         )
     print_table(made)
 
@@ -149,6 +151,7 @@ def describe(
     """Show a topic's settings, and each partition: who leads, what is kept."""
     with connect(servers, timeout) as client:
         topic = client.topic(name)
+        down = brokers_down(client.cluster())
     if as_json:
         print_json(_plain(topic))
         return
@@ -159,15 +162,15 @@ def describe(
             str(partition.partition),
             str(partition.leader or "none"),
             numbers(partition.replicas) + _moving(partition),
-            numbers(sorted(partition.in_sync)),
+            numbers(sorted(set(partition.in_sync) - down)),
             _offsets(partition),
             f"{partition.message_count:,}",
             format_size(partition.size_bytes),
-            style="" if not partition_troubles(partition) else "yellow",
+            style="" if not partition_troubles(partition, down) else "yellow",
         )
     print_table(made)
     for partition in topic.partitions:
-        for trouble in partition_troubles(partition):
+        for trouble in partition_troubles(partition, down):
             print_line(f"partition {partition.partition}: {trouble}", "yellow")
 
 
@@ -221,19 +224,6 @@ def delete(
         print_json({"deleted": names})
 
 
-def partition_troubles(partition: "PartitionInfo") -> list[str]:
-    """What is not as it should be, for people."""
-    found = []
-    if not partition.leader:
-        found.append("nobody leads it: it takes no messages until most of its replicas are back")
-    elif len(partition.in_sync) < len(partition.replicas):
-        late = sorted(set(partition.replicas) - set(partition.in_sync))
-        found.append(f"replicas behind or down: {numbers(late)}")
-    if partition.trouble:
-        found.append(partition.trouble)
-    return found
-
-
 def _retention(
     before: "Retention | None",
     max_age: float | None,
@@ -271,8 +261,8 @@ def _kept(retention: "Retention") -> str:
     return ", ".join(parts) or "for ever"
 
 
-def _state(topic: "TopicInfo") -> str:
-    bad = sum(bool(partition_troubles(partition)) for partition in topic.partitions)
+def _state(topic: "TopicInfo", down: frozenset[int]) -> str:
+    bad = sum(bool(partition_troubles(partition, down)) for partition in topic.partitions)
     return f"[yellow]{count(bad, 'partition')} in trouble[/]" if bad else "[green]well[/]"
 
 

@@ -4,14 +4,16 @@ import ssl
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 from quivermq.batches import Compression
 from quivermq.client.admin import UNCHANGED, Unchanged
 from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
+from quivermq.client.door import Door
 from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, TopicInfo
-from quivermq.client.options import ConnectOptions, chosen_identity
+from quivermq.client.options import ConnectOptions, MakesDoor, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
 from quivermq.client.producing import not_before_ms
@@ -74,9 +76,11 @@ class AsyncClient:
     Every method does what the one of the same name does in `quivermq.Client`.
     """
 
-    def __init__(self, options: ConnectOptions) -> None:
+    def __init__(self, options: ConnectOptions, make_door: MakesDoor[Door] = AsyncioDoor) -> None:
         self._options = options
+        self._make_door = make_door
         self._core = self._made_core()
+        self._producers: WeakSet[AsyncProducer] = WeakSet()
 
     async def ping(self) -> None:
         """Reach a broker."""
@@ -202,7 +206,9 @@ class AsyncClient:
             epoch=epoch,
             sequence=sequence,
         )
-        return AsyncProducer(self._made_core, settings)
+        producer = AsyncProducer(self._made_core, settings)
+        self._producers.add(producer)
+        return producer
 
     def read(
         self,
@@ -265,8 +271,14 @@ class AsyncClient:
         await self._core.admin.transfer(topic, partition, to)
 
     async def close(self) -> None:
-        """Close every connection. Close producers before."""
-        await self._core.door.close()
+        """Close its producers, which delivers what they hold; then every connection."""
+        try:
+            for producer in list(self._producers):
+                await producer.close()
+        finally:
+            for producer in list(self._producers):
+                await producer.abandon()
+            await self._core.door.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -284,4 +296,4 @@ class AsyncClient:
 
     def _made_core(self) -> Core:
         options = self._options
-        return Core(options.door(AsyncioDoor), options.servers, options.timeout)
+        return Core(options.door(self._make_door), options.servers, options.timeout)

@@ -191,6 +191,7 @@ class AsyncioDoor:
         self._tls = tls
         self._client_name = client_name
         self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
         self._is_closed = False
         self._is_forked = False
         self._connections: dict[str, AsyncioConnection] = {}
@@ -207,7 +208,7 @@ class AsyncioDoor:
                 "this client was made before the process was forked: connect in the child"
             )
         if self._is_closed:
-            raise ConnectionFailed("the client is closed: connect again")
+            raise InvalidRequest("the client is closed: connect again")
         opening = self._opening.get(address)
         if opening is None:
             opening = self._loop.create_task(self._opened(address, deadline))
@@ -222,10 +223,6 @@ class AsyncioDoor:
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await asyncio.sleep(seconds)
-
-    def now(self) -> float:
-        """The time."""
-        return self._loop.time()
 
     def turnstile(self, places: int) -> AsyncioTurnstile:
         """Where at most `places` are in at a time."""

@@ -9,9 +9,10 @@ Its coroutines never suspend: see `door.run`.
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Sequence
-from queue import Empty, SimpleQueue
+from contextlib import suppress
 from struct import pack
 from typing import Final, NoReturn
 from weakref import WeakSet
@@ -21,7 +22,13 @@ from quivermq.client import forks
 from quivermq.client.door import Connection, Reply
 from quivermq.client.handshake import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
 from quivermq.client.servers import split_address
-from quivermq.errors import BrokenInvariant, ConnectionFailed, QuiverError, Timeout
+from quivermq.errors import (
+    BrokenInvariant,
+    ConnectionFailed,
+    InvalidRequest,
+    QuiverError,
+    Timeout,
+)
 from quivermq.wire import packet, parse_response, proto
 
 IDLE_MAX: Final = 16
@@ -99,6 +106,11 @@ class BlockingConnection:
             return False
         return False
 
+    def end(self) -> None:
+        """Wake whoever waits for an answer: there will be none."""
+        with suppress(OSError):  # closed already, on either side
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the socket; a forked child may, without harm to its parent's connection."""
         self.is_open = False
@@ -175,28 +187,17 @@ class BlockingTurnstile:
     """Threads wait for a place."""
 
     def __init__(self, places: int) -> None:
-        # A semaphore would do, at ten times the price: it is Python, and this is C.
-        self._free: SimpleQueue[None] = SimpleQueue()
-        for _ in range(places):
-            self._free.put(None)
+        self._semaphore = threading.Semaphore(places)
 
     async def enter(self, deadline: float) -> bool:
         """Wait for a place; False if none was free in time."""
-        try:
-            self._free.get_nowait()
-        except Empty:
-            pass
-        else:
+        if self._semaphore.acquire(blocking=False):
             return True
-        try:
-            self._free.get(timeout=max(0.0, deadline - time.monotonic()))
-        except Empty:
-            return False
-        return True
+        return self._semaphore.acquire(timeout=max(0.0, deadline - time.monotonic()))
 
     def leave(self) -> None:
         """Make the place free."""
-        self._free.put(None)
+        self._semaphore.release()
 
 
 class BlockingDoor:
@@ -206,6 +207,7 @@ class BlockingDoor:
         self._token = token
         self._tls = tls
         self._client_name = client_name
+        self.now = time.monotonic
         self._is_closed = False
         # Lists, because taking from one and putting back are single steps that no thread sees half.
         self._idle: dict[str, list[BlockingConnection]] = {}
@@ -240,20 +242,18 @@ class BlockingDoor:
         """Wait."""
         time.sleep(seconds)  # noqa: ASYNC251  (blocking is what this door is for)
 
-    def now(self) -> float:
-        """The time."""
-        return time.monotonic()
-
     def turnstile(self, places: int) -> BlockingTurnstile:
         """Where at most `places` are in at a time."""
         return BlockingTurnstile(places)
 
     async def close(self) -> None:
-        """Close what is idle; what is lent out is closed when it comes back."""
+        """Close what is idle, and end what is lent out: whoever has it finds so, and closes it."""
         self._is_closed = True
         for idle in list(self._idle.values()):
             while idle:
                 idle.pop().close()
+        for connection in list(self._all):
+            connection.end()
 
     def after_fork(self) -> None:
         """The sockets belong to the parent. Whoever still holds one finds it closed, and opens
@@ -264,7 +264,7 @@ class BlockingDoor:
 
     def _opened(self, address: str, deadline: float) -> BlockingConnection:
         if self._is_closed:
-            raise ConnectionFailed("the client is closed: connect again")
+            raise InvalidRequest("the client is closed: connect again")
         connection = BlockingConnection(address, self._socket(address, deadline))
         self._all.add(connection)
         try:

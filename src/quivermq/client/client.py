@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 from quivermq.batches import Compression
 from quivermq.client import forks
@@ -61,6 +62,7 @@ class Client:
         self._options = options
         self._core = Core(options.door(BlockingDoor), options.servers, options.timeout)
         self._background = Background()
+        self._producers: WeakSet[Producer] = WeakSet()
         forks.watch(self)
 
     def ping(self) -> None:
@@ -245,7 +247,9 @@ class Client:
             epoch=epoch,
             sequence=sequence,
         )
-        return Producer(self._background, self._background_core, settings)
+        producer = Producer(self._background, self._background_core, settings)
+        self._producers.add(producer)
+        return producer
 
     # ---- reading
 
@@ -335,9 +339,15 @@ class Client:
     # ---- its end
 
     def close(self) -> None:
-        """Close every connection. Close producers before."""
-        run(self._core.door.close())
-        self._background.stop()
+        """Close its producers, which delivers what they hold; then every connection."""
+        try:
+            for producer in list(self._producers):
+                producer.close()
+        finally:
+            for producer in list(self._producers):
+                producer.abandon()
+            run(self._core.door.close())
+            self._background.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -64,7 +64,7 @@ class ClusterMap:
 
     def is_avoided(self, address: str, now: float) -> bool:
         """It could not be reached a moment ago."""
-        return self._avoided.get(address, 0.0) > now
+        return bool(self._avoided) and self._avoided.get(address, 0.0) > now
 
     def avoid(self, address: str, now: float) -> None:
         """It could not be reached: ask others for a while."""

@@ -9,7 +9,7 @@ All logic of the client is written once, as coroutines over this seam. There are
 Times are seconds of a clock that never goes back; a deadline is a point on it.
 """
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from quivermq.batches import Frame
@@ -72,8 +72,9 @@ class Door(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait."""
 
-    def now(self) -> float:
-        """The time."""
+    @property
+    def now(self) -> Callable[[], float]:
+        """The time, when called."""
 
     def turnstile(self, places: int) -> Turnstile:
         """Where at most `places` are in at a time."""

@@ -63,6 +63,12 @@ class Lane:
         self._streams[route.topic, partition] = stream
         return stream
 
+    def abandon(self) -> None:
+        """Nobody will settle what is under way; nobody may go on with its numbers."""
+        for stream in self._streams.values():
+            stream.abandon()
+        self.links.release()
+
 
 class Lanes:
     """All lanes of one client. Any thread may take one."""
@@ -99,7 +105,7 @@ class Lanes:
 
     def drop(self, lane: Lane) -> None:
         """The call was interrupted: nobody may go on with its numbers."""
-        lane.links.release()
+        lane.abandon()
         self._turnstile.leave()
 
     async def new_identity(self, attempts: Attempts) -> Identity:

@@ -145,11 +145,6 @@ class Outlet:
         self.next_sequence += shipment.count
         self.flying.append(shipment)
 
-    def landed(self, stored: Stored) -> None:
-        """The first of those under way is stored."""
-        self._head_refusals = 0
-        self.flying.popleft().settle(stored)
-
     def adopt(self, identity: Identity) -> None:
         """Go on under another identity, with whatever is still under way."""
         self.identity = identity

@@ -152,7 +152,15 @@ class Producer:
         try:
             self.flush()
         finally:
-            self._end()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Stop without waiting: what is not delivered yet is given up."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._add = _refuse_closed
+            if self._sender is not None:
+                self._background.call(self._sender.close())
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +177,7 @@ class Producer:
             # Whatever went wrong is more important than what was not delivered.
             for crate in self._accumulator.seal_all():
                 crate.wait(self._settings.timeout)
-            self._end()
+            self.abandon()
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
@@ -203,12 +211,6 @@ class Producer:
             delivery = self._add(topic, *message)
             if delivery is not None:
                 return delivery
-
-    def _end(self) -> None:
-        self._is_closed = True
-        self._add = _refuse_closed
-        if self._sender is not None:
-            self._background.call(self._sender.close())
 
 
 class AsyncProducer:
@@ -268,7 +270,14 @@ class AsyncProducer:
         try:
             await self.flush()
         finally:
-            await self._end()
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Stop without waiting: what is not delivered yet is given up."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._add = _refuse_closed
+            await self._sender.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -286,7 +295,7 @@ class AsyncProducer:
                 if issubclass(kind, Exception):
                     await _all_settled(self._accumulator.seal_all())
             finally:
-                await self._end()
+                await self.abandon()
 
     def after_fork(self) -> None:
         """The event loop is the parent's."""
@@ -316,11 +325,6 @@ class AsyncProducer:
             delivery = self._add(topic, *message)
             if delivery is not None:
                 return delivery
-
-    async def _end(self) -> None:
-        self._is_closed = True
-        self._add = _refuse_closed
-        await self._sender.close()
 
 
 async def _all_settled(crates: list[Crate]) -> None:

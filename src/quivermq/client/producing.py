@@ -64,7 +64,7 @@ class Producing:
                 limits=router.limits,
             )
             shipment = Shipment(frame, attempts.deadline)
-            await stream.post(shipment)
+            await stream.post(shipment, attempts)
             while shipment.outcome is None:
                 await stream.settle_first()
         except InvalidRequest:
@@ -147,7 +147,7 @@ class Producing:
 
     def _done_with(self, lane: Lane, identity: Identity | None, *, is_sound: bool) -> None:
         if identity is not None:
-            lane.links.release()
+            lane.abandon()
         elif is_sound:
             self.lanes.give_back(lane)
         else:

@@ -26,7 +26,7 @@ class Reader:
     def __init__(self, router: Router, cursor: Cursor) -> None:
         self._router = router
         self._cursor = cursor
-        self._messages = self._each_message()
+        self._messages = _messages(router, cursor)
 
     def __iter__(self) -> Iterator[Message]:
         return self._messages
@@ -62,18 +62,6 @@ class Reader:
     ) -> None:
         self.close()
 
-    def _each_message(self) -> Iterator[Message]:
-        cursor, router = self._cursor, self._router
-        topic, partition = cursor.topic, cursor.partition
-        try:
-            while (span := run(cursor.next_span())) is not None:
-                for frame in span.frames:
-                    yield from messages_of(
-                        frame, topic, partition, span.start, span.stop, router.limits
-                    )
-        finally:
-            cursor.close()
-
 
 class AsyncReader:
     """Messages of one partition in order; or, by `batches()`, the same as Arrow.
@@ -85,7 +73,7 @@ class AsyncReader:
     def __init__(self, router: Router, cursor: Cursor) -> None:
         self._router = router
         self._cursor = cursor
-        self._messages = self._each_message()
+        self._messages = _async_messages(router, cursor)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._messages
@@ -120,15 +108,31 @@ class AsyncReader:
     ) -> None:
         await self.close()
 
-    async def _each_message(self) -> AsyncIterator[Message]:
-        cursor, router = self._cursor, self._router
-        topic, partition = cursor.topic, cursor.partition
-        try:
-            while (span := await cursor.next_span()) is not None:
-                for frame in span.frames:
-                    for message in messages_of(
-                        frame, topic, partition, span.start, span.stop, router.limits
-                    ):
-                        yield message
-        finally:
-            cursor.close()
+
+# Functions and not methods: a generator that held its reader would be freed by the garbage
+# collector only, and its connection with it.
+
+
+def _messages(router: Router, cursor: Cursor) -> Iterator[Message]:
+    topic, partition = cursor.topic, cursor.partition
+    try:
+        while (span := run(cursor.next_span())) is not None:
+            for frame in span.frames:
+                yield from messages_of(
+                    frame, topic, partition, span.start, span.stop, router.limits
+                )
+    finally:
+        cursor.close()
+
+
+async def _async_messages(router: Router, cursor: Cursor) -> AsyncIterator[Message]:
+    topic, partition = cursor.topic, cursor.partition
+    try:
+        while (span := await cursor.next_span()) is not None:
+            for frame in span.frames:
+                for message in messages_of(
+                    frame, topic, partition, span.start, span.stop, router.limits
+                ):
+                    yield message
+    finally:
+        cursor.close()

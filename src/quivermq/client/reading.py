@@ -4,6 +4,7 @@ While the user works on what one fetch brought, the next is already under way.
 """
 
 from datetime import datetime
+from random import randrange
 from typing import Final, NamedTuple
 
 from quivermq.batches import Frame, Kind
@@ -65,7 +66,8 @@ class Cursor:
         self._start = parse_place("start", start)
         self._stop = None if stop is None else parse_place("stop", stop)
         self._follow = follow
-        self._follower_ok = follower_ok
+        # Readers spread over the followers, but each stays with one.
+        self._follower = randrange(1 << 16) if follower_ok else None  # noqa: S311  (a spread)
         self._offset = 0
         """Where the next fetch goes on, once `_begin` has found it out."""
         self._has_begun = False
@@ -148,7 +150,8 @@ class Cursor:
             return place
         request = proto.Request()
         find = request.find_offset
-        find.topic, find.partition, find.follower_ok = self.topic, self.partition, self._follower_ok
+        find.topic, find.partition = self.topic, self.partition
+        find.follower_ok = self._follower is not None
         if place == "earliest":
             find.earliest = True
         elif place == "latest":
@@ -223,7 +226,7 @@ class Cursor:
 
     async def _target(self, attempts: Attempts) -> Target:
         return await self._router.target(
-            self.topic, self.partition, attempts, follower_ok=self._follower_ok
+            self.topic, self.partition, attempts, follower=self._follower
         )
 
     def _attempts(self) -> Attempts:

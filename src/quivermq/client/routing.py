@@ -165,16 +165,30 @@ class Router:
             raise TopicNotFound(f"there is no topic {topic!r}: create it with create_topic")
         return route
 
+    def known_target(self, route: Route, partition: int) -> Target | None:
+        """The leader, if the map is as it was and the leader can be reached."""
+        known = self.map
+        if known.route(route.topic) is route:
+            address = known.address(route.leaders[partition])
+            if address and not known.is_avoided(address, self.door.now()):
+                return Target(address, True, route.id)
+        return None
+
     async def target(
-        self, topic: str, partition: int, attempts: Attempts, *, follower_ok: bool = False
+        self, topic: str, partition: int, attempts: Attempts, *, follower: int | None = None
     ) -> Target:
-        """Whom to ask about a partition: a broker that can be reached, best its leader."""
+        """Whom to ask about a partition: a broker that can be reached, best its leader.
+
+        With a number, best one of its followers: the same one for the same number.
+        """
         route = await self.route(topic, attempts)
         route.check(partition)
         now = self.door.now()
         nodes = [route.leaders[partition]]
-        if follower_ok:
-            nodes = [node for node in route.replicas[partition] if node not in nodes] + nodes
+        if follower is not None:
+            others = [node for node in route.replicas[partition] if node not in nodes]
+            first = follower % len(others) if others else 0
+            nodes = others[first:] + others[:first] + nodes
         for node in nodes:
             address = self.map.address(node)
             if address and not self.map.is_avoided(address, now):

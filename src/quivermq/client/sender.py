@@ -41,6 +41,7 @@ class Sender:
         self._lane_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self._workers: dict[tuple[str, int], _Worker] = {}
 
     def wake(self) -> None:
@@ -49,6 +50,8 @@ class Sender:
 
     def look(self) -> None:
         """Hand what is ready to the workers, and look again when the next crate is due."""
+        if self._is_closed:
+            return
         ready, look_at = self._accumulator.take_ready()
         if self._timer is not None:
             self._timer.cancel()
@@ -107,6 +110,7 @@ class Sender:
 
     async def close(self) -> None:
         """Stop; what is not settled is given up."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         workers = list(self._workers.values())
@@ -115,7 +119,7 @@ class Sender:
         for crate in self._accumulator.seal_all():
             self._accumulator.settle(crate, closed)
         if self._lane is not None:
-            self._lane.links.release()
+            self._lane.abandon()
         await self.core.door.close()
 
     async def _get_lane(self, attempts: Attempts) -> Lane:

@@ -60,8 +60,7 @@ class Stream:
     """An outlet, and the way to its partition."""
 
     __slots__ = (
-        "_links", "_new_identity", "_request", "_router", "_what", "outlet", "partition", "route",
-        "target",
+        "_links", "_new_identity", "_request", "_router", "outlet", "partition", "route", "target",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +74,7 @@ class Stream:
     ) -> None:
         self.outlet = outlet
         self.route = route
+        self.partition = partition
         self.target: Target | None = None
         """Whom the last attempt asked."""
         self._router = router
@@ -84,9 +84,6 @@ class Stream:
         self._request.produce.topic = route.topic
         self._request.produce.topic_id = route.id
         self._request.produce.partition = partition
-        self.partition = partition
-        """Where it leads."""
-        self._what = f"producing to {route.topic}/{partition}"
 
     def follow(self, route: Route) -> None:
         """The map says so: the topic may have been created again."""
@@ -95,9 +92,9 @@ class Stream:
             self.outlet.restart()
         self.route = route
 
-    async def post(self, shipment: Shipment) -> None:
+    async def post(self, shipment: Shipment, attempts: Attempts | None = None) -> None:
         """Launch a shipment, and send it. What goes wrong shows when it is settled."""
-        attempts = self._attempts(shipment.deadline)
+        attempts = attempts or self._attempts(shipment.deadline)
         if self.outlet.identity is None and not await self._has_new_identity(attempts, shipment):
             return
         self.outlet.launch(shipment)
@@ -117,6 +114,13 @@ class Stream:
             self.outlet.flying.popleft()
         else:
             await self._mend()
+
+    def abandon(self) -> None:
+        """Nobody will settle what is under way."""
+        for shipment in self.outlet.flying:
+            if isinstance(shipment.ticket, Ticket):
+                shipment.ticket.connection.forget(shipment.ticket.request_id)
+        self.outlet.flying.clear()
 
     async def _mend(self) -> None:
         """Send what is under way again and again, in order, until all of it is settled."""
@@ -139,7 +143,9 @@ class Stream:
         was_sent = False
         target = self.target
         try:
-            target = await self._router.target(self.route.topic, self.partition, attempts)
+            target = self._router.known_target(self.route, self.partition)
+            if target is None:
+                target = await self._router.target(self.route.topic, self.partition, attempts)
             self.target = target
             if target.topic_id != self.route.id:
                 # Created again: its outlet has to start anew, which `_learn` does.
@@ -220,7 +226,8 @@ class Stream:
         return True
 
     def _attempts(self, deadline: float) -> Attempts:
-        return Attempts(self._router.door, self._router.timeout, self._what, deadline=deadline)
+        what = f"producing to {self.route.topic}/{self.partition}"
+        return Attempts(self._router.door, self._router.timeout, what, deadline=deadline)
 
 
 def _may_pass(error: QuiverError) -> bool:

@@ -11,15 +11,18 @@ from quivermq.cluster.edits import (
     alter_topic,
     create_topic,
     delete_topic,
+    end_rebalance,
     finish_move,
     finish_moves,
     found_cluster,
     grant_producers,
+    is_rebalancing,
     register_broker,
     remove_broker,
     replace_broker,
     set_broker_state,
     set_targets,
+    start_rebalance,
 )
 from quivermq.cluster.identity import judge
 from quivermq.cluster.names import check_group_name, check_topic_name
@@ -74,6 +77,7 @@ __all__ = [
     "create_topic",
     "delete_topic",
     "drain",
+    "end_rebalance",
     "epoch_of",
     "finish_move",
     "finish_moves",
@@ -81,6 +85,7 @@ __all__ = [
     "grant_producers",
     "group_id",
     "grow",
+    "is_rebalancing",
     "judge",
     "load_of",
     "member_of",
@@ -95,5 +100,6 @@ __all__ = [
     "replace_broker",
     "set_broker_state",
     "set_targets",
+    "start_rebalance",
     "steps",
 ]

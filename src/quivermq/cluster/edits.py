@@ -4,7 +4,7 @@ An `Edit` is proposed with the version of the view that it was built from; if th
 on, it is built again. Everything is validated here: what is committed can only be applied.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from quivermq.cluster.catalog_view import View
 from quivermq.cluster.identity import judge
 from quivermq.cluster.names import check_topic_name
 from quivermq.cluster.placement import check_replication, load_of, place
-from quivermq.cluster.plan import Move, grow
+from quivermq.cluster.plan import Move, grow, rebalance
 from quivermq.cluster.records import (
     CLUSTER_KEY,
     LEAVING,
@@ -20,6 +20,7 @@ from quivermq.cluster.records import (
     NODE_MAX,
     PARTITIONS_LIMIT,
     PRODUCERS_KEY,
+    REBALANCE_KEY,
     RETIRED_PREFIX,
     Broker,
     Cluster,
@@ -141,6 +142,7 @@ def register_broker(
     id: int,  # noqa: A002 - named as in the record and on the wire
     directory_id: str,
     boot: int,
+    lives: Sequence[str] = (),
     address: str,
     peer_address: str,
     http_address: str = "",
@@ -149,7 +151,7 @@ def register_broker(
     cluster_id: str = "",
 ) -> Edit | None:
     """A broker that starts: None if the catalog knows all this; `Forbidden` if it may not."""
-    judge(view, id, directory_id, boot, cluster_id, joining=joining)
+    judge(view, id, directory_id, lives, cluster_id, joining=joining)
     if not 1 <= id <= NODE_MAX:
         raise InvalidRequest(f"the number of a broker is from 1 to {NODE_MAX}, not {id}")
     known = view.brokers.get(id)
@@ -163,6 +165,7 @@ def register_broker(
         http_address=http_address,
         version=version,
         state=known.state if known is not None else "serving",
+        life=lives[-1] if lives else "",
     )
     # What does not read back must not be written: every broker would refuse the catalog.
     try:
@@ -176,7 +179,9 @@ def replace_broker(view: View, node: int) -> Edit:
     """The broker lost its disk: it gets another number, and the next empty directory is its own."""
     broker = view.broker(node)
     member = _fresh_member(view, node)
-    return Edit({broker.key: replace(broker, directory_id="", boot=0, member=member).to_json()})
+    return Edit(
+        {broker.key: replace(broker, directory_id="", life="", boot=0, member=member).to_json()}
+    )
 
 
 def set_broker_state(view: View, node: int, state: State) -> Edit | None:
@@ -210,6 +215,22 @@ def set_targets(view: View, moves: Iterable[Move]) -> Edit | None:
     """Start these moves. One that changes only the order, and so the preferred leader, is done at
     once. The founders stay until the members have changed: the group may not have started yet."""
     return _placed(view, ((move, _aimed(view, move)) for move in moves))
+
+
+def start_rebalance(view: View, *, leaders_only: bool = False) -> Edit:
+    """Move replicas to where they should be, and then leaders; or leaders alone."""
+    moves = None if leaders_only else set_targets(view, rebalance(view))
+    return (moves or Edit()) | Edit({REBALANCE_KEY: {"leaders": True}})
+
+
+def is_rebalancing(view: View) -> bool:
+    """Whether leaders are still to be moved."""
+    return REBALANCE_KEY in view.values
+
+
+def end_rebalance(view: View) -> Edit | None:
+    """Leaders were moved as far as they could be."""
+    return Edit(delete=[REBALANCE_KEY]) if is_rebalancing(view) else None
 
 
 def finish_moves(view: View, moves: Iterable[Move]) -> Edit | None:

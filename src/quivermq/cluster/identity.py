@@ -4,6 +4,8 @@ A directory that was emptied, swapped or restored from a copy has forgotten what
 others: its vote, the entries that it acknowledged. Such a broker must not count (decision 0013).
 """
 
+from collections.abc import Collection
+
 from quivermq.cluster.catalog_view import View
 from quivermq.errors import Forbidden
 
@@ -12,13 +14,14 @@ def judge(
     view: View,
     id: int,  # noqa: A002 - named as in the record and on the wire
     directory_id: str,
-    boot: int,
+    lives: Collection[str],
     cluster_id: str,
     *,
     joining: bool = False,
 ) -> None:
     """Raise `Forbidden`, saying what to do, unless the broker may take part. `cluster_id` is that
-    stored in its directory, "" if none is; `joining` says that the directory holds nothing yet."""
+    stored in its directory, "" if none is; `lives` are the words of its last starts; `joining` says
+    that the directory holds nothing yet."""
     if cluster_id and view.cluster is not None and cluster_id != view.cluster.id:
         raise Forbidden(
             f"the data directory of broker {id} belongs to cluster {cluster_id}, this is cluster "
@@ -48,9 +51,9 @@ def judge(
             f"broker {id} came back with another data directory: start it with its own, or, if "
             f"that is lost, run `quiver cluster replace {id}`"
         )
-    elif boot < broker.boot:
+    elif broker.life and broker.life not in lives:
         raise Forbidden(
-            f"the data directory of broker {id} is an old copy: it was started {boot} times, the "
-            f"original {broker.boot}. Start the broker with the original, or, if that is lost, "
-            f"with an empty one, and run `quiver cluster replace {id}`"
+            f"the data directory of broker {id} is an old copy: it knows nothing of the start that "
+            "was registered last. Start the broker with the original, or, if that is lost, with an "
+            f"empty one, and run `quiver cluster replace {id}`"
         )

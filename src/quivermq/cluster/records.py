@@ -28,6 +28,7 @@ METADATA_GROUP: Final = bytes(TOPIC_ID_BYTES) + b"\xff\xff\xff\xff"
 
 CLUSTER_KEY: Final = "cluster"
 PRODUCERS_KEY: Final = "producers"
+REBALANCE_KEY: Final = "rebalance"
 BROKER_PREFIX: Final = "broker/"
 RETIRED_PREFIX: Final = "retired/"
 TOPIC_PREFIX: Final = "topic/"
@@ -82,13 +83,15 @@ class Broker:
     directory_id: str
     """Empty: the directory was lost, and the next empty one takes its place."""
     boot: int
-    """How often the directory was started: a lower number is an old copy of it."""
+    """How often the directory was started."""
     member: int
     address: str
     peer_address: str
     http_address: str
     version: str
     state: State = SERVING
+    life: str = ""
+    """A word drawn at its last start: a directory that does not know it is an old copy."""
 
     @property
     def key(self) -> str:
@@ -117,6 +120,7 @@ class Broker:
             http_address=_text(found, "http_address"),
             version=_text(found, "version"),
             state=cast("State", state),
+            life="" if found.get("life", "") == "" else _hex(found, "life"),
         )
 
 

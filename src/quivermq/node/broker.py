@@ -12,7 +12,7 @@ from quivermq.cluster import METADATA_GROUP, group_id, node_of
 from quivermq.errors import ConnectionFailed, Forbidden, NotEnoughReplicas, QuiverError
 from quivermq.log import LogSettings
 from quivermq.node.admission import Addresses, Admission
-from quivermq.node.cluster_requests import ClusterParts, ClusterRequests, reconfigure_here
+from quivermq.node.cluster_requests import ClusterParts, ClusterRequests
 from quivermq.node.controller import Controller
 from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.directory import Directory
@@ -106,9 +106,8 @@ class Broker:
         self.controller = Controller(
             self.metadata,
             self.partitions,
-            self.forwarding,
-            settings.node_id,
-            lambda body: reconfigure_here(self.partitions, body),
+            self.is_alive,
+            lambda request: self.service.call(request, []),
         )
         self.retaining = Retaining(
             settings, self.partitions, self.runner, self.disk_thread, self.disk
@@ -155,7 +154,12 @@ class Broker:
             connected=self._connected,
         )
         self.links = Links(
-            hooks, self.limits, settings.outbox_bytes_max, election_s, settings.peers
+            hooks,
+            self.limits,
+            settings.outbox_bytes_max,
+            silence_s=election_s,
+            hello_s=settings.hello_timeout_ms / 1000,
+            given=settings.peers,
         )
         self.runner.links = self.links
 
@@ -192,6 +196,7 @@ class Broker:
             self.forwarding,
             self.figures,
             settings.request_timeout_ms / 1000,
+            self.has_left,
         )
 
     # What the parts tell each other through here.
@@ -202,6 +207,11 @@ class Broker:
             return True
         peer = self.links.peers.get(node)
         return peer is not None and not peer.is_silent and not peer.refusal
+
+    def has_left(self) -> bool:
+        """Whether the cluster let this broker go: what it knows is old."""
+        view, node = self.metadata.view, self.settings.node_id
+        return node in view.retired and node not in view.brokers
 
     def _address_of(self, node: int) -> str:
         if node == self.settings.node_id:
@@ -324,23 +334,36 @@ class Broker:
         if self._is_stopping or not self._is_open:
             return
         self._is_stopping = True
-        await self.admission.close()
-        await self.controller.close()
-        await self.retaining.close()
-        await self._hand_over()
-        await self.service.close()
+        for close in (
+            self.admission.close,
+            self.controller.close,
+            self.retaining.close,
+            self._hand_over,
+            self.service.close,
+            self._stop_hosting,
+            self.links.close,
+            self._close_groups,
+            self.forwarding.close,
+            self.disk_thread.close,
+        ):
+            try:
+                await close()
+            except Exception:
+                # One part that fails to close must not keep the others open.
+                logger.exception("%s failed", close.__qualname__)
+        self.fetching.close()
+        self.directory.close()
+
+    async def _stop_hosting(self) -> None:
         self._hosting_task.cancel()
         with suppress(asyncio.CancelledError):
             await self._hosting_task
+
+    async def _close_groups(self) -> None:
         self.runner.stop_ticking()
-        await self.links.close()
         for group in list(self.runner.groups.values()):
             self.runner.remove(group)
         await self.disk_thread.run(self._sync_all)
-        self.fetching.close()
-        await self.forwarding.close()
-        await self.disk_thread.close()
-        self.directory.close()
 
     def _sync_all(self) -> None:
         if isinstance(self.disk, DeferredSyncDisk):

@@ -14,15 +14,14 @@ from quivermq.cluster import (
     drain,
     member_of,
     node_of,
-    rebalance,
-    rebalance_leaders,
     register_broker,
     replace,
     replace_broker,
     set_broker_state,
     set_targets,
+    start_rebalance,
 )
-from quivermq.errors import InvalidRequest, QuiverError, Timeout
+from quivermq.errors import InvalidRequest, Timeout
 from quivermq.node.controller import Controller
 from quivermq.node.forwarding import Forwarding
 from quivermq.node.group import Group
@@ -38,6 +37,7 @@ from quivermq.wire import error_from_proto, proto
 logger = logging.getLogger("quivermq.cluster")
 
 _TRANSFER_S: Final = 5.0
+_MOVE_S: Final = 30.0
 _JOIN_S: Final = 30.0
 
 
@@ -55,12 +55,6 @@ class ClusterParts:
     join: Callable[[str], Awaitable[None]]
     """Give up the cluster of one that this broker is, and join another."""
     stats: Callable[[], dict[str, float]]
-
-
-async def reconfigure_here(partitions: Partitions, body: proto.Reconfigure) -> None:
-    """Let a partition that is led here have these members."""
-    group = partitions.leading(body.topic, body.topic_id, body.partition)
-    await reconfigure(group, list(body.members))
 
 
 class ClusterRequests:
@@ -97,6 +91,7 @@ class ClusterRequests:
                 id=body.id,
                 directory_id=body.directory_id.hex(),
                 boot=body.boot,
+                lives=[life.hex() for life in body.lives],
                 address=body.address,
                 peer_address=body.peer_address,
                 http_address=body.http_address,
@@ -142,12 +137,13 @@ class ClusterRequests:
 
     async def replace_broker(self, request: proto.Request) -> proto.Response:
         node = request.replace_broker.id
-        if self._parts.is_alive(node):
-            raise InvalidRequest(
-                f"broker {node} is alive with its data directory: stop it before it is replaced"
-            )
 
         def build(view: View) -> Edit | None:
+            # Asked here and not before: only who leads knows; the broker itself is always alive.
+            if self._parts.is_alive(node):
+                raise InvalidRequest(
+                    f"broker {node} is alive with its data directory: stop it before it is replaced"
+                )
             fresh = replace_broker(view, node)
             member = int(fresh.put[view.broker(node).key]["member"])
             # Where too few others are left, nobody can decide to let it go.
@@ -162,57 +158,11 @@ class ClusterRequests:
         body = request.rebalance
         self._metadata.leading_group()
         if not body.status_only:
-            if not body.leaders_only:
-                await self._metadata.edit(lambda view: set_targets(view, rebalance(view)))
-                self._parts.controller.stir()
-            if not self._moves_left():
-                await self._move_leaders()
-        return proto.Response(rebalance_progress=self._progress())
-
-    def _moves_left(self) -> int:
-        return sum(bool(p.target) for _, _, p in self._metadata.view.partitions())
-
-    def _progress(self) -> proto.RebalanceProgress:
-        controller = self._parts.controller
-        left = self._moves_left()
-        return proto.RebalanceProgress(
-            moves_left=left,
-            leaders_left=0 if left else len(self._leader_moves()),
-            moving=[controller.moving] if controller.moving else [],
-            trouble=controller.trouble,
-        )
-
-    def _leader_moves(self) -> list[tuple[str, int, int]]:
-        view, partitions = self._metadata.view, self._parts.partitions
-        leaders = {}
-        for topic, partition, _ in view.partitions():
-            wanted = partitions.group_id(topic.name, b"", partition)
-            leaders[wanted] = partitions.leader_of(wanted)
-        alive = {node for node in view.brokers if self._parts.is_alive(node)}
-        return [(m.topic, m.partition, m.to) for m in rebalance_leaders(view, leaders, alive)]
-
-    async def _move_leaders(self) -> None:
-        for topic, partition, to in self._leader_moves():
-            request = proto.Request(
-                transfer=proto.Transfer(topic=topic, partition=partition, to=to)
+            await self._metadata.edit(
+                lambda view: start_rebalance(view, leaders_only=body.leaders_only)
             )
-            try:
-                await self._transfer_anywhere(request)
-            except QuiverError as error:
-                logger.warning("%s/%d is not handed to %d: %s", topic, partition, to, error)
-
-    async def _transfer_anywhere(self, request: proto.Request) -> None:
-        body, partitions = request.transfer, self._parts.partitions
-        wanted = partitions.group_id(body.topic, b"", body.partition)
-        leader = partitions.leader_of(wanted)
-        group = self._parts.runner.groups.get(wanted)
-        if group is not None and group.was_serving:
-            await self._transfer(group, body.to)
-        elif leader:
-            request.forwarded = True
-            response, _ = await self._parts.forwarding.forward(leader, request, (), _TRANSFER_S)
-            if response.WhichOneof("body") == "error":
-                raise error_from_proto(response.error)
+            self._parts.controller.stir()
+        return proto.Response(rebalance_progress=self._parts.controller.progress())
 
     async def transfer(self, request: proto.Request) -> proto.Response:
         body = request.transfer
@@ -220,27 +170,13 @@ class ClusterRequests:
             group = self._metadata.leading_group()
         else:
             group = self._parts.partitions.leading(body.topic, b"", body.partition)
-        await self._transfer(group, body.to)
+        await transfer(group, body.to)
         return done()
 
-    async def _transfer(self, group: Group, node: int) -> None:
-        """Hand leadership to a node, and wait until it has it."""
-        voters = group.replica.configuration.voters
-        target = next((member for member in voters if node_of(member) == node), 0)
-        if not target:
-            nodes = ", ".join(str(node_of(member)) for member in voters)
-            raise InvalidRequest(f"node {node} has no replica of {group.name}; nodes {nodes} have")
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _TRANSFER_S
-        while node_of(group.replica.leader) != node:
-            if loop.time() > deadline:
-                raise Timeout(f"node {node} did not take {group.name} over in time; try again")
-            if group.replica.is_leader:
-                group.transfer_leader(target)
-            await asyncio.sleep(0.05)
-
     async def reconfigure(self, request: proto.Request) -> proto.Response:
-        await reconfigure_here(self._parts.partitions, request.reconfigure)
+        body = request.reconfigure
+        group = self._parts.partitions.leading(body.topic, body.topic_id, body.partition)
+        await reconfigure(group, list(body.members), timeout_s=request.timeout_ms / 1000 or _MOVE_S)
         return done()
 
     async def bootstrap(self, request: proto.Request) -> proto.Response:
@@ -269,3 +205,20 @@ class ClusterRequests:
             )
         await self._parts.join(request.join_cluster.address)
         return done()
+
+
+async def transfer(group: Group, node: int) -> None:
+    """Hand leadership to a node, and wait until it has it."""
+    voters = group.replica.configuration.voters
+    target = next((member for member in voters if node_of(member) == node), 0)
+    if not target:
+        nodes = ", ".join(str(node_of(member)) for member in voters)
+        raise InvalidRequest(f"node {node} has no replica of {group.name}; nodes {nodes} have")
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _TRANSFER_S
+    while node_of(group.replica.leader) != node:
+        if loop.time() > deadline:
+            raise Timeout(f"node {node} did not take {group.name} over in time; try again")
+        if group.replica.is_leader:
+            group.transfer_leader(target)
+        await asyncio.sleep(0.05)

@@ -14,19 +14,24 @@ from typing import Final
 
 from quivermq.cluster import (
     LEAVING,
+    LeaderMove,
     Move,
     View,
+    end_rebalance,
     finish_moves,
     found_cluster,
+    group_id,
+    is_rebalancing,
     metadata_voters,
     node_of,
+    rebalance_leaders,
     remove_broker,
 )
-from quivermq.errors import NotLeader, QuiverError
-from quivermq.node.forwarding import Forwarding
+from quivermq.errors import NotEnoughReplicas, QuiverError
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.reconfiguring import reconfigure
+from quivermq.node.service import Answer
 from quivermq.wire import error_from_proto, proto
 
 logger = logging.getLogger("quivermq.controller")
@@ -34,6 +39,7 @@ logger = logging.getLogger("quivermq.controller")
 _LOOK_AGAIN_S: Final = 0.25
 _MOVE_S: Final = 30.0
 _LEADER_S: Final = 3.0
+_TRANSFER_S: Final = 10.0
 
 
 class Controller:
@@ -43,15 +49,13 @@ class Controller:
         self,
         metadata: Metadata,
         partitions: Partitions,
-        forwarding: Forwarding,
-        node_id: int,
-        reconfigure_here: Callable[[proto.Reconfigure], Awaitable[None]],
+        is_alive: Callable[[int], bool],
+        call: Callable[[proto.Request], Awaitable[Answer]],
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
-        self._forwarding = forwarding
-        self._node_id = node_id
-        self._reconfigure_here = reconfigure_here
+        self._is_alive = is_alive
+        self._call = call
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.moving = ""
@@ -108,10 +112,14 @@ class Controller:
         if await self._move_one(view):
             self.stir()
             return
+        if is_rebalancing(view):
+            await self._move_leaders(view)
+            self.moving = ""
+            return
         for broker in view.brokers.values():
             if broker.state == LEAVING:
                 await self._let_go(broker.id)
-        self.moving = self.trouble = ""
+        self.moving = ""
 
     async def _keep_members(self, view: View) -> None:
         """The metadata group has all brokers as members, and those alone."""
@@ -146,8 +154,9 @@ class Controller:
                 partition=partition,
                 members=placement.target,
             )
+            wanted = group_id(topic.id, partition)
             try:
-                await self._reconfigure(body)
+                await self._ask(wanted, proto.Request(reconfigure=body), _MOVE_S)
             except QuiverError as error:
                 # One that cannot move must not hold up the others.
                 stuck = error
@@ -161,34 +170,51 @@ class Controller:
     async def _finish(self, move: Move) -> None:
         await self._metadata.edit(lambda view: finish_moves(view, [move]))
 
-    async def _reconfigure(self, body: proto.Reconfigure) -> None:
-        """Ask whoever leads the partition, until it is done or fails."""
+    async def _ask(self, wanted: bytes, request: proto.Request, timeout_s: float) -> None:
+        """Ask whoever leads a partition; raises what it refuses with."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _MOVE_S
         patience = loop.time() + _LEADER_S
-        while True:
-            wanted = self._partitions.group_id(body.topic, body.topic_id, body.partition)
-            leader = self._partitions.leader_of(wanted)
-            try:
-                if leader == self._node_id:
-                    await self._reconfigure_here(body)
-                    return
-                if leader:
-                    await self._ask(leader, body, deadline - loop.time())
-                    return
-            except NotLeader as error:
-                logger.debug("%s/%d: %s", body.topic, body.partition, error)
-            leaderless = not leader and loop.time() > patience
-            if leaderless or loop.time() > deadline or not self._metadata.is_leader:
-                raise NotLeader(f"{body.topic}/{body.partition} has no leader that could move it")
-            await asyncio.sleep(0.1)
-
-    async def _ask(self, node: int, body: proto.Reconfigure, timeout_s: float) -> None:
-        request = proto.Request(reconfigure=body, forwarded=True)
-        request.timeout_ms = max(1, round(timeout_s * 1000))
-        response, _ = await self._forwarding.forward(node, request, (), max(timeout_s, 0.1))
+        while not self._partitions.leader_of(wanted):
+            if loop.time() > patience:
+                raise NotEnoughReplicas("a partition that is to move has no leader")
+            await asyncio.sleep(0.05)
+        request.timeout_ms = round(timeout_s * 1000)
+        response, _ = await self._call(request)
         if response.WhichOneof("body") == "error":
             raise error_from_proto(response.error)
+
+    # Leaders.
+
+    async def _move_leaders(self, view: View) -> None:
+        """Each once, after all replicas are where they should be; then the rebalance is over."""
+        trouble = ""
+        for move in self._leader_moves(view):
+            self.moving = f"the leader of {move.topic}/{move.partition} to node {move.to}"
+            body = proto.Transfer(topic=move.topic, partition=move.partition, to=move.to)
+            wanted = group_id(view.topic(move.topic).id, move.partition)
+            try:
+                await self._ask(wanted, proto.Request(transfer=body), _TRANSFER_S)
+            except QuiverError as error:
+                trouble = f"{move.topic}/{move.partition} stays with its leader: {error}"
+                logger.warning("%s", trouble)
+        await self._metadata.edit(end_rebalance)
+        self.trouble = trouble
+
+    def _leader_moves(self, view: View) -> list[LeaderMove]:
+        groups = [group_id(topic.id, partition) for topic, partition, _ in view.partitions()]
+        leaders = {group: self._partitions.leader_of(group) for group in groups}
+        return rebalance_leaders(view, leaders, set(filter(self._is_alive, view.brokers)))
+
+    def progress(self) -> proto.RebalanceProgress:
+        """How far the moves are that were asked for."""
+        view = self._metadata.view
+        moves = sum(bool(placement.target) for _, _, placement in view.partitions())
+        return proto.RebalanceProgress(
+            moves_left=moves,
+            leaders_left=len(self._leader_moves(view)) if is_rebalancing(view) else 0,
+            moving=[self.moving] if self.moving else [],
+            trouble=self.trouble,
+        )
 
     async def _let_go(self, node: int) -> None:
         """A broker that leaves and holds nothing any more."""

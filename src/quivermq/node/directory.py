@@ -1,6 +1,6 @@
 """A broker's data directory: whose it is, which logs it holds, and that only one process has it.
 
-    identity.json   node, directory id, boot counter, cluster, member number
+    identity.json   node, directory id, a word of each start, cluster, member number
     logs.json       the logs that were made here: a log that is listed and gone was lost
     lock            held by the running process
 
@@ -23,6 +23,7 @@ from quivermq.log import RealDisk
 _IDENTITY: Final = "identity.json"
 _LOGS: Final = "logs.json"
 _LOCK: Final = "lock"
+_LIVES_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Identity:
     directory_id: str
     boot: int
     """How often a process was started on it."""
+    lives: tuple[str, ...] = ()
+    """A random word of each of the last starts, the latest last: copies differ in them."""
     cluster_id: str = ""
     member: int = 0
     """Its number in the metadata group; 0 as long as it has none."""
@@ -84,10 +87,10 @@ class Directory:
     def _boot(self, node_id: int) -> Identity:
         found = self._read(_IDENTITY)
         if found is None:
-            identity = Identity(node_id, secrets.token_hex(16), boot=1)
+            identity = Identity(node_id, secrets.token_hex(16), boot=0)
         else:
             try:
-                identity = Identity(**found)
+                identity = Identity(**{**found, "lives": tuple(found.get("lives", ()))})
             except TypeError as error:
                 raise Corrupt(f"{self.root / _IDENTITY} is no identity: {error}") from error
             if identity.node_id != node_id:
@@ -95,7 +98,8 @@ class Directory:
                     f"{self.root} belongs to node {identity.node_id}, not to node {node_id}: "
                     f"start it with --node-id {identity.node_id}, or name another --data-dir"
                 )
-            identity = replace(identity, boot=identity.boot + 1)
+        lives = (*identity.lives, secrets.token_hex(8))[-_LIVES_MAX:]
+        identity = replace(identity, boot=identity.boot + 1, lives=lives)
         self._write(_IDENTITY, asdict(identity))
         return identity
 

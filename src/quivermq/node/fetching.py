@@ -48,9 +48,9 @@ class Fetching:
         while True:
             start, end = group.log.start.next_offset, group.readable_end
             if body.offset < start or (body.offset > end and not body.follower_ok):
+                held = f"it holds {start} to {end - 1}" if end > start else "it is empty"
                 raise OffsetOutOfRange(
-                    f"offset {body.offset} of {group.name} is not kept: offsets {start} to "
-                    f"{end} are",
+                    f"offset {body.offset} of {group.name} is not kept: {held}, the next is {end}",
                     earliest=start,
                     end=end,
                 )

@@ -171,6 +171,11 @@ class Group:
             if self.leaderless_ticks in _CAMPAIGN_TICKS:
                 self.campaign()
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody has led for so long that a majority must be missing."""
+        return self.leaderless_ticks > self._crew.replica_settings.election_ticks
+
     def campaign(self) -> None:
         """Lead, if this is the replica that should, without waiting for others to miss a leader."""
         voters = self.replica.configuration.voters

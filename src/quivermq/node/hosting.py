@@ -74,9 +74,9 @@ class Hosting:
     def _is_current(self, view: View) -> bool:
         """Whether the view is younger than the start of this broker."""
         identity, known = self._directory.identity, view.brokers.get(self._node_id)
-        return known is not None and (known.directory_id, known.boot) == (
+        return known is not None and (known.directory_id, known.life) == (
             identity.directory_id,
-            identity.boot,
+            identity.lives[-1],
         )
 
     def _is_listed(self, want: Wanted) -> bool:

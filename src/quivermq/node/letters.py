@@ -326,8 +326,9 @@ _OPENED: Final[dict[str, Callable[[proto.Letter, Sequence[Frame]], Mail]]] = {
 
 def _check_numbers(*numbers: int) -> None:
     """Counters stay below 2**63, as in a frame's header."""
-    if max(numbers) > COUNTER_MAX:
-        _refuse(f"{max(numbers)} is no index, term or member")
+    highest = max(numbers, default=0)
+    if highest > COUNTER_MAX:
+        _refuse(f"{highest} is no index, term or member")
 
 
 def _refuse(reason: str) -> NoReturn:

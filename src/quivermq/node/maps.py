@@ -35,7 +35,7 @@ class Maps:
     ) -> None:
         self._node_id = node_id
         self._partitions = partitions
-        self._is_alive = is_alive
+        self.is_alive = is_alive
 
     def cluster(self, leader: int, topics: Iterable[Topic]) -> proto.ClusterMap:
         view = self._partitions.view
@@ -60,7 +60,7 @@ class Maps:
                 address=broker.address,
                 peer_address=broker.peer_address,
                 http_address=broker.http_address,
-                alive=self._is_alive(broker.id),
+                alive=self.is_alive(broker.id),
                 leaders=leads[broker.id],
                 replicas=holds[broker.id],
                 state=broker.state,
@@ -87,8 +87,9 @@ class Maps:
         )
 
 
-def described(group: Group) -> proto.PartitionDescription:
-    """A partition as the replica here sees it."""
+def described(group: Group, is_alive: Callable[[int], bool]) -> proto.PartitionDescription:
+    """A partition as the replica here sees it. Who is down is not in sync, though it may have been
+    when the group fell asleep."""
     replica = group.replica
     last = group.log.edge.next_index - 1
     members = replica.configuration.members
@@ -102,7 +103,11 @@ def described(group: Group) -> proto.PartitionDescription:
         size_bytes=group.log.size_bytes,
         term=replica.term,
         commit_index=replica.commit_index,
-        in_sync=[node_of(m) for m in members if _is_in_sync(group, m, last)],
+        in_sync=[
+            node_of(member)
+            for member in members
+            if is_alive(node_of(member)) and _is_in_sync(group, member, last)
+        ],
         trouble=group.trouble,
     )
 

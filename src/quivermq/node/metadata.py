@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quivermq.cluster import Edit, View, node_of
-from quivermq.errors import NotLeader, Overloaded, QuiverError
+from quivermq.errors import NotEnoughReplicas, NotLeader, Overloaded, QuiverError
 from quivermq.node.group import Group
 from quivermq.replica import Replica, Result
 
@@ -84,10 +84,15 @@ class Metadata:
         raise Overloaded("the catalog changes too often; try again")
 
     def leading_group(self) -> Group:
-        """The group, if it is led here; raises `NotLeader` otherwise."""
-        if self.group is None or not self.group.replica.is_serving:
-            raise NotLeader("this broker does not lead the metadata group", leader=self.leader)
-        return self.group
+        """The group, if it is led here; raises `NotLeader`, or `NotEnoughReplicas`."""
+        group = self.group
+        if group is not None and group.replica.is_serving:
+            return group
+        if group is not None and group.is_abandoned:
+            raise NotEnoughReplicas(
+                "nobody leads the metadata group: a majority of its brokers cannot be reached"
+            )
+        raise NotLeader("this broker does not lead the metadata group", leader=self.leader)
 
     async def _propose(self, group: Group, view: View, edit: Edit) -> bool:
         put, delete = edit.put, edit.delete

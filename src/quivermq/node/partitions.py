@@ -56,8 +56,7 @@ class Partitions:
         if leader:
             return NotLeader(f"node {leader} leads {name}", leader=leader)
         group = self._runner.groups.get(wanted)
-        patience = self._runner.replica_settings.election_ticks
-        if group is not None and group.leaderless_ticks > patience:
+        if group is not None and group.is_abandoned:
             return NotEnoughReplicas(
                 f"{name} has no leader: a majority of its replicas cannot be reached"
             )

@@ -6,13 +6,15 @@ directions, and a broken one is noticed by who needs it.
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from quivermq.batches import Buffer, Frame, Limits
-from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
+    HELLO_BYTES_MAX,
     PROTOCOL,
     Packet,
     Receiver,
@@ -28,8 +30,7 @@ logger = logging.getLogger("quivermq.peers")
 PARCEL_BYTES_MAX: Final = 256 << 20
 """The largest packet of a peer: many appends, each of at most a batch or a message's worth."""
 
-Judge = Callable[[proto.PeerHello], str]
-"""Why this peer is refused; "" if it is welcome."""
+_DEAD_AFTER_MS: Final = 5_000
 
 
 def parse_hello(envelope: Buffer) -> proto.PeerHello:
@@ -45,7 +46,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        self._receiver = Receiver(PARCEL_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX)
+        self._receiver = Receiver(HELLO_BYTES_MAX)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -86,6 +87,7 @@ class Incoming(PeerProtocol):
         take: Callable[[int, proto.Parcel, list[Frame]], None],
         connections: "set[PeerProtocol]",
         limits: Limits,
+        hello_s: float,
     ) -> None:
         super().__init__()
         self._answer = answer
@@ -93,16 +95,19 @@ class Incoming(PeerProtocol):
         self._connections = connections
         self._limits = limits
         self._node = 0
+        self._patience = asyncio.get_running_loop().call_later(hello_s, self.close)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._patience.cancel()
         self._connections.discard(self)
 
     def packet_received(self, found: Packet) -> None:
         if self._node == 0:
+            self._patience.cancel()
             hello = parse_hello(found.envelope)
             answer = self._answer(hello)
             self.write(answer.SerializeToString())
@@ -110,6 +115,7 @@ class Incoming(PeerProtocol):
                 self.close()
             else:
                 self._node = hello.node
+                self._receiver.allow(PARCEL_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX)
             return
         parcel = parse_parcel(found.envelope)
         self._take(self._node, parcel, frames_of(found, self._limits))
@@ -127,6 +133,7 @@ class Outgoing(PeerProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        _notice_dead_hosts(transport.get_extra_info("socket"))
         self.write(self._hello.SerializeToString())
 
     def packet_received(self, found: Packet) -> None:
@@ -135,6 +142,12 @@ class Outgoing(PeerProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         if not self.answered.done():
-            self.answered.cancel()
+            self.answered.set_exception(ConnectionFailed("it closed the connection at our hello"))
         if not self.lost.done():
             self.lost.set_result(None)
+
+
+def _notice_dead_hosts(connection: socket.socket | None) -> None:
+    """A host that lost its power says no goodbye: give up what it does not acknowledge."""
+    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_AFTER_MS)

@@ -83,9 +83,8 @@ class Link:
             try:
                 await self._connect()
                 delay = _DIAL_AGAIN_S[0]
-            except (OSError, QuiverError, TimeoutError, asyncio.CancelledError) as error:
-                if isinstance(error, asyncio.CancelledError) and self.peer.is_closed:
-                    raise
+            except (OSError, QuiverError, TimeoutError) as error:
+                logger.debug("no link to node %d: %s", self.peer.node, error)
             await asyncio.sleep(delay * self.peer.links.dice.uniform(0.5, 1.0))
             delay = min(delay * 2, _DIAL_AGAIN_S[1])
 
@@ -181,6 +180,7 @@ class Links:
         limits: Limits,
         outbox_bytes_max: int,
         silence_s: float,
+        hello_s: float,
         given: Mapping[int, str],
     ) -> None:
         """`given` are addresses that win over whatever is said or heard of these nodes."""
@@ -190,10 +190,12 @@ class Links:
         self._limits = limits
         self._outbox_bytes_max = outbox_bytes_max
         self._silence_s = silence_s
+        self._hello_s = hello_s
         self._given = given
         self._server: asyncio.Server | None = None
         self._incoming: set[PeerProtocol] = set()
         self._posted: set[Link] = set()
+        self._is_closed = False
 
     async def listen(self, address: str) -> str:
         """Accept other brokers; returns the address with its real port."""
@@ -204,7 +206,7 @@ class Links:
         return join_address(host, self._server.sockets[0].getsockname()[1])
 
     def _incoming_protocol(self) -> Incoming:
-        return Incoming(self._answer, self._take, self._incoming, self._limits)
+        return Incoming(self._answer, self._take, self._incoming, self._limits, self._hello_s)
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -220,6 +222,9 @@ class Links:
 
     def know(self, node: int, address: str) -> None:
         """Keep links to this broker, at this address unless another one was given."""
+        if self._is_closed:
+            # The catalog may still change while a broker stops.
+            return
         address = self._given.get(node, address)
         peer = self.peers.get(node)
         if peer is None:
@@ -290,6 +295,7 @@ class Links:
             self.hooks.deliver(letter.group, letter.sender, letter.to, open_letter(letter, mine))
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for node in list(self.peers):

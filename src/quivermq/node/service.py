@@ -60,6 +60,7 @@ class Service:
         forwarder: Forwarder,
         figures: Figures,
         timeout_s: float,
+        has_left: Callable[[], bool] = lambda: False,
     ) -> None:
         self._producing = producing
         self._handlers = handlers
@@ -67,6 +68,7 @@ class Service:
         self._forwarder = forwarder
         self._figures = figures
         self._timeout_s = timeout_s
+        self._has_left = has_left
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -140,7 +142,7 @@ class Service:
                 return await self._call_here(request, frames, room)
             except NotLeader as error:
                 left_s = deadline - asyncio.get_running_loop().time()
-                if request.direct or request.forwarded or left_s <= 0:
+                if request.direct or request.forwarded or left_s <= _ASK_AGAIN_S:
                     raise
                 if error.leader:
                     bulky = self._bulky.get(request.WhichOneof("body") or "")
@@ -166,6 +168,8 @@ class Service:
 
     async def _call_here(self, request: proto.Request, frames: list[Frame], room: Room) -> Answer:
         name = request.WhichOneof("body") or ""
+        if self._has_left() and name != "stats":
+            raise ConnectionFailed("this broker has left its cluster: ask another, and stop it")
         if name == "produce":
             return await self._produce_here(request.produce, frames), ()
         bulky = self._bulky.get(name)

@@ -166,7 +166,7 @@ class TopicRequests:
                 wanted = group_id(topic.id, number)
                 group, leader = self._runner.groups.get(wanted), self._partitions.leader_of(wanted)
                 if group is not None:
-                    found[topic.name, number] = described(group)
+                    found[topic.name, number] = described(group, self._maps.is_alive)
                 else:
                     found[topic.name, number] = proto.PartitionDescription(
                         topic=topic.name,
@@ -199,7 +199,7 @@ class TopicRequests:
         for name in request.describe_partitions.partitions:
             group = self._partitions.local(name.topic, b"", name.partition)
             if group is not None:
-                found.append(described(group))
+                found.append(described(group, self._maps.is_alive))
             elif trouble := self._lost.get(
                 self._partitions.group_id(name.topic, b"", name.partition)
             ):

@@ -1,4 +1,4 @@
-"""Membership changes under way: who waits for them, and the seal behind each (decision 0013).
+"""Membership changes under way: who waits for them, and the seal behind each (decision 0014).
 
 A change is in force where it is applied, but only its leader need know that. Were the removed
 switched off now and the leader lost, the rest could not elect another: they would still count the

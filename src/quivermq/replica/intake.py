@@ -90,14 +90,18 @@ class Intake:
         self._check_room()
         self._wait(token, frame, now_ms)
 
-    def admit_catalog(self, token: Token, base: int, frame: Frame, now_ms: int) -> None:
+    def admit_catalog(
+        self, token: Token, base: int, frame: Frame, now_ms: int, *, puts: bool
+    ) -> None:
         """Take in a change of the catalog that was made from version `base`."""
         catalog = self._partition.catalog
         if base < catalog.version:
             raise catalog_changed()
         limit = self._settings.catalog_bytes_max
-        if catalog.size_bytes + len(frame.body) > limit:
-            raise TooLarge(f"the catalog holds {catalog.size_bytes:,} of {limit:,} bytes")
+        if puts and catalog.size_bytes + len(frame.body) > limit:
+            raise TooLarge(
+                f"the catalog holds {catalog.size_bytes:,} of {limit:,} bytes: delete first"
+            )
         self.admit_command(token, frame, now_ms)
 
     def admit_offset(self, token: Token, group: str, frame: Frame, now_ms: int) -> None:

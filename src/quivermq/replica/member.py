@@ -135,7 +135,7 @@ class Member:
     ) -> None:
         try:
             frame = Frame.of(Kind.COMMAND, catalog_command(base, put, delete))
-            self._office().admit_catalog(token, base, frame, now_ms)
+            self._office().admit_catalog(token, base, frame, now_ms, puts=bool(put))
         except QuiverError as error:
             self._answer(token, error)
 

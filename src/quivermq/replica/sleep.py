@@ -46,8 +46,13 @@ class Sleeper:
 
         A heartbeat may be answered when its leader sleeps already: that says nothing to it.
         """
-        if isinstance(mail, Consensus) and mail.message.kind is Said.HEARTBEAT_REPLY:
-            return not (self.is_asleep and mail.message.term <= self._core.replica.term)
+        is_pulse = (
+            isinstance(mail, Consensus)
+            and mail.message.kind is Said.HEARTBEAT_REPLY
+            and mail.message.term <= self._core.replica.term
+        )
+        if is_pulse:
+            return not self.is_asleep
         self.wake()
         return True
 
@@ -90,7 +95,7 @@ class Sleeper:
         Who is silent may need something that only an awake leader gives.
         """
         since = self._ticks - self._settings.election_ticks
-        return all(self._heard.get(member, -1) > since for member in self._others())
+        return all(self._heard.get(member, since) > since for member in self._others())
 
     def _call_for_leader(self) -> list[Send]:
         """A learner cannot ask for votes, so a sleeping leader would never hear of it."""

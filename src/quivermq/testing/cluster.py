@@ -53,8 +53,8 @@ class Cluster:
         self._folder = Path(data_dir or tempfile.mkdtemp(prefix="quiver-cluster-"))
         self._ports: list[HeldPort] = []
         self.nodes: dict[int, Node] = {}
-        self._founders = range(1, nodes + 1)
-        for node_id in self._founders:
+        self._last_id = nodes
+        for node_id in range(1, nodes + 1):
             self._make_node(node_id)
         self.wiring = Wiring(self.nodes) if proxied else None
         for node in self.nodes.values():
@@ -67,9 +67,9 @@ class Cluster:
         listen, peer_listen = HeldPort(), HeldPort()
         self._ports += (listen, peer_listen)
         settings = {
-            **self._settings,
             "listen": listen.address,
             "peer_listen": peer_listen.address,
+            **self._settings,
         }
         node = Node(node_id, self._folder / f"node-{node_id}", settings)
         self.nodes[node_id] = node
@@ -135,11 +135,18 @@ class Cluster:
 
     def add_node(self, *, start: bool = True) -> Node:
         """One more broker, that joins those that are there."""
-        node = self._make_node(max(self.nodes) + 1)
-        node.settings["join"] = self.nodes[min(self.nodes)].address
+        self._last_id += 1
+        node = self._make_node(self._last_id)
+        node.settings["join"] = next(other.address for other in self.running)
         if start:
             node.start()
         return node
+
+    def drop_node(self, node: int) -> None:
+        """Stop a broker that has left, and know it no more."""
+        gone = self.nodes.pop(node)
+        gone.stop()
+        gone.close()
 
     # Looking at it.
 

@@ -116,6 +116,11 @@ class History:
     def acked_count(self, place: Place) -> int:
         return len(self._acked[place])
 
+    def acked_end(self, place: Place) -> int:
+        """Behind the last offset that was acknowledged."""
+        with self._lock:
+            return max(self._acked[place], default=-1) + 1
+
     @property
     def places(self) -> list[Place]:
         return sorted({attempt.place for attempt in self._attempts.values()})

@@ -36,7 +36,7 @@ class Load:
         *,
         history: History | None = None,
         seed: int = 1,
-        timeout: float = 20.0,
+        timeout: float = 12.0,
     ) -> None:
         self.history = history or History()
         self.places = list(places)

@@ -1,11 +1,12 @@
 """Watches every broker of a cluster while it runs: what each says of itself must never go back.
 
 I6 within a process: term, commit index and readable end of a replica only grow, and so does the
-term over all its lives. Over all brokers: a term has one leader at most.
+term over all its lives. Over all brokers: a term has one leader at most. A replica that was moved
+away and back begins anew.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -65,12 +66,21 @@ class Progress:
                     f"I6: nodes {leader} and {seen.node} both lead {seen.place} in {seen.term}"
                 )
 
+    def move_away(self, node: int, place: Place) -> None:
+        """The node has no replica of this partition any more."""
+        self._terms.pop((node, place), None)
+        for known in [known for known in self._reached if (known[0], known[2]) == (node, place)]:
+            del self._reached[known]
+
 
 class Observer:
     """A thread that asks all brokers again and again. Raises what it found when it is closed."""
 
-    def __init__(self, cluster: Cluster, places: Iterable[Place]) -> None:
+    def __init__(
+        self, cluster: Cluster, places: Iterable[Place], unwatched: Collection[int] = ()
+    ) -> None:
         self._cluster = cluster
+        self._unwatched = unwatched
         self._places = list(places)
         self._connections: dict[int, Direct] = {}
         self._lives = 0
@@ -85,7 +95,7 @@ class Observer:
         try:
             while not self._stop.wait(_PAUSE_S):
                 for node in list(self._cluster.nodes.values()):
-                    if node.is_running and not node.is_paused:
+                    if node.is_running and not node.is_paused and node.id not in self._unwatched:
                         self._look_at(node.id)
         except Violation as error:
             self._violation = error
@@ -97,16 +107,17 @@ class Observer:
         names = [proto.PartitionName(**place._asdict()) for place in self._places]
         request = proto.Request(describe_partitions=proto.DescribePartitions(partitions=names))
         try:
-            if node not in self._connections:
-                self._connections[node] = self._cluster.direct(node, timeout=1.0)
-                self._lives += 1
-                self._life_of[node] = self._lives
-            found = self._connections[node].ask(request).response.partitions_described
+            connection = self._connection_to(node)
+            found = connection.ask(request).response.partitions_described
+            here = {Place(seen.topic, seen.partition) for seen in found.partitions}
+            for place in self._places:
+                if place not in here and not _is_held(connection, node, place):
+                    self.progress.move_away(node, place)
         except QuiverError:
             # It is killed, paused or stalled: another look is another life, as far as we know.
-            connection = self._connections.pop(node, None)
-            if connection is not None:
-                connection.close()
+            lost = self._connections.pop(node, None)
+            if lost is not None:
+                lost.close()
             return
         for seen in found.partitions:
             self.progress.see(
@@ -122,6 +133,13 @@ class Observer:
                 )
             )
 
+    def _connection_to(self, node: int) -> Direct:
+        if node not in self._connections:
+            self._connections[node] = self._cluster.direct(node, timeout=1.0)
+            self._lives += 1
+            self._life_of[node] = self._lives
+        return self._connections[node]
+
     def __enter__(self) -> Self:
         return self
 
@@ -135,3 +153,13 @@ class Observer:
         self._thread.join()
         if self._violation is not None and error is None:
             raise self._violation
+
+
+def _is_held(connection: Direct, node: int, place: Place) -> bool:
+    """Whether a node is to have a replica, by what it knows of the cluster."""
+    query = proto.MapQuery(topics=[place.topic])
+    found = connection.ask(proto.Request(map=query)).response.map
+    if not found.topics:
+        return True
+    partition = found.topics[0].partitions[place.partition]
+    return node in {*partition.replicas, *partition.target}

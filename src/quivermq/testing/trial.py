@@ -7,7 +7,7 @@
 Once the `with` ends, every replica has been read and compared with what clients were told.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from quivermq.testing.cluster import Cluster
@@ -21,14 +21,21 @@ TOPIC = "trial"
 
 @contextmanager
 def trial(
-    cluster: Cluster, *, partitions: int = 2, seed: int = 1, may_fail: bool = False
+    cluster: Cluster,
+    *,
+    topic: str = TOPIC,
+    partitions: int = 2,
+    seed: int = 1,
+    may_fail: bool = False,
+    loses_disk: Collection[int] = (),
 ) -> Iterator[Load]:
     """Begin the load, let things happen, see that it goes on, and check all promises. Unless
-    `may_fail`, no client may be told of a failure, because all that happens passes in time."""
+    `may_fail`, no client may be told of a failure, because all that happens passes in time. Nodes
+    that lose their disk meanwhile may forget what they said before."""
     with cluster.connect() as client:
-        client.create_topic(TOPIC, partitions=partitions)
-    places = [Place(TOPIC, number) for number in range(partitions)]
-    with Observer(cluster, places) as observer:
+        client.create_topic(topic, partitions=partitions)
+    places = [Place(topic, number) for number in range(partitions)]
+    with Observer(cluster, places, loses_disk) as observer:
         with Load(cluster, places, seed=seed) as load:
             load.wait_progress()
             yield load

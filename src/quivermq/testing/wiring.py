@@ -14,7 +14,8 @@ class Wiring:
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
         self._proxies = Proxies()
-        self._nodes = tuple(nodes)
+        self.founders = tuple(nodes)
+        """Those whose links can be cut: brokers that join later are reached directly."""
         self.links: dict[tuple[int, int], Link] = {
             (sender, receiver): self._proxies.link(nodes[receiver].peer_address)
             for sender, receiver in permutations(nodes, 2)

@@ -1,20 +1,24 @@
 """A door without sockets, for tests: the same packets, sessions and limits, within one event loop.
 
-    door = MemoryDoor([server])                         # what `AsyncioDoor` is for sockets
-    connection = await door.connection(server.listen, deadline)
+    client = memory_client([server])        # what `quivermq.aio.connect` gives, over a `MemoryDoor`
+    await client.produce("orders", b"an order")
 
 Bytes are copied from one end to the other in turns of the loop, with the flow control of real
 transports; nothing else is different for either end.
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from quivermq.batches import Buffer
+from quivermq.client.aio_client import AsyncClient
 from quivermq.client.asyncio_door import AsyncioConnection, AsyncioTurnstile
 from quivermq.client.door import Connection
+from quivermq.client.options import ConnectOptions
 from quivermq.errors import ConnectionFailed
 from quivermq.transports.server import Server
 
@@ -184,11 +188,27 @@ def connect(one: asyncio.BufferedProtocol, other: asyncio.BufferedProtocol) -> N
     one.connection_made(near)
 
 
+def memory_client(servers: Iterable[Server], timeout: float = 10.0) -> AsyncClient:
+    """An asyncio client of brokers of the same process; close it."""
+    brokers = list(servers)
+    addresses = [server.listen for server in brokers]
+    options = ConnectOptions.of(addresses, token=None, tls=None, timeout=timeout)
+    return AsyncClient(options, partial(MemoryDoor, brokers))
+
+
 class MemoryDoor:
     """A client's way to brokers of the same process, each found by the address it listens at."""
 
-    def __init__(self, servers: Iterable[Server], client_name: str = "memory") -> None:
+    def __init__(
+        self,
+        servers: Iterable[Server],
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,  # noqa: ARG002  (there is nothing to encrypt)
+        client_name: str = "memory",
+    ) -> None:
         self._servers = list(servers)
+        self._token = token
         self._client_name = client_name
         self._connections: dict[str, AsyncioConnection] = {}
         self._opening = asyncio.Lock()
@@ -212,7 +232,7 @@ class MemoryDoor:
         connection = AsyncioConnection(address)
         connect(connection, server.reception.client())
         try:
-            await connection.greet(None, self._client_name, deadline)
+            await connection.greet(self._token, self._client_name, deadline)
         except BaseException:
             connection.close()
             raise

@@ -18,6 +18,7 @@ from quivermq.errors import InvalidRequest, Overloaded, QuiverError, Unsupported
 from quivermq.node.service import Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
+    HELLO_BYTES_MAX,
     PROTOCOL,
     Packet,
     Receiver,
@@ -66,12 +67,12 @@ class Session:
         unread: Callable[[], int],
         now: float,
     ) -> None:
-        self.receiver = Receiver(settings.packet_bytes_max)
+        self.receiver = Receiver(HELLO_BYTES_MAX)
         self.backlog = Backlog(settings.unread_bytes_max, unread)
         self.client = ""
         self.is_closed = False
         self._service = service
-        self._settings = settings
+        self.settings = settings
         self._cluster_id = cluster_id
         self._write = write
         self._began_at = self._heard_at = now
@@ -85,14 +86,14 @@ class Session:
 
         Never for the number of open requests: one more is refused, and a cancel must get through.
         """
-        return self._open_bytes > self._settings.request_bytes_max or self.backlog.is_full
+        return self._open_bytes > self.settings.request_bytes_max or self.backlog.is_full
 
     def is_overdue(self, now: float) -> bool:
         """Whether it said nothing for too long."""
         if not self.client:
             # From the start, not from the last byte: one at a time would last for ever.
-            return now - self._began_at > self._settings.hello_timeout_s
-        return not self._open and now - self._heard_at > self._settings.idle_timeout_s
+            return now - self._began_at > self.settings.hello_timeout_s
+        return not self._open and now - self._heard_at > self.settings.idle_timeout_s
 
     def received(self, count: int, now: float) -> None:
         """Bytes arrived in the receiver. Raises what ends the conversation, and has told it."""
@@ -128,7 +129,7 @@ class Session:
             self._begin(request, found)
 
     def _greet(self, request: proto.Request) -> None:
-        hello, settings = request.hello, self._settings
+        hello, settings = request.hello, self.settings
         if hello.protocol != PROTOCOL:
             self._end(
                 request.id,
@@ -137,6 +138,7 @@ class Session:
                     "use releases that fit together"
                 ),
             )
+        self.receiver.allow(settings.packet_bytes_max)
         self.client = hello.client[:200] or "unnamed"
         welcome = proto.Welcome(
             protocol=PROTOCOL,
@@ -157,12 +159,12 @@ class Session:
         if number in self._open:
             self._end(number, InvalidRequest(f"request id {number} is in use"))
         try:
-            if len(self._open) >= self._settings.requests_max or self.is_full:
+            if len(self._open) >= self.settings.requests_max or self.is_full:
                 raise Overloaded(
                     f"{len(self._open)} requests with {self._open_bytes:,} bytes are open on this "
                     "connection; wait for answers"
                 )
-            frames = frames_of(found, self._settings.limits) if size else []
+            frames = frames_of(found, self.settings.limits) if size else []
         except QuiverError as error:
             self.refuse(error, number)
             return

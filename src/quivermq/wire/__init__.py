@@ -3,7 +3,12 @@
 from quivermq.wire.errors import error_from_proto, error_to_proto
 from quivermq.wire.generated import quiver_pb2 as proto
 from quivermq.wire.packets import PROTOCOL, Packet, frames_of, packet
-from quivermq.wire.receiver import BROKER_ENVELOPE_BYTES_MAX, ENVELOPE_BYTES_MAX, Receiver
+from quivermq.wire.receiver import (
+    BROKER_ENVELOPE_BYTES_MAX,
+    ENVELOPE_BYTES_MAX,
+    HELLO_BYTES_MAX,
+    Receiver,
+)
 from quivermq.wire.requests import (
     UnknownRequest,
     parse_parcel,
@@ -15,6 +20,7 @@ from quivermq.wire.requests import (
 __all__ = [
     "BROKER_ENVELOPE_BYTES_MAX",
     "ENVELOPE_BYTES_MAX",
+    "HELLO_BYTES_MAX",
     "PROTOCOL",
     "Packet",
     "Receiver",

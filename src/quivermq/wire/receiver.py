@@ -18,6 +18,9 @@ from quivermq.wire.packets import LENGTH_BYTES, PREFIX, Packet
 ENVELOPE_BYTES_MAX: Final = 1 * MIB
 """The largest envelope that a client may send."""
 
+HELLO_BYTES_MAX: Final = 64 * KIB
+"""The largest packet of somebody who has not said hello."""
+
 BROKER_ENVELOPE_BYTES_MAX: Final = 16 * MIB
 """The largest envelope that a broker may send: maps of large clusters, many letters at once."""
 
@@ -54,6 +57,11 @@ class Receiver:
         self._large: memoryview | None = None
         self._large_bytes = 0
         self._large_end = 0
+
+    def allow(self, packet_bytes_max: int, envelope_bytes_max: int = ENVELOPE_BYTES_MAX) -> None:
+        """Take larger packets from here on: the peer has said who it is."""
+        self._packet_bytes_max = packet_bytes_max
+        self._envelope_bytes_max = min(envelope_bytes_max, packet_bytes_max)
 
     def get_buffer(self) -> memoryview:
         """Where to receive into; never empty. Valid until `received` is called."""

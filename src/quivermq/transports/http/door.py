@@ -70,15 +70,20 @@ class HttpDoor:
             listener.close()
         for connection in list(state.connections):
             connection.shutdown()
-        if state.tasks:
-            await asyncio.wait(list(state.tasks), timeout=_FINISH_S)
+        await self._finish()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        # Those that waited for their clients end with them.
+        await self._finish()
         for task in list(state.tasks):
             task.cancel()
         await asyncio.gather(*state.tasks, return_exceptions=True)
-        for connection in list(state.connections):
-            connection.transport.abort()
         # Transports close their sockets one turn of the loop later.
         await asyncio.sleep(0)
+
+    async def _finish(self) -> None:
+        if self._server.server_state.tasks:
+            await asyncio.wait(list(self._server.server_state.tasks), timeout=_FINISH_S)
 
 
 async def _bound(host: str, port: int) -> socket.socket:

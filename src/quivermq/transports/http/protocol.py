@@ -109,6 +109,8 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._refusal is not None:
+            return
         self._is_in_head = True
         self._head_bytes = self._body_bytes = 0
         self._end_request_timer()
@@ -152,12 +154,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, InvalidRequest(msg))
 
+    @property
+    def _may_speak(self) -> bool:
+        if self._is_in_head:
+            return self.cycle is None or self.cycle.response_complete
+        return not self.cycle.response_started
+
     def _refuse(self, status: int, error: QuiverError) -> None:
-        """Say why, unless an answer is already on its way, and close."""
+        """Say why, unless that would get into another answer, and close."""
         self._end_request_timer()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        if self._may_speak:
             body = error_answer(error_to_proto(error)).model_dump_json().encode()
             head = (
                 f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"

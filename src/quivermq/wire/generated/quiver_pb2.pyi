@@ -521,7 +521,7 @@ class JoinCluster(_message.Message):
     def __init__(self, address: _Optional[str] = ...) -> None: ...
 
 class RegisterBroker(_message.Message):
-    __slots__ = ("id", "directory_id", "boot", "address", "peer_address", "http_address", "version", "joining", "cluster_id")
+    __slots__ = ("id", "directory_id", "boot", "address", "peer_address", "http_address", "version", "joining", "cluster_id", "lives")
     ID_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
@@ -531,6 +531,7 @@ class RegisterBroker(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     JOINING_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
     id: int
     directory_id: bytes
     boot: int
@@ -540,7 +541,8 @@ class RegisterBroker(_message.Message):
     version: str
     joining: bool
     cluster_id: str
-    def __init__(self, id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., version: _Optional[str] = ..., joining: bool = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    lives: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., version: _Optional[str] = ..., joining: bool = ..., cluster_id: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class BrokerRegistered(_message.Message):
     __slots__ = ("cluster_id", "member", "brokers")
@@ -611,7 +613,7 @@ class Reconfigure(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PeerHello(_message.Message):
-    __slots__ = ("protocol", "cluster_id", "node", "directory_id", "boot", "peer_address", "version", "refusal", "address")
+    __slots__ = ("protocol", "cluster_id", "node", "directory_id", "boot", "peer_address", "version", "refusal", "address", "lives")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -621,6 +623,7 @@ class PeerHello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     cluster_id: str
     node: int
@@ -630,7 +633,8 @@ class PeerHello(_message.Message):
     version: str
     refusal: str
     address: str
-    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., peer_address: _Optional[str] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    lives: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., peer_address: _Optional[str] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., address: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Parcel(_message.Message):
     __slots__ = ("letters", "alive", "leads")

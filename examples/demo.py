@@ -1,0 +1,143 @@
+"""A tour in half a minute: a cluster, a million messages, and leaders killed under load.
+
+    make demo        or        python -m examples.demo [--messages N] [--kills N]
+
+Starts three brokers on free ports in a temporary directory, and leaves nothing behind. The exit code
+is 0 only if every acknowledged message was found again, once, at its offset.
+"""
+
+import argparse
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+import quivermq
+from quivermq.testing import Cluster
+from rich.console import Console
+from rich.table import Table
+
+PARTITIONS = 3
+SIZE = 100
+console = Console(highlight=False)
+
+
+@dataclass
+class Acknowledged:
+    """What the cluster promised to keep: values by partition and offset."""
+
+    values: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    slowest_s: float = 0.0
+
+
+@dataclass
+class Report:
+    """Lines for the end."""
+
+    rows: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, what: str, figure: str) -> None:
+        self.rows.append((what, figure))
+        console.print(f"  [green]✓[/] {what}: [bold]{figure}[/]")
+
+    def show(self) -> None:
+        table = Table(title="QuiverMQ demo", title_justify="left", show_header=False)
+        for row in self.rows:
+            table.add_row(*row)
+        console.print(table)
+
+
+def bulk(client: quivermq.Client, report: Report, count: int) -> None:
+    """Many messages in one call, and back again as Arrow."""
+    values = [b"%0*d" % (SIZE, number) for number in range(count)]
+    began = time.perf_counter()
+    client.produce_many("bulk", values, partition=0)
+    took = time.perf_counter() - began
+    report.add("stored on a majority, fsynced", f"{count:,} messages, {count / took:,.0f} a second")
+    began = time.perf_counter()
+    found = sum(batch.num_rows for batch in client.read("bulk", partition=0).batches())
+    took = time.perf_counter() - began
+    if found != count:
+        raise SystemExit(f"{found:,} of {count:,} messages came back")
+    report.add("read back as Arrow", f"{found:,} messages, {found / took:,.0f} a second")
+
+
+def produce_until(
+    stop: threading.Event, client: quivermq.Client, name: bytes, acknowledged: Acknowledged
+) -> None:
+    """One message after another, each acknowledged; all retries are the client's."""
+    number = 0
+    while not stop.is_set():
+        value = b"%s-%d" % (name, number)
+        began = time.perf_counter()
+        receipt = client.produce("orders", value, partition=number % PARTITIONS)
+        acknowledged.slowest_s = max(acknowledged.slowest_s, time.perf_counter() - began)
+        acknowledged.values[receipt.partition, receipt.offset] = value
+        number += 1
+
+
+def under_fire(cluster: Cluster, client: quivermq.Client, report: Report, kills: int) -> None:
+    """Kill the leader of partition 0 with -9, again and again, while producers work."""
+    stop, acknowledged = threading.Event(), [Acknowledged() for _ in range(2)]
+    threads = [
+        threading.Thread(target=produce_until, args=(stop, client, b"p%d" % number, mine))
+        for number, mine in enumerate(acknowledged)
+    ]
+    for thread in threads:
+        thread.start()
+    for _ in range(kills):
+        time.sleep(2)
+        victim = cluster.nodes[cluster.leader("orders", 0)]
+        victim.kill()
+        console.print(f"    killed node {victim.id}, leader of orders/0, with -9")
+        time.sleep(1.5)
+        victim.start()
+    time.sleep(1)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    promised = {place: value for mine in acknowledged for place, value in mine.values.items()}
+    slowest = max(mine.slowest_s for mine in acknowledged)
+    report.add("acknowledged while leaders died", f"{len(promised):,} messages; kills: {kills}")
+    report.add("longest that a producer waited", f"{slowest:.1f} s")
+    check(client, promised, report)
+
+
+def check(
+    client: quivermq.Client, promised: dict[tuple[int, int], bytes], report: Report
+) -> None:
+    """Everything that was acknowledged is there, once, where it was said to be."""
+    found = {
+        (partition, message.offset): message.value
+        for partition in range(PARTITIONS)
+        for message in client.read("orders", partition=partition)
+    }
+    lost = [place for place, value in promised.items() if found.get(place) != value]
+    if lost:
+        raise SystemExit(f"LOST: {len(lost)} acknowledged messages, the first at {lost[0]}")
+    if len(set(found.values())) != len(found):
+        raise SystemExit("a message is there twice")
+    report.add("lost, moved or doubled", f"none of {len(promised):,}")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--messages", type=int, default=1_000_000)
+    arguments.add_argument("--kills", type=int, default=3)
+    chosen = arguments.parse_args()
+    report = Report()
+    console.print("[bold]Starting three brokers[/] on free ports, in a temporary directory")
+    began = time.perf_counter()
+    with Cluster(nodes=3) as cluster, cluster.connect(timeout=30.0) as client:
+        report.add("a cluster of three", f"ready after {time.perf_counter() - began:.1f} s")
+        client.create_topic("bulk", replication=3)
+        client.create_topic("orders", partitions=PARTITIONS, replication=3)
+        console.print("[bold]Many messages at once[/]")
+        bulk(client, report, chosen.messages)
+        console.print("[bold]Leaders are killed while producers work[/]")
+        under_fire(cluster, client, report, chosen.kills)
+    report.show()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""What is told of partitions that are not well."""
+
+from quivermq.cli.troubles import brokers_down, is_outsider, partition_troubles
+from quivermq.client import ClusterInfo, NodeInfo, PartitionInfo
+
+NOBODY: frozenset[int] = frozenset()
+
+
+def partition(leader: int = 1, in_sync: tuple[int, ...] = (1, 2, 3), **more: str) -> PartitionInfo:
+    return PartitionInfo(partition=0, leader=leader, replicas=(1, 2, 3), in_sync=in_sync, **more)
+
+
+def cluster(node: int) -> ClusterInfo:
+    nodes = [
+        NodeInfo(id=1, address="a:1", alive=True, leaders=1),
+        NodeInfo(id=2, address="b:1", alive=False, leaders=0),
+    ]
+    return ClusterInfo(cluster_id="c", leader=1, nodes=nodes, node=node)
+
+
+def test_a_partition_that_is_well_has_no_troubles() -> None:
+    assert partition_troubles(partition(), NOBODY) == []
+
+
+def test_replicas_that_lag_or_are_down_are_named() -> None:
+    assert partition_troubles(partition(in_sync=(1, 3)), NOBODY) == ["replicas behind or down: 2"]
+    assert partition_troubles(partition(), frozenset({3})) == ["replicas behind or down: 3"]
+
+
+def test_no_leader_is_the_trouble_that_counts() -> None:
+    (trouble,) = partition_troubles(partition(leader=0, in_sync=()), NOBODY)
+    assert trouble.startswith("nobody leads it")
+
+
+def test_what_the_broker_says_is_passed_on() -> None:
+    assert partition_troubles(partition(trouble="its disk is full"), NOBODY) == ["its disk is full"]
+
+
+def test_who_is_down_and_who_is_no_member() -> None:
+    assert brokers_down(cluster(node=1)) == {2}
+    assert not is_outsider(cluster(node=1))
+    assert is_outsider(cluster(node=7))

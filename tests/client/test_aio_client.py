@@ -1,0 +1,96 @@
+"""The asyncio client: the same names as the blocking one, and they work."""
+
+import asyncio
+import inspect
+
+import pytest
+
+import quivermq
+import quivermq.aio
+from quivermq.client import AsyncProducer, AsyncReader, Producer, Reader
+from quivermq.errors import InvalidRequest
+from tests.client.brokers import BrokerThread
+
+
+def test_everything_works_on_an_event_loop(broker: BrokerThread) -> None:
+    async def work() -> None:
+        async with quivermq.aio.connect(broker.address) as client:
+            info = await client.create_topic("aio", partitions=2)
+            assert len(info.partitions) == 2
+            receipts = await asyncio.gather(
+                *(client.produce("aio", b"%d" % n, partition=0) for n in range(100))
+            )
+            assert sorted(receipt.offset for receipt in receipts) == list(range(100))
+            (receipt,) = await client.produce_many("aio", [b"x"] * 10, partition=1)
+            assert receipt == (1, 0, 10)
+            async with client.producer() as producer:
+                delivery = await producer.send("aio", b"v", partition=1)
+                assert (await delivery).offset == 10
+            assert len([m async for m in client.read("aio", partition=1)]) == 11
+            assert [b.num_rows async for b in client.read("aio", partition=1).batches()] == [10, 1]
+            await client.commit("aio", group="g", partition=1, offset=5)
+            assert await client.committed("aio", group="g") == {1: 5}
+            assert (await client.cluster()).leader == 1
+            assert await client.stats()
+            assert (await client.alter_topic("aio", partitions=3)).message_count == 111
+            assert "aio" in [topic.name for topic in await client.topics()]
+            await client.delete_topic("aio")
+
+    asyncio.run(work())
+
+
+def test_it_can_be_awaited_and_closed(broker: BrokerThread) -> None:
+    async def work() -> None:
+        client = await quivermq.aio.connect(broker.address)
+        await client.ping()
+        await client.close()
+        with pytest.raises(InvalidRequest, match="closed"):
+            await client.ping()
+
+    asyncio.run(work())
+
+
+def test_many_tasks_produce_at_once_under_few_identities(broker: BrokerThread) -> None:
+    async def work() -> None:
+        async with quivermq.aio.connect(broker.address) as client:
+            await client.create_topic("crowd")
+            receipts = await asyncio.gather(*(client.produce("crowd", b"v") for _ in range(300)))
+            assert sorted(receipt.offset for receipt in receipts) == list(range(300))
+
+    asyncio.run(work())
+
+
+def test_a_blocking_client_works_inside_a_running_loop(broker: BrokerThread) -> None:
+    async def cell() -> None:
+        """As a notebook's cell does."""
+        with quivermq.connect(broker.address) as client:
+            client.create_topic("notebook")
+            client.produce("notebook", b"v")
+            with client.producer() as producer:
+                assert (await producer.send("notebook", b"w")).offset == 1
+            assert len(list(client.read("notebook"))) == 2
+
+    asyncio.run(cell())
+
+
+@pytest.mark.parametrize(
+    ("blocking", "awaitable"),
+    [
+        (quivermq.Client, quivermq.aio.AsyncClient),
+        (Producer, AsyncProducer),
+        (Reader, AsyncReader),
+        (quivermq.connect, quivermq.aio.connect),
+    ],
+)
+def test_both_clients_have_the_same_names_and_parameters(blocking: type, awaitable: type) -> None:
+    def parameters(call: object) -> list[tuple[str, object, object]]:
+        found = inspect.signature(call).parameters.values()  # type: ignore[arg-type]
+        return [(each.name, each.kind, each.default) for each in found]
+
+    if inspect.isfunction(blocking):
+        assert parameters(blocking) == parameters(awaitable)
+        return
+    names = {name for name in vars(blocking) if not name.startswith("_")} - {"after_fork"}
+    assert names <= {name for name in vars(awaitable) if not name.startswith("_")} | {"after_fork"}
+    for name in names - {"flush"}:  # only threads can be made to wait with a time limit of theirs
+        assert parameters(getattr(blocking, name)) == parameters(getattr(awaitable, name)), name

@@ -1,0 +1,84 @@
+"""TLS through both doors, and what is said when it does not fit."""
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import quivermq
+import quivermq.aio
+from quivermq.errors import ConnectionFailed
+from tests.client.stand_in import STORE_AND_HANG, StandIn
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl makes the certificate for these tests"
+)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Key and certificate of 127.0.0.1 in one file."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(folder / "key"), "-out", str(folder / "cert")],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    both = folder / "both"
+    both.write_text((folder / "key").read_text() + (folder / "cert").read_text())
+    return both
+
+
+@pytest.fixture
+def guarded(certificate: Path) -> Iterator[StandIn]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with StandIn(tls=context) as started:
+        yield started
+
+
+def trusting(certificate: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate))
+
+
+def test_everything_passes_through_tls(guarded: StandIn, certificate: Path) -> None:
+    values = [b"x" * 1000] * 5_000
+    with quivermq.connect(guarded.address, tls=trusting(certificate)) as client:
+        client.produce("t", b"v")
+        client.produce_many("t", values)
+        with client.producer() as producer:
+            producer.send("t", b"w")
+        assert [message.value for message in client.read("t")] == [b"v", *values, b"w"]
+
+
+def test_time_limits_hold_with_tls(guarded: StandIn, certificate: Path) -> None:
+    with quivermq.connect(guarded.address, tls=trusting(certificate), timeout=3) as client:
+        guarded.script("produce", STORE_AND_HANG)
+        assert client.produce("t", b"v").offset == 0
+    assert guarded.log().values == [b"v"]
+
+
+def test_everything_passes_through_tls_on_an_event_loop(
+    guarded: StandIn, certificate: Path
+) -> None:
+    async def work() -> None:
+        async with quivermq.aio.connect(guarded.address, tls=trusting(certificate)) as client:
+            await client.produce_many("t", [b"x" * 1000] * 5_000)
+            assert len([m async for m in client.read("t")]) == 5_000
+
+    asyncio.run(work())
+
+
+def test_a_certificate_that_nobody_trusts_is_refused(guarded: StandIn) -> None:
+    with pytest.raises(ConnectionFailed, match="certificate"):
+        quivermq.connect(guarded.address, tls=ssl.create_default_context(), timeout=0.3)
+
+
+def test_a_plain_client_does_not_get_through(guarded: StandIn) -> None:
+    with pytest.raises(ConnectionFailed):
+        quivermq.connect(guarded.address, timeout=0.3)

@@ -1,0 +1,130 @@
+"""HTTP clients that are slow, greedy or talk nonsense."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from quivermq.node.addresses import split_address
+from quivermq.transports import Server
+from tests.transports.browser import Wire, get
+from tests.transports.stage import Talker, make_topic, on_served_loop, serving, store, until
+
+ANYWHERE = "127.0.0.1:0"
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n"
+
+
+async def refusal(server: Server, said: bytes) -> tuple[int, str]:
+    """The status and the code of an answer after which the connection is closed."""
+    wire = await Wire.to(server)
+    wire.say(said)
+    page = await wire.answer()
+    assert page.headers["connection"] == "close"
+    assert page.headers["content-type"] == "application/json"
+    assert await wire.is_ended()
+    await wire.close()
+    return page.status, page.json["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        HEALTH + b"x: " + b"y" * 40_000,
+        HEALTH + b"x: y\r\n" * 8_000,
+        b"GET /" + b"y" * 40_000,
+    ],
+)
+@on_served_loop
+async def test_headers_without_an_end_are_refused(tmp_path: Path, said: bytes) -> None:
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        assert await refusal(server, said) == (431, "TooLarge")
+
+
+@on_served_loop
+async def test_a_body_above_the_limit_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE, http_body_bytes_max=1_000) as server:
+        small = HEALTH + b"content-length: 900\r\n\r\n" + b"x" * 900
+        wire = await Wire.to(server)
+        for _ in range(3):
+            wire.say(small)
+            assert (await wire.answer()).status == 200
+        await wire.close()
+        # It is refused however it comes: announced, or in pieces.
+        pieces = b"3e8\r\n" + b"x" * 1_000 + b"\r\n5\r\nxxxxx"
+        for body in (
+            b"content-length: 2000\r\n\r\n" + b"x" * 2_000,
+            b"transfer-encoding: chunked\r\n\r\n" + pieces,
+        ):
+            assert await refusal(server, HEALTH + body) == (413, "TooLarge")
+
+
+@pytest.mark.parametrize("said", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET\r\n\r\n"])
+@on_served_loop
+async def test_nonsense_is_refused(tmp_path: Path, said: bytes) -> None:
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        assert await refusal(server, said) == (400, "InvalidRequest")
+
+
+@pytest.mark.parametrize("said", [b"", HEALTH, HEALTH + b"content-length: 5\r\n\r\nx"])
+@on_served_loop
+async def test_a_request_that_does_not_end_is_given_up(tmp_path: Path, said: bytes) -> None:
+    async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=600) as server:
+        wire = await Wire.to(server)
+        wire.say(said)
+        # A body that nobody waited for gets no second answer.
+        assert (await wire.answer()).status == (200 if b"content-length" in said else 408)
+        assert await wire.is_ended()
+        await wire.close()
+
+
+@on_served_loop
+async def test_one_byte_after_another_is_no_request(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=600) as server:
+        wire = await Wire.to(server)
+        dripping = asyncio.create_task(drip(wire))
+        assert (await wire.answer()).status == 408
+        dripping.cancel()
+        await asyncio.gather(dripping, return_exceptions=True)
+        await wire.close()
+
+
+async def drip(wire: Wire) -> None:
+    wire.say(HEALTH + b"x: ")
+    while True:
+        wire.say(b"y")
+        await asyncio.sleep(0.01)
+
+
+@on_served_loop
+async def test_one_client_too_many_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE, http_connections_max=2) as server:
+        wires = [await Wire.to(server), await Wire.to(server)]
+        wires[0].say(HEALTH + b"\r\n")
+        assert (await wires[0].answer()).status == 200
+        assert await refusal(server, b"") == (503, "Overloaded")
+        await wires[0].close()
+        connections = server._http._server.server_state.connections  # type: ignore[union-attr]
+        await until(lambda: len(connections) == 1)
+        assert (await get(server, "/health")).status == 200
+        await wires[1].close()
+
+
+@on_served_loop
+async def test_who_takes_no_answers_is_cut_off_and_the_broker_goes_on(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=400) as server:
+        talker = await Talker.in_memory(server)
+        await make_topic(talker, partitions=50)
+        place = socket.socket()
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        place.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(place, split_address(server.http))
+        # Far more than the system takes on the way.
+        await loop.sock_sendall(place, b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 400)
+        connections = server._http._server.server_state.connections  # type: ignore[union-attr]
+        await until(lambda: any(one.flow.write_paused for one in connections))
+        while connections:
+            await store(talker, b"x")
+            assert sum(one.transport.get_write_buffer_size() for one in connections) < 1 << 20
+        place.close()

@@ -1,0 +1,291 @@
+"""Metrics are what happened, by their names in the documentation."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
+
+from quivermq.batches import Origin, encode_batch
+from quivermq.transports import Server
+from quivermq.transports.metrics import FOLLOWER, LEADER, Metrics
+from quivermq.wire import proto
+from tests.transports.browser import get
+from tests.transports.stage import (
+    PATIENT,
+    Talker,
+    make_topic,
+    on_loop,
+    serving,
+    store,
+    until,
+    waiting_fetch,
+)
+
+ANYWHERE = "127.0.0.1:0"
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+class Scrape:
+    """What a scraper makes of one answer."""
+
+    def __init__(self, text: str) -> None:
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self.samples = [sample for family in self.families.values() for sample in family.samples]
+
+    def value(self, name: str, **labels: object) -> float:
+        """Of the one sample that has these labels, maybe among others."""
+        (found,) = self.values(name, **labels)
+        return found
+
+    def values(self, name: str, **labels: object) -> list[float]:
+        wanted = {label: str(value) for label, value in labels.items()}.items()
+        return [
+            sample.value
+            for sample in self.samples
+            if sample.name == name and wanted <= sample.labels.items()
+        ]
+
+
+async def scrape(server: Server) -> Scrape:
+    page = await get(server, "/metrics")
+    assert page.status == 200
+    assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return Scrape(page.text)
+
+
+async def settled(servers: list[Server]) -> None:
+    """Every broker sees all others and all leaders."""
+    await until(lambda: all(one.broker.is_ready for one in servers))
+    await until(
+        lambda: all(
+            one.broker.is_alive(other.settings.node_id) for one in servers for other in servers
+        )
+    )
+
+
+@on_loop
+async def test_traffic_is_counted_by_partition(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE, node_id=4) as server:
+        talker = await Talker.in_memory(server)
+        await make_topic(talker, partitions=2)
+        await store(talker, b"a", b"b", b"c")
+        await store(talker, b"d", partition=1)
+        await store(talker, b"e", b"f", partition=1)
+        for number in (50, 51):
+            fetch = proto.Fetch(topic="orders", partition=1)
+            await talker.ask(proto.Request(id=number, fetch=fetch))
+        found = await scrape(server)
+        where = {"topic": "orders", "node": 4}
+        assert found.value("quiver_messages_produced_total", partition=0, **where) == 3
+        assert found.value("quiver_messages_produced_total", partition=1, **where) == 3
+        assert found.values("quiver_messages_delivered_total", partition=0, **where) == [0]
+        assert found.value("quiver_messages_delivered_total", partition=1, **where) == 6
+        frames = [encode_batch([b"d"]), encode_batch([b"e", b"f"])]
+        taken = sum(map(len, frames))
+        assert found.value("quiver_bytes_in_total", partition=1, **where) == taken
+        assert found.value("quiver_bytes_out_total", partition=1, **where) == 2 * taken
+        assert found.value("quiver_produce_seconds_count", node=4) == 3
+        assert found.value("quiver_produce_seconds_sum", node=4) > 0
+
+
+@on_loop
+async def test_a_batch_that_is_sent_twice_counts_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        talker = await Talker.in_memory(server)
+        await make_topic(talker)
+        frame = encode_batch([b"a", b"b"], origin=Origin(producer_id=77, sequence=0))
+        produce = proto.Produce(topic="orders")
+        for number in (20, 21):
+            answer = await talker.ask(proto.Request(id=number, produce=produce), frame)
+            assert answer.produced.batches[0].is_repeat == (number == 21)
+        found = await scrape(server)
+        assert found.value("quiver_messages_produced_total", topic="orders") == 2
+        assert found.value("quiver_bytes_in_total", topic="orders") == len(frame)
+
+
+@on_loop
+async def test_a_topic_that_is_gone_is_not_counted_by_name_any_more(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        talker = await Talker.in_memory(server)
+        await make_topic(talker, "gone")
+        await make_topic(talker, "kept")
+        await store(talker, b"a", b"b", topic="gone")
+        await store(talker, b"c", topic="kept")
+        await talker.ask(proto.Request(id=9, delete_topic=proto.DeleteTopic(name="gone")))
+        await until(lambda: ("gone", 0) not in server.broker.figures.traffic)
+        found = await scrape(server)
+        assert found.values("quiver_messages_produced_total", topic="gone") == []
+        assert found.value("quiver_messages_produced_total", topic="kept") == 1
+        # A total never shrinks.
+        stats = await talker.ask(proto.Request(id=10, stats=proto.Stats()))
+        assert stats.stats_report.values["messages_produced_total"] == 3
+
+
+@pytest.mark.parametrize("fsync", ["always", "interval", "never"])
+@on_loop
+async def test_syncs_of_the_log_are_timed(tmp_path: Path, fsync: str) -> None:
+    async with serving(tmp_path, http=ANYWHERE, fsync=fsync, fsync_interval_ms=10) as server:
+        talker = await Talker.in_memory(server)
+        await make_topic(talker)
+        before = (await scrape(server)).value("quiver_fsync_seconds_count")
+        for _ in range(3):
+            await store(talker, b"x")
+        if fsync == "interval":
+            syncs = server.broker.figures.fsync_seconds
+            await until(lambda: sum(syncs.counts) > before)
+        found = await scrape(server)
+        after = found.value("quiver_fsync_seconds_count")
+        assert found.value("quiver_fsync_seconds_bucket", le="+Inf") == after
+        assert {"always": after >= before + 3, "interval": after > before, "never": True}[fsync]
+        if fsync == "always":
+            assert found.value("quiver_fsync_seconds_sum") > 0
+
+
+@on_loop
+async def test_refusals_and_connections_are_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE, requests_max=1) as server:
+        before = (await scrape(server)).value("quiver_connections", transport="tcp")
+        talker = await Talker.in_memory(server)
+        await make_topic(talker)
+        talker.say(waiting_fetch(10))
+        for number in (11, 12):
+            assert (await talker.ask(waiting_fetch(number))).error.code == "Overloaded"
+        found = await scrape(server)
+        assert found.value("quiver_overloaded_total") == 2
+        assert found.value("quiver_connections", transport="tcp") == before + 1
+        assert found.value("quiver_connections", transport="http") == 1
+        talker.close()
+        await until(lambda: server.broker.figures.connections == before)
+
+
+@on_loop
+async def test_consensus_is_shown_by_every_replica(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path / "1", http=ANYWHERE, **PATIENT) as first,
+        serving(tmp_path / "2", http=ANYWHERE, node_id=2, join=first.listen, **PATIENT) as second,
+        serving(tmp_path / "3", http=ANYWHERE, node_id=3, join=first.listen, **PATIENT) as third,
+    ):
+        servers = [first, second, third]
+        await settled(servers)
+        talker = await Talker.by_socket(first)
+        creation = proto.CreateTopic(name="orders", partitions=1, replication=3)
+        await talker.ask(proto.Request(id=5, create_topic=creation))
+        await until(lambda: all(len(one.broker.runner.groups) == 2 for one in servers))
+        await settled(servers)
+        await store(talker, b"x", b"y")
+        replicas = [
+            group.replica
+            for server in servers
+            for group in server.broker.runner.groups.values()
+            if group.name.topic == "orders"
+        ]
+        # A majority has it; the third may hear of it a little later.
+        await until(lambda: len({(one.term, one.commit_index) for one in replicas}) == 1)
+        found = [await scrape(server) for server in servers]
+        states = [one.value("quiver_raft_state", topic="orders") for one in found]
+        assert sorted(states) == [FOLLOWER, FOLLOWER, LEADER]
+        leader = found[states.index(LEADER)]
+        node = states.index(LEADER) + 1
+        followers = {1, 2, 3} - {node}
+        lags = [
+            leader.value("quiver_raft_replication_lag", topic="orders", member=other, node=node)
+            for other in followers
+        ]
+        assert all(0 <= lag <= 3 for lag in lags)
+        assert leader.values("quiver_raft_replication_lag", topic="orders", member=node) == []
+        terms = {one.value("quiver_raft_term", topic="orders") for one in found}
+        assert len(terms) == 1
+        for one, number in zip(found, (1, 2, 3), strict=True):
+            assert one.value("quiver_raft_commit_index", topic="orders") > 0
+            assert one.value("quiver_log_size_bytes", topic="orders") > 0
+            assert one.value("quiver_partitions") == 2
+            assert one.value("quiver_ready") == 1
+            peers = {1, 2, 3} - {number}
+            assert [one.value("quiver_peer_alive", peer=peer) for peer in peers] == [1, 1]
+        assert sum(one.value("quiver_partitions_led") for one in found) == 2
+        talker.close()
+        await third.stop()
+        await until(lambda: not first.broker.is_alive(3))
+        assert (await scrape(first)).value("quiver_peer_alive", peer=3) == 0
+
+
+@on_loop
+async def test_the_loop_goes_on_while_metrics_are_made(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        await make_topic(await Talker.in_memory(server), partitions=20)
+        metrics = Metrics(server.broker, lambda: 0)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        text, other = await asyncio.gather(metrics.text(), metrics.text())
+        counting.cancel()
+        await asyncio.gather(counting, return_exceptions=True)
+        families = len(Scrape(text.decode()).families)
+        assert families > 20
+        # Between any two families, also of two scrapes at once.
+        assert turns >= 2 * families
+        assert len(other) > 0
+
+
+@on_loop
+async def test_a_family_that_is_made_in_parts_is_whole(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        traffic = server.broker.figures.traffic
+        for number in range(1_001):
+            traffic["many", number].messages_in = number
+        text = (await Metrics(server.broker, lambda: 0).text()).decode()
+        assert text.count("# TYPE quiver_messages_produced_total counter\n") == 1
+        assert text.count("# HELP quiver_messages_produced_total ") == 1
+        found = Scrape(text)
+        for number in (0, 249, 250, 251, 1_000):
+            where = {"topic": "many", "partition": number}
+            assert found.value("quiver_messages_produced_total", **where) == number
+        assert len(found.values("quiver_messages_produced_total")) == 1_001
+
+
+@on_loop
+async def test_brokers_of_one_process_do_not_mix(tmp_path: Path) -> None:
+    before = set(names_in(REGISTRY.collect()))
+    async with (
+        serving(tmp_path / "1", http=ANYWHERE, node_id=1) as one,
+        serving(tmp_path / "2", http=ANYWHERE, node_id=2) as two,
+    ):
+        for server, node in ((one, "1"), (two, "2")):
+            nodes = {
+                sample.labels["node"]
+                for sample in (await scrape(server)).samples
+                if sample.name.startswith("quiver_")
+            }
+            assert nodes == {node}
+    assert set(names_in(REGISTRY.collect())) == before
+
+
+def names_in(families: object) -> Iterator[str]:
+    yield from (family.name for family in families)  # type: ignore[attr-defined]
+
+
+@on_loop
+async def test_the_documentation_lists_every_metric(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        await store_something(server)
+        text = (await get(server, "/metrics")).text
+    shown = set(re.findall(r"^# TYPE (quiver_\w+) ", text, re.MULTILINE))
+    page = (DOCS / "metrics.md").read_text()
+    listed = set(re.findall(r"^\| `(quiver_\w+)` \|", page, re.MULTILINE))
+    assert shown == listed
+
+
+async def store_something(server: Server) -> None:
+    talker = await Talker.in_memory(server)
+    await make_topic(talker)
+    await store(talker, b"x")
