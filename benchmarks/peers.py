@@ -139,17 +139,13 @@ def _single(order: list[System], figures: Figures, options: Any) -> None:
             found[f"{name} p99"].append(ascending[len(ascending) * 99 // 100] * 1e6)
 
 
-def call_on(
-    system: System, call: Callable[[System, int], list[float]], count: int
-) -> list[float]:
+def call_on(system: System, call: Callable[[System, int], list[float]], count: int) -> list[float]:
     """The named method of the system's own class."""
     found: list[float] = getattr(system, call.__name__)(count)
     return found
 
 
-def compared(
-    durability: str, goals: Sequence[Goal], ours: str, figures: Figures
-) -> Iterator[Line]:
+def compared(durability: str, goals: Sequence[Goal], ours: str, figures: Figures) -> Iterator[Line]:
     medians = {
         system: {phase: statistics.median(found) for phase, found in phases.items()}
         for system, phases in figures.items()

@@ -141,9 +141,7 @@ class RawNode:
             raise leader.overloaded(replica)
         entries = log.unhanded()
         log.hand_out()
-        return Message(
-            Kind.STORE, APPEND_THREAD, replica.id, entries=entries, commit=log.committed
-        )
+        return Message(Kind.STORE, APPEND_THREAD, replica.id, entries=entries, commit=log.committed)
 
     def stored_alone(self, write: Message) -> Sequence[Entry]:
         """A write of `append_alone` is durable: entries to apply at once, which counts as done.
