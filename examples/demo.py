@@ -2,8 +2,8 @@
 
     make demo        or        python -m examples.demo [--messages N] [--kills N]
 
-Starts three brokers on free ports in a temporary directory, and leaves nothing behind. The exit code
-is 0 only if every acknowledged message was found again, once, at its offset.
+Starts three brokers on free ports in a temporary directory, and leaves nothing behind. The exit
+code is 0 only if every acknowledged message was found again, once, at its offset.
 """
 
 import argparse
@@ -12,10 +12,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-import quivermq
-from quivermq.testing import Cluster
 from rich.console import Console
 from rich.table import Table
+
+import quivermq
+from quivermq.testing import Cluster
 
 PARTITIONS = 3
 SIZE = 100
@@ -103,9 +104,7 @@ def under_fire(cluster: Cluster, client: quivermq.Client, report: Report, kills:
     check(client, promised, report)
 
 
-def check(
-    client: quivermq.Client, promised: dict[tuple[int, int], bytes], report: Report
-) -> None:
+def check(client: quivermq.Client, promised: dict[tuple[int, int], bytes], report: Report) -> None:
     """Everything that was acknowledged is there, once, where it was said to be."""
     found = {
         (partition, message.offset): message.value

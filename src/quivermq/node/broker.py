@@ -197,6 +197,7 @@ class Broker:
             self.figures,
             settings.request_timeout_ms / 1000,
             self.has_left,
+            self.metadata.catch_up,
         )
 
     # What the parts tell each other through here.

@@ -67,6 +67,13 @@ class Metadata:
     def is_leader(self) -> bool:
         return self.group is not None and self.group.replica.is_serving
 
+    async def catch_up(self) -> None:
+        """Know everything that the catalog said when this was called; raises if nobody can tell."""
+        if self.group is None:
+            raise NotLeader("this broker is not a member of a cluster yet; try again")
+        await ask(self.group, Replica.read)
+        self.refresh()
+
     async def edit(self, build: Callable[[View], Edit | None]) -> View:
         """Change the catalog. `build` may be called again with a later view, and may refuse.
 

@@ -9,7 +9,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from quivermq.batches import Frame
-from quivermq.errors import ConnectionFailed, InvalidRequest, NotLeader, Overloaded, QuiverError
+from quivermq.errors import (
+    ConnectionFailed,
+    InvalidRequest,
+    NotLeader,
+    Overloaded,
+    QuiverError,
+    TopicNotFound,
+)
 from quivermq.node.figures import Figures
 from quivermq.node.producing import Producing
 from quivermq.wire import error_to_proto, proto
@@ -60,7 +67,8 @@ class Service:
         forwarder: Forwarder,
         figures: Figures,
         timeout_s: float,
-        has_left: Callable[[], bool] = lambda: False,
+        has_left: Callable[[], bool],
+        catch_up: Callable[[], Awaitable[None]],
     ) -> None:
         self._producing = producing
         self._handlers = handlers
@@ -69,6 +77,7 @@ class Service:
         self._figures = figures
         self._timeout_s = timeout_s
         self._has_left = has_left
+        self._catch_up = catch_up
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -100,6 +109,8 @@ class Service:
 
         try:
             self._producing.produce(request.produce, frames, finished)
+        except TopicNotFound:
+            return self._spawn(request, frames, reply, room)
         except NotLeader as error:
             if not (request.direct or request.forwarded):
                 return self._spawn(request, frames, reply, room)
@@ -139,7 +150,7 @@ class Service:
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
             try:
-                return await self._call_here(request, frames, room)
+                return await self._call_up_to_date(request, frames, room)
             except NotLeader as error:
                 left_s = deadline - asyncio.get_running_loop().time()
                 if request.direct or request.forwarded or left_s <= _ASK_AGAIN_S:
@@ -152,6 +163,17 @@ class Service:
                     if answer is not None:
                         return answer
             await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def _call_up_to_date(
+        self, request: proto.Request, frames: list[Frame], room: Room
+    ) -> Answer:
+        """A broker that just started, or is behind, may not have heard of a topic: only one that
+        knows all that the catalog says may deny that there is one."""
+        try:
+            return await self._call_here(request, frames, room)
+        except TopicNotFound:
+            await self._catch_up()
+        return await self._call_here(request, frames, room)
 
     async def _pass_on(
         self, node: int, request: proto.Request, frames: list[Frame], left_s: float

@@ -65,6 +65,8 @@ class TopicRequests:
 
     async def map(self, request: proto.Request) -> proto.Response:
         query = request.map
+        if any(name not in self._partitions.view.topics for name in query.topics):
+            await self._metadata.catch_up()
         topics = self._partitions.view.topics
         missing = [name for name in query.topics if name not in topics]
         if missing and query.auto_create and self._settings.auto_create_topics:
