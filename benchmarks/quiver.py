@@ -131,7 +131,7 @@ class Quiver(System):
 
             def take() -> int:
                 taken = 0
-                for message in reader:
+                for message in reader:  # noqa: B007  (the last one is used below)
                     taken += 1
                     if taken == SENT_AT_ONCE:
                         break
