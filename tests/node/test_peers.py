@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from quivermq.addresses import split_address
 from quivermq.batches import DEFAULT_LIMITS, Frame, Index, encode_batch
-from quivermq.node.addresses import split_address
 from quivermq.node.peers import Lane, LinkHooks, Links, lane_of
 from quivermq.raft import Entry, EntryKind, Kind, Message
 from quivermq.replica import Chunk, Consensus, Mail, Rouse

@@ -14,11 +14,12 @@ from enum import Enum
 from random import Random
 from typing import Final
 
+from quivermq.addresses import join_address, split_address
 from quivermq.batches import Frame, Limits
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.node.addresses import join_address, listening_at, split_address
 from quivermq.node.letters import open_letter, seal
+from quivermq.node.listening import listening_at
 from quivermq.node.peer_protocol import PARCEL_BYTES_MAX, Incoming, Outgoing
 from quivermq.raft import Kind as Said
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
