@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quivermq.cluster import Edit, View, node_of
-from quivermq.errors import NotEnoughReplicas, NotLeader, Overloaded, QuiverError
+from quivermq.errors import Corrupt, NotEnoughReplicas, NotLeader, Overloaded, QuiverError
 from quivermq.node.group import Group
 from quivermq.replica import Replica, Result
 
@@ -41,6 +41,8 @@ class Metadata:
         self.group: Group | None = None
         self._on_change = on_change
         self._lock = asyncio.Lock()
+        self._unreadable = 0
+        """The last version that could not be read."""
 
     def run_on(self, group: Group) -> None:
         self.group = group
@@ -54,8 +56,15 @@ class Metadata:
     def refresh(self) -> None:
         """Look whether the catalog changed."""
         catalog = self.group.replica.catalog if self.group else None
-        if catalog is not None and catalog.version != self.view.version:
+        if catalog is None or catalog.version in {self.view.version, self._unreadable}:
+            return
+        try:
             self.view = self.view.updated(catalog.version, catalog.values)
+        except Corrupt as error:
+            # It is what the majority agreed on, maybe of a later release: go on by what is known.
+            self._unreadable = catalog.version
+            logger.critical("version %d of the catalog is not readable: %s", catalog.version, error)
+        else:
             self._on_change()
 
     @property
