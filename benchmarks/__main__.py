@@ -1,4 +1,4 @@
-"""Run every module of this folder that has a `main()`, in the order of their names.
+"""Run every module of this folder that has a `main()` and is not long, in the order of their names.
 
 Arguments go to all of them: `python -m benchmarks --json` prints one JSON line from each.
 """
@@ -14,8 +14,9 @@ def main() -> None:
         # Importing this module again would run it again.
         if module.name == "__main__":
             continue
-        run = getattr(importlib.import_module(f"benchmarks.{module.name}"), "main", None)
-        if run is not None:
+        found = importlib.import_module(f"benchmarks.{module.name}")
+        run = getattr(found, "main", None)
+        if run is not None and not getattr(found, "IS_LONG", False):
             run()
 
 

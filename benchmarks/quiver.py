@@ -30,8 +30,9 @@ class Brokers:
     """Brokers of this machine, each a `quiver serve`."""
 
     def __init__(self, folder: Path, nodes: int, *flags: str) -> None:
-        every = ("--log-level", "warning", *flags)
-        self.local = LocalBrokers(plan(nodes, folder, any_ports=True), folder, every)
+        self._flags = ("--log-level", "warning", *flags)
+        self._places = plan(nodes, folder, any_ports=True)
+        self.local = LocalBrokers(self._places, folder, self._flags)
 
     def __enter__(self) -> "Brokers":
         self.local.__enter__()
@@ -40,6 +41,10 @@ class Brokers:
 
     def __exit__(self, *_: object) -> None:
         self.local.stop()
+
+    def start_again(self, broker: LocalBroker) -> None:
+        """One that ended."""
+        broker.start(self._places, self._flags)
 
     @property
     def servers(self) -> str:
@@ -126,7 +131,7 @@ class Quiver(System):
 
             def take() -> int:
                 taken = 0
-                for message in reader:
+                for message in reader:  # noqa: B007  (the last one is used below)
                     taken += 1
                     if taken == SENT_AT_ONCE:
                         break

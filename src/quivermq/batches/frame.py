@@ -71,7 +71,7 @@ class Frame:
         return self.packed_header + bytes(self.body)
 
     def __len__(self) -> int:
-        return self.header.frame_bytes
+        return HEADER_BYTES + self.header.body_bytes
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Frame):

@@ -7,7 +7,7 @@ all stirred groups go on at once, so that what came in together is written and s
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, ParamSpec, Protocol
+from typing import Final, ParamSpec
 
 from quivermq.batches import Frame, Offset
 from quivermq.cluster import METADATA_GROUP
@@ -19,9 +19,10 @@ from quivermq.errors import (
     StorageFailed,
     Timeout,
 )
-from quivermq.log import Disk, Log, LogSettings
+from quivermq.log import Log
+from quivermq.node.crew import Crew
 from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log
-from quivermq.raft import Dice, MembershipChange
+from quivermq.raft import MembershipChange
 from quivermq.replica import (
     Answer,
     Effect,
@@ -29,7 +30,6 @@ from quivermq.replica import (
     Persist,
     Repair,
     Replica,
-    ReplicaSettings,
     Result,
     Rouse,
     Send,
@@ -44,24 +44,6 @@ _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
 _STUMBLES: Final = (Corrupt, OffsetOutOfRange, StorageFailed, BrokenInvariant)
 _Input = ParamSpec("_Input")
 Done = Callable[[Result], None]
-
-
-class Crew(Protocol):
-    """What a group needs of the broker around it."""
-
-    disk: Disk
-    dice: Dice
-    replica_settings: ReplicaSettings
-    log_settings: LogSettings
-    writes_inline: bool
-
-    def now_ms(self) -> int: ...
-    def stirred(self, group: "Group") -> None: ...
-    def post(self, group: "Group", to: int, mail: Mail) -> None: ...
-    def write(self, job: Callable[[], object], done: Callable[[object], None]) -> None: ...
-    def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
-    def office_changed(self, group: "Group") -> None: ...
-    def failed(self, group: "Group") -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +195,12 @@ class Group:
 
     def now_ms(self) -> int:
         return self._crew.now_ms()
+
+    @property
+    def election_s(self) -> float:
+        """How long others wait for a leader before they look for another, at least."""
+        settings = self._crew.replica_settings
+        return settings.tick_ms * settings.election_ticks / 1000
 
     def stir(self) -> None:
         if not self.is_stirred:

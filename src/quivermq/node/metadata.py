@@ -52,11 +52,13 @@ class Metadata:
     def stop(self) -> None:
         self.group = None
         self.view = View()
+        self._unreadable = 0
 
     def refresh(self) -> None:
         """Look whether the catalog changed."""
         catalog = self.group.replica.catalog if self.group else None
-        if catalog is None or catalog.version in {self.view.version, self._unreadable}:
+        # A replica that begins again replays its log, and knows less than was known for a while.
+        if catalog is None or catalog.version <= max(self.view.version, self._unreadable):
             return
         try:
             self.view = self.view.updated(catalog.version, catalog.values)
@@ -94,10 +96,17 @@ class Metadata:
                 view = self.view
                 edit = build(view)
                 if edit is None:
-                    return view
-                if await self._propose(group, view, edit):
+                    if await self._is_latest(group, view):
+                        return view
+                elif await self._propose(group, view, edit):
                     return self.view
         raise Overloaded("the catalog changes too often; try again")
+
+    async def _is_latest(self, group: Group, view: View) -> bool:
+        """Whether nobody else leads and knows better: then there is nothing to change indeed."""
+        await ask(group, Replica.read)
+        self.refresh()
+        return self.view is view
 
     def leading_group(self) -> Group:
         """The group, if it is led here; raises `NotLeader`, or `NotEnoughReplicas`."""
