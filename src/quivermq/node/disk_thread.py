@@ -5,11 +5,14 @@ synced as one: the slower the disk, the larger the groups.
 """
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
+
+logger = logging.getLogger("quivermq.disk")
 
 T = TypeVar("T")
 Outcome = tuple[Callable[[object], None], object]
@@ -76,4 +79,8 @@ class DiskThread:
         self._is_told = False
         while self._outcomes:
             done, result = self._outcomes.popleft()
-            done(result)
+            try:
+                done(result)
+            except Exception:
+                # The others wait for theirs.
+                logger.exception("the outcome of disk work could not be told")

@@ -125,7 +125,10 @@ class GroupRunner:
                 break
             stirred, self._stirred = self._stirred, []
             for group in stirred:
-                group.go_on()
+                try:
+                    group.go_on()
+                except Exception as error:
+                    group.give_up(error)
         if self.links is not None:
             self.links.flush()
         if self._stirred:
@@ -158,7 +161,10 @@ class GroupRunner:
             if group.replica.is_asleep and not group.is_stirred:
                 self._awake.discard(group)
             else:
-                group.tick()
+                try:
+                    group.tick()
+                except Exception as error:
+                    group.give_up(error)
 
     @property
     def awake(self) -> int:
