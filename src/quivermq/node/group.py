@@ -20,7 +20,7 @@ from quivermq.errors import (
     Timeout,
 )
 from quivermq.log import Disk, Log, LogSettings
-from quivermq.node.disk_work import Drop, Work, do_disk_work
+from quivermq.node.disk_work import Drop, Work, do_disk_work, waits_for_no_disk
 from quivermq.raft import Dice, MembershipChange
 from quivermq.replica import (
     Answer,
@@ -56,7 +56,9 @@ class Crew(Protocol):
     def now_ms(self) -> int: ...
     def stirred(self, group: "Group") -> None: ...
     def post(self, group: "Group", to: int, mail: Mail) -> None: ...
-    def write(self, job: Callable[[], object], done: Callable[[object], None]) -> None: ...
+    def write(
+        self, group: "Group", job: Callable[[], object], done: Callable[[object], None]
+    ) -> None: ...
     def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
     def office_changed(self, group: "Group") -> None: ...
     def failed(self, group: "Group") -> None: ...
@@ -289,7 +291,7 @@ class Group:
             return
         self._writing, self._disk_queue = self._disk_queue, []
         work, log, life = self._writing, self.log, self._life
-        if self._crew.writes_inline:
+        if self._crew.writes_inline and waits_for_no_disk(work):
             try:
                 result: object = do_disk_work(log, work)
             except (QuiverError, BrokenInvariant) as error:
@@ -297,7 +299,7 @@ class Group:
             self._written(result, life)
         else:
             self._crew.write(
-                lambda: do_disk_work(log, work), lambda result: self._written(result, life)
+                self, lambda: do_disk_work(log, work), lambda result: self._written(result, life)
             )
 
     def _written(self, result: object, life: int) -> None:
@@ -359,7 +361,7 @@ class Group:
             else:
                 self._crew.later(1.0, lambda: self._open_again(StorageFailed(str(result))))
 
-        self._crew.write(lambda: Log.open(disk, folder, settings), opened)
+        self._crew.write(self, lambda: Log.open(disk, folder, settings), opened)
 
     def _renew(self, log: Log) -> None:
         self._end_requests()
