@@ -1,6 +1,7 @@
 # Every target creates .venv and installs what it needs, so each works on a fresh machine.
 PYTHON ?= python3
 SEEDS  ?= 1000
+MINUTES ?= 10
 NODES  ?= 1
 BIN    := .venv/bin
 
@@ -36,6 +37,9 @@ sim: .venv/ready  ## many seeds: crash storms of the log, clusters of the core, 
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.raft.cluster --seeds $(SEEDS)
 	$(BIN)/python -m quivermq.testing --seeds $(SEEDS)
+
+soak: .venv/ready  ## real brokers under a random mix of faults, checked: MINUTES=10 [SEED=7]
+	$(BIN)/python -m quivermq.testing.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 mutants: .venv/ready  ## planted bugs: each must be caught
 	$(BIN)/python -m tests.mutants

@@ -12,6 +12,7 @@ from quivermq.testing import Cluster
 ROOT = Path(__file__).parents[1]
 SHOWN = {
     "demo.py": ["read back as Arrow: 20,000 messages", "kills: 1", "lost, moved or doubled: none"],
+    "cluster_failover.py": ["leads, and is killed", "stored at offset 1", "[b'first', b'second']"],
     "log_round_trip.py": ["wrote 1000 messages", "offset 654: order 654", "intact"],
     "replicated_log.py": [
         "and dies",

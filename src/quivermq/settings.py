@@ -4,6 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from quivermq.addresses import split_address
+from quivermq.errors import InvalidRequest
+
 KIB = 1 << 10
 MIB = 1 << 20
 
@@ -12,20 +15,11 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` in its parts; an IPv6 host stands in brackets. `ValueError` for anything else."""
-    host, colon, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
-    if not colon or not bare or not is_port or any(letter.isspace() for letter in bare):
-        raise ValueError(f"write host:port, like 127.0.0.1:7600, instead of {address!r}")
-    if ":" in bare and bare == host:
-        raise ValueError(f"an IPv6 address stands in brackets, like [::1]:7600: {address!r}")
-    return bare, int(port)
-
-
 def _address(address: str) -> str:
-    split_address(address)
+    try:
+        split_address(address)
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from error
     return address
 
 

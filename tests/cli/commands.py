@@ -1,11 +1,30 @@
-"""Running `quiver` as people run it: as a process, with its own streams and exit code."""
+"""Running `quiver`: as people do, as a process; or here, for what needs no process of its own.
 
+A process takes half a second to start, most of it imports.
+"""
+
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+
+from quivermq.cli import main
+
+
+class Done(NamedTuple):
+    """What became of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
 
 COMMAND = [sys.executable, "-m", "quivermq"]
 
@@ -17,13 +36,13 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, **variables}
 
 
-def quiver(
+def quiver_process(
     *arguments: str | Path,
     stdin: str | bytes = "",
     cwd: Path | None = None,
     variables: dict[str, str] | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; its output as text."""
+) -> Done:
+    """Run a command to its end, as a process."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         input=stdin.encode() if isinstance(stdin, str) else stdin,
@@ -33,9 +52,32 @@ def quiver(
         env=environment(**(variables or {})),
         timeout=60,
     )
-    return subprocess.CompletedProcess(
-        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-    )
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def quiver(
+    *arguments: str | Path,
+    stdin: str | bytes = "",
+    cwd: Path | None = None,
+    variables: dict[str, str] | None = None,
+) -> Done:
+    """The same in this process, with streams, variables and folder of its own."""
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    streams = {
+        "stdin": io.TextIOWrapper(io.BytesIO(given)),
+        "stdout": io.TextIOWrapper(io.BytesIO(), write_through=True),
+        "stderr": io.TextIOWrapper(io.BytesIO(), write_through=True),
+    }
+    with (
+        mock.patch.multiple(sys, argv=["quiver", *map(str, arguments)], **streams),
+        mock.patch.dict(os.environ, environment(**(variables or {})), clear=True),
+        contextlib.chdir(cwd or Path.cwd()),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    code = ended.value.code
+    printed = [streams[name].buffer.getvalue().decode() for name in ("stdout", "stderr")]  # type: ignore[attr-defined]
+    return Done(code if isinstance(code, int) else 0, *printed)
 
 
 def quiver_json(*arguments: str | Path, **options: Any) -> Any:
@@ -45,7 +87,7 @@ def quiver_json(*arguments: str | Path, **options: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def error_line(done: subprocess.CompletedProcess[str], code: int) -> str:
+def error_line(done: Done, code: int) -> str:
     """The one line on standard error of a command that failed as it should."""
     assert done.returncode == code, (done.stdout, done.stderr)
     lines = done.stderr.splitlines()

@@ -1,10 +1,12 @@
-"""A cluster that `quiver up` runs, shared by the tests of commands that talk to one."""
+"""Brokers as processes: a cluster that `quiver up` runs, and single ones by `quiver serve`."""
 
 import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import COMMAND, environment
+
+FREE_PORTS = ["--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--http", ""]
 
 
 @dataclass
@@ -73,3 +77,47 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
 @pytest.fixture
 def servers(cluster: RunningUp, monkeypatch: pytest.MonkeyPatch) -> str:
     return cluster.servers
+
+
+@dataclass
+class Serving:
+    """`quiver serve`, ready."""
+
+    process: subprocess.Popen[str]
+    ready_file: Path
+    ready: dict[str, str]
+
+    def end(self) -> tuple[str, str]:
+        """Close its input, and wait for its end; what it printed."""
+        return self.process.communicate(timeout=30)
+
+
+@contextmanager
+def start_serve(folder: Path, node_id: int = 1) -> Iterator[Serving]:
+    """A broker that keeps its data in `folder`; killed at the end, if it has not stopped."""
+    ready_file = folder / "ready.json"
+    command = [*COMMAND, "serve", "--data-dir", str(folder / "data"), *FREE_PORTS]
+    with subprocess.Popen(
+        [*command, "--node-id", str(node_id), "--ready-file", str(ready_file), "--stop-on-eof"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment(),
+    ) as process:
+        try:
+            deadline = time.monotonic() + 30
+            while not ready_file.exists():
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline, "the broker does not get ready"
+                time.sleep(0.02)
+            yield Serving(process, ready_file, json.loads(ready_file.read_text()))
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    with start_serve(tmp_path) as found:
+        yield found

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.cli.commands import error_line, quiver, quiver_json
-from tests.cli.conftest import RunningUp
+from tests.cli.conftest import RunningUp, Serving, start_serve
 
 
 def test_the_status_names_brokers_leader_and_health(cluster: RunningUp) -> None:
@@ -34,6 +34,27 @@ def test_a_balanced_cluster_has_nothing_to_move(cluster: RunningUp) -> None:
 def test_a_broker_that_does_not_exist_cannot_be_removed(cluster: RunningUp) -> None:
     done = quiver("cluster", "remove", "77", "--yes", "--servers", cluster.servers)
     assert "77" in error_line(done, 1)
+
+
+def test_a_cluster_grows_and_shrinks_while_it_keeps_its_messages(
+    serving: Serving, tmp_path: Path
+) -> None:
+    first = serving.ready["listen"]
+    quiver("topic", "create", "orders", "--partitions", "2", "--servers", first)
+    for partition in ("0", "1"):
+        quiver("produce", "orders", partition, "--partition", partition, "--servers", first)
+    (tmp_path / "second").mkdir()
+    with start_serve(tmp_path / "second", node_id=2) as second:
+        added = quiver_json("cluster", "add", second.ready["listen"], "--servers", first)
+        assert [node["id"] for node in added["nodes"]] == [1, 2]
+        assert quiver_json("cluster", "rebalance", "--servers", first)["done"]
+        partitions = quiver_json("topic", "describe", "orders", "--servers", first)["partitions"]
+        assert sorted(partition["leader"] for partition in partitions) == [1, 2]
+        removed = quiver("cluster", "remove", "2", "--yes", "--servers", first)
+        assert removed.stdout == "broker 2 is removed; its process may be stopped\n"
+    assert sorted(quiver("consume", "orders", "--servers", first).stdout.split()) == ["0", "1"]
+    status = quiver_json("cluster", "status", "--servers", first)
+    assert [node["id"] for node in status["nodes"]] == [1]
 
 
 def test_the_doctor_finds_a_sound_cluster_well(cluster: RunningUp, tmp_path: Path) -> None:

@@ -1,47 +1,13 @@
 """`quiver up` and `quiver serve`, as processes."""
 
-import json
 import os
+import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
-from tests.cli.commands import COMMAND, environment, error_line, quiver, quiver_json
-from tests.cli.conftest import RunningUp, is_running, start_up
-
-
-def serve(*arguments: str, data_dir: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [
-            *COMMAND,
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--peer-listen",
-            "127.0.0.1:0",
-            "--http",
-            "",
-            "--data-dir",
-            str(data_dir),
-            *arguments,
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=environment(),
-    )
-
-
-def wait_for(file: Path) -> dict[str, str]:
-    deadline = time.monotonic() + 20
-    while not file.exists():
-        assert time.monotonic() < deadline, "the broker does not get ready"
-        time.sleep(0.02)
-    found: dict[str, str] = json.loads(file.read_text())
-    return found
+from tests.cli.commands import error_line, quiver, quiver_json, quiver_process
+from tests.cli.conftest import FREE_PORTS, RunningUp, Serving, is_running, start_up
 
 
 def test_up_runs_the_brokers_it_names(cluster: RunningUp) -> None:
@@ -73,8 +39,7 @@ def test_brokers_end_with_an_up_that_was_killed() -> None:
     while is_running(running.told["nodes"][0]["pid"]):
         assert time.monotonic() < deadline, "the broker outlives whoever started it"
         time.sleep(0.05)
-    for leftover in Path(running.told["data_dir"]).parent.glob(Path(running.told["data_dir"]).name):
-        subprocess.run(["rm", "-r", str(leftover)], check=True)
+    shutil.rmtree(running.told["data_dir"])
 
 
 def test_a_kept_data_directory_holds_its_messages(tmp_path: Path) -> None:
@@ -86,54 +51,39 @@ def test_a_kept_data_directory_holds_its_messages(tmp_path: Path) -> None:
     assert second.servers == first.servers
     assert quiver("consume", "kept", "--servers", second.servers).stdout == "hello\n"
     assert second.stop()[0] == 0
-    refused = quiver("up", "--nodes", "3", "--data-dir", tmp_path)
+    refused = quiver_process("up", "--nodes", "3", "--data-dir", tmp_path)
     assert "holds a cluster of 1: say --nodes 1" in error_line(refused, 1)
 
 
-def test_serve_tells_its_real_addresses_and_stops_in_good_order(tmp_path: Path) -> None:
-    ready_file = tmp_path / "ready.json"
-    broker = serve("--ready-file", str(ready_file), data_dir=tmp_path / "data")
-    ready = wait_for(ready_file)
-    assert ready["pid"] == broker.pid
-    assert not ready["listen"].endswith(":0")
-    status = quiver_json("cluster", "status", "--servers", ready["listen"])
+def test_serve_tells_its_real_addresses_and_stops_in_good_order(serving: Serving) -> None:
+    listen = serving.ready["listen"]
+    assert serving.ready["pid"] == serving.process.pid
+    assert not listen.endswith(":0")
+    quiver("topic", "create", "orders", "--servers", listen)
+    status = quiver_json("cluster", "status", "--servers", listen)
     assert [node["id"] for node in status["nodes"]] == [1]
-    broker.send_signal(signal.SIGTERM)
-    told, said = broker.communicate(timeout=20)
-    assert broker.returncode == 0, said
-    assert f"clients   {ready['listen']}" in told
-    assert f"try: quiver topic create orders --servers {ready['listen']}" in said
+    serving.process.send_signal(signal.SIGTERM)
+    assert serving.process.wait(30) == 0
+    told, said = serving.end()
+    assert f"clients   {listen}" in told
+    assert f"try: quiver topic create orders --servers {listen}" in said
     assert "Traceback" not in said
-    assert not ready_file.exists()
+    assert not serving.ready_file.exists()
 
 
-def test_serve_stops_when_its_input_ends_if_told_to(tmp_path: Path) -> None:
-    ready_file = tmp_path / "ready.json"
-    broker = serve("--ready-file", str(ready_file), "--stop-on-eof", data_dir=tmp_path / "data")
-    wait_for(ready_file)
-    broker.communicate(timeout=20)
-    assert broker.returncode == 0
+def test_serve_stops_when_its_input_ends_if_told_to(serving: Serving) -> None:
+    serving.end()
+    assert serving.process.returncode == 0
 
 
-def test_a_data_directory_in_use_is_one_clear_line(tmp_path: Path) -> None:
-    ready_file = tmp_path / "ready.json"
-    broker = serve("--ready-file", str(ready_file), "--stop-on-eof", data_dir=tmp_path / "data")
-    wait_for(ready_file)
-    second = quiver(
-        "serve", "--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--http", "",
-        "--data-dir", tmp_path / "data",
-    )  # fmt: skip
+def test_a_data_directory_in_use_is_one_clear_line(serving: Serving, tmp_path: Path) -> None:
+    second = quiver_process("serve", *FREE_PORTS, "--data-dir", tmp_path / "data")
     assert "another process uses" in error_line(second, 1)
-    broker.communicate(timeout=20)
 
 
-def test_an_address_in_use_is_one_clear_line(tmp_path: Path) -> None:
-    ready_file = tmp_path / "ready.json"
-    broker = serve("--ready-file", str(ready_file), "--stop-on-eof", data_dir=tmp_path / "data")
-    taken = wait_for(ready_file)["listen"]
-    second = quiver(
-        "serve", "--listen", taken, "--peer-listen", "127.0.0.1:0", "--http", "",
-        "--data-dir", tmp_path / "other",
-    )  # fmt: skip
-    assert taken.partition(":")[2] in error_line(second, 1)
-    broker.communicate(timeout=20)
+def test_an_address_in_use_is_one_clear_line(serving: Serving, tmp_path: Path) -> None:
+    taken = serving.ready["listen"]
+    second = quiver_process(
+        "serve", *FREE_PORTS, "--listen", taken, "--data-dir", tmp_path / "other"
+    )
+    assert taken in error_line(second, 1)

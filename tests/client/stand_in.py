@@ -225,7 +225,9 @@ class StandIn:
             for name, count in self.topics.items()
             if name in request.map.topics
         ]
-        found = proto.ClusterMap(brokers=brokers, topics=topics, node=self.node, leader=self.node)
+        found = proto.ClusterMap(
+            brokers=brokers, topics=topics, node=self.node, leader=self.node, version=1
+        )
         return proto.Response(map=found)
 
     def _topic_map(self, name: str, count: int) -> proto.TopicMap:

@@ -122,7 +122,7 @@ def test_a_broker_that_lags_behind_does_not_decide_that_a_topic_is_missing() -> 
         lagging.addresses = {2: leader.address}
 
         def stale(request: proto.Request) -> proto.Response:
-            found = proto.ClusterMap(node=1, leader=2)
+            found = proto.ClusterMap(node=1, leader=2, version=1)
             found.brokers.add(id=2, address=leader.address)
             return proto.Response(map=found)
 
@@ -130,6 +130,15 @@ def test_a_broker_that_lags_behind_does_not_decide_that_a_topic_is_missing() -> 
         with quivermq.connect(lagging.address) as client:
             client.produce("t", b"v")
         assert leader.log().values == [b"v"]
+
+
+def test_a_broker_that_has_just_started_does_not_decide_that_a_topic_is_missing(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    empty = proto.Response(map=proto.ClusterMap(node=1))
+    stand_in.script("map", lambda _: empty, lambda _: empty)
+    client.produce("t", b"v")
+    assert stand_in.count("map") == 3
 
 
 def test_a_leader_that_does_not_know_the_topic_yet_is_asked_again(

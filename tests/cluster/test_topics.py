@@ -52,7 +52,7 @@ def test_a_topic_deleted_and_created_again_in_use_shows_nothing_of_the_old_one()
         client.create_topic("again")
         writer = Writer(cluster, "again")
         try:
-            for _ in range(3):
+            for _ in range(2):
                 writer.wait_acks(20)
                 # Somebody sleeps through it, and must not bring the old one back.
                 absent = cluster.nodes[cluster.leader("again") % 3 + 1]

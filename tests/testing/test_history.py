@@ -162,10 +162,11 @@ def test_what_goes_back_within_a_life_is_found(name: str) -> None:
         progress.see(sighting())
 
 
-def test_a_process_that_starts_again_may_know_less_of_the_commit_but_not_of_the_term() -> None:
+def test_a_process_that_starts_again_may_know_less_but_not_of_a_term_that_it_led() -> None:
     progress = Progress()
     progress.see(sighting())
-    progress.see(sighting(life=2, commit_index=90, end_offset=40))
+    progress.see(sighting(life=2, commit_index=90, end_offset=40, term=4))
+    progress.see(sighting(life=2, term=5)._replace(leads=True))
     with pytest.raises(Violation, match="forgot"):
         progress.see(sighting(life=3, term=4))
 
@@ -180,7 +181,7 @@ def test_two_leaders_of_one_term_are_found() -> None:
 
 def test_a_replica_that_was_moved_away_and_back_begins_anew() -> None:
     progress = Progress()
-    progress.see(sighting())
+    progress.see(sighting()._replace(leads=True))
     progress.see(sighting(node=2))
     progress.move_away(1, PLACE)
     progress.see(sighting(term=0, commit_index=0, start_offset=0, end_offset=0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Any
 
-from quivermq.node.addresses import split_address
+from quivermq.addresses import split_address
 from quivermq.transports import Server
 from tests.transports.stage import PATIENCE_S
 

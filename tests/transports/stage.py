@@ -10,8 +10,8 @@ from typing import Any
 
 import uvloop
 
+from quivermq.addresses import split_address
 from quivermq.batches import Frame, encode_batch
-from quivermq.node.addresses import split_address
 from quivermq.settings import BrokerSettings
 from quivermq.transports import Server
 from quivermq.transports.memory import connect

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quivermq.node.addresses import split_address
+from quivermq.addresses import split_address
 from quivermq.transports import Server
 from tests.transports.browser import Wire, get
 from tests.transports.stage import Talker, make_topic, on_served_loop, serving, store, until

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from quivermq.addresses import split_address
 from quivermq.errors import ConnectionFailed
-from quivermq.node.addresses import split_address
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.transports.stage import (

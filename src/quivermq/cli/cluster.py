@@ -29,7 +29,7 @@ from quivermq.cli.rebalance_progress import watch
 from quivermq.cli.troubles import brokers_down, is_outsider, partition_troubles
 
 if TYPE_CHECKING:
-    from quivermq.client import Client, ClusterInfo, NodeInfo, TopicInfo
+    from quivermq.client import Client, ClusterInfo, NodeInfo, RebalanceInfo, TopicInfo
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -66,7 +66,7 @@ def status(
     _print_health(topics, brokers_down(cluster))
     if is_outsider(cluster):
         print_error(
-            f"broker {cluster.node}, which told this, is no member any more: name another by "
+            f"broker {cluster.node}, which told this, is no member of the cluster: name another by "
             "--servers",
             label="warning",
         )
@@ -186,8 +186,8 @@ def remove(
         client.remove_broker(node, force=force)
         if wait:
             watch(
-                client,
                 f"moving data off broker {node}",
+                client.rebalance_status,
                 lambda _: all(known.id != node for known in client.cluster().nodes),
                 quiet=as_json,
             )
@@ -244,7 +244,12 @@ def rebalance(
         else:
             found = client.rebalance(leaders_only=leaders_only)
             if wait:
-                found = watch(client, "rebalancing", lambda found: found.done, quiet=as_json)
+                found = watch(
+                    "rebalancing",
+                    lambda: _next_step(client),
+                    lambda found: found.done,
+                    quiet=as_json,
+                )
     if as_json:
         print_json({**asdict(found), "done": found.done})
         return
@@ -257,6 +262,14 @@ def rebalance(
         print_line(f"  {line}")
     if found.trouble:
         print_error(found.trouble, label="warning")
+
+
+def _next_step(client: "Client") -> "RebalanceInfo":
+    """Where the rebalance is. Leaders move when they are asked to, once replicas are in place."""
+    found = client.rebalance_status()
+    if not found.moves_left and found.leaders_left:
+        return client.rebalance(leaders_only=True)
+    return found
 
 
 @app.command()

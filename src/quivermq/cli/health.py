@@ -88,8 +88,8 @@ def _connection_findings(
             yield Finding(
                 "bad",
                 "connection",
-                f"{who}, which is no member any more",
-                "stop it, and name other brokers by --servers",
+                f"{who}, which is no member of a cluster: it was removed, or is not let in",
+                "its log says which; if it was removed, stop it and leave it out of --servers",
             )
         else:
             yield Finding("ok", "connection", f"{who}, answered in {answer.seconds * 1e3:.1f} ms")
@@ -166,7 +166,8 @@ def _broker_findings(cluster: "ClusterInfo") -> Iterator[Finding]:
                 "bad",
                 "broker",
                 f"broker {node.id} at {node.address} is down",
-                f"start it again; if it is gone for good: quiver cluster remove {node.id}",
+                f"start it again; quiver cluster replace {node.id} if its disk is lost, "
+                f"quiver cluster remove {node.id} if all of it is",
             )
         elif node.state == "leaving":
             yield Finding("warn", "broker", f"broker {node.id} is leaving", "")

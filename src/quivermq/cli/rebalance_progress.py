@@ -10,18 +10,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from quivermq.cli.output import print_error, remark, remarks
 
 if TYPE_CHECKING:
-    from quivermq.client import Client, RebalanceInfo
+    from quivermq.client import RebalanceInfo
 
 _WATCH_SECONDS: Final = 0.3
 _STALL_SECONDS: Final = 10.0
 
 
 def watch(
-    client: "Client", what: str, is_done: Callable[["RebalanceInfo"], bool], *, quiet: bool
+    what: str,
+    ask: Callable[[], "RebalanceInfo"],
+    is_done: Callable[["RebalanceInfo"], bool],
+    *,
+    quiet: bool,
 ) -> "RebalanceInfo":
     """Stay until it is done, with a bar on a terminal. Ctrl-C leaves it going."""
     console = remarks()
-    found = client.rebalance_status()
+    found = ask()
     total = found.moves_left + found.leaders_left
     stalls = _Stalls(quiet=quiet)
     with Progress(
@@ -37,7 +41,7 @@ def watch(
         while not is_done(found):
             stalls.look(found)
             time.sleep(_WATCH_SECONDS)
-            found = client.rebalance_status()
+            found = ask()
             left = found.moves_left + found.leaders_left
             total = max(total, left)
             moving = f": {found.moving[0]}" if found.moving else ""

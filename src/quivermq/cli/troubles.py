@@ -14,7 +14,7 @@ def brokers_down(cluster: "ClusterInfo") -> frozenset[int]:
 
 
 def is_outsider(cluster: "ClusterInfo") -> bool:
-    """Whether the broker that told this is not in it: one that was removed and still runs."""
+    """Whether the broker that told this is not in it: it was removed, or is not let in."""
     return cluster.node not in {node.id for node in cluster.nodes}
 
 

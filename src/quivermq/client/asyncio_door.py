@@ -5,11 +5,11 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
+from quivermq.addresses import split_address
 from quivermq.batches import Frame
 from quivermq.client import forks
 from quivermq.client.door import Connection, Reply
 from quivermq.client.handshake import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
-from quivermq.client.servers import split_address
 from quivermq.errors import BrokenInvariant, ConnectionFailed, InvalidRequest, QuiverError, Timeout
 from quivermq.wire import packet, parse_response, proto
 

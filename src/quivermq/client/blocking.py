@@ -17,11 +17,11 @@ from struct import pack
 from typing import Final, NoReturn
 from weakref import WeakSet
 
+from quivermq.addresses import split_address
 from quivermq.batches import Buffer, Frame
 from quivermq.client import forks
 from quivermq.client.door import Connection, Reply
 from quivermq.client.handshake import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
-from quivermq.client.servers import split_address
 from quivermq.errors import (
     BrokenInvariant,
     ConnectionFailed,

@@ -155,7 +155,12 @@ class Router:
         request.map.topics.append(topic)
         request.map.auto_create = create
         found = (await self.ask_any(request, attempts)).map
-        if not found.topics and found.leader not in {0, found.node}:
+        while not (found.topics or (found.version and found.leader)):
+            # A broker that has just started knows nothing yet.
+            attempts.failed("the cluster", NotLeader("nobody leads the metadata group"))
+            await attempts.pause()
+            found = (await self.ask_any(request, attempts)).map
+        if not found.topics and found.leader != found.node:
             # A broker that lags behind may not know a topic yet: the leader's word counts.
             leader = next((each.address for each in found.brokers if each.id == found.leader), "")
             found = (await self.ask_any(request, attempts, first=leader)).map

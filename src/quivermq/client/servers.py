@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+from quivermq.addresses import split_address
 from quivermq.errors import InvalidRequest
 
 DEFAULT_PORT: Final = 7600
@@ -17,22 +18,10 @@ def parse_servers(servers: str | Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of an address that `parse_servers` or a broker gave."""
-    host, _, port = address.rpartition(":")
-    try:
-        number = int(port)
-    except ValueError:
-        raise InvalidRequest(f"{address!r} is no address: write host:port") from None
-    return host.removeprefix("[").removesuffix("]"), number
-
-
 def _checked(address: str) -> str:
     if (address.startswith("[") and address.endswith("]")) or ":" not in address:
         address = f"{address}:{DEFAULT_PORT}"
-    elif address.count(":") > 1 and not address.startswith("["):
-        raise InvalidRequest(f"{address!r}: write an IPv6 address in brackets, as [::1]:7600")
-    host, port = split_address(address)
-    if not host or not 0 < port < 65_536 or any(mark in host for mark in "/@ "):
-        raise InvalidRequest(f"{address!r} is no address: write host:port")
+    _, port = split_address(address)
+    if not port:
+        raise InvalidRequest(f"{address!r}: port 0 is nowhere to connect to")
     return address

@@ -14,7 +14,8 @@ from typing import Final
 
 import quivermq
 from quivermq.cluster import METADATA_GROUP, METADATA_TOPIC, judge, member_of, node_of
-from quivermq.errors import Forbidden, QuiverError
+from quivermq.cluster.records import NODE_MAX
+from quivermq.errors import Corrupt, Forbidden, QuiverError
 from quivermq.node.directory import Directory
 from quivermq.node.forwarding import Forwarding
 from quivermq.node.group import GroupName
@@ -71,6 +72,12 @@ class Admission:
         self.join_address = self.settings.join
         identity = self.directory.identity
         if identity.member:
+            if not self.hosting.is_made(METADATA_GROUP, identity.member):
+                raise Corrupt(
+                    f"the log of the metadata group is lost from {self.directory.root}: start the "
+                    f"broker with an empty directory, and run `quiver cluster replace "
+                    f"{self.node_id}`"
+                )
             await self._run_metadata(identity.member, ())
         elif not self.settings.join:
             founders = tuple(
@@ -90,11 +97,19 @@ class Admission:
         known = self.metadata.view.cluster
         return known.id if known else self.directory.identity.cluster_id
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the catalog that is known here is younger than the start of this broker."""
+        identity, known = self.directory.identity, self.metadata.view.brokers.get(self.node_id)
+        return known is not None and identity.is_that_of(known)
+
     async def _run_metadata(self, member: int, founders: tuple[int, ...]) -> None:
         first = bool(founders) and member == founders[0]
         want = Wanted(METADATA_GROUP, METADATA_NAME, member, founders, first)
         group = await self.hosting.open_group(want)
         self.directory.settle(self.directory.identity.cluster_id, member)
+        # What is known to be committed, at once: others are judged by it.
+        group.go_on()
         self.metadata.run_on(group)
 
     async def close(self) -> None:
@@ -115,6 +130,9 @@ class Admission:
             except QuiverError as error:
                 logger.debug("not registered yet: %s", error)
                 await asyncio.sleep(_AGAIN_S)
+            except Exception:
+                logger.exception("registering failed, and is tried again")
+                await asyncio.sleep(_AGAIN_REFUSED_S)
 
     async def _register(self) -> None:
         registered = await self._ask_to_register()
@@ -180,17 +198,21 @@ class Admission:
         if reason != self.refusal:
             logger.error("node %d is not let in: %s", self.node_id, reason)
         self.refusal = reason
-        if self.directory.identity.member and self.metadata.view.version == 0:
-            # It holds nothing that anybody knows: it can be given another number.
+        identity = self.directory.identity
+        if identity.member and not identity.cluster_id and self.metadata.view.version == 0:
+            # It never was a member of anything: it can be given another number. One that was must
+            # keep what it has, though it may know nothing now: its log can be damaged, the address
+            # of the cluster a mistake.
             await self.leave()
 
     async def leave(self) -> None:
-        """Give up the metadata group that runs here, and be as empty as a new directory."""
-        group = self.metadata.group
+        """Give up the metadata group that runs here, and be as empty as a new directory.
+
+        The number first: a member that is found without its log counts as lost.
+        """
         self.metadata.stop()
-        if group is not None:
-            await self.hosting.remove_group(group)
         self.directory.settle("", 0)
+        await self.hosting.remove_group(METADATA_GROUP)
 
     async def _become(self, member: int) -> None:
         """Take the number that the cluster gave, with an empty log of the metadata group."""
@@ -204,7 +226,8 @@ class Admission:
         self.is_registered = False
         self.join_address = address
         self._task = asyncio.create_task(self._stay_registered(), name="admission")
-        await self._task
+        # Whoever asked may give up waiting; the broker has left, and must get in.
+        await asyncio.shield(self._task)
 
     # Who is who.
 
@@ -226,12 +249,13 @@ class Admission:
         """Why a broker that connects is refused; "" if it is welcome."""
         if hello.protocol != PROTOCOL:
             return f"it speaks protocol {hello.protocol}, this broker speaks {PROTOCOL}"
+        objection = self.objection(hello)
+        if objection:
+            return objection
         self.heard_addresses[hello.node] = hello.address
-        try:
-            self._judge(hello)
-        except Forbidden as error:
-            return str(error)
-        if hello.node in self.links.peers:
+        if hello.node in self.links.peers or not self.metadata.view.brokers:
+            # Whoever joins hears of the others from the catalog, and gets that from one of them,
+            # who needs an answer. The first leader may not have been in the catalog itself.
             self.links.know(hello.node, hello.peer_address)
         if hello.boot > self.heard_boots.get(hello.node, 0):
             self.heard_boots[hello.node] = hello.boot
@@ -242,9 +266,19 @@ class Admission:
         """Why a broker that we connected to is not the one we want; "" if it is."""
         if answer.node != node:
             return f"node {answer.node} listens where node {node} should"
-        self.heard_addresses[node] = answer.address
+        objection = self.objection(answer)
+        if not objection:
+            self.heard_addresses[node] = answer.address
+        return objection
+
+    def objection(self, hello: proto.PeerHello) -> str:
+        """Why a broker must not take part, by what is known at this moment; "" if it may."""
+        if hello.node == self.node_id or not 0 < hello.node <= NODE_MAX:
+            return f"it cannot be node {hello.node}: that is this broker, or no broker's number"
+        if self.directory.identity.cluster_id and self.metadata.group is None:
+            return "this broker is just starting, and does not know the cluster yet"
         try:
-            self._judge(answer)
+            self._judge(hello)
         except Forbidden as error:
             return str(error)
         return ""

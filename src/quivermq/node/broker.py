@@ -148,6 +148,7 @@ class Broker:
             hello=lambda: self.admission.hello(),  # noqa: PLW0108
             judge=lambda node, answer: self.admission.recognise(node, answer),  # noqa: PLW0108
             welcome=lambda hello: self.admission.welcome(hello),  # noqa: PLW0108
+            objection=lambda hello: self.admission.objection(hello),  # noqa: PLW0108
             deliver=self.runner.deliver,
             leads=self._heard_of_leaders,
             silent=self.runner.wake_all_of,
@@ -224,6 +225,7 @@ class Broker:
         for broker in view.brokers.values():
             if broker.id != self.settings.node_id:
                 self.links.know(broker.id, broker.peer_address)
+        self.links.judge_again()
         self._hosting_wanted.set()
         self.controller.stir()
 
@@ -295,6 +297,8 @@ class Broker:
             return Forbidden(f"this broker is not let in: {self.admission.refusal}")
         if not self.admission.is_registered:
             return NotEnoughReplicas("this broker is not registered with its cluster yet")
+        if not self.admission.is_current:
+            return NotEnoughReplicas("this broker is still learning what its cluster holds")
         if not self.metadata.leader:
             return NotEnoughReplicas("no leader of the metadata group is known")
         leaderless = [

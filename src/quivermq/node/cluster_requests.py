@@ -203,6 +203,10 @@ class ClusterRequests:
                 f"this broker is part of a cluster with {len(view.brokers)} brokers and "
                 f"{len(view.topics)} topics: only one that holds nothing can join another"
             )
+        group = self._metadata.group
+        if group is not None and group.replica.configuration.members != (group.member,):
+            # It may have voted, whatever it knows of the catalog so far.
+            raise InvalidRequest("this broker founds a cluster with others, and cannot leave it")
         await self._parts.join(request.join_cluster.address)
         return done()
 

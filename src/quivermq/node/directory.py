@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from quivermq.cluster import METADATA_TOPIC
+from quivermq.cluster import METADATA_TOPIC, Broker
 from quivermq.errors import Corrupt, InvalidRequest, StorageFailed
 from quivermq.log import RealDisk
 
 _IDENTITY: Final = "identity.json"
 _LOGS: Final = "logs.json"
 _LOCK: Final = "lock"
+_FOLDER: Final = "log"
 _LIVES_MAX: Final = 256
 
 
@@ -40,6 +41,10 @@ class Identity:
     member: int = 0
     """Its number in the metadata group; 0 as long as it has none."""
 
+    def is_that_of(self, broker: Broker) -> bool:
+        """Whether the record is of this very start of this very directory."""
+        return (broker.directory_id, broker.life) == (self.directory_id, self.lives[-1])
+
 
 @dataclass(frozen=True, slots=True)
 class ListedLog:
@@ -50,7 +55,7 @@ class ListedLog:
 
     @property
     def is_metadata(self) -> bool:
-        return self.folder.startswith(f"log/{METADATA_TOPIC}/")
+        return self.folder.startswith(f"{_FOLDER}/{METADATA_TOPIC}/")
 
 
 class Directory:
@@ -58,8 +63,8 @@ class Directory:
 
     def __init__(self, root: str, node_id: int) -> None:
         self.root = Path(root)
-        self.root.mkdir(parents=True, exist_ok=True)
         self.disk = RealDisk(self.root)
+        self.disk.make_folder("")
         self._lock = self._locked()
         try:
             self.identity = self._boot(node_id)
@@ -69,7 +74,11 @@ class Directory:
             raise
 
     def _locked(self) -> int:
-        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        path = self.root / _LOCK
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageFailed(f"cannot open {path}: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -87,12 +96,12 @@ class Directory:
     def _boot(self, node_id: int) -> Identity:
         found = self._read(_IDENTITY)
         if found is None:
+            if self.disk.names(_FOLDER):
+                # A fresh identity would let the logs count as left over, and be removed.
+                raise Corrupt(f"{self._lost(_IDENTITY)}, and {self.root} holds logs")
             identity = Identity(node_id, secrets.token_hex(16), boot=0)
         else:
-            try:
-                identity = Identity(**{**found, "lives": tuple(found.get("lives", ()))})
-            except TypeError as error:
-                raise Corrupt(f"{self.root / _IDENTITY} is no identity: {error}") from error
+            identity = self._known_identity(found)
             if identity.node_id != node_id:
                 raise InvalidRequest(
                     f"{self.root} belongs to node {identity.node_id}, not to node {node_id}: "
@@ -103,6 +112,16 @@ class Directory:
         self._write(_IDENTITY, asdict(identity))
         return identity
 
+    def _known_identity(self, found: dict[str, Any]) -> Identity:
+        try:
+            identity = Identity(**{**found, "lives": tuple(found.get("lives", ()))})
+        except TypeError as error:
+            raise Corrupt(f"{self.root / _IDENTITY} is no identity: {error}") from error
+        for name in ("node_id", "boot", "member"):
+            if type(getattr(identity, name)) is not int:
+                raise Corrupt(f"{self.root / _IDENTITY} is no identity: {name} is no number")
+        return identity
+
     def settle(self, cluster_id: str, member: int) -> None:
         """Remember which cluster this broker is a member of."""
         identity = replace(self.identity, cluster_id=cluster_id, member=member)
@@ -111,7 +130,13 @@ class Directory:
             self.identity = identity
 
     def _load_logs(self) -> dict[str, ListedLog]:
-        found = self._read(_LOGS) or {}
+        found = self._read(_LOGS)
+        if found is None:
+            topics = {*self.disk.names(_FOLDER)} - {METADATA_TOPIC}
+            if self.identity.member or topics:
+                # Unlisted logs would be removed, and made anew by a member that forgot its votes.
+                raise Corrupt(f"{self._lost(_LOGS)}, and this broker has had logs")
+            found = {}
         try:
             return {group: ListedLog(**log) for group, log in found.items()}
         except TypeError as error:
@@ -128,11 +153,14 @@ class Directory:
         listed = {log.folder for log in self.logs.values()}
         disk = self.disk
         return [
-            f"log/{topic}/{partition}"
-            for topic in disk.names("log")
-            for partition in disk.names(f"log/{topic}")
-            if f"log/{topic}/{partition}" not in listed
+            f"{_FOLDER}/{topic}/{partition}"
+            for topic in disk.names(_FOLDER)
+            for partition in disk.names(f"{_FOLDER}/{topic}")
+            if f"{_FOLDER}/{topic}/{partition}" not in listed
         ]
+
+    def _lost(self, name: str) -> str:
+        return f"{self.root / name} is missing: restore it from a copy"
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.root / name

@@ -64,7 +64,7 @@ class Hosting:
             if self._is_current(view):
                 await self._remove_all_but(wanted)
             else:
-                wanted = {g: want for g, want in wanted.items() if self._is_listed(want)}
+                wanted = {g: want for g, want in wanted.items() if self.is_made(g, want.member)}
             for group in [group for group in self.lost if group not in wanted]:
                 del self.lost[group]
             missing = (w for w in wanted.values() if w.group_id not in self._runner.groups)
@@ -73,15 +73,8 @@ class Hosting:
 
     def _is_current(self, view: View) -> bool:
         """Whether the view is younger than the start of this broker."""
-        identity, known = self._directory.identity, view.brokers.get(self._node_id)
-        return known is not None and (known.directory_id, known.life) == (
-            identity.directory_id,
-            identity.lives[-1],
-        )
-
-    def _is_listed(self, want: Wanted) -> bool:
-        log = self._directory.logs.get(want.group_id.hex())
-        return log is not None and log.member == want.member
+        known = view.brokers.get(self._node_id)
+        return known is not None and self._directory.identity.is_that_of(known)
 
     def _wanted(self, view: View) -> Iterator[Wanted]:
         for topic, partition, placement, member in view.hosted(self._node_id):
@@ -98,10 +91,18 @@ class Hosting:
                 raise QuiverError(self.lost[want.group_id])
             return self._runner.groups[want.group_id]
 
-    async def remove_group(self, group: Group) -> None:
-        """Stop a group and remove its log."""
+    def is_made(self, group_id: bytes, member: int) -> bool:
+        """Whether a log of this group was made here, as that member."""
+        log = self._directory.logs.get(group_id.hex())
+        return log is not None and log.member == member
+
+    async def remove_group(self, group_id: bytes) -> None:
+        """Stop a group, if it runs, and remove its log."""
         async with self._lock:
-            await self._remove([group])
+            group = self._runner.groups.get(group_id)
+            if group is not None:
+                self._runner.remove(group)
+            await self._disk_thread.run(lambda: self._remove_listed([group_id.hex()]))
 
     async def _remove_all_but(self, wanted: dict[bytes, Wanted]) -> None:
         members = {group_id: want.member for group_id, want in wanted.items()}
@@ -165,6 +166,15 @@ class Hosting:
     def _logs_of(self, batch: list[Wanted]) -> list[Log | QuiverError]:
         """In the disk thread."""
         listed = self._directory.logs
+        other = [
+            want.group_id.hex()
+            for want in batch
+            if want.group_id.hex() in listed and not self.is_made(want.group_id, want.member)
+        ]
+        if other:
+            # What another member of this group knew must not speak for this one.
+            self._remove_listed(other)
+            listed = self._directory.logs
         fresh = [
             want
             for want in batch

@@ -54,7 +54,8 @@ class Metadata:
     def refresh(self) -> None:
         """Look whether the catalog changed."""
         catalog = self.group.replica.catalog if self.group else None
-        if catalog is not None and catalog.version != self.view.version:
+        # A replica that begins again replays its log, and knows less than was known for a while.
+        if catalog is not None and catalog.version > self.view.version:
             self.view = self.view.updated(catalog.version, catalog.values)
             self._on_change()
 

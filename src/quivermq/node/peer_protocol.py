@@ -30,7 +30,13 @@ logger = logging.getLogger("quivermq.peers")
 PARCEL_BYTES_MAX: Final = 256 << 20
 """The largest packet of a peer: many appends, each of at most a batch or a message's worth."""
 
-_DEAD_AFTER_MS: Final = 5_000
+_DEAD_AFTER: Final = {
+    "TCP_USER_TIMEOUT": 5_000,
+    "TCP_KEEPIDLE": 5,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+}
+"""The first in milliseconds, the next two in seconds."""
 
 
 def parse_hello(envelope: Buffer) -> proto.PeerHello:
@@ -74,8 +80,14 @@ class PeerProtocol(asyncio.BufferedProtocol):
         return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
     def close(self) -> None:
+        """Once everything that was said is delivered."""
         if self.transport is not None:
             self.transport.close()
+
+    def abort(self) -> None:
+        """At once: a peer that takes nothing would never let it close."""
+        if self.transport is not None:
+            self.transport.abort()
 
 
 class Incoming(PeerProtocol):
@@ -85,20 +97,22 @@ class Incoming(PeerProtocol):
         self,
         answer: Callable[[proto.PeerHello], proto.PeerHello],
         take: Callable[[int, proto.Parcel, list[Frame]], None],
-        connections: "set[PeerProtocol]",
+        connections: "set[Incoming]",
         limits: Limits,
         hello_s: float,
     ) -> None:
         super().__init__()
+        self.hello: proto.PeerHello | None = None
+        """Who it is, once it was let in."""
         self._answer = answer
         self._take = take
         self._connections = connections
         self._limits = limits
-        self._node = 0
         self._patience = asyncio.get_running_loop().call_later(hello_s, self.close)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        _notice_dead_hosts(transport.get_extra_info("socket"))
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -106,7 +120,7 @@ class Incoming(PeerProtocol):
         self._connections.discard(self)
 
     def packet_received(self, found: Packet) -> None:
-        if self._node == 0:
+        if self.hello is None:
             self._patience.cancel()
             hello = parse_hello(found.envelope)
             answer = self._answer(hello)
@@ -114,11 +128,11 @@ class Incoming(PeerProtocol):
             if answer.refusal:
                 self.close()
             else:
-                self._node = hello.node
+                self.hello = hello
                 self._receiver.allow(PARCEL_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX)
             return
         parcel = parse_parcel(found.envelope)
-        self._take(self._node, parcel, frames_of(found, self._limits))
+        self._take(self.hello.node, parcel, frames_of(found, self._limits))
 
 
 class Outgoing(PeerProtocol):
@@ -142,12 +156,18 @@ class Outgoing(PeerProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         if not self.answered.done():
-            self.answered.set_exception(ConnectionFailed("it closed the connection at our hello"))
+            self.answered.set_exception(ConnectionFailed("the peer closed the connection"))
+            self.answered.exception()  # seen: whoever dialled may have given up
         if not self.lost.done():
             self.lost.set_result(None)
 
 
 def _notice_dead_hosts(connection: socket.socket | None) -> None:
-    """A host that lost its power says no goodbye: give up what it does not acknowledge."""
-    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_AFTER_MS)
+    """A host that lost its power says no goodbye: give up what it does not acknowledge, and ask
+    one that is silent whether it is there."""
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _DEAD_AFTER.items():
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -14,19 +14,24 @@ from enum import Enum
 from random import Random
 from typing import Final
 
+from quivermq.addresses import join_address, split_address
 from quivermq.batches import Frame, Limits
-from quivermq.errors import QuiverError
-from quivermq.node.addresses import join_address, listening_at, split_address
+from quivermq.cluster import node_of
+from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.letters import open_letter, seal
-from quivermq.node.peer_protocol import Incoming, Outgoing, PeerProtocol
+from quivermq.node.listening import listening_at
+from quivermq.node.peer_protocol import PARCEL_BYTES_MAX, Incoming, Outgoing
 from quivermq.raft import Kind as Said
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
-from quivermq.wire import proto
+from quivermq.wire import BROKER_ENVELOPE_BYTES_MAX, proto
 
 logger = logging.getLogger("quivermq.peers")
 
 _DIAL_AGAIN_S: Final = (0.05, 1.0)
 _DIAL_TIMEOUT_S: Final = 2.0
+_ENVELOPE_BYTES: Final = BROKER_ENVELOPE_BYTES_MAX // 4
+_FRAMES_BYTES: Final = PARCEL_BYTES_MAX // 8
+"""How much goes into one parcel, if it is more than one letter."""
 
 
 class Lane(Enum):
@@ -62,19 +67,35 @@ class Link:
         self._task = asyncio.create_task(self._stay_connected(), name=f"link {peer.node}")
 
     def flush(self, bytes_max: int) -> None:
-        """Send what gathered, as one parcel."""
-        if not self.outbox.letters:
-            return
-        box, self.outbox = self.outbox, Outbox()
+        """Send what gathered, in one parcel if it is not too much for one."""
+        if self.outbox.letters:
+            box, self.outbox = self.outbox, Outbox()
+            self._send(box.letters, box.frames, bytes_max)
+
+    def _send(self, letters: list[proto.Letter], frames: list[Frame], bytes_max: int) -> None:
         connection = self.connection
         if connection is None or connection.unsent_bytes > bytes_max:
-            self.dropped += len(box.letters)
+            self.dropped += len(letters)
+            return
+        envelope = proto.Parcel(letters=letters).SerializeToString()
+        too_much = len(envelope) > _ENVELOPE_BYTES or sum(map(len, frames)) > _FRAMES_BYTES
+        if too_much and len(letters) > 1:
+            # Past the limits of a packet the peer would close the connection, again and again.
+            half = len(letters) // 2
+            count = sum(letter.frames for letter in letters[:half])
+            self._send(letters[:half], frames[:count], bytes_max)
+            self._send(letters[half:], frames[count:], bytes_max)
         else:
-            connection.write(proto.Parcel(letters=box.letters).SerializeToString(), box.frames)
+            connection.write(envelope, frames)
 
-    def say(self, parcel: proto.Parcel) -> None:
+    def say(self, parcel: proto.Parcel, bytes_max: int) -> None:
         """Something about the broker itself rather than a group."""
-        if self.connection is not None:
+        if self.connection is None:
+            return
+        if self.connection.unsent_bytes > bytes_max:
+            # Nobody says such things again on this connection; the next one begins with all.
+            self.connection.abort()
+        else:
             self.connection.write(parcel.SerializeToString())
 
     async def _stay_connected(self) -> None:
@@ -85,6 +106,9 @@ class Link:
                 delay = _DIAL_AGAIN_S[0]
             except (OSError, QuiverError, TimeoutError) as error:
                 logger.debug("no link to node %d: %s", self.peer.node, error)
+            except Exception:
+                # Whatever it is, without its links this broker is of no use to anybody.
+                logger.exception("the link to node %d failed, and is tried again", self.peer.node)
             await asyncio.sleep(delay * self.peer.links.dice.uniform(0.5, 1.0))
             delay = min(delay * 2, _DIAL_AGAIN_S[1])
 
@@ -109,7 +133,7 @@ class Link:
             await connection.lost
         finally:
             self.connection = None
-            connection.close()
+            connection.abort()
 
     async def close(self) -> None:
         self._task.cancel()
@@ -124,7 +148,6 @@ class Peer:
         self.node = node
         self.address = address
         self.links = links
-        self.is_closed = False
         self.heard_at = links.now()
         self.is_silent = False
         self.look_again_at = 0.0
@@ -147,10 +170,9 @@ class Peer:
             self.address = address
             for link in self.lanes.values():
                 if link.connection is not None:
-                    link.connection.close()
+                    link.connection.abort()
 
     async def close(self) -> None:
-        self.is_closed = True
         for link in self.lanes.values():
             await link.close()
 
@@ -166,6 +188,8 @@ class LinkHooks:
     """Why a broker that dialled us is refused; "" if it is welcome."""
     deliver: Callable[[bytes, int, int, Mail], None]
     """Mail for a group: group, sender, receiver, mail."""
+    objection: Callable[[proto.PeerHello], str]
+    """Why a broker that is connected must not be any longer; "" if it may."""
     leads: Callable[[int, Iterable[proto.Leadership]], None]
     silent: Callable[[int], None]
     connected: Callable[[int], None]
@@ -193,7 +217,7 @@ class Links:
         self._hello_s = hello_s
         self._given = given
         self._server: asyncio.Server | None = None
-        self._incoming: set[PeerProtocol] = set()
+        self._incoming: set[Incoming] = set()
         self._posted: set[Link] = set()
         self._is_closed = False
 
@@ -232,6 +256,19 @@ class Links:
         else:
             peer.move(address)
 
+    def judge_again(self) -> None:
+        """More is known of who is who: part with those who should never have been let in."""
+        for connection in list(self._incoming):
+            if connection.hello is not None and (why := self.hooks.objection(connection.hello)):
+                logger.warning("node %d is shown out: %s", connection.hello.node, why)
+                connection.abort()
+        for peer in self.peers.values():
+            for link in peer.lanes.values():
+                dialled = link.connection
+                if dialled and (why := self.hooks.objection(dialled.answered.result())):
+                    peer.refused(why)
+                    dialled.abort()
+
     async def forget(self, node: int) -> None:
         peer = self.peers.pop(node, None)
         if peer is not None:
@@ -260,7 +297,7 @@ class Links:
         parcel = proto.Parcel(alive=True)
         now = self.now()
         for peer in list(self.peers.values()):
-            peer.lanes[Lane.EXPRESS].say(parcel)
+            peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
             peer.is_silent = now - peer.heard_at > self._silence_s
             if peer.is_silent and now >= peer.look_again_at:
                 # Again and again: somebody may fall asleep while it is silent.
@@ -272,7 +309,7 @@ class Links:
         parcel = proto.Parcel(leads=leads)
         for peer in self.peers.values():
             if node in {None, peer.node}:
-                peer.lanes[Lane.EXPRESS].say(parcel)
+                peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
 
     def _answer(self, hello: proto.PeerHello) -> proto.PeerHello:
         answer = self.hello()
@@ -290,6 +327,8 @@ class Links:
             self.hooks.leads(node, parcel.leads)
         at = 0
         for letter in parcel.letters:
+            if node_of(letter.sender) != node:
+                raise InvalidRequest(f"node {node} writes as member {letter.sender}")
             mine = frames[at : at + letter.frames]
             at += letter.frames
             self.hooks.deliver(letter.group, letter.sender, letter.to, open_letter(letter, mine))
@@ -301,4 +340,4 @@ class Links:
         for node in list(self.peers):
             await self.forget(node)
         for connection in list(self._incoming):
-            connection.close()
+            connection.abort()

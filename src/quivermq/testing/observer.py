@@ -1,8 +1,9 @@
 """Watches every broker of a cluster while it runs: what each says of itself must never go back.
 
-I6 within a process: term, commit index and readable end of a replica only grow, and so does the
-term over all its lives. Over all brokers: a term has one leader at most. A replica that was moved
-away and back begins anew.
+I6 within a process: term, commit index and readable end of a replica only grow. Over all its lives
+a replica does not forget a term that it led: it has stored that one. (It may forget one that it
+only heard of, until it has promised something in it.) Over all brokers: a term has one leader at
+most. A replica that was moved away and back begins anew.
 """
 
 import threading
@@ -39,7 +40,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._reached: dict[tuple[int, int, Place], Sighting] = {}
-        self._terms: dict[tuple[int, Place], int] = {}
+        self._led: dict[tuple[int, Place], int] = {}
         self._leaders: dict[tuple[Place, int], int] = {}
         self.count = 0
 
@@ -53,13 +54,13 @@ class Progress:
                     f"I6: {name} of {seen.place} on node {seen.node} went back from {was} to {is_}"
                 )
         self._reached[seen.node, seen.life, seen.place] = seen
-        durable = self._terms.get((seen.node, seen.place), 0)
-        if seen.term < durable:
+        led = self._led.get((seen.node, seen.place), 0)
+        if seen.term < led:
             raise Violation(
-                f"I6: node {seen.node} forgot term {durable} of {seen.place}: it is in {seen.term}"
+                f"I6: node {seen.node} forgot term {led} of {seen.place}: it is in {seen.term}"
             )
-        self._terms[seen.node, seen.place] = seen.term
         if seen.leads:
+            self._led[seen.node, seen.place] = seen.term
             leader = self._leaders.setdefault((seen.place, seen.term), seen.node)
             if leader != seen.node:
                 raise Violation(
@@ -68,7 +69,7 @@ class Progress:
 
     def move_away(self, node: int, place: Place) -> None:
         """The node has no replica of this partition any more."""
-        self._terms.pop((node, place), None)
+        self._led.pop((node, place), None)
         for known in [known for known in self._reached if (known[0], known[2]) == (node, place)]:
             del self._reached[known]
 

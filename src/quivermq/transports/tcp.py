@@ -3,7 +3,8 @@
 import asyncio
 import ssl
 
-from quivermq.node.addresses import join_address, listening_at, split_address
+from quivermq.addresses import join_address, split_address
+from quivermq.node.listening import listening_at
 from quivermq.transports.reception import Reception
 
 

@@ -7,8 +7,9 @@ from typing import Final
 
 import uvicorn
 
-from quivermq.node.addresses import join_address, listening_at, split_address
+from quivermq.addresses import join_address, split_address
 from quivermq.node.broker import Broker
+from quivermq.node.listening import listening_at
 from quivermq.transports.http.app import make_app
 from quivermq.transports.http.protocol import BoundedConfig, HttpLimits
 from quivermq.transports.metrics import Metrics
