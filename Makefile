@@ -45,6 +45,7 @@ mutants: .venv/ready  ## planted bugs: each must be caught
 	$(BIN)/python -m tests.mutants
 
 bench: .venv/ready  ## measure, each figure beside its reference
+	-$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
 docs: .venv/ready  ## the documentation as pages, in site/

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 
 import quivermq
@@ -130,14 +130,10 @@ class Quiver(System):
         with self._client.read(self._topic) as reader:
 
             def take() -> int:
-                taken = 0
-                for message in reader:  # noqa: B007  (the last one is used below)
-                    taken += 1
-                    if taken == SENT_AT_ONCE:
-                        break
-                if taken:
-                    self._client.commit(self._topic, GROUP, 0, message.offset + 1)
-                return taken
+                messages = list(islice(reader, SENT_AT_ONCE))
+                if messages:
+                    self._client.commit(self._topic, GROUP, 0, messages[-1].offset + 1)
+                return len(messages)
 
             return timed(seconds, take)
 

@@ -1,43 +1,65 @@
-"""The one thread that writes to a data directory. The event loop never waits for a disk.
+"""The thread that writes to a data directory. The event loop never waits for a disk.
 
 While a group's work is under way, whatever the group wants next gathers, and is then written and
-synced as one: the slower the disk, the larger the groups.
+synced as one: the slower the disk, the larger the groups. The work of many groups that waits at the
+same time is done at the same time: one after the other, a thousand elections would wait for a
+thousand votes to be synced, while a disk syncs dozens as fast as one.
 """
 
 import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from queue import SimpleQueue
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple, TypeVar
 
 logger = logging.getLogger("quivermq.disk")
 
+S = TypeVar("S")
 T = TypeVar("T")
 Outcome = tuple[Callable[[object], None], object]
 
+HELPERS_MAX: Final = 16
+
+
+class _Job(NamedTuple):
+    work: Callable[[], object]
+    done: Callable[[object], None]
+    key: Hashable | None = None
+
+
+_END: Final = _Job(lambda: None, lambda _: None)
+
 
 class DiskThread:
-    """Jobs in, outcomes back on the event loop, in order."""
+    """Jobs in, outcomes back on the event loop.
+
+    In order, except for jobs that have a key: neighbours with different keys may be done together.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
-        self._jobs: SimpleQueue[tuple[Callable[[], object], Callable[[object], None]] | None] = (
-            SimpleQueue()
-        )
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._outcomes: deque[Outcome] = deque()
         self._is_told = False
         self._is_closed = False
+        self._helpers = ThreadPoolExecutor(HELPERS_MAX, thread_name_prefix=name)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
-        """Do `job` in the thread, then `done(result or exception)` on the loop."""
-        self._jobs.put((job, done))
+    def submit(
+        self,
+        work: Callable[[], object],
+        done: Callable[[object], None],
+        key: Hashable | None = None,
+    ) -> None:
+        """Do `work` in the thread, then `done(result or exception)` on the loop."""
+        self._jobs.put(_Job(work, done, key))
 
-    async def run(self, job: Callable[[], T]) -> T:
-        """Do `job` in the thread and wait for it."""
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do `work` in the thread, behind all that was submitted before, and wait for it."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: object) -> None:
@@ -48,8 +70,12 @@ class DiskThread:
             else:
                 future.set_result(result)  # type: ignore[arg-type]
 
-        self.submit(job, done)
+        self.submit(work, done)
         return await future
+
+    def together(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """For jobs that consist of many: `work` for each item, at the same time, in the thread."""
+        return list(self._helpers.map(work, items))
 
     async def close(self) -> None:
         """Finish what was submitted, then end the thread."""
@@ -57,23 +83,48 @@ class DiskThread:
             return
         await self.run(lambda: None)
         self._is_closed = True
-        self._jobs.put(None)
+        self._jobs.put(_END)
         self._thread.join()
+        self._helpers.shutdown()
 
     def _run(self) -> None:
-        while (work := self._jobs.get()) is not None:
-            job, done = work
+        waiting = self._jobs.get()
+        while waiting is not _END:
+            together, behind = self._neighbours(waiting)
+            if len(together) == 1:
+                self._do(waiting)
+            else:
+                # Taken to its end before anything else is begun.
+                list(self._helpers.map(self._do, together))
+            waiting = behind or self._jobs.get()
+
+    def _neighbours(self, first: _Job) -> tuple[list[_Job], _Job | None]:
+        """`first` and what waits and may be done with it; and the job behind them, if one waits."""
+        together = [first]
+        keys = {first.key}
+        while first.key is not None:
             try:
-                result: object = job()
-            except BaseException as error:
-                result = error
-            self._outcomes.append((done, result))
-            if not self._is_told:
-                self._is_told = True
-                try:
-                    self._loop.call_soon_threadsafe(self._tell)
-                except RuntimeError:
-                    return  # The loop is closed: nobody is left to be told.
+                job = self._jobs.get_nowait()
+            except Empty:
+                break
+            if job.key is None or job.key in keys:
+                return together, job
+            together.append(job)
+            keys.add(job.key)
+        return together, None
+
+    def _do(self, job: _Job) -> None:
+        try:
+            result: object = job.work()
+        except BaseException as error:
+            result = error
+        self._outcomes.append((job.done, result))
+        if not self._is_told:
+            self._is_told = True
+            try:
+                self._loop.call_soon_threadsafe(self._tell)
+            except RuntimeError:
+                return  # The loop is closed: nobody is left to be told.
 
     def _tell(self) -> None:
         self._is_told = False

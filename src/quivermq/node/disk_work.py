@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from quivermq.errors import Corrupt, StorageFull, TooLarge
 from quivermq.log import Disk, Log, LogSettings
-from quivermq.replica import DiskWork, carry_out_group
+from quivermq.replica import DiskWork, Persist, carry_out_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,16 @@ def do_disk_work(log: Log, work: Sequence[Work]) -> int:
         if count < len(pieces):
             return done
     return done
+
+
+def waits_for_no_disk(work: Sequence[Work]) -> bool:
+    """Whether it is all entries, which wait for no fsync where the disk syncs them later.
+
+    Votes and checkpoints are always synced at once.
+    """
+    return all(
+        isinstance(piece, Persist) and not piece.term and piece.checkpoint is None for piece in work
+    )
 
 
 def _runs(work: Sequence[Work]) -> Iterator[Drop | list[DiskWork]]:

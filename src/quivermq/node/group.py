@@ -21,7 +21,7 @@ from quivermq.errors import (
 )
 from quivermq.log import Log
 from quivermq.node.crew import Crew
-from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log
+from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log, waits_for_no_disk
 from quivermq.raft import MembershipChange
 from quivermq.replica import (
     Answer,
@@ -283,7 +283,7 @@ class Group:
             return
         self._writing, self._disk_queue = self._disk_queue, []
         work, log, life = self._writing, self.log, self._life
-        if self._crew.writes_inline:
+        if self._crew.writes_inline and waits_for_no_disk(work):
             try:
                 result: object = do_disk_work(log, work)
             except Exception as error:
@@ -291,7 +291,7 @@ class Group:
             self._written(result, life)
         else:
             self._crew.write(
-                lambda: do_disk_work(log, work), lambda result: self._written(result, life)
+                self, lambda: do_disk_work(log, work), lambda result: self._written(result, life)
             )
 
     def _written(self, result: object, life: int) -> None:
@@ -374,7 +374,7 @@ class Group:
             else:
                 self._crew.later(_OPEN_AGAIN_S, lambda: again(result))
 
-        self._crew.write(get, got)
+        self._crew.write(self, get, got)
 
     def _renew(self, log: Log) -> None:
         self._end_requests()

@@ -191,7 +191,7 @@ class Hosting:
         ]
         if fresh:
             self._make(fresh)
-        return [self._open(want) for want in batch]
+        return self._disk_thread.together(self._open, batch)
 
     def _was_elsewhere(self, want: Wanted) -> bool:
         """Whether it was in the directory that this one replaces: it is not to be made anew."""

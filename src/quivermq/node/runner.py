@@ -100,8 +100,10 @@ class GroupRunner:
             # It may be nobody's pass: see that it leaves.
             self._schedule()
 
-    def write(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
-        self._disk_thread.submit(job, done)
+    def write(
+        self, group: Group, job: Callable[[], object], done: Callable[[object], None]
+    ) -> None:
+        self._disk_thread.submit(job, done, group.id)
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         self._loop.call_later(delay_s, action)
