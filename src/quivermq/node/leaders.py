@@ -1,7 +1,10 @@
 """Who leads which group, as far as this broker has heard."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_UNKNOWN_MAX: Final = 10_000
+"""Offices of groups that the catalog does not have yet, or any more."""
 
 
 class Office(NamedTuple):
@@ -24,6 +27,12 @@ class Leaders:
         if known is None or office.term > known.term:
             self._offices[group] = office
             self.version += 1
+        if known is None and len(self._offices) > len(self._existing) + _UNKNOWN_MAX:
+            # Word of groups that are gone may come late: it must not pile up.
+            self._offices = {g: o for g, o in self._offices.items() if g in self._existing}
+
+    def __len__(self) -> int:
+        return len(self._offices)
 
     def lost(self, group: bytes, node: int) -> None:
         """A broker gave an office up without knowing who has it now."""
