@@ -63,6 +63,19 @@ def test_a_leader_that_cannot_be_reached_from_here_is_reached_through_another() 
         assert first.log().values == [b"v", b"w"]
 
 
+def test_a_leader_that_is_cut_off_from_its_replicas_is_left_for_another_broker() -> None:
+    with StandIn(node=1) as minority, StandIn(node=2) as majority:
+        minority.addresses, minority.logs = {2: majority.address}, majority.logs
+        with quivermq.connect(minority.address, timeout=5) as client:
+            client.produce("t", b"one")
+            minority.script("produce", *[NotEnoughReplicas("cut off")] * 1000)
+            began = time.monotonic()
+            client.produce("t", b"two")
+            assert time.monotonic() - began < 3
+        assert majority.log().values == [b"one", b"two"]
+        assert minority.count("produce") < 10
+
+
 def test_a_dead_server_in_the_list_is_passed_over(stand_in: StandIn) -> None:
     for _ in range(5):
         with quivermq.connect([nowhere(), stand_in.address, nowhere()], timeout=5) as client:

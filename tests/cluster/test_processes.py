@@ -91,9 +91,9 @@ def test_a_failure_in_the_block_carries_the_logs_of_the_brokers() -> None:
 
 
 HOLDER = """
-import os, time
+import sys, time
 from quivermq.testing import Cluster
-cluster = Cluster(nodes=2, settings={"tick_ms": 20})
+cluster = Cluster(nodes=2, settings={"tick_ms": 20}, data_dir=sys.argv[1])
 cluster.start()
 cluster.nodes[2].pause()
 print("pids", *(node.pid for node in cluster.nodes.values()), flush=True)
@@ -101,8 +101,9 @@ time.sleep(600)
 """
 
 
-def test_brokers_die_with_whoever_started_them_even_paused_ones() -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+def test_brokers_die_with_whoever_started_them_even_paused_ones(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None
         pids = [int(pid) for pid in re.findall(r"\d+", holder.stdout.readline())]

@@ -1,122 +1,69 @@
-"""Jobs for the disk: what keeps its order, what is done together, and that outcomes are told."""
+"""The disk thread: in order, answered on the loop, and never held up by an answer."""
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 
-from quivermq.node.disk_thread import HELPERS_MAX, DiskThread
+import pytest
 
-PATIENCE_S = 10.0
-
-
-def with_thread(scene: Callable[[DiskThread], Awaitable[None]]) -> None:
-    async def play() -> None:
-        thread = DiskThread(asyncio.get_running_loop(), "test-disk")
-        try:
-            await asyncio.wait_for(scene(thread), PATIENCE_S)
-        finally:
-            await thread.close()
-
-    asyncio.run(play())
+from quivermq.errors import StorageFailed
+from quivermq.node.disk_thread import DiskThread
+from tests.transports.stage import on_loop, until
 
 
-def test_jobs_without_a_key_keep_their_order() -> None:
-    seen: list[int] = []
+@on_loop
+async def test_jobs_are_done_in_order_in_one_other_thread() -> None:
+    thread = DiskThread(asyncio.get_running_loop(), "disk")
+    done: list[object] = []
+    where: set[int] = set()
 
-    async def scene(thread: DiskThread) -> None:
-        for number in range(50):
-            thread.submit(lambda number=number: seen.append(number), lambda _: None)
-        await thread.run(lambda: None)
-        assert seen == list(range(50))
+    def job(number: int) -> int:
+        where.add(threading.get_ident())
+        return number
 
-    with_thread(scene)
-
-
-def test_jobs_of_different_keys_that_wait_are_done_at_the_same_time() -> None:
-    together = threading.Barrier(HELPERS_MAX)
-
-    async def scene(thread: DiskThread) -> None:
-        begun = threading.Event()
-        thread.submit(begun.wait, lambda _: None)
-        # None of these can end before all have begun.
-        for key in range(HELPERS_MAX):
-            thread.submit(lambda: together.wait(PATIENCE_S), lambda _: None, key)
-        begun.set()
-        await thread.run(lambda: None)
-        assert not together.broken
-
-    with_thread(scene)
+    for number in range(200):
+        thread.submit(lambda number=number: job(number), done.append)
+    await thread.close()
+    assert done == [*range(200)]
+    assert len(where) == 1
+    assert threading.get_ident() not in where
 
 
-def test_jobs_of_the_same_key_are_never_done_at_the_same_time_and_keep_their_order() -> None:
-    seen: list[tuple[int, int]] = []
-    busy: set[int] = set()
-    clashes: list[int] = []
+@on_loop
+async def test_a_failure_is_an_outcome_and_the_thread_goes_on() -> None:
+    thread = DiskThread(asyncio.get_running_loop(), "disk")
 
-    def work(key: int, number: int) -> None:
-        if key in busy:
-            clashes.append(key)
-        busy.add(key)
-        seen.append((key, number))
-        busy.discard(key)
+    def fail() -> None:
+        raise StorageFailed("no disk")
 
-    async def scene(thread: DiskThread) -> None:
-        for number in range(40):
-            for key in range(5):
-                thread.submit(lambda key=key, number=number: work(key, number), lambda _: None, key)
-        await thread.run(lambda: None)
-        assert not clashes
-        for key in range(5):
-            assert [number for found, number in seen if found == key] == list(range(40))
-
-    with_thread(scene)
+    with pytest.raises(StorageFailed, match="no disk"):
+        await thread.run(fail)
+    assert await thread.run(lambda: 7) == 7
+    await thread.close()
 
 
-def test_a_job_without_a_key_waits_for_all_before_it_and_holds_all_behind_it() -> None:
-    seen: list[str] = []
-
-    async def scene(thread: DiskThread) -> None:
-        for key in range(10):
-            thread.submit(lambda: seen.append("before"), lambda _: None, key)
-        thread.submit(lambda: seen.append("between"), lambda _: None)
-        for key in range(10):
-            thread.submit(lambda: seen.append("behind"), lambda _: None, key)
-        await thread.run(lambda: None)
-        assert seen == ["before"] * 10 + ["between"] + ["behind"] * 10
-
-    with_thread(scene)
-
-
-def test_every_job_is_answered_once_with_its_result_or_its_failure() -> None:
-    async def scene(thread: DiskThread) -> None:
-        results: dict[int, object] = {}
-
-        def told(key: int, result: object) -> None:
-            assert key not in results
-            results[key] = result
-
-        def work(key: int) -> int:
-            if key % 3 == 0:
-                raise ValueError(key)
-            return key
-
-        for key in range(30):
-            thread.submit(lambda key=key: work(key), lambda result, key=key: told(key, result), key)
-        await thread.run(lambda: None)
-        assert len(results) == 30
-        for key, result in results.items():
-            assert isinstance(result, ValueError) if key % 3 == 0 else result == key
-
-    with_thread(scene)
+@on_loop
+async def test_an_answer_that_fails_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    thread = DiskThread(asyncio.get_running_loop(), "disk")
+    told: list[object] = []
+    release = threading.Event()
+    thread.submit(release.wait, lambda _: told[99])
+    thread.submit(lambda: 1, told.append)
+    thread.submit(lambda: 2, told.append)
+    release.set()
+    await until(lambda: told == [1, 2])
+    assert "could not be told" in caplog.text
+    await thread.close()
 
 
-def test_what_was_submitted_is_done_before_the_thread_ends() -> None:
-    seen: list[int] = []
-
-    async def scene(thread: DiskThread) -> None:
-        for key in range(20):
-            thread.submit(lambda key=key: seen.append(key), lambda _: None, key)
-        await thread.close()
-        assert sorted(seen) == list(range(20))
-
-    with_thread(scene)
+@on_loop
+async def test_who_gives_up_waiting_changes_nothing_for_others() -> None:
+    thread = DiskThread(asyncio.get_running_loop(), "disk")
+    release = threading.Event()
+    waiting = asyncio.create_task(thread.run(release.wait))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    release.set()
+    assert await thread.run(lambda: "next") == "next"
+    await thread.close()
+    await thread.close()

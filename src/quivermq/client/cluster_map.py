@@ -42,7 +42,9 @@ class ClusterMap:
     """Addresses and routes, as last heard."""
 
     def __init__(self, servers: list[str]) -> None:
+        self._given = frozenset(servers)
         self._servers = _random.sample(servers, len(servers))
+        """In the order to ask; those given, and brokers that were put behind others."""
         self._addresses: dict[int, str] = {}
         self._avoided: dict[str, float] = {}
         self._routes: dict[str, Route] = {}
@@ -72,9 +74,12 @@ class ClusterMap:
         self.ask_last(address)
 
     def ask_last(self, address: str) -> None:
-        """It was of no help: ask the others first."""
-        if address in self._servers:
-            self._servers = [*(each for each in self._servers if each != address), address]
+        """It was of no help: ask the others first, be they given or heard of."""
+        heard = dict.fromkeys(self._addresses.values())
+        known = dict.fromkeys([*self._servers, *heard])
+        if address in known:
+            others = (each for each in known if each in self._given or each in heard)
+            self._servers = [*(each for each in others if each != address), address]
 
     def reached(self, address: str) -> None:
         """It answered."""

@@ -13,6 +13,7 @@ from quivermq.client.retry import Attempts
 from quivermq.errors import (
     ConnectionFailed,
     InvalidRequest,
+    NotEnoughReplicas,
     NotLeader,
     QuiverError,
     Timeout,
@@ -212,6 +213,11 @@ class Router:
         elif not error.retriable:
             raise error
         attempts.failed(target.address, error)
+        if isinstance(error, NotEnoughReplicas):
+            # That is how a broker sees it that is cut off from the others; they may have a leader.
+            self.map.hinted(topic, partition, 0, "")
+        if isinstance(error, NotEnoughReplicas) or not target.direct:
+            self.map.ask_last(target.address)
         if isinstance(error, NotLeader) and target.direct:
             self.map.hinted(topic, partition, error.leader, error.leader_address)
             elsewhere = error.leader and error.leader_address not in {"", target.address}

@@ -27,7 +27,7 @@ from quivermq.cluster import (
     rebalance_leaders,
     remove_broker,
 )
-from quivermq.errors import NotEnoughReplicas, QuiverError
+from quivermq.errors import NotEnoughReplicas, QuiverError, Timeout
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.reconfiguring import reconfigure
@@ -108,7 +108,11 @@ class Controller:
                 lambda view: None if view.cluster else found_cluster(cluster_id, now_ms, ())
             )
             return
-        await self._keep_members(view)
+        try:
+            await self._keep_members(view)
+        except Timeout as error:
+            # A broker that is down must not hold up moves: they may be what lets it go.
+            self._note(str(error))
         if await self._move_one(view):
             self.stir()
             return

@@ -7,12 +7,15 @@ thousand votes to be synced, while a disk syncs dozens as fast as one.
 """
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, TypeVar
+
+logger = logging.getLogger("quivermq.disk")
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -127,4 +130,8 @@ class DiskThread:
         self._is_told = False
         while self._outcomes:
             done, result = self._outcomes.popleft()
-            done(result)
+            try:
+                done(result)
+            except Exception:
+                # The others wait for theirs.
+                logger.exception("the outcome of disk work could not be told")

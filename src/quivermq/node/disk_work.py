@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from quivermq.errors import Corrupt, StorageFull
-from quivermq.log import Log
+from quivermq.errors import Corrupt, StorageFull, TooLarge
+from quivermq.log import Disk, Log, LogSettings
 from quivermq.replica import DiskWork, Persist, carry_out_group
 
 
@@ -71,6 +71,14 @@ def _runs(work: Sequence[Work]) -> Iterator[Drop | list[DiskWork]]:
 def _drop(log: Log, piece: Drop) -> None:
     try:
         piece.plan(log)
-    except Corrupt:
-        # The checkpoint that would replace what is dropped is damaged: keep both.
+    except (Corrupt, StorageFull, TooLarge):
+        # The checkpoint that would replace what is dropped is damaged, or has no place: keep both.
         return
+
+
+def open_log(disk: Disk, folder: str, settings: LogSettings, group_id: bytes) -> Log:
+    """The log of a group; `Corrupt` if it is that of another: a topic may have been made anew."""
+    log = Log.open(disk, folder, settings)
+    if log.log_id != group_id:
+        raise Corrupt(f"{folder} holds the log of another group, {log.log_id.hex()}")
+    return log

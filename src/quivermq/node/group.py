@@ -7,7 +7,7 @@ all stirred groups go on at once, so that what came in together is written and s
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, ParamSpec, Protocol
+from typing import Final, ParamSpec
 
 from quivermq.batches import Frame, Offset
 from quivermq.cluster import METADATA_GROUP
@@ -19,9 +19,10 @@ from quivermq.errors import (
     StorageFailed,
     Timeout,
 )
-from quivermq.log import Disk, Log, LogSettings
-from quivermq.node.disk_work import Drop, Work, do_disk_work, waits_for_no_disk
-from quivermq.raft import Dice, MembershipChange
+from quivermq.log import Log
+from quivermq.node.crew import Crew
+from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log, waits_for_no_disk
+from quivermq.raft import MembershipChange
 from quivermq.replica import (
     Answer,
     Effect,
@@ -29,8 +30,8 @@ from quivermq.replica import (
     Persist,
     Repair,
     Replica,
-    ReplicaSettings,
     Result,
+    Rouse,
     Send,
     Wake,
 )
@@ -38,30 +39,11 @@ from quivermq.replica import (
 logger = logging.getLogger("quivermq.group")
 
 RETRY_FULL_DISK_S: Final = 0.5
+_OPEN_AGAIN_S: Final = 1.0
 _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
 _STUMBLES: Final = (Corrupt, OffsetOutOfRange, StorageFailed, BrokenInvariant)
 _Input = ParamSpec("_Input")
 Done = Callable[[Result], None]
-
-
-class Crew(Protocol):
-    """What a group needs of the broker around it."""
-
-    disk: Disk
-    dice: Dice
-    replica_settings: ReplicaSettings
-    log_settings: LogSettings
-    writes_inline: bool
-
-    def now_ms(self) -> int: ...
-    def stirred(self, group: "Group") -> None: ...
-    def post(self, group: "Group", to: int, mail: Mail) -> None: ...
-    def write(
-        self, group: "Group", job: Callable[[], object], done: Callable[[object], None]
-    ) -> None: ...
-    def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
-    def office_changed(self, group: "Group") -> None: ...
-    def failed(self, group: "Group") -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +192,21 @@ class Group:
             self.stir()
 
     def drop_before(self, plan: Callable[[Log], object]) -> None:
-        """Retention: in turn with the other disk work."""
-        if not (self.trouble or self.is_closed or self.replica.is_mending):
+        """Retention: in turn with the other disk work; nothing while some is under way."""
+        if self.trouble or self.is_closed or self.replica.is_mending:
+            return
+        if not any(isinstance(piece, Drop) for piece in (*self._writing, *self._disk_queue)):
             self._disk_queue.append(Drop(plan))
             self._write_next()
 
     def now_ms(self) -> int:
         return self._crew.now_ms()
+
+    @property
+    def election_s(self) -> float:
+        """How long others wait for a leader before they look for another, at least."""
+        settings = self._crew.replica_settings
+        return settings.tick_ms * settings.election_ticks / 1000
 
     def stir(self) -> None:
         if not self.is_stirred:
@@ -264,6 +254,8 @@ class Group:
         if self.replica.is_serving != self.was_serving:
             self.was_serving = self.replica.is_serving
             self._crew.office_changed(self)
+            # Who waits here may have to go elsewhere.
+            self._wake_readers()
         if self.after is not None:
             self.after()
 
@@ -300,7 +292,7 @@ class Group:
         if self._crew.writes_inline and waits_for_no_disk(work):
             try:
                 result: object = do_disk_work(log, work)
-            except (QuiverError, BrokenInvariant) as error:
+            except Exception as error:
                 result = error
             self._written(result, life)
         else:
@@ -314,11 +306,15 @@ class Group:
         if not isinstance(result, int):
             self._not_written(result)
             return
-        for piece in self._writing[:result]:
-            if isinstance(piece, Persist):
-                self.replica.persisted(piece.number)
-            elif isinstance(piece, Repair):
-                self.replica.repaired()
+        try:
+            for piece in self._writing[:result]:
+                if isinstance(piece, Persist):
+                    self.replica.persisted(piece.number)
+                elif isinstance(piece, Repair):
+                    self.replica.repaired()
+        except _STUMBLES as error:
+            self._stumbled(error)
+            return
         self._writing = self._writing[result:]
         if self._writing:
             # What is left comes again, in front of everything else: the log is as it was.
@@ -336,28 +332,45 @@ class Group:
 
     def _retry(self, life: int) -> None:
         if life == self._life and not self.is_closed:
-            self._disk_queue = self._writing + self._disk_queue
+            work = self._writing + self._disk_queue
+            # What makes room goes first, or the disk would stay full for ever.
+            drops = [piece for piece in work if isinstance(piece, Drop)]
+            self._disk_queue = drops + [piece for piece in work if not isinstance(piece, Drop)]
             self._writing = []
             self._write_next()
 
     def _begin_again(self, error: QuiverError) -> None:
-        """A replica anew on the same log, which knows its damage. One opened anew would not."""
-        logger.warning("%s begins again: %s", self.name, error)
+        """A replica anew on the same log, which knows its damage. One opened anew would not.
+
+        Once the thread has done what it has in hand: a replica must not be made of a log that is
+        being written to, or it could forget a vote.
+        """
         if isinstance(error, Corrupt) and not self.log.damage:
             self._open_again(error)
             return
-        self._renew(self.log)
+        logger.warning("%s begins again: %s", self.name, error)
+        log = self.log
+        self._replace_log(f"it begins again after: {error}", lambda: log)
 
     def _open_again(self, error: QuiverError) -> None:
         """Nobody knows what the disk holds: read it. In the thread, behind what it is doing."""
         logger.error("%s is opened anew: %s", self.name, error)
+        disk, folder, settings = self._crew.disk, self.name.folder, self._crew.log_settings
+        self._replace_log(
+            f"it is opened anew after: {error}", lambda: open_log(disk, folder, settings, self.id)
+        )
+
+    def _replace_log(self, trouble: str, get: Callable[[], Log]) -> None:
         self._end_requests()
         self._life += 1
-        self.trouble = f"it is opened anew after: {error}"
-        disk, folder, settings = self._crew.disk, self.name.folder, self._crew.log_settings
+        self.trouble = trouble
         life = self._life
 
-        def opened(result: object) -> None:
+        def again(error: object) -> None:
+            if life == self._life and not self.is_closed:
+                self._open_again(StorageFailed(str(error)))
+
+        def got(result: object) -> None:
             if life != self._life or self.is_closed:
                 return
             if isinstance(result, Log):
@@ -365,9 +378,9 @@ class Group:
             elif isinstance(result, Corrupt):
                 self._fail(f"this replica lost its log: {result}")
             else:
-                self._crew.later(1.0, lambda: self._open_again(StorageFailed(str(result))))
+                self._crew.later(_OPEN_AGAIN_S, lambda: again(result))
 
-        self._crew.write(self, lambda: Log.open(disk, folder, settings), opened)
+        self._crew.write(self, get, got)
 
     def _renew(self, log: Log) -> None:
         self._end_requests()
@@ -384,10 +397,21 @@ class Group:
             return
         self.stir()
 
+    def give_up(self, error: Exception) -> None:
+        """Something that nobody foresaw: nothing of this replica can be trusted any more."""
+        logger.error("%s failed", self.name, exc_info=error)
+        if not (self.trouble or self.is_closed):
+            self._fail(f"it failed: {error!r}")
+
     def _fail(self, reason: str) -> None:
         self.trouble = reason
         logger.critical("%s stops: %s", self.name, reason)
+        for member in self.replica.configuration.members:
+            if member != self.member:
+                # Those who sleep may believe that this one leads them.
+                self._crew.post(self, member, Rouse())
         self._end_requests()
+        self.stir()
         self._crew.failed(self)
 
     def _end_requests(self) -> None:

@@ -16,11 +16,12 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from quivermq.cluster import View, epoch_of, group_id
-from quivermq.errors import Corrupt, QuiverError
+from quivermq.errors import BrokenInvariant, Corrupt, QuiverError
 from quivermq.log import Disk, Log
 from quivermq.node.deferred_sync import UnsyncedDisk
 from quivermq.node.directory import Directory, ListedLog
 from quivermq.node.disk_thread import DiskThread
+from quivermq.node.disk_work import open_log
 from quivermq.node.group import Group, GroupName
 from quivermq.node.runner import GroupRunner
 from quivermq.replica import blank_log, found_log
@@ -153,15 +154,23 @@ class Hosting:
                 self.lost[want.group_id] = str(log)
                 logger.critical("%s cannot run here: %s", want.name, log)
                 continue
-            group = Group(
-                want.group_id,
-                want.name,
-                want.member,
-                log,
-                self._runner,
-                is_preferred=want.is_preferred,
-            )
+            try:
+                group = self._group(want, log)
+            except (QuiverError, BrokenInvariant) as error:
+                self.lost[want.group_id] = str(error)
+                logger.critical("%s cannot run here: %s", want.name, error)
+                continue
             self._runner.add(group)
+
+    def _group(self, want: Wanted, log: Log) -> Group:
+        return Group(
+            want.group_id,
+            want.name,
+            want.member,
+            log,
+            self._runner,
+            is_preferred=want.is_preferred,
+        )
 
     def _logs_of(self, batch: list[Wanted]) -> list[Log | QuiverError]:
         """In the disk thread."""
@@ -213,6 +222,11 @@ class Hosting:
                 "member if a majority of the others is left"
             )
         try:
-            return Log.open(self._runner.disk, want.name.folder, self._runner.log_settings)
-        except QuiverError as error:
-            return error
+            return open_log(
+                self._runner.disk, want.name.folder, self._runner.log_settings, want.group_id
+            )
+        except Exception as error:
+            # One log that cannot be opened must not keep the others closed.
+            if not isinstance(error, QuiverError):
+                logger.exception("%s cannot be opened", want.name)
+            return error if isinstance(error, QuiverError) else Corrupt(f"it failed: {error!r}")

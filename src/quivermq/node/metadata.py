@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quivermq.cluster import Edit, View, node_of
-from quivermq.errors import NotEnoughReplicas, NotLeader, Overloaded, QuiverError
+from quivermq.errors import Corrupt, NotEnoughReplicas, NotLeader, Overloaded, QuiverError
 from quivermq.node.group import Group
 from quivermq.replica import Replica, Result
 
@@ -41,6 +41,8 @@ class Metadata:
         self.group: Group | None = None
         self._on_change = on_change
         self._lock = asyncio.Lock()
+        self._unreadable = 0
+        """The last version that could not be read."""
 
     def run_on(self, group: Group) -> None:
         self.group = group
@@ -50,13 +52,21 @@ class Metadata:
     def stop(self) -> None:
         self.group = None
         self.view = View()
+        self._unreadable = 0
 
     def refresh(self) -> None:
         """Look whether the catalog changed."""
         catalog = self.group.replica.catalog if self.group else None
         # A replica that begins again replays its log, and knows less than was known for a while.
-        if catalog is not None and catalog.version > self.view.version:
+        if catalog is None or catalog.version <= max(self.view.version, self._unreadable):
+            return
+        try:
             self.view = self.view.updated(catalog.version, catalog.values)
+        except Corrupt as error:
+            # It is what the majority agreed on, maybe of a later release: go on by what is known.
+            self._unreadable = catalog.version
+            logger.critical("version %d of the catalog is not readable: %s", catalog.version, error)
+        else:
             self._on_change()
 
     @property
@@ -86,10 +96,17 @@ class Metadata:
                 view = self.view
                 edit = build(view)
                 if edit is None:
-                    return view
-                if await self._propose(group, view, edit):
+                    if await self._is_latest(group, view):
+                        return view
+                elif await self._propose(group, view, edit):
                     return self.view
         raise Overloaded("the catalog changes too often; try again")
+
+    async def _is_latest(self, group: Group, view: View) -> bool:
+        """Whether nobody else leads and knows better: then there is nothing to change indeed."""
+        await ask(group, Replica.read)
+        self.refresh()
+        return self.view is view
 
     def leading_group(self) -> Group:
         """The group, if it is led here; raises `NotLeader`, or `NotEnoughReplicas`."""

@@ -7,6 +7,7 @@ leader finish: every step leads from any configuration on the way to the one tha
 import asyncio
 import logging
 from collections.abc import Collection
+from itertools import cycle
 from typing import Final
 
 from quivermq.cluster import node_of
@@ -112,12 +113,20 @@ async def _propose(group: Group, change: MembershipChange) -> None:
 
 
 async def _hand_over(group: Group, voters: set[int]) -> None:
-    ready = sorted(voters, key=lambda member: group.replica.lag_of(member) or 0)
-    group.transfer_leader(ready[0])
-    while group.was_serving:
-        await asyncio.sleep(_LOOK_AGAIN_S)
-        group.transfer_leader(ready[0])
-    raise NotLeader(f"{group.name} was handed over", leader=node_of(ready[0]))
+    """Try one after the other: whoever is down would keep the group from taking anything in."""
+    loop = asyncio.get_running_loop()
+    for target in cycle(sorted(voters, key=lambda member: _lag(group, member))):
+        group.transfer_leader(target)
+        deadline = loop.time() + 2 * group.election_s
+        while loop.time() < deadline:
+            if not group.was_serving:
+                raise NotLeader(f"{group.name} was handed over", leader=_leader(group))
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _lag(group: Group, member: int) -> tuple[bool, int]:
+    lag = group.replica.lag_of(member)
+    return lag is None, lag or 0
 
 
 def _leader(group: Group) -> int:

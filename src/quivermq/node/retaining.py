@@ -5,6 +5,7 @@ import logging
 from contextlib import suppress
 
 from quivermq.batches import Index
+from quivermq.errors import StorageFailed
 from quivermq.log import Disk, Log
 from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.disk_thread import DiskThread
@@ -50,10 +51,14 @@ class Retaining:
     async def _sync(self, disk: DeferredSyncDisk) -> None:
         while True:
             await asyncio.sleep(self._settings.fsync_interval_ms / 1000)
-            if self._settings.fsync == "interval":
-                await self._disk_thread.run(disk.sync_now)
-            else:
+            if self._settings.fsync != "interval":
                 disk.forget()
+                continue
+            try:
+                await self._disk_thread.run(disk.sync_now)
+            except StorageFailed as error:
+                # What was written is in the system's hands; what comes next must be synced again.
+                logger.critical("an fsync failed, messages may be lost with the power: %s", error)
 
     async def _retain(self) -> None:
         while True:
@@ -64,7 +69,14 @@ class Retaining:
                     for number in range(len(topic.partitions)):
                         group = self._partitions.local(topic.name, b"", number)
                         if group is not None:
-                            self._drop(group, settings)
+                            self._try_to_drop(group, settings)
+
+    def _try_to_drop(self, group: Group, settings: TopicSettings) -> None:
+        try:
+            self._drop(group, settings)
+        except Exception:
+            # The others, and the next time, must not suffer from it.
+            logger.exception("%s: nothing could be dropped", group.name)
 
     def _drop(self, group: Group, settings: TopicSettings) -> None:
         now_ms = self._runner.now_ms()

@@ -127,7 +127,10 @@ class GroupRunner:
                 break
             stirred, self._stirred = self._stirred, []
             for group in stirred:
-                group.go_on()
+                try:
+                    group.go_on()
+                except Exception as error:
+                    group.give_up(error)
         if self.links is not None:
             self.links.flush()
         if self._stirred:
@@ -160,7 +163,10 @@ class GroupRunner:
             if group.replica.is_asleep and not group.is_stirred:
                 self._awake.discard(group)
             else:
-                group.tick()
+                try:
+                    group.tick()
+                except Exception as error:
+                    group.give_up(error)
 
     @property
     def awake(self) -> int:

@@ -1,0 +1,90 @@
+"""Groups on a real runner, loop and disk thread, with a disk that fails when it is told to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from threading import Event
+
+from quivermq.batches import encode_batch
+from quivermq.log import LogSettings, SimulatedDisk
+from quivermq.node.disk_thread import DiskThread
+from quivermq.node.group import Group, GroupName
+from quivermq.node.runner import GroupRunner
+from quivermq.replica import Produced, ReplicaSettings, Result, found_log
+from tests.transports.stage import until
+
+SMALL = LogSettings(segment_bytes=16_384, allocation_bytes_min=4_096, allocation_bytes_step=4_096)
+
+
+@dataclass
+class Stage:
+    """A runner without links: what a group sends is lost."""
+
+    disk: SimulatedDisk
+    disk_thread: DiskThread
+    runner: GroupRunner
+    offices: list[tuple[bytes, bool]] = field(default_factory=list)
+
+    def group(self, number: int = 1, founders: tuple[int, ...] = (1,), member: int = 1) -> Group:
+        name, log_id = GroupName("orders", number), bytes([number]) * 16
+        log = found_log(self.disk, name.folder, log_id, founders, SMALL)
+        group = Group(log_id, name, member, log, self.runner)
+        self.runner.add(group)
+        return group
+
+    async def serving_group(self, number: int = 1) -> Group:
+        group = self.group(number)
+        await until(lambda: group.was_serving)
+        return group
+
+    @contextmanager
+    def stuck_disk(self) -> Iterator[None]:
+        """The thread does nothing more until this ends."""
+        release = Event()
+        self.disk_thread.submit(release.wait, lambda _: None)
+        try:
+            yield
+        finally:
+            release.set()
+
+
+@asynccontextmanager
+async def stage(*, writes_inline: bool = False) -> AsyncIterator[Stage]:
+    disk = SimulatedDisk(Random(1))
+    thread = DiskThread(asyncio.get_running_loop(), "disk")
+    offices: list[tuple[bytes, bool]] = []
+    runner = GroupRunner(
+        disk=disk,
+        disk_thread=thread,
+        replica_settings=ReplicaSettings(tick_ms=10, election_ticks=5),
+        log_settings=SMALL,
+        writes_inline=writes_inline,
+        copy_bytes_per_second=1 << 30,
+        on_office=lambda group: offices.append((group.id, group.was_serving)),
+    )
+    it = Stage(disk, thread, runner, offices)
+    runner.start_ticking()
+    try:
+        yield it
+    finally:
+        runner.stop_ticking()
+        for group in list(runner.groups.values()):
+            runner.remove(group)
+        await thread.close()
+
+
+def begin_produce(group: Group, size: int = 10) -> list[Result]:
+    """Ask for a batch to be stored; the answer comes into the list."""
+    answers: list[Result] = []
+    group.produce(encode_batch([bytes(size)]), answers.append)
+    return answers
+
+
+async def produced(group: Group, size: int = 10) -> Produced:
+    answers = begin_produce(group, size)
+    await until(lambda: answers)
+    (answer,) = answers
+    assert isinstance(answer, Produced), answer
+    return answer
