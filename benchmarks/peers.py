@@ -188,7 +188,7 @@ def results(options: Any) -> list[Line]:
     values = random_values(CALL_MESSAGES, MESSAGE_BYTES)
     wanted = set(options.only.split(","))
     lines: list[Line] = []
-    for name, title, fsync in (("plain", "without fsync", False), ("fsync", "fsync", True)):
+    for name, title, fsync in (("plain", "without fsync", False), ("fsync", "with fsync", True)):
         if name in wanted:
             rivals = [Redis(values, fsync=fsync), Nats(values, fsync=fsync)]
             lines += run_class(title, Quiver(values, fsync=fsync), rivals, ONE_NODE, options)
@@ -197,35 +197,41 @@ def results(options: Any) -> list[Line]:
         synced.name = "NATS, 3 replicas, sync_interval=always"
         three = QuiverCluster(values, fsync=True)
         easier = [NatsCluster(values, fsync=False)]
-        lines += run_class("3 nodes, fsync; NATS without", three, easier, THREE_NODES, options)
+        title = "three nodes, fsync on a majority; NATS without fsync"
+        lines += run_class(title, three, easier, THREE_NODES, options)
         three = QuiverCluster(values, fsync=True)
-        lines += run_class("3 nodes, fsync; NATS too", three, [synced], THREE_NODES, options)
+        title = "three nodes, fsync on a majority; NATS with fsync"
+        lines += run_class(title, three, [synced], THREE_NODES, options)
     return lines
 
 
 def show(lines: list[Line], options: Any) -> None:
-    table = Table(
-        title=f"QuiverMQ and its peers: messages of {MESSAGE_BYTES} B, one Python process",
-        caption=f"medians of {options.rounds} interleaved rounds, messages/s or µs; {machine()}",
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    for durability in dict.fromkeys(line.durability for line in lines):
+        same = [line for line in lines if line.durability == durability]
+        console.print(table_of(durability, same))
+    console.print(
+        f"messages of {MESSAGE_BYTES} B from one Python process, all acknowledged; messages/s, or µs "
+        f"where it says p50 or p99; medians of {options.rounds} interleaved rounds; {machine()}"
     )
-    for name in ("durability", "what", "ours", "best peer", "", "ratio", "target", ""):
-        is_text = name in {"durability", "what", "best peer"}
-        table.add_column(name, justify="left" if is_text else "right")
+
+
+def table_of(durability: str, lines: list[Line]) -> Table:
+    peers = list(dict.fromkeys(peer for line in lines for peer in line.every))
+    table = Table(title=durability, title_justify="left")
+    table.add_column("what")
+    for name in ("QuiverMQ", *peers, "ratio to the best", "target", ""):
+        table.add_column(name, justify="right")
     for line in lines:
-        unit = " µs" if line.is_latency else "/s"
-        sign = "≤" if line.is_latency else "≥"
         table.add_row(
-            line.durability,
             line.title,
-            f"{line.ours:,.0f}{unit}",
-            line.peer,
-            f"{line.best:,.0f}{unit}",
+            f"{line.ours:,.0f}",
+            *(f"{line.every[peer]:,.0f}" for peer in peers),
             f"{line.ratio:.2f}",
-            "" if line.target is None else f"{sign} {line.target:g}",
+            "" if line.target is None else f"{'≤' if line.is_latency else '≥'} {line.target:g}",
             line.verdict,
         )
-    console = Console(width=None if sys.stdout.isatty() else 130)
-    console.print(table)
+    return table
 
 
 def machine() -> str:

@@ -1,52 +1,71 @@
-"""Disks that sync later: segments only, and all of them when it is time."""
+"""A disk that syncs later: no write waits for it, in whichever segment."""
 
 from pathlib import Path
 
-from quivermq.node.deferred_sync import DeferredSyncDisk, UnsyncedDisk
+from quivermq.batches import Frame, encode_batch
+from quivermq.log import Log, LogSettings
+from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.figures import Histogram
 
+SMALL = LogSettings(segment_bytes=4096, allocation_bytes_min=4096)
 
-def counted(tmp_path: Path) -> tuple[DeferredSyncDisk, Histogram]:
+
+def syncs_of(histogram: Histogram) -> int:
+    return sum(histogram.counts)
+
+
+def append(log: Log, count: int) -> None:
+    for _ in range(count):
+        edge = log.edge
+        frame: Frame = encode_batch([b"x" * 100]).stamped(
+            term=1, index=edge.next_index, base_offset=edge.next_offset, timestamp_ms=1
+        )
+        log.append([frame])
+        log.sync()
+
+
+def test_a_segment_that_was_opened_is_not_synced_by_writes(tmp_path: Path) -> None:
     syncs = Histogram()
-    return DeferredSyncDisk(tmp_path, syncs), syncs
+    log = Log.create(DeferredSyncDisk(tmp_path, syncs), "log/t/0", bytes(16))
+    before = syncs_of(syncs)
+    append(log, 5)
+    assert syncs_of(syncs) == before
 
 
-def test_segments_are_synced_when_it_is_time_and_each_once(tmp_path: Path) -> None:
-    disk, syncs = counted(tmp_path)
-    files = [disk.create(f"{number}.seg") for number in range(3)]
-    for file in files * 5:
-        file.write(0, [b"x"])
-        file.sync()
-    assert sum(syncs.counts) == 0
+def test_a_segment_that_was_begun_is_synced_when_it_is_made_and_not_by_writes(
+    tmp_path: Path,
+) -> None:
+    syncs = Histogram()
+    log = Log.create(DeferredSyncDisk(tmp_path, syncs), "log/t/0", bytes(16), SMALL)
+    append(log, 3)
+    before = syncs_of(syncs)
+    log.roll()
+    made = syncs_of(syncs)
+    assert made > before
+    append(log, 5)
+    assert syncs_of(syncs) == made
+
+
+def test_what_was_written_is_synced_on_demand_once(tmp_path: Path) -> None:
+    syncs = Histogram()
+    disk = DeferredSyncDisk(tmp_path, syncs)
+    log = Log.create(disk, "log/t/0", bytes(16), SMALL)
+    append(log, 3)
+    log.roll()
+    append(log, 3)
+    before = syncs_of(syncs)
     disk.sync_now()
-    assert sum(syncs.counts) == 3
+    # The segment that was sealed, and the one behind it.
+    assert syncs_of(syncs) == before + 2
     disk.sync_now()
-    assert sum(syncs.counts) == 3
+    assert syncs_of(syncs) == before + 2
 
 
 def test_votes_and_checkpoints_never_wait(tmp_path: Path) -> None:
-    disk, syncs = counted(tmp_path)
-    for name in ("state", "00000000000000000001.ckpt"):
+    syncs = Histogram()
+    disk = DeferredSyncDisk(tmp_path, syncs)
+    for number, name in enumerate(("state", "00000000000000000001.ckpt"), 1):
         file = disk.create(name)
         file.write(0, [b"x"])
         file.sync()
-    assert sum(syncs.counts) == 2
-
-
-def test_what_is_forgotten_is_left_to_the_system(tmp_path: Path) -> None:
-    disk, syncs = counted(tmp_path)
-    file = disk.create("1.seg")
-    file.sync()
-    disk.forget()
-    disk.sync_now()
-    assert sum(syncs.counts) == 0
-
-
-def test_a_file_reads_back_what_was_written_before_any_sync(tmp_path: Path) -> None:
-    for disk in (counted(tmp_path)[0], UnsyncedDisk(tmp_path)):
-        file = disk.create("1.seg")
-        file.allocate(100)
-        file.write(10, [b"abc", b"def"])
-        file.sync()
-        assert file.read(10, 6) == b"abcdef"
-        assert disk.open("1.seg").size() == 100
+        assert syncs_of(syncs) == number

@@ -103,34 +103,36 @@ def _rows_of(column: Any, rows: list[int]) -> Any:
 
 
 def _frames(columns: Columns, layout: Layout, limits: Limits) -> Iterator[Frame]:
-    if _is_plain(columns, limits):
-        return _plain_frames(columns, layout, limits)
+    rows = _plain_rows(columns, layout, limits)
+    if rows:
+        return _plain_frames(columns, rows, layout, limits)
     return _encoded(columns, layout, limits)
 
 
-def _is_plain(columns: Columns, limits: Limits) -> bool:
-    """Lists of bytes that are surely within the limits: these need no other check."""
+def _plain_rows(columns: Columns, layout: Layout, limits: Limits) -> int:
+    """How many rows of lists of bytes make a frame, if these need no other check: all of them are
+    surely within the limits. 0 if that is not so."""
     values, keys, headers, timestamps = columns
     if not (headers is None and timestamps is None and type(values) is list and values):
-        return False
-    largest = max(map(len, values)) if set(map(type, values)) == {bytes} else None
-    if largest is None:
-        return False
-    if keys is not None:
-        if type(keys) is not list or len(keys) != len(values) or set(map(type, keys)) != {bytes}:
-            return False
-        largest += max(map(len, keys))
+        return 0
+    if keys is not None and (type(keys) is not list or len(keys) != len(values)):
+        return 0
+    largest = total = 0
+    for column in (values,) if keys is None else (values, keys):
+        if set(map(type, column)) != {bytes}:
+            return 0
+        sizes = list(map(len, column))
+        largest += max(sizes)
+        total += sum(sizes) + 5 * len(sizes)
     # Room for what Arrow adds to a batch of a single message.
-    return largest + 1024 <= min(limits.message_bytes_max, limits.batch_bytes_max)
+    if largest + 1024 > min(limits.message_bytes_max, limits.batch_bytes_max):
+        return 0
+    return max(1, int(0.95 * layout.frame_bytes * len(values) / total))
 
 
-def _plain_frames(columns: Columns, layout: Layout, limits: Limits) -> Iterator[Frame]:
+def _plain_frames(columns: Columns, rows: int, layout: Layout, limits: Limits) -> Iterator[Frame]:
     """A list is cut into pieces first: small ones are laid out in memory that is still warm."""
     values, keys = columns.values, columns.keys
-    total = sum(map(len, values)) + 5 * len(values)
-    if keys is not None:
-        total += sum(map(len, keys)) + 5 * len(keys)
-    rows = max(1, int(0.95 * layout.frame_bytes * len(values) / total))
     for at in range(0, len(values), rows):
         piece = Columns(values[at : at + rows], None if keys is None else keys[at : at + rows])
         yield from _encoded(piece, layout, limits)

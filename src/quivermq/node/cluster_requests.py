@@ -176,6 +176,14 @@ class ClusterRequests:
     async def reconfigure(self, request: proto.Request) -> proto.Response:
         body = request.reconfigure
         group = self._parts.partitions.leading(body.topic, body.topic_id, body.partition)
+        # On nobody's word but the catalog's.
+        await self._metadata.catch_up()
+        planned = self._metadata.view.placement(body.topic, body.partition).planned
+        if set(body.members) != set(planned):
+            raise InvalidRequest(
+                f"{group.name} is to have members {sorted(planned)}, says the catalog, and not "
+                f"{sorted(body.members)}"
+            )
         await reconfigure(group, list(body.members), timeout_s=request.timeout_ms / 1000 or _MOVE_S)
         return done()
 

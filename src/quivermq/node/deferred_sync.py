@@ -6,13 +6,17 @@ forgotten vote could elect two leaders.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from quivermq.batches import Buffer
 from quivermq.log import RealDisk
 from quivermq.log.disk import File
-from quivermq.log.layout import SEGMENT
+from quivermq.log.layout import SEGMENT, TEMPORARY
 from quivermq.node.figures import Histogram
 from quivermq.node.timed_disk import TimedDisk
+
+_MAKING: Final = SEGMENT + TEMPORARY
+"""How a segment's name ends until it is complete."""
 
 
 class DeferredFile:
@@ -34,6 +38,22 @@ class DeferredFile:
         self._unsynced.add(self._file)
 
 
+class FreshFile(DeferredFile):
+    """A segment that is being made: its first sync counts, because a segment without its header
+    would be taken for damage."""
+
+    def __init__(self, file: File, unsynced: set[File]) -> None:
+        super().__init__(file, unsynced)
+        self._is_made = False
+
+    def sync(self) -> None:
+        if self._is_made:
+            super().sync()
+        else:
+            self._file.sync()
+            self._is_made = True
+
+
 class DeferredSyncDisk(TimedDisk):
     """The real disk, with segments synced when `sync_now` is called."""
 
@@ -42,12 +62,11 @@ class DeferredSyncDisk(TimedDisk):
         self._unsynced: set[File] = set()
 
     def create(self, path: str) -> File:  # type: ignore[override]
-        return self._deferred(path, super().create(path))
+        file = super().create(path)
+        return FreshFile(file, self._unsynced) if path.endswith(_MAKING) else file
 
     def open(self, path: str) -> File:  # type: ignore[override]
-        return self._deferred(path, super().open(path))
-
-    def _deferred(self, path: str, file: File) -> File:
+        file = super().open(path)
         return DeferredFile(file, self._unsynced) if path.endswith(SEGMENT) else file
 
     def forget(self) -> None:

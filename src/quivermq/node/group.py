@@ -114,7 +114,13 @@ class Group:
         """Store a batch; `done` is called once. Returns a token for `forget`."""
         token = self._token(done)
         if token:
-            self._step(self.replica.produce, token, frame, self._crew.now_ms())
+            # What `_step` does, which every batch would pay for.
+            try:
+                self.replica.produce(token, frame, self._crew.now_ms())
+            except _STUMBLES as error:
+                self._stumbled(error)
+            else:
+                self.stir()
         return token
 
     def ask(self, done: Done, ask: Callable[[Replica, int], None]) -> int:

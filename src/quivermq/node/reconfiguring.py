@@ -11,7 +11,7 @@ from itertools import cycle
 from typing import Final
 
 from quivermq.cluster import node_of
-from quivermq.errors import NotLeader, Timeout
+from quivermq.errors import InvalidRequest, NotLeader, Timeout
 from quivermq.node.group import Group
 from quivermq.node.metadata import ask
 from quivermq.raft import Act, Change, Configuration, MembershipChange
@@ -30,6 +30,10 @@ async def reconfigure(
 
     `Timeout` says that a member could not be brought up to date; asking again goes on from there.
     """
+    if not voters:
+        raise InvalidRequest(f"{group.name} cannot be without members that vote")
+    if not voters:
+        raise InvalidRequest(f"{group.name} cannot do without members")
     try:
         async with asyncio.timeout(timeout_s):
             while not await _step(group, set(voters), set(learners)):

@@ -172,34 +172,34 @@ def _finish_transfer(replica: Replica, member: int, progress: Progress) -> None:
 
 
 def _append(replica: Replica, entries: Iterable[Entry], *, forced: bool = False) -> bool:
-    """Put entries into the own log; the own acknowledgement counts once they are durable here."""
-    if not append(replica, entries, forced=forced):
-        return False
-    replica.after_write.append(
-        Message(Kind.APPEND_REPLY, replica.id, replica.id, replica.term, 0, replica.log.last_index)
-    )
-    return True
-
-
-def append(replica: Replica, entries: Iterable[Entry], *, forced: bool = False) -> bool:
-    """Put entries into the own log, stamped; False if too much waits to be committed.
-
-    Something too large for the limit alone is taken when nothing else waits: refusing it for ever
-    would help nobody.
-    """
+    """Put entries into the own log, stamped, and acknowledge them once they are durable here."""
     log = replica.log
     term, index = replica.term, log.last_index
     stamped = [
         Entry(term, index + position, entry.kind, entry.data)
         for position, entry in enumerate(entries, 1)
     ]
+    if not append(replica, stamped, forced=forced):
+        return False
+    replica.after_write.append(
+        Message(Kind.APPEND_REPLY, replica.id, replica.id, term, 0, log.last_index)
+    )
+    return True
+
+
+def append(replica: Replica, stamped: Sequence[Entry], *, forced: bool = False) -> bool:
+    """Put entries behind the own log; False if too much waits to be committed.
+
+    Something too large for the limit alone is taken when nothing else waits: refusing it for ever
+    would help nobody.
+    """
     size = entries_bytes(stamped)
     waiting = replica.uncommitted_bytes
     over = waiting + size > replica.options.uncommitted_bytes_max
     if over and waiting and not forced:
         return False
     replica.uncommitted_bytes = waiting + size
-    log.append(stamped)
+    replica.log.append(stamped)
     return True
 
 

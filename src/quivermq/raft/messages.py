@@ -188,7 +188,7 @@ def entry_bytes(entry: Entry) -> int:
 
 
 def entries_bytes(entries: Sequence[Entry]) -> int:
-    return sum(len(entry.data) for entry in entries) + ENTRY_OVERHEAD_BYTES * len(entries)
+    return sum([len(entry.data) for entry in entries]) + ENTRY_OVERHEAD_BYTES * len(entries)
 
 
 def fitting(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:

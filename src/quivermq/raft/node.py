@@ -137,9 +137,12 @@ class RawNode:
         It is what `propose` and `ready` come to, without what a leader tells others.
         """
         replica, log = self.replica, self.replica.log
-        if not leader.append(replica, [Entry(0, 0, data=data) for data in payloads]):
+        first, term = log.last_index + 1, replica.term
+        entries = [
+            Entry(term, index, EntryKind.NORMAL, data) for index, data in enumerate(payloads, first)
+        ]
+        if not leader.append(replica, entries):
             raise leader.overloaded(replica)
-        entries = log.unhanded()
         log.hand_out()
         return Message(Kind.STORE, APPEND_THREAD, replica.id, entries=entries, commit=log.committed)
 

@@ -283,7 +283,8 @@ class Member:
             if entry.kind is EntryKind.MEMBERSHIP:
                 self._apply_membership(entry)
             self._answer_applied(entry, frame.header, has_effect=has_effect)
-        self._recent.forget([entry.index for entry in entries])
+        if len(self._recent):
+            self._recent.forget([entry.index for entry in entries])
         if self.partition.next_offset > before:
             self._out.append(Wake(self.partition.next_offset))
 

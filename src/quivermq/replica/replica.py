@@ -72,7 +72,7 @@ class Replica:
             self._live.advance()
         taken = self._effects.copy()
         self._effects.clear()
-        if any(type(effect) is Send for effect in taken):
+        if Send in map(type, taken):
             offered = [self._with_offer(effect) for effect in taken]
             return [effect for effect in offered if effect is not None]
         return taken

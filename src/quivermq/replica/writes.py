@@ -112,7 +112,9 @@ class Writes:
             before = follow(before, frame)
             frames.append(frame)
         self._end = before
-        self._recent.add(message.entries)
+        if message.responses:
+            # Otherwise they are given back when they are written: `RawNode.stored_alone`.
+            self._recent.add(message.entries)
         return tuple(frames)
 
     def _edge_before(self, index: Index) -> Edge:
