@@ -29,6 +29,7 @@ from quivermq.node.offset_requests import OffsetRequests
 from quivermq.node.partitions import Partitions
 from quivermq.node.peers import LinkHooks, Links
 from quivermq.node.producing import Producing
+from quivermq.node.reachable import reachable
 from quivermq.node.retaining import Retaining
 from quivermq.node.runner import GroupRunner
 from quivermq.node.service import Service
@@ -68,14 +69,16 @@ class Broker:
         for folder in self.directory.unlisted_folders():
             logger.warning("%s is left over from a crash, and removed", folder)
             self.directory.disk.remove(folder)
-        self.addresses.peer = await self.links.listen(settings.peer_listen)
-        if settings.advertise_peer:
-            self.addresses.peer = settings.advertise_peer
+        peer_address = await self.links.listen(settings.peer_listen)
+        self.addresses.peer = settings.advertise_peer or reachable(peer_address, "advertise_peer")
 
     async def take_part(self, client_address: str, http_address: str = "") -> None:
         """The doors are open at these addresses: found, join or come back to a cluster."""
-        self.addresses.client = self.settings.advertise or client_address
-        self.addresses.http = self.settings.advertise_http or http_address
+        settings, addresses = self.settings, self.addresses
+        addresses.client = settings.advertise or reachable(client_address, "advertise")
+        addresses.http = settings.advertise_http
+        if http_address and not addresses.http:
+            addresses.http = reachable(http_address, "advertise_http")
         await self.admission.begin()
         self.runner.start_ticking()
         self.controller.start()

@@ -57,12 +57,12 @@ class Fetching:
             if body.offset < end:
                 break
             if not await self._wait(group, deadline):
-                return self._answer(group, Part([], Offset(body.offset)))
+                return self._answer(group, Part([], Offset(body.offset)), end)
             # It may have lost its office, or its topic, meanwhile.
             group = await self._readable(body)
         # Not before there is something to read: who waits for messages takes room from nobody.
         await room(bytes_wanted(body))
-        return self._answer(group, await self._read(group, body))
+        return self._answer(group, await self._read(group, body), end)
 
     async def _readable(self, body: proto.Fetch | proto.FindOffset) -> Group:
         """The group, once it is fit to answer this."""
@@ -71,9 +71,13 @@ class Fetching:
             group = self._partitions.local(*where)
             if group is not None and not group.trouble and not group.replica.is_mending:
                 return group
-        group = self._partitions.leading(*where)
-        await ask(group, Replica.read)
-        return group
+        while True:
+            group = self._partitions.leading(*where)
+            replica = group.replica
+            await ask(group, Replica.read)
+            if group.replica is replica:
+                return group
+            # It was made anew since it answered, and knows less for a while.
 
     async def _wait(self, group: Group, deadline: float) -> bool:
         """Wait until there may be more; False if there is not by the deadline."""
@@ -103,11 +107,12 @@ class Fetching:
             group.meet_damage(error)
             raise NotLeader(f"{group.name} is damaged here and is being mended") from error
 
-    def _answer(self, group: Group, part: Part) -> tuple[proto.Response, list[Frame]]:
+    def _answer(self, group: Group, part: Part, end: Offset) -> tuple[proto.Response, list[Frame]]:
+        """`end` is what was readable when the read began: it never goes back for who reads."""
         response = proto.Response()
         fetched = response.fetched
         fetched.next_offset = part.next_offset
-        fetched.end_offset = group.readable_end
+        fetched.end_offset = max(end, group.readable_end)
         fetched.start_offset = group.log.start.next_offset
         traffic = self._figures.traffic[group.name.topic, group.name.partition]
         traffic.messages_out += sum(frame.header.count for frame in part.frames)
