@@ -160,4 +160,4 @@ async def test_a_broker_that_left_goes_on_to_join_though_nobody_waits_for_it(
         await asyncio.sleep(0.02)
         async with serving(tmp_path / "1", listen=elsewhere):
             await until(lambda: joining.broker.is_ready)
-            assert set(joining.broker.metadata.view.brokers) == {1, 2}
+            await until(lambda: set(joining.broker.metadata.view.brokers) == {1, 2})

@@ -1,0 +1,141 @@
+"""One cluster, any broker: requests find who can answer them, once, and always get an answer."""
+
+import asyncio
+from pathlib import Path
+
+from quivermq.batches import encode_batch
+from quivermq.node.group import Group
+from quivermq.transports import Server
+from quivermq.wire import proto
+from tests.node.cluster_stage import Brokers, cluster
+from tests.transports.stage import Talker, make_topic, on_loop, serving, store, until, waiting_fetch
+
+
+def orders(server: Server) -> Group:
+    broker = server.broker
+    return broker.runner.groups[broker.partitions.group_id("orders", b"", 0)]
+
+
+def leader_of_orders(brokers: Brokers) -> int:
+    return next((n for n, server in brokers.running.items() if orders(server).was_serving), 0)
+
+
+def produce(number: int, **changes: object) -> proto.Request:
+    body = proto.Produce(topic="orders", partition=0)
+    request = proto.Request(id=number, produce=body)
+    request.MergeFrom(proto.Request(**changes))  # type: ignore[arg-type]
+    return request
+
+
+@on_loop
+async def test_every_broker_answers_for_all_and_one_that_is_asked_directly_says_who_leads(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as brokers:
+        talkers = {n: await Talker.by_socket(server) for n, server in brokers.running.items()}
+        await make_topic(talkers[2])
+        await until(lambda: all(server.broker.is_ready for server in brokers.running.values()))
+        for talker in talkers.values():
+            await store(talker, b"x")
+        leader = leader_of_orders(brokers)
+        for node, talker in talkers.items():
+            answer = await talker.ask(produce(9, direct=True), encode_batch([b"y"]))
+            if node == leader:
+                assert answer.produced.batches[0].first_offset == 3
+            else:
+                assert (answer.error.code, answer.error.leader) == ("NotLeader", leader)
+                assert answer.error.leader_address == brokers.running[leader].listen
+        for talker in talkers.values():
+            talker.close()
+
+
+@on_loop
+async def test_what_was_passed_on_is_not_passed_on_again(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as brokers:
+        talker = await Talker.by_socket(brokers.running[1])
+        await make_topic(talker)
+        leader = leader_of_orders(brokers)
+        follower = next(node for node in brokers.running if node != leader)
+        other = await Talker.by_socket(brokers.running[follower])
+        answer = await other.ask(produce(9, forwarded=True), encode_batch([b"x"]))
+        assert answer.error.code == "NotLeader"
+        assert brokers.running[follower].broker.figures.forwarded == 0
+        talker.close()
+        other.close()
+
+
+@on_loop
+async def test_whoever_waits_at_a_leader_that_goes_is_answered_by_the_next(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as brokers:
+        talker = await Talker.by_socket(brokers.running[1])
+        await make_topic(talker)
+        await until(lambda: leader_of_orders(brokers))
+        leader = leader_of_orders(brokers)
+        waiting = await Talker.by_socket(brokers.running[leader])
+        waiting.say(waiting_fetch(11))
+        await until(lambda: orders(brokers.running[leader])._readers)
+        to = next(node for node in brokers.running if node != leader)
+        move = proto.Transfer(topic="orders", partition=0, to=to)
+        assert (await talker.ask(proto.Request(id=12, transfer=move))).WhichOneof("body") == "done"
+        await store(talker, b"x")
+        answer = await waiting.hear(11)
+        assert answer.fetched.next_offset == 1
+        talker.close()
+        waiting.close()
+
+
+@on_loop
+async def test_a_topic_made_anew_has_nothing_of_the_old_one(tmp_path: Path) -> None:  # F37
+    async with serving(tmp_path) as server:
+        talker = await Talker.by_socket(server)
+        for generation in range(5):
+            await make_topic(talker)
+            topic_id = bytes.fromhex(server.broker.metadata.view.topics["orders"].id)
+            assert (await store(talker, b"x")).produced.batches[0].first_offset == 0
+            talker.say(
+                proto.Request(id=20, fetch=proto.Fetch(topic="orders", offset=1, wait_ms=60_000))
+            )
+            await until(lambda: orders(server)._readers)
+            # Produces that are under way while the topic goes: each gets one answer.
+            for number in range(30, 60):
+                talker.say(produce(number), encode_batch([bytes(1_000)]))
+            talker.say(proto.Request(id=21, delete_topic=proto.DeleteTopic(name="orders")))
+            assert (await talker.hear(21)).WhichOneof("body") == "done"
+            for number in range(30, 60):
+                answer = await talker.hear(number)
+                assert answer.WhichOneof("body") == "produced" or answer.error.code in {
+                    "Timeout",
+                    "TopicNotFound",
+                }, answer
+            await talker.hear(20)
+            await make_topic(talker)
+            stale = proto.Produce(topic="orders", topic_id=topic_id)
+            answer = await talker.ask(proto.Request(id=22, produce=stale), encode_batch([b"y"]))
+            assert answer.error.code == "TopicNotFound"
+            assert (await store(talker, b"z")).produced.batches[0].first_offset == 0, generation
+            gone = proto.Request(id=23, delete_topic=proto.DeleteTopic(name="orders"))
+            assert (await talker.ask(gone)).WhichOneof("body") == "done"
+        await until(lambda: not (tmp_path / "log/orders").exists())
+        assert talker.heard == []
+        talker.close()
+
+
+@on_loop
+async def test_without_a_majority_writes_are_refused_and_come_back_with_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as brokers:
+        talker = await Talker.by_socket(brokers.running[1])
+        await make_topic(talker)
+        await store(talker, b"x")
+        await brokers.stop(2, 3)
+
+        codes: set[str] = set()
+        async with asyncio.timeout(20):
+            while "NotEnoughReplicas" not in codes:
+                answer = await talker.ask(produce(9, direct=True), encode_batch([b"y"]))
+                codes.add(answer.error.code)
+                await asyncio.sleep(0.02)
+        assert codes <= {"NotEnoughReplicas", "NotLeader", "Timeout"}
+        await brokers.start(2, 3)
+        await brokers.until_ready(1, 2, 3)
+        await store(talker, b"z")
+        talker.close()
