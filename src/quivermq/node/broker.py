@@ -304,10 +304,12 @@ class Broker:
             return NotEnoughReplicas("this broker is still learning what its cluster holds")
         if not self.metadata.leader:
             return NotEnoughReplicas("no leader of the metadata group is known")
+        # Of what it holds: a partition whose disks are lost elsewhere is no reason to avoid it.
         leaderless = [
             f"{topic.name}/{number}"
-            for topic, number, _ in self.metadata.view.partitions()
-            if not self.partitions.leader_of(group_id(topic.id, number))
+            for topic, number, _, _ in self.metadata.view.hosted(self.settings.node_id)
+            if (group := group_id(topic.id, number)) not in self.hosting.lost
+            and not self.partitions.leader_of(group)
         ]
         if leaderless:
             return NotEnoughReplicas(
