@@ -8,6 +8,7 @@ entries, so they forget at the same point of the log too.
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import starmap
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -142,8 +143,7 @@ class Producers:
             yield _PRODUCER.pack(
                 producer_id, known.epoch, known.next_sequence, known.last_used_ms, len(known.window)
             )
-            for stored in known.window.values():
-                yield _STORED.pack(*stored)
+            yield b"".join(starmap(_STORED.pack, known.window.values()))
 
     @classmethod
     def unpack(cls, data: memoryview) -> "Producers":

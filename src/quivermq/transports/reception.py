@@ -17,6 +17,8 @@ from quivermq.transports.session import Session, SessionSettings
 logger = logging.getLogger("quivermq.reception")
 
 _SWEEP_S: Final = 1.0
+_JOINED_BYTES_MAX: Final = 64 << 10
+"""Up to here a copy is cheaper than many buffers."""
 _LINGER_S: Final = 1.0
 """How long a connection that is being closed may take to deliver its last words."""
 
@@ -28,7 +30,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._reception = reception
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
-        self._now = asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
+        # Answers of this turn of the loop, which leave together.
+        self._unsent: list[Buffer] = []
+        self._unsent_bytes = 0
         self._unread_before = 0
         self._moved_at = self._now()
         self.session = Session(
@@ -67,14 +73,32 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self.session.client or "a client without a name"
 
     def _write(self, buffers: list[Buffer]) -> None:
+        """At once if nothing more is to come, else together with more of this turn of the loop."""
+        is_first = not self._unsent
+        self._unsent += buffers
+        self._unsent_bytes += sum(map(len, buffers))
+        if not self.session.has_open_requests or self._unsent_bytes > _JOINED_BYTES_MAX:
+            self._flush()
+        elif is_first:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """One call of the system for all: each costs as much as making a small answer."""
+        unsent, size = self._unsent, self._unsent_bytes
+        self._unsent, self._unsent_bytes = [], 0
         transport = self._transport
-        if transport is not None and not transport.is_closing():
-            transport.writelines(buffers)
+        if unsent and transport is not None and not transport.is_closing():
+            if size <= _JOINED_BYTES_MAX:
+                transport.write(b"".join(unsent))
+            else:
+                transport.writelines(unsent)
             if self._is_paused:
                 self._pause_or_resume()
 
     def _unread(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + self._unsent_bytes
 
     def pause_writing(self) -> None:
         self._pause_or_resume()
@@ -112,6 +136,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Once everything that was said is delivered."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 

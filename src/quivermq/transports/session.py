@@ -88,6 +88,10 @@ class Session:
         """
         return self._open_bytes > self.settings.request_bytes_max or self.backlog.is_full
 
+    @property
+    def has_open_requests(self) -> bool:
+        return bool(self._open)
+
     def is_overdue(self, now: float) -> bool:
         """Whether it said nothing for too long."""
         if not self.client:
