@@ -211,8 +211,8 @@ def show(lines: list[Line], options: Any) -> None:
         same = [line for line in lines if line.durability == durability]
         console.print(table_of(durability, same))
     console.print(
-        f"messages of {MESSAGE_BYTES} B from one Python process, all acknowledged; messages/s, or "
-        f"µs for p50 and p99; medians of {options.rounds} interleaved rounds; {machine()}"
+        f"messages of {MESSAGE_BYTES} B from one Python process, all acknowledged; messages/s, µs "
+        f"where it says p50 or p99; medians of {options.rounds} interleaved rounds; {machine()}"
     )
 
 
