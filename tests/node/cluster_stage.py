@@ -31,7 +31,7 @@ class Brokers:
     def __init__(self, folder: Path, count: int, **changes: Any) -> None:
         self._folder = folder
         self._changes = {**ELECTION, **changes}
-        self._peers = dict(enumerate(free_addresses(count), 1))
+        self.addresses = dict(enumerate(free_addresses(count), 1))
         self.running: dict[int, Server] = {}
 
     def folder(self, node: int) -> Path:
@@ -39,12 +39,12 @@ class Brokers:
 
     async def start(self, *nodes: int) -> None:
         for node in nodes:
-            others = {other: place for other, place in self._peers.items() if other != node}
+            others = {other: place for other, place in self.addresses.items() if other != node}
             self.running[node] = Server(
                 settings(
                     self.folder(node),
                     node_id=node,
-                    peer_listen=self._peers[node],
+                    peer_listen=self.addresses[node],
                     peers=others,
                     **self._changes,
                 )

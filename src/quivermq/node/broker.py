@@ -11,6 +11,7 @@ from quivermq.batches import Limits
 from quivermq.cluster import METADATA_GROUP, group_id, node_of
 from quivermq.errors import ConnectionFailed, Forbidden, NotEnoughReplicas, QuiverError
 from quivermq.log import LogSettings
+from quivermq.log.settings import STORED_LIMITS
 from quivermq.node.admission import Addresses, Admission
 from quivermq.node.cluster_requests import ClusterParts, ClusterRequests
 from quivermq.node.controller import Controller
@@ -92,7 +93,7 @@ class Broker:
         self.metadata = Metadata(self._catalog_changed)
         self.partitions = Partitions(self.metadata, self.runner, self.leaders)
         self.maps = Maps(settings.node_id, self.partitions, self.is_alive)
-        self.forwarding = Forwarding(self._address_of, self.limits, f"broker {settings.node_id}")
+        self.forwarding = Forwarding(self._address_of, STORED_LIMITS, f"broker {settings.node_id}")
         self._make_links()
         self.hosting = Hosting(settings.node_id, self.directory, self.disk_thread, self.runner)
         self.admission = Admission(
@@ -136,7 +137,8 @@ class Broker:
             log_settings=LogSettings(
                 segment_bytes=settings.segment_bytes,
                 unmarked_bytes_max=_UNMARKED_BYTES_MAX if is_inline else 0,
-                limits=limits,
+                # Whatever a leader accepted, also one with larger limits, has to be stored here.
+                limits=STORED_LIMITS,
             ),
             writes_inline=is_inline,
             copy_bytes_per_second=settings.rebalance_bytes_per_second,
@@ -159,7 +161,7 @@ class Broker:
         )
         self.links = Links(
             hooks,
-            self.limits,
+            STORED_LIMITS,
             settings.outbox_bytes_max,
             silence_s=election_s,
             hello_s=settings.hello_timeout_ms / 1000,
