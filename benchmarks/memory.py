@@ -41,6 +41,8 @@ class Report:
     resident: list[int] = field(default_factory=list)
     passed: list[int] = field(default_factory=list)
     disk: list[int] = field(default_factory=list)
+    written: int = 0
+    read: int = 0
 
     @property
     def warm(self) -> list[int]:
@@ -71,7 +73,7 @@ def follow(servers: str, read: "multiprocessing.sharedctypes.Synchronized[int]")
                 start = "earliest"
 
 
-def measure(folder: Path, bytes_max: int, seconds_max: float) -> tuple[Report, int]:
+def measure(folder: Path, bytes_max: int, seconds_max: float) -> Report:
     report = Report()
     every = max(0.5, seconds_max / 300)
     values = random_values(CALL_MESSAGES, MESSAGE_BYTES)
@@ -99,7 +101,8 @@ def measure(folder: Path, bytes_max: int, seconds_max: float) -> tuple[Report, i
             finally:
                 reader.terminate()
                 reader.join()
-    return report, read.value * MESSAGE_BYTES
+    report.written, report.read = passed, read.value * MESSAGE_BYTES
+    return report
 
 
 def disk_used(folder: Path) -> int:
@@ -112,7 +115,7 @@ def disk_used(folder: Path) -> int:
     return total
 
 
-def show(report: Report, read: int) -> None:
+def show(report: Report) -> None:
     print(f"a broker that keeps {KEPT_BYTES / 1e6:.0f} MB, while messages of 100 B pass through")
     print("   seconds   passed   memory     disk")
     step = max(1, len(report.seconds) // LINES)
@@ -122,7 +125,8 @@ def show(report: Report, read: int) -> None:
             f"{report.resident[number] / 1e6:5.0f} MB {report.disk[number] / 1e6:5.0f} MB"
         )
     warm = report.warm
-    print(f"  {report.passed[-1] / 1e9:.1f} GB written, {read / 1e9:.1f} GB read by a follower")
+    written, read = report.written / 1e9, report.read / 1e9
+    print(f"  {written:.1f} GB written, {read:.1f} GB read by a follower")
     print(
         f"  after warm-up {min(warm) / 1e6:.0f} to {max(warm) / 1e6:.0f} MB, "
         f"{report.spread:.1%} from the median; target ± 20%: {report.verdict}"
@@ -137,14 +141,14 @@ def main() -> None:
     options = arguments.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-memory-"))
     try:
-        report, read = measure(folder, int(options.gigabytes * 1e9), options.minutes * 60)
+        report = measure(folder, int(options.gigabytes * 1e9), options.minutes * 60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if options.json:
         found = asdict(report) | {"spread": report.spread, "verdict": report.verdict}
         print(json.dumps({"benchmark": "memory", **found}))
     else:
-        show(report, read)
+        show(report)
 
 
 if __name__ == "__main__":
