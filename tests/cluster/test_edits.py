@@ -284,3 +284,16 @@ def test_a_broker_that_cannot_be_is_not_written(view: View, wrong: dict[str, obj
 def test_of_two_edits_the_later_wins() -> None:
     both = Edit({"a": 1, "b": 1}, ["c", "d"]) | Edit({"c": 2}, ["b"])
     assert both == Edit({"a": 1, "c": 2}, ["d", "b"])
+
+
+def test_a_move_that_is_aimed_elsewhere_takes_nothing_from_who_may_be_a_member_by_now(
+    view: View,
+) -> None:
+    view = moving(view)
+    view = edited(view, set_targets(view, [Move("a", 0, (3, 2))]))
+    view = edited(view, set_targets(view, [Move("a", 0, (1,))]))
+    assert view.placement("a", 0) == Placement((1, 2), (1, 2), (1,), leaving=(3,))
+    assert [hosted.partition for hosted in view.hosted(3)] == [0, 1]
+    view = edited(view, finish_move(view, "a", 0))
+    assert view.placement("a", 0) == Placement((1,))
+    assert [hosted.partition for hosted in view.hosted(3)] == [1]

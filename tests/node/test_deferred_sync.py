@@ -1,8 +1,13 @@
 """A disk that syncs later: no write waits for it, in whichever segment."""
 
+import errno
+import os
 from pathlib import Path
 
+import pytest
+
 from quivermq.batches import Frame, encode_batch
+from quivermq.errors import StorageFailed
 from quivermq.log import Log, LogSettings
 from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.figures import Histogram
@@ -59,6 +64,23 @@ def test_what_was_written_is_synced_on_demand_once(tmp_path: Path) -> None:
     assert syncs_of(syncs) == before + 2
     disk.sync_now()
     assert syncs_of(syncs) == before + 2
+
+
+def test_a_sync_that_failed_later_fences_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "no disk")
+
+    disk = DeferredSyncDisk(tmp_path, Histogram())
+    log = Log.create(disk, "log/t/0", bytes(16))
+    append(log, 3)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(StorageFailed, match="no disk"):
+        disk.sync_now()
+    monkeypatch.undo()
+    with pytest.raises(StorageFailed, match="earlier sync failed"):
+        append(log, 1)
 
 
 def test_votes_and_checkpoints_never_wait(tmp_path: Path) -> None:

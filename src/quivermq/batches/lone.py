@@ -32,6 +32,7 @@ def is_lone_body(body: Buffer) -> bool:
     end = _FRONT_BYTES + size
     return (
         size <= LONE_BYTES_MAX
+        and len(body) == end + -size % _ALIGNMENT
         and body[:_FRONT_BYTES] == _front(size)
         and body[end:] == _PADDING[size % _ALIGNMENT]
     )

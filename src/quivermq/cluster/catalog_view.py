@@ -111,7 +111,7 @@ class View:
             members = placement.replicas
             if placement.target:
                 # A node that is its own successor, after it lost its disk, is the later member.
-                every = sorted({*members, *placement.target})
+                every = sorted({*members, *placement.target, *placement.leaving})
                 members = tuple({node_of(member): member for member in every}.values())
             for member in members:
                 hosted = Hosted(topic, partition, placement, member)

@@ -261,7 +261,12 @@ def _aimed(view: View, move: Move) -> Placement:
         )
     if not placement.target and set(placement.replicas) == set(move.replicas):
         return replace(placement, replicas=move.replicas)
-    return replace(placement, target=move.replicas)
+    # The group may have reached the old target, and nobody noted it yet.
+    left = {node_of(member): member for member in sorted({*placement.leaving, *placement.target})}
+    for member in (*placement.replicas, *move.replicas):
+        left.pop(node_of(member), None)
+    leaving = tuple(left.values())
+    return replace(placement, target=move.replicas, leaving=leaving)
 
 
 def _placed(view: View, changes: Iterable[tuple[Move, Placement]]) -> Edit | None:

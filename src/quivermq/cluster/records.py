@@ -134,6 +134,9 @@ class Placement:
     """Who starts the group, as its first configuration; empty once the members have changed."""
     target: tuple[int, ...] = ()
     """Who the members are to be, while the partition is moved."""
+    leaving: tuple[int, ...] = ()
+    """Who were to be members before the target changed: they may be by now, so they keep what
+    they have until the move is over."""
 
     @property
     def planned(self) -> tuple[int, ...]:
@@ -146,6 +149,8 @@ class Placement:
             value["founders"] = list(self.founders)
         if self.target:
             value["target"] = list(self.target)
+        if self.leaving:
+            value["leaving"] = list(self.leaving)
         return value
 
     @classmethod
@@ -154,12 +159,8 @@ class Placement:
         replicas = _members(found.get("replicas"))
         if not replicas:
             raise Corrupt("a partition has no replicas")
-        founders, target = found.get("founders"), found.get("target")
-        return cls(
-            replicas,
-            () if founders is None else _members(founders),
-            () if target is None else _members(target),
-        )
+        others = [found.get(name) for name in ("founders", "target", "leaving")]
+        return cls(replicas, *(() if members is None else _members(members) for members in others))
 
 
 @dataclass(frozen=True, slots=True)

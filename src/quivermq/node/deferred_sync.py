@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from quivermq.batches import Buffer
+from quivermq.errors import StorageFailed
 from quivermq.log import RealDisk
 from quivermq.log.disk import File
 from quivermq.log.layout import SEGMENT, TEMPORARY
@@ -22,9 +23,10 @@ _MAKING: Final = SEGMENT + TEMPORARY
 class DeferredFile:
     """A segment whose `sync` only remembers that there is something to sync."""
 
-    def __init__(self, file: File, unsynced: set[File]) -> None:
+    def __init__(self, file: File, unsynced: "set[DeferredFile]") -> None:
         self._file = file
         self._unsynced = unsynced
+        self._failure = ""
         self.read = file.read
         self.allocate = file.allocate
         self.truncate = file.truncate
@@ -32,17 +34,32 @@ class DeferredFile:
         self.data_from = file.data_from
 
     def write(self, at: int, buffers: Sequence[Buffer]) -> None:
+        self._check()
         self._file.write(at, buffers)
 
     def sync(self) -> None:
-        self._unsynced.add(self._file)
+        self._check()
+        self._unsynced.add(self)
+
+    def sync_now(self) -> None:
+        """The sync that was put off. If it fails, the log that writes here learns it at its next
+        word: nobody knows what the disk holds."""
+        try:
+            self._file.sync()
+        except StorageFailed as error:
+            self._failure = str(error)
+            raise
+
+    def _check(self) -> None:
+        if self._failure:
+            raise StorageFailed(f"an earlier sync failed: {self._failure}")
 
 
 class FreshFile(DeferredFile):
     """A segment that is being made: its first sync counts, because a segment without its header
     would be taken for damage."""
 
-    def __init__(self, file: File, unsynced: set[File]) -> None:
+    def __init__(self, file: File, unsynced: set[DeferredFile]) -> None:
         super().__init__(file, unsynced)
         self._is_made = False
 
@@ -59,7 +76,7 @@ class DeferredSyncDisk(TimedDisk):
 
     def __init__(self, root: Path | str, syncs: Histogram) -> None:
         super().__init__(root, syncs)
-        self._unsynced: set[File] = set()
+        self._unsynced: set[DeferredFile] = set()
 
     def create(self, path: str) -> File:  # type: ignore[override]
         file = super().create(path)
@@ -76,7 +93,7 @@ class DeferredSyncDisk(TimedDisk):
     def sync_now(self) -> None:
         """Make everything durable that was written until now."""
         while self._unsynced:
-            self._unsynced.pop().sync()
+            self._unsynced.pop().sync_now()
 
 
 class UnsyncedDisk(RealDisk):

@@ -200,9 +200,6 @@ def _persist(log: Log, works: Sequence[Persist]) -> None:
         first = work.frames[0].header.index
         if first < log.edge.next_index:
             log.cut(first)
-    if len(works) == 1:
-        log.append(work.frames)
-        log.sync(work.commit_index)
-    else:
-        log.append([frame for work in works for frame in work.frames])
-        log.sync(max(work.commit_index for work in works))
+    frames = work.frames if len(works) == 1 else [f for work in works for f in work.frames]
+    log.append(frames)
+    log.sync(max([work.commit_index for work in works]))
