@@ -92,7 +92,7 @@ def measure(folder: Path, bytes_max: int, seconds_max: float) -> Report:
                 while passed < bytes_max and time.perf_counter() - began < seconds_max:
                     client.produce_many(TOPIC, values)
                     passed += CALL_MESSAGES * MESSAGE_BYTES
-                    if time.perf_counter() - noted >= every:
+                    if time.perf_counter() - noted >= every or passed >= bytes_max:
                         noted = time.perf_counter()
                         report.seconds.append(noted - began)
                         report.resident.append(process.memory_info().rss)
