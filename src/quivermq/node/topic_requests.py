@@ -25,6 +25,7 @@ from quivermq.settings import BrokerSettings
 from quivermq.wire import proto
 
 _LEADER_WAIT_S: Final = 5.0
+_FOUNDING_MS: Final = 5_000
 _DESCRIBE_S: Final = 2.0
 
 
@@ -86,8 +87,7 @@ class TopicRequests:
         topic_id = secrets.token_hex(12)
 
         def build(view: View) -> Edit | None:
-            if not view.serving:
-                raise NotLeader("no broker has registered yet; try again")
+            self._check_founders(view)
             return create_topic(
                 view,
                 body.name,
@@ -101,6 +101,19 @@ class TopicRequests:
 
         await self._metadata.edit(build)
         await self._until_led(body.name)
+
+    def _check_founders(self, view: View) -> None:
+        """A cluster that is just being founded does not know all its brokers yet: a topic would
+        get too few replicas. One that stays away is not waited for."""
+        group = self._metadata.leading_group()
+        missing = [
+            member
+            for member in group.replica.configuration.voters
+            if node_of(member) not in view.brokers and node_of(member) not in view.retired
+        ]
+        since_ms = view.cluster.created_ms if view.cluster else group.now_ms()
+        if not view.serving or (missing and group.now_ms() - since_ms < _FOUNDING_MS):
+            raise NotLeader("not all brokers of this cluster have registered yet; try again")
 
     async def _until_led(self, name: str) -> None:
         """Best effort: whoever created a topic wants to use it."""
