@@ -22,7 +22,6 @@ from quivermq.errors import (
 from quivermq.log import Log
 from quivermq.node.crew import Crew
 from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log, waits_for_no_disk
-from quivermq.raft import MembershipChange
 from quivermq.replica import (
     Answer,
     Effect,
@@ -129,13 +128,6 @@ class Group:
         if token:
             self._step(ask, self.replica, token)
         return token
-
-    def read(self, done: Done) -> int:
-        """`done(ReadReady)` once everything acknowledged before is applied here."""
-        return self.ask(done, Replica.read)
-
-    def change_membership(self, change: MembershipChange, done: Done) -> int:
-        return self.ask(done, lambda replica, token: replica.change_membership(token, change))
 
     def forget(self, token: int) -> None:
         """Whoever asked does not wait any more; what was asked may happen all the same."""
@@ -259,7 +251,8 @@ class Group:
         if self.after is not None:
             self.after()
 
-    def _stumbled(self, error: Exception) -> None:
+    def _stumbled(self, error: object) -> None:
+        """What a replica, or its disk work, ended in: begin again where that is known to help."""
         if isinstance(error, Corrupt | OffsetOutOfRange):
             # Corrupt: the log knows what is damaged, and a new replica mends it. Out of range:
             # retention dropped what the core was about to read; a new replica sees what is kept.
@@ -267,7 +260,7 @@ class Group:
         elif isinstance(error, StorageFailed):
             self._open_again(error)
         else:
-            self._fail(f"it broke a rule of its own: {error}")
+            self._fail(f"it failed: {error!r}")
 
     def _dispatch(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -301,10 +294,11 @@ class Group:
             )
 
     def _written(self, result: object, life: int) -> None:
+        """Disk work is done, as many pieces of it as `result` says; or it failed."""
         if life != self._life or self.is_closed:
             return
         if not isinstance(result, int):
-            self._not_written(result)
+            self._stumbled(result)
             return
         try:
             for piece in self._writing[:result]:
@@ -321,14 +315,6 @@ class Group:
             logger.warning("%s: the disk is full", self.name)
             self._crew.later(RETRY_FULL_DISK_S, lambda: self._retry(life))
         self.stir()
-
-    def _not_written(self, error: object) -> None:
-        if isinstance(error, Corrupt):
-            self._begin_again(error)
-        elif isinstance(error, StorageFailed):
-            self._open_again(error)
-        else:
-            self._fail(f"disk work failed: {error!r}")
 
     def _retry(self, life: int) -> None:
         if life == self._life and not self.is_closed:
