@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 import quivermq
-from quivermq.log import Log, ReadOnlyDisk
+from quivermq.log import Log, RealDisk
 from quivermq.testing import Cluster
 from quivermq.testing.copies import verify
 from quivermq.testing.history import History, Place
@@ -74,7 +74,7 @@ def test_a_topic_deleted_and_created_again_in_use_shows_nothing_of_the_old_one()
         history.attempt("writer", place, values)
         history.ack(place, 0, values)
         verify(cluster, history)
-        disks = [ReadOnlyDisk(node.data_dir) for node in cluster.nodes.values()]
+        disks = [RealDisk(node.data_dir) for node in cluster.nodes.values()]
         assert len({Log.open(disk, "log/again/0").log_id for disk in disks}) == 1
         assert all(disk.names("log/again") == ["0"] for disk in disks)
         cluster.start()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from quivermq.batches import Frame, Kind, decode_messages
-from quivermq.log import Log, ReadOnlyDisk
+from quivermq.log import Log, RealDisk
 from quivermq.testing.cluster import Cluster
 from quivermq.testing.history import Batch, Copy, History, Place
 from quivermq.wire import proto
@@ -65,8 +65,8 @@ def fetched(cluster: Cluster, node: int, place: Place) -> Copy:
 
 
 def stored_copy(cluster: Cluster, node: int, place: Place) -> Copy:
-    """What is on the disk of a broker that does not run."""
-    disk = ReadOnlyDisk(cluster.nodes[node].data_dir)
+    """What is on the disk of a broker that does not run, opened as it would open it itself."""
+    disk = RealDisk(cluster.nodes[node].data_dir)
     log = Log.open(disk, f"log/{place.topic}/{place.partition}")
     frames = log.frames(log.first_index)
     data = (frame for frame in frames if frame.header.kind == Kind.DATA)

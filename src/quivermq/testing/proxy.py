@@ -139,10 +139,11 @@ class Link:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # First, for whoever ends all connections may cancel the wait below.
+            far_writer.transport.abort()
             for task in ways:
                 task.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            far_writer.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
