@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -6,8 +7,21 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACK: _ClassVar[Outcome]
+    NACK: _ClassVar[Outcome]
+    REJECT: _ClassVar[Outcome]
+    RELEASE: _ClassVar[Outcome]
+    EXTEND: _ClassVar[Outcome]
+ACK: Outcome
+NACK: Outcome
+REJECT: Outcome
+RELEASE: Outcome
+EXTEND: Outcome
+
 class Request(_message.Message):
-    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "hello", "cancel", "ping", "map", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "commit_offset", "committed_offsets", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure")
+    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "hello", "cancel", "ping", "map", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure")
     ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +41,21 @@ class Request(_message.Message):
     FIND_OFFSET_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    POLL_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_READY_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SEEK_GROUP_FIELD_NUMBER: _ClassVar[int]
+    DELETE_GROUP_FIELD_NUMBER: _ClassVar[int]
+    LIST_DELAYED_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_DELAYED_FIELD_NUMBER: _ClassVar[int]
+    REDRIVE_FIELD_NUMBER: _ClassVar[int]
+    TAKE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STICKY_BEAT_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_STICKY_FIELD_NUMBER: _ClassVar[int]
+    LIST_DEAD_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     BOOTSTRAP_FIELD_NUMBER: _ClassVar[int]
     JOIN_CLUSTER_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +84,21 @@ class Request(_message.Message):
     find_offset: FindOffset
     commit_offset: CommitOffset
     committed_offsets: CommittedOffsets
+    claim: Claim
+    poll: Poll
+    await_ready: AwaitReady
+    settle: Settle
+    release_consumer: ReleaseConsumer
+    describe_groups: DescribeGroups
+    seek_group: SeekGroup
+    delete_group: DeleteGroup
+    list_delayed: ListDelayed
+    cancel_delayed: CancelDelayed
+    redrive: Redrive
+    take_tokens: TakeTokens
+    sticky_beat: StickyBeat
+    describe_sticky: DescribeSticky
+    list_dead: ListDead
     stats: Stats
     bootstrap: Bootstrap
     join_cluster: JoinCluster
@@ -64,10 +108,10 @@ class Request(_message.Message):
     rebalance: Rebalance
     transfer: Transfer
     reconfigure: Reconfigure
-    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ...) -> None: ...
 
 class Response(_message.Message):
-    __slots__ = ("id", "error", "welcome", "done", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_committed", "stats_report", "broker_registered", "rebalance_progress")
+    __slots__ = ("id", "error", "welcome", "done", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "stats_report", "broker_registered", "rebalance_progress")
     ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +124,19 @@ class Response(_message.Message):
     FETCHED_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FOUND_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_FIELD_NUMBER: _ClassVar[int]
+    POLLED_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_DESCRIBED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_SOUGHT_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_LISTED_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    REDRIVEN_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    STICKY_STATE_FIELD_NUMBER: _ClassVar[int]
+    STICKY_DESCRIBED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LISTED_FIELD_NUMBER: _ClassVar[int]
     STATS_REPORT_FIELD_NUMBER: _ClassVar[int]
     BROKER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_PROGRESS_FIELD_NUMBER: _ClassVar[int]
@@ -95,10 +152,23 @@ class Response(_message.Message):
     fetched: Fetched
     offset_found: OffsetFound
     offsets_committed: OffsetsCommitted
+    claimed: Claimed
+    polled: Polled
+    ready: Ready
+    settled: Settled
+    groups_described: GroupsDescribed
+    group_sought: GroupSought
+    delayed_listed: DelayedListed
+    delayed_cancelled: DelayedCancelled
+    redriven: Redriven
+    tokens_taken: TokensTaken
+    sticky_state: StickyState
+    sticky_described: StickyDescribed
+    dead_listed: DeadListed
     stats_report: StatsReport
     broker_registered: BrokerRegistered
     rebalance_progress: RebalanceProgress
-    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "leader", "leader_address", "earliest", "end", "expected")
@@ -247,7 +317,7 @@ class ClusterMap(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[int] = ..., leader: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMap, _Mapping]]] = ..., node: _Optional[int] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("retention_ms", "retention_messages", "retention_bytes", "delete_acked", "keep_until_archived", "rate_per_second", "rate_burst", "max_deliveries", "dead_letter")
+    __slots__ = ("retention_ms", "retention_messages", "retention_bytes", "delete_acked", "keep_until_archived", "rate_per_second", "rate_burst", "max_deliveries", "dead_letter", "retry_first_ms", "retry_base_ms", "retry_longest_ms")
     RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
     RETENTION_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +327,9 @@ class TopicSettings(_message.Message):
     RATE_BURST_FIELD_NUMBER: _ClassVar[int]
     MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIRST_MS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_BASE_MS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_LONGEST_MS_FIELD_NUMBER: _ClassVar[int]
     retention_ms: int
     retention_messages: int
     retention_bytes: int
@@ -266,7 +339,10 @@ class TopicSettings(_message.Message):
     rate_burst: int
     max_deliveries: int
     dead_letter: str
-    def __init__(self, retention_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., delete_acked: bool = ..., keep_until_archived: bool = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ...) -> None: ...
+    retry_first_ms: int
+    retry_base_ms: int
+    retry_longest_ms: int
+    def __init__(self, retention_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., delete_acked: bool = ..., keep_until_archived: bool = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., retry_first_ms: _Optional[int] = ..., retry_base_ms: _Optional[int] = ..., retry_longest_ms: _Optional[int] = ...) -> None: ...
 
 class CreateTopic(_message.Message):
     __slots__ = ("name", "partitions", "replication", "settings")
@@ -403,7 +479,7 @@ class Stored(_message.Message):
     def __init__(self, first_offset: _Optional[int] = ..., count: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., is_repeat: bool = ...) -> None: ...
 
 class Fetch(_message.Message):
-    __slots__ = ("topic", "topic_id", "partition", "offset", "bytes_max", "wait_ms", "follower_ok")
+    __slots__ = ("topic", "topic_id", "partition", "offset", "bytes_max", "wait_ms", "follower_ok", "group", "epoch")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -411,6 +487,8 @@ class Fetch(_message.Message):
     BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     FOLLOWER_OK_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: bytes
     partition: int
@@ -418,7 +496,9 @@ class Fetch(_message.Message):
     bytes_max: int
     wait_ms: int
     follower_ok: bool
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., follower_ok: bool = ...) -> None: ...
+    group: str
+    epoch: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., follower_ok: bool = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Fetched(_message.Message):
     __slots__ = ("next_offset", "end_offset", "start_offset")
@@ -455,18 +535,42 @@ class OffsetFound(_message.Message):
     def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class CommitOffset(_message.Message):
-    __slots__ = ("topic", "topic_id", "partition", "group", "offset")
+    __slots__ = ("topic", "topic_id", "partition", "group", "offset", "epoch")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: bytes
     partition: int
     group: str
     offset: int
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., group: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    epoch: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., group: _Optional[str] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Claim(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "group", "epoch")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    group: str
+    epoch: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Claimed(_message.Message):
+    __slots__ = ("offset", "has_committed")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HAS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    has_committed: bool
+    def __init__(self, offset: _Optional[int] = ..., has_committed: bool = ...) -> None: ...
 
 class CommittedOffsets(_message.Message):
     __slots__ = ("topic", "group", "partitions")
@@ -490,6 +594,446 @@ class OffsetsCommitted(_message.Message):
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.ScalarMap[int, int]
     def __init__(self, offsets: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class Poll(_message.Message):
+    __slots__ = ("topic", "topic_id", "partitions", "group", "consumer", "consumer_name", "messages_max", "bytes_max", "wait_ms", "visibility_ms", "auto_ack", "start_latest")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    VISIBILITY_MS_FIELD_NUMBER: _ClassVar[int]
+    AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
+    START_LATEST_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    group: str
+    consumer: int
+    consumer_name: str
+    messages_max: int
+    bytes_max: int
+    wait_ms: int
+    visibility_ms: int
+    auto_ack: bool
+    start_latest: bool
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ..., consumer: _Optional[int] = ..., consumer_name: _Optional[str] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_ms: _Optional[int] = ..., auto_ack: bool = ..., start_latest: bool = ...) -> None: ...
+
+class Polled(_message.Message):
+    __slots__ = ("leased", "throttled_ms")
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_MS_FIELD_NUMBER: _ClassVar[int]
+    leased: _containers.RepeatedCompositeFieldContainer[Leased]
+    throttled_ms: int
+    def __init__(self, leased: _Optional[_Iterable[_Union[Leased, _Mapping]]] = ..., throttled_ms: _Optional[int] = ...) -> None: ...
+
+class Leased(_message.Message):
+    __slots__ = ("partition", "lease", "pieces", "frames")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    lease: int
+    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
+    frames: int
+    def __init__(self, partition: _Optional[int] = ..., lease: _Optional[int] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., frames: _Optional[int] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("start", "count", "delivery")
+    START_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    count: int
+    delivery: int
+    def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., delivery: _Optional[int] = ...) -> None: ...
+
+class AwaitReady(_message.Message):
+    __slots__ = ("topic", "topic_id", "partitions", "group", "consumer", "consumer_name", "wait_ms", "start_latest")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    START_LATEST_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    group: str
+    consumer: int
+    consumer_name: str
+    wait_ms: int
+    start_latest: bool
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ..., consumer: _Optional[int] = ..., consumer_name: _Optional[str] = ..., wait_ms: _Optional[int] = ..., start_latest: bool = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Interval(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class Settle(_message.Message):
+    __slots__ = ("topic", "topic_id", "group", "verdicts")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    group: str
+    verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., group: _Optional[str] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("partition", "lease", "outcome", "intervals", "delay_ms", "reason", "visibility_ms")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    INTERVALS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    VISIBILITY_MS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    lease: int
+    outcome: Outcome
+    intervals: _containers.RepeatedCompositeFieldContainer[Interval]
+    delay_ms: int
+    reason: str
+    visibility_ms: int
+    def __init__(self, partition: _Optional[int] = ..., lease: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ..., visibility_ms: _Optional[int] = ...) -> None: ...
+
+class Settled(_message.Message):
+    __slots__ = ("lost",)
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    lost: _containers.RepeatedCompositeFieldContainer[Lost]
+    def __init__(self, lost: _Optional[_Iterable[_Union[Lost, _Mapping]]] = ...) -> None: ...
+
+class Lost(_message.Message):
+    __slots__ = ("verdict", "intervals")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    INTERVALS_FIELD_NUMBER: _ClassVar[int]
+    verdict: int
+    intervals: _containers.RepeatedCompositeFieldContainer[Interval]
+    def __init__(self, verdict: _Optional[int] = ..., intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ...) -> None: ...
+
+class ReleaseConsumer(_message.Message):
+    __slots__ = ("topic", "topic_id", "partitions", "group", "consumer")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    group: str
+    consumer: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ..., consumer: _Optional[int] = ...) -> None: ...
+
+class DescribeGroups(_message.Message):
+    __slots__ = ("topic", "partitions", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ...) -> None: ...
+
+class GroupsDescribed(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupDescription]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupDescription, _Mapping]]] = ...) -> None: ...
+
+class GroupDescription(_message.Message):
+    __slots__ = ("group", "partition", "waiting", "in_flight", "delayed", "done", "dead", "lost", "redelivered", "floor", "committed", "start", "consumers", "is_shared", "end")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    IS_SHARED_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    partition: int
+    waiting: int
+    in_flight: int
+    delayed: int
+    done: int
+    dead: int
+    lost: int
+    redelivered: int
+    floor: int
+    committed: int
+    start: int
+    consumers: _containers.RepeatedCompositeFieldContainer[Consumer]
+    is_shared: bool
+    end: int
+    def __init__(self, group: _Optional[str] = ..., partition: _Optional[int] = ..., waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., delayed: _Optional[int] = ..., done: _Optional[int] = ..., dead: _Optional[int] = ..., lost: _Optional[int] = ..., redelivered: _Optional[int] = ..., floor: _Optional[int] = ..., committed: _Optional[int] = ..., start: _Optional[int] = ..., consumers: _Optional[_Iterable[_Union[Consumer, _Mapping]]] = ..., is_shared: bool = ..., end: _Optional[int] = ...) -> None: ...
+
+class Consumer(_message.Message):
+    __slots__ = ("consumer", "name", "in_flight")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    consumer: int
+    name: str
+    in_flight: int
+    def __init__(self, consumer: _Optional[int] = ..., name: _Optional[str] = ..., in_flight: _Optional[int] = ...) -> None: ...
+
+class SeekGroup(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "group", "earliest", "latest", "offset", "timestamp_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    group: str
+    earliest: bool
+    latest: bool
+    offset: int
+    timestamp_ms: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., group: _Optional[str] = ..., earliest: bool = ..., latest: bool = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ...) -> None: ...
+
+class GroupSought(_message.Message):
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
+
+class DeleteGroup(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
+
+class ListDelayed(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "from_ms", "limit")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    from_ms: int
+    limit: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., from_ms: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class DelayedListed(_message.Message):
+    __slots__ = ("batches", "total")
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[Delayed]
+    total: int
+    def __init__(self, batches: _Optional[_Iterable[_Union[Delayed, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
+
+class Delayed(_message.Message):
+    __slots__ = ("start", "count", "due_ms", "priority")
+    START_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    count: int
+    due_ms: int
+    priority: int
+    def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., due_ms: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+
+class CancelDelayed(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "intervals")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    INTERVALS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    intervals: _containers.RepeatedCompositeFieldContainer[Interval]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ...) -> None: ...
+
+class DelayedCancelled(_message.Message):
+    __slots__ = ("cancelled",)
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    cancelled: int
+    def __init__(self, cancelled: _Optional[int] = ...) -> None: ...
+
+class Redrive(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "intervals", "purge")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    INTERVALS_FIELD_NUMBER: _ClassVar[int]
+    PURGE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    intervals: _containers.RepeatedCompositeFieldContainer[Interval]
+    purge: bool
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ..., purge: bool = ...) -> None: ...
+
+class Redriven(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    def __init__(self, messages: _Optional[int] = ...) -> None: ...
+
+class ListDead(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class DeadListed(_message.Message):
+    __slots__ = ("intervals",)
+    INTERVALS_FIELD_NUMBER: _ClassVar[int]
+    intervals: _containers.RepeatedCompositeFieldContainer[Interval]
+    def __init__(self, intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ...) -> None: ...
+
+class TakeTokens(_message.Message):
+    __slots__ = ("topic", "topic_id", "wanted", "unused", "wait_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    wanted: int
+    unused: int
+    wait_ms: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., wanted: _Optional[int] = ..., unused: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class TokensTaken(_message.Message):
+    __slots__ = ("taken", "again_ms")
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_MS_FIELD_NUMBER: _ClassVar[int]
+    taken: int
+    again_ms: int
+    def __init__(self, taken: _Optional[int] = ..., again_ms: _Optional[int] = ...) -> None: ...
+
+class StickyBeat(_message.Message):
+    __slots__ = ("topic", "group", "member", "member_name", "assignor", "generation", "released", "leaving", "session_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_NAME_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    member: int
+    member_name: str
+    assignor: str
+    generation: int
+    released: _containers.RepeatedScalarFieldContainer[int]
+    leaving: bool
+    session_ms: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[int] = ..., member_name: _Optional[str] = ..., assignor: _Optional[str] = ..., generation: _Optional[int] = ..., released: _Optional[_Iterable[int]] = ..., leaving: bool = ..., session_ms: _Optional[int] = ...) -> None: ...
+
+class StickyState(_message.Message):
+    __slots__ = ("generation", "assigned", "revoked", "members", "beat_ms")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    BEAT_MS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    assigned: _containers.RepeatedCompositeFieldContainer[StickyPartition]
+    revoked: _containers.RepeatedScalarFieldContainer[int]
+    members: int
+    beat_ms: int
+    def __init__(self, generation: _Optional[int] = ..., assigned: _Optional[_Iterable[_Union[StickyPartition, _Mapping]]] = ..., revoked: _Optional[_Iterable[int]] = ..., members: _Optional[int] = ..., beat_ms: _Optional[int] = ...) -> None: ...
+
+class StickyPartition(_message.Message):
+    __slots__ = ("partition", "epoch")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    epoch: int
+    def __init__(self, partition: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class DescribeSticky(_message.Message):
+    __slots__ = ("topic", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class StickyDescribed(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[StickyGroup]
+    def __init__(self, groups: _Optional[_Iterable[_Union[StickyGroup, _Mapping]]] = ...) -> None: ...
+
+class StickyGroup(_message.Message):
+    __slots__ = ("topic", "group", "generation", "assignor", "members")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    generation: int
+    assignor: str
+    members: _containers.RepeatedCompositeFieldContainer[StickyMember]
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., generation: _Optional[int] = ..., assignor: _Optional[str] = ..., members: _Optional[_Iterable[_Union[StickyMember, _Mapping]]] = ...) -> None: ...
+
+class StickyMember(_message.Message):
+    __slots__ = ("member", "name", "partitions")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    member: int
+    name: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, member: _Optional[int] = ..., name: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Stats(_message.Message):
     __slots__ = ()
