@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from quivermq.batches import Offset
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
 from quivermq.node.group import Group
+from quivermq.node.metadata import said
 from quivermq.node.rate_keeper import RateKeeper
 from quivermq.node.wait_table import Waiter, WaitTable
 from quivermq.queue import Desk, Interval
@@ -52,6 +53,8 @@ class Clerk:
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
         self._look: asyncio.Handle | None = None
+        # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
+        self._due_ms = (0, 0)
         self._trimmed = -1
         # When the leadership was last asked about that a quorum then confirmed.
         self._confirmed_s = -1e9
@@ -67,18 +70,8 @@ class Clerk:
 
     async def agreed(self, act: Callable[[Desk], _T]) -> _T:
         """Say something at the desk; returns when it, and all said before, is committed."""
-        committed: asyncio.Future[Result] = self._loop.create_future()
-
-        def done(result: Result) -> None:
-            if not committed.done():
-                committed.set_result(result)
-
-        found = self.group.at_desk(act, done)
         self.look_after()
-        result = await committed
-        if isinstance(result, QuiverError):
-            raise result
-        return found
+        return await said(self.group, act)
 
     def now_ms(self) -> int:
         """The wall clock: what delays go by."""
@@ -86,7 +79,7 @@ class Clerk:
 
     def steady_ms(self) -> int:
         """The clock that never jumps: what leases go by."""
-        return int(self._loop.time() * 1000)
+        return self.group.steady_ms()
 
     @property
     def start(self) -> Offset:
@@ -236,8 +229,13 @@ class Clerk:
             self._alarm.cancel()
             self._alarm = None
         if alarm_ms is not None:
-            wait_s = min(max(alarm_ms / 1000, _ALARM_S_MIN), _ALARM_S_MAX)
-            self._alarm = self._loop.call_later(wait_s, self._ring)
+            self._due_ms = self.now_ms() + alarm_ms, self.steady_ms() + alarm_ms
+            self._wait_for_alarm()
+
+    def _wait_for_alarm(self) -> None:
+        left_ms = self._due_ms[1] - self.steady_ms()
+        wait_s = min(max(left_ms / 1000, _ALARM_S_MIN), _ALARM_S_MAX)
+        self._alarm = self._loop.call_later(wait_s, self._ring)
 
     def _ring(self) -> None:
         """Leases may have ended, delays may be over."""
@@ -245,6 +243,10 @@ class Clerk:
         if self.is_closed:
             return
         now_ms, steady_ms = self.now_ms(), self.steady_ms()
+        if now_ms < self._due_ms[0] and steady_ms < self._due_ms[1]:
+            # Not at the desk: a partition that has nothing to do may sleep.
+            self._wait_for_alarm()
+            return
         with suppress(NotLeader, Overloaded):
             self.group.at_desk(lambda desk: desk.expire(now_ms, steady_ms))
         self._look_now()

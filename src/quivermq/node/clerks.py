@@ -22,8 +22,9 @@ class Clerks:
             former.close()
         if group.was_serving and not group.is_metadata:
             clerk = self._clerks[group.id] = Clerk(group, self._on_dying)
-            # What was leased and delayed under the leader before goes on here.
-            clerk.look_after()
+            if group.replica.groups:
+                # What was leased and delayed under the leader before goes on here.
+                clerk.look_after()
 
     def leading(self, topic: str, topic_id: bytes, partition: int) -> Clerk:
         """The clerk of a partition; raises `NotLeader` unless it is led here."""

@@ -1,8 +1,8 @@
 """Polls: messages leased to consumers, and those who wait for some.
 
-A poll looks at its partitions in order. Where something is ready, leadership is confirmed, room for
-the answer and tokens of the topic's rate limit are waited for, and then it is leased, read and sent.
-Whatever ends a poll before its answer is handed over gives everything back.
+A poll looks at its partitions in order. Where something is ready, leadership is confirmed, room
+for the answer and tokens of the topic's rate limit are waited for, and then it is leased, read and
+sent. Whatever ends a poll before its answer is handed over gives everything back.
 """
 
 import asyncio
@@ -418,9 +418,7 @@ def bytes_wanted(body: proto.Poll) -> int:
 def _check(body: proto.Poll) -> None:
     _check_names(body.group, body.partitions)
     if not 1 <= body.messages_max <= _MESSAGES_MAX:
-        raise InvalidRequest(
-            f"a poll takes 1 to {_MESSAGES_MAX} messages, not {body.messages_max}"
-        )
+        raise InvalidRequest(f"a poll takes 1 to {_MESSAGES_MAX} messages, not {body.messages_max}")
 
 
 def _check_names(group: str, partitions: Sequence[int]) -> None:

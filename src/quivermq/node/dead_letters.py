@@ -160,7 +160,9 @@ class Carrier:
             if group in stuck and not record.redrive:
                 continue
             try:
-                await self._carry(self._source(group), record)
+                if not await self._carry(self._source(group), record):
+                    # What follows has other numbers by this.
+                    stuck.add(group)
             except OffsetOutOfRange:
                 # Retention was faster: what is gone is counted as lost.
                 self._clerk.trim()
@@ -185,17 +187,18 @@ class Carrier:
                 error,
             )
 
-    async def _carry(self, source: Source, record: Dying) -> None:
+    async def _carry(self, source: Source, record: Dying) -> bool:
+        """False: it has to be carried again, under another number."""
         frames = await self._office.read(self._clerk, record)
         if record.redrive:
             await self._redrive(frames, source, record)
         elif not await self._bring(frames, source, record):
-            # It is carried again, under its other number.
-            return
+            return False
         clerk = self._clerk
         await clerk.agreed(lambda desk: desk.bury(source.group, record.number))
         if not record.redrive:
             self._office.count(source, record.end - record.start)
+        return True
 
     async def _bring(self, frames: list[Frame], source: Source, record: Dying) -> bool:
         """Store a record among the dead letters; False if its numbers had to begin anew."""

@@ -143,7 +143,6 @@ class Fetching:
             offset = group.log.start.next_offset
         return proto.Response(offset_found=proto.OffsetFound(offset=offset))
 
-
     async def offset_at(self, group: Group, timestamp_ms: int) -> Offset:
         """The first readable message of the first batch that was stored at or after a time."""
         end = group.readable_end

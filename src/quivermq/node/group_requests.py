@@ -167,9 +167,7 @@ def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescripti
         committed=figures.committed,
         start=figures.start,
         consumers=[
-            proto.Consumer(
-                consumer=number, name=clerk.names.get(number, ""), in_flight=in_flight
-            )
+            proto.Consumer(consumer=number, name=clerk.names.get(number, ""), in_flight=in_flight)
             for number, in_flight in consumers.items()
         ],
         is_shared=figures.is_shared,

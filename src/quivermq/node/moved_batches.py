@@ -69,9 +69,7 @@ def redriven(
             part = list(group)
             first = sent.get(home, 0)
             sent[home] = first + len(part)
-            origin = Origin(
-                producer_id=producer, sequence=first, priority=frame.header.priority
-            )
+            origin = Origin(producer_id=producer, sequence=first, priority=frame.header.priority)
             headers = [_without_story(message.headers) for message in part]
             for encoded in _encoded(frame, part, headers, origin, limits):
                 yield home, encoded
@@ -132,5 +130,3 @@ def _with_story(message: Message, source: Source, record: Dying) -> dict[str, by
 
 def _without_story(headers: Mapping[str, bytes]) -> dict[str, bytes]:
     return {name: value for name, value in headers.items() if not name.startswith(PREFIX)}
-
-

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from quivermq.errors import InvalidRequest
@@ -9,6 +10,7 @@ from quivermq.node.clerk import Clerk
 from quivermq.node.clerks import Clerks
 from quivermq.node.figures import Figures
 from quivermq.queue import Desk, Interval, check_name
+from quivermq.queue.desk import VISIBILITY_MS_MAX
 from quivermq.wire import proto
 
 _VERDICTS_MAX: Final = 10_000
@@ -43,8 +45,8 @@ class Settling:
                 for partition, verdicts in by_partition.items()
             )
         )
-        settled = proto.Settled(lost=sorted(sum(lost, []), key=lambda found: found.verdict))
-        return proto.Response(settled=settled)
+        found = sorted(chain.from_iterable(lost), key=lambda one: one.verdict)
+        return proto.Response(settled=proto.Settled(lost=found))
 
     async def _settle_at(
         self, clerk: Clerk, group: str, verdicts: Sequence[Numbered]
@@ -129,8 +131,18 @@ def _check(verdicts: Sequence[proto.Verdict]) -> None:
             raise InvalidRequest(f"outcome {verdict.outcome} is unknown: upgrade this broker")
         if verdict.delay_ms > _DELAY_MS_MAX:
             raise InvalidRequest(f"a message cannot be delayed by more than {_DELAY_MS_MAX} ms")
-        if verdict.outcome == proto.EXTEND and verdict.intervals:
-            raise InvalidRequest("only whole leases can be extended")
+        if verdict.outcome == proto.EXTEND:
+            _check_extension(verdict)
         for part in verdict.intervals:
             if part.start >= part.end:
                 raise InvalidRequest(f"from {part.start} to before {part.end} is no interval")
+
+
+def _check_extension(verdict: proto.Verdict) -> None:
+    if verdict.intervals:
+        raise InvalidRequest("only whole leases can be extended")
+    if not 0 < verdict.visibility_ms <= VISIBILITY_MS_MAX:
+        raise InvalidRequest(
+            f"a lease cannot be extended by {verdict.visibility_ms} ms: name 1 to "
+            f"{VISIBILITY_MS_MAX}"
+        )
