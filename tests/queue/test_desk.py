@@ -124,7 +124,7 @@ def test_nonsense_tokens_end_nothing() -> None:
         assert rig.desk.acknowledge("g", token, [(0, 4)]) == [(0, 4)]
         assert rig.desk.fail("g", token, [(0, 1)], None, rig.now_ms) == [(0, 1)]
         assert rig.desk.acknowledge("g", token, None) == []
-    assert rig.desk.acknowledge("g", leased.lease, [(0, 9)]) == [(4, 9)]
+    assert rig.desk.acknowledge("g", leased.lease, [(0, 9)]) == [(2, 9)]
     with pytest.raises(InvalidRequest, match="no group"):
         rig.desk.acknowledge("other", leased.lease, None)
 

@@ -142,20 +142,20 @@ class Desk(DeadLetters):
         repeated = joined(found.spent.get(lease, ()))
         held = self._held(found, lease, wanted)
         rest = without(wanted, held)
-        # Where its lease is over, or its grant was lost with a leader, and nobody else has it.
+        # Its lease is over, and nobody else has it.
         waiting = [part for low, high in rest for part in found.waiting.within(low, high)]
-        fresh = self._fresh(found, without(rest, waiting))
+        fresh: list[Interval] = []
+        if lease < self._first_lease and lease not in found.leases:
+            # Its grant may have been lost with another leader: to us, nobody ever had it.
+            fresh = self._fresh(found, without(rest, waiting))
         if held or waiting or fresh:
             self._propose(Op.FINISH, found.number, lease, sorted(held + waiting), fresh)
         return without(without(rest, sorted(waiting + fresh)), repeated)
 
     def _fresh(self, group: Group, intervals: list[Interval]) -> list[Interval]:
         """What of these offsets no cursor has taken."""
-        if not intervals:
-            return []
-        held = group.holds()
         end = self._partition.next_offset
-        return [part for low, high in intervals for part in held.gaps(low, min(high, end))]
+        return [part for low, high in intervals for part in group.fresh(low, min(high, end))]
 
     def _wanted(self, group: Group, lease: int, intervals: list[Interval] | None) -> list[Interval]:
         if intervals is not None:

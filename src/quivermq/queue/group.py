@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
 from quivermq.queue.intervals import Interval, IntervalSet
-from quivermq.queue.pieces import Piece, intervals_of, messages_in, take
+from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping, take
 from quivermq.queue.stretches import LEVELS, Stretches
 from quivermq.queue.waiting import Parked, Waiting
 
@@ -262,19 +262,21 @@ class Group:
                 lowest = min(lowest, stretch[0])
         return lowest
 
-    def holds(self) -> IntervalSet:
-        """Everything that is taken, and not fresh: for the rare case that cursors cannot tell."""
-        taken = IntervalSet(self.done)
+    def fresh(self, start: int, end: int) -> list[Interval]:
+        """What of [start, end) nobody has taken, for the rare case that cursors cannot tell."""
+        taken = IntervalSet(self.done.within(start, end))
         taken.add(0, self.floor)
+        for low, high in self.waiting.within(start, end):
+            taken.add(low, high)
         for lease in self.leases.values():
-            for start, end in intervals_of(lease.pieces):
-                taken.add(start, end)
-        for parked in self.waiting.parked():
-            taken.add(parked.piece.start, parked.piece.end)
+            if lease.pieces[0].start < end and start < lease.pieces[-1].end:
+                first, last = overlapping(lease.pieces, start, end)
+                for low, high in intervals_of(lease.pieces[first:last]):
+                    taken.add(low, high)
         for record in self.dying.values():
             if not record.is_stale:
                 taken.add(record.start, record.end)
-        return taken
+        return taken.gaps(start, end)
 
     # As bytes.
 
