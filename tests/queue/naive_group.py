@@ -173,7 +173,8 @@ class NaivePartition:
         """Messages are done, but for those of which the caller was told that they are `lost`.
 
         Lost is what another has, or finished. What has expired is still the caller's to finish if
-        nobody else has it. Where somebody else had it for a while, either answer is right.
+        nobody else has it. Where somebody else had it for a while, or the group was sought or a
+        leader lost what it had not committed, nobody has it either: both answers are right.
         """
         for message in self._chosen(name, lease, offsets):
             is_lost = message.offset in lost
@@ -181,8 +182,9 @@ class NaivePartition:
             if message.state in {State.LEASED, State.WAITING} and is_mine:
                 assert not is_lost, f"an ack of {message} by its holder {lease} is refused"
             elif message.state is State.DONE:
-                assert is_lost or is_mine, f"{lease} finishes {message} a second time"
-            elif message.state is not State.WAITING and not message.is_delayed:
+                is_cancelled = message.offset in self.cancelled
+                assert is_lost or is_mine or is_cancelled, f"{lease} finishes {message} again"
+            elif message.state not in {State.FRESH, State.WAITING}:
                 assert is_lost, f"an ack of {message} by {lease} is accepted"
             if not is_lost:
                 message.state = State.DONE
@@ -284,7 +286,8 @@ class NaivePartition:
         for name in self.groups:
             for message in self.messages(name):
                 if message.offset < start and message.state is not State.DONE:
-                    message.state = State.LOST
+                    is_wanted = message.offset not in self.cancelled
+                    message.state = State.LOST if is_wanted else State.DONE
 
     def cancel(self, offsets: Sequence[int], now_ms: int) -> int:
         """Returns how many messages were not due yet and are never delivered."""
