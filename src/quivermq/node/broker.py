@@ -14,6 +14,7 @@ from quivermq.log import LogSettings
 from quivermq.log.settings import STORED_LIMITS
 from quivermq.node.admission import Addresses, Admission
 from quivermq.node.cluster_requests import ClusterParts, ClusterRequests
+from quivermq.node.consumers import Consumers
 from quivermq.node.controller import Controller
 from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.directory import Directory
@@ -172,6 +173,13 @@ class Broker:
     def _make_service(self) -> None:
         settings = self.settings
         self.fetching = Fetching(self.partitions, self.figures)
+        self.consumers = Consumers(
+            self.partitions,
+            self.fetching,
+            self.figures,
+            # The service is made of it, so it is looked up when it is needed.
+            lambda request, frames: self.service.call(request, frames),  # noqa: PLW0108
+        )
         topics = TopicRequests(
             settings,
             self.metadata,
@@ -197,8 +205,13 @@ class Broker:
         )
         self.service = Service(
             Producing(self.partitions, self.figures),
-            {**topics.handlers(), **offsets.handlers(), **cluster.handlers()},
-            offsets.bulky(),
+            {
+                **topics.handlers(),
+                **offsets.handlers(),
+                **cluster.handlers(),
+                **self.consumers.handlers(),
+            },
+            {**offsets.bulky(), **self.consumers.bulky()},
             self.forwarding,
             self.figures,
             settings.request_timeout_ms / 1000,
@@ -260,6 +273,7 @@ class Broker:
         if group.id == METADATA_GROUP:
             self.controller.stir()
             return
+        self.consumers.office_changed(group)
         if group.was_serving:
             term = group.replica.term
             self.leaders.heard(group.id, Office(term, self.settings.node_id))
@@ -352,6 +366,7 @@ class Broker:
             self.retaining.close,
             self._hand_over,
             self.service.close,
+            self.consumers.close,
             self._stop_hosting,
             self.links.close,
             self._close_groups,

@@ -283,12 +283,15 @@ class Desk(DeadLetters):
             if self._deadlines.get((number, lease)) != deadline:
                 continue
             del self._deadlines[number, lease]
-            group = self.groups.by_number.get(number)
-            if group is None or lease not in group.leases:
+            holder = self.groups.by_number.get(number)
+            if holder is None or lease not in holder.leases:
                 continue
-            pieces = list(group.leases[lease].pieces)
+            pieces = list(holder.leases[lease].pieces)
             expired += messages_in(pieces)
-            self._failed(group, lease, pieces, None, now_ms, "lease expired")
+            self._failed(holder, lease, pieces, None, now_ms, "lease expired")
+        for group in self.groups.by_name.values():
+            # Or the alarm would ring for it until somebody asks.
+            group.waiting.promote(now_ms)
         return expired
 
     def alarm_ms(self, now_ms: int, steady_ms: int) -> int | None:
