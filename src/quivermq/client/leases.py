@@ -107,8 +107,8 @@ class Ruling(NamedTuple):
     intervals: list[Interval]
 
     @property
-    def count(self) -> int:  # type: ignore[override]  # hides `tuple.count`, which nobody calls here
-        """How many messages."""
+    def message_count(self) -> int:
+        """How many messages; 0 without intervals."""
         return sum(end - start for start, end in self.intervals)
 
 

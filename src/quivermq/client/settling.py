@@ -58,13 +58,13 @@ class Settling:
 
     def _noted(self, ruled: list[Ruling], settled: proto.Settled) -> list[Ruling]:
         """What came too late."""
-        for lease, terms, intervals in ruled:
+        for ruling in ruled:
+            lease = ruling.lease
             holding = Holding(lease.topic, lease.group, lease.partition)
-            if terms.ends_lease:
-                count = sum(end - start for start, end in intervals)
-                self._holdings.settled(holding, count)
+            if ruling.terms.ends_lease:
+                self._holdings.settled(holding, ruling.message_count)
             else:
-                until = self._router.door.now() + terms.visibility_ms / 1000
+                until = self._router.door.now() + ruling.terms.visibility_ms / 1000
                 self._holdings.extended(holding, until)
         lost = []
         for each in settled.lost:
