@@ -27,7 +27,7 @@ def sticky(
     if not members:
         return {}
     held: dict[int, list[int]] = {member: [] for member in sorted(members)}
-    free = []
+    free: list[int] = []
     for partition in partitions:
         held.get(current.get(partition, -1), free).append(partition)
     least, extra = divmod(len(partitions), len(held))
