@@ -3,5 +3,6 @@
 from quivermq.client.aio_client import AsyncClient, connect
 from quivermq.client.producer import AsyncProducer
 from quivermq.client.readers import AsyncReader
+from quivermq.client.sticky_consumer import AsyncConsumer
 
-__all__ = ["AsyncClient", "AsyncProducer", "AsyncReader", "connect"]
+__all__ = ["AsyncClient", "AsyncConsumer", "AsyncProducer", "AsyncReader", "connect"]

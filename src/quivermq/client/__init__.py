@@ -22,17 +22,20 @@ if TYPE_CHECKING:
     from quivermq.client.partitioner import partition_of
     from quivermq.client.producer import AsyncProducer, Producer
     from quivermq.client.readers import AsyncReader, Reader
+    from quivermq.client.sticky_consumer import AsyncConsumer, Consumer
     from quivermq.client.values import BatchReceipt, Message, Receipt
 
 # By module, so that whoever needs one part (a broker needs a door) does not load them all.
 _PLACES = {
     "SCHEMA": "decoding",
     "AsyncClient": "aio_client",
+    "AsyncConsumer": "sticky_consumer",
     "AsyncProducer": "producer",
     "AsyncReader": "readers",
     "BatchReceipt": "values",
     "Client": "client",
     "ClusterInfo": "infos",
+    "Consumer": "sticky_consumer",
     "Delivery": "deliveries",
     "Message": "values",
     "NodeInfo": "infos",
@@ -51,11 +54,13 @@ _PLACES = {
 __all__ = [
     "SCHEMA",
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncProducer",
     "AsyncReader",
     "BatchReceipt",
     "Client",
     "ClusterInfo",
+    "Consumer",
     "Delivery",
     "Message",
     "NodeInfo",
