@@ -1,6 +1,8 @@
 """Catalog and committed offsets, replicated."""
 
-from quivermq.errors import InvalidRequest, NotLeader, Overloaded, TooLarge
+import pytest
+
+from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError, TooLarge
 from quivermq.raft import parse_changes
 from quivermq.raft.membership import MembershipChange
 from quivermq.replica import Changed, ReplicaSettings, Result
@@ -16,9 +18,21 @@ def change_catalog(group: Group, node: Node, base: int, put: dict, delete=()) ->
 
 def commit_offset(group: Group, node: Node, name: str, offset: int) -> Result | None:
     token = group.token()
-    node.replica.commit_offset(token, name, offset, group.now_ms)
+    try:
+        say_offset(group, node, name, offset, token)
+    except QuiverError as error:
+        return error
     group.settle()
     return node.answers.get(token)
+
+
+def say_offset(group: Group, node: Node, name: str, offset: int, token: int) -> None:
+    now_ms = group.now_ms
+    node.replica.at_desk(lambda desk: desk.commit(name, offset), token, now_ms, now_ms)
+
+
+def offsets(node: Node) -> dict[str, int | None]:
+    return {name: one.committed for name, one in node.replica.groups.by_name.items()}
 
 
 def test_the_catalog_is_the_same_on_all_replicas_and_after_a_restart() -> None:
@@ -80,7 +94,7 @@ def test_offsets_are_the_same_on_all_replicas_and_after_a_restart() -> None:
     group.leader()
     group.tick(3)
     for node in group.nodes.values():
-        assert node.replica.offsets == {"a": 5, "b": 1}
+        assert offsets(node) == {"a": 5, "b": 1}
 
 
 def test_only_so_many_groups_are_remembered_and_they_go_on() -> None:
@@ -90,18 +104,19 @@ def test_only_so_many_groups_are_remembered_and_they_go_on() -> None:
     assert commit_offset(group, leader, "b", 1) == Changed()
     assert isinstance(commit_offset(group, leader, "c", 1), Overloaded)
     assert commit_offset(group, leader, "a", 2) == Changed()
-    assert leader.replica.offsets == {"a": 2, "b": 1}
+    assert offsets(leader) == {"a": 2, "b": 1}
 
 
 def test_groups_in_flight_count_too() -> None:
     group = Group(1, ReplicaSettings(groups_max=2))
     leader = group.leader()
     tokens = {name: group.token() for name in "abc"}
-    for name, token in tokens.items():
-        leader.replica.commit_offset(token, name, 1, group.now_ms)
+    for name in "ab":
+        say_offset(group, leader, name, 1, tokens[name])
+    with pytest.raises(Overloaded):
+        say_offset(group, leader, "c", 1, tokens["c"])
     group.settle()
-    assert leader.replica.offsets == {"a": 1, "b": 1}
-    assert isinstance(leader.answers[tokens["c"]], Overloaded)
+    assert offsets(leader) == {"a": 1, "b": 1}
 
 
 def test_nonsense_and_who_does_not_lead_are_refused_at_once() -> None:
@@ -149,5 +164,5 @@ def test_what_can_be_told_of_a_replica() -> None:
     group.tick(2)
     assert leader.replica.status.is_settled
     assert leader.replica.settings.max_deliveries == 5
-    assert leader.replica.offsets == {}
+    assert offsets(leader) == {}
     assert leader.replica.catalog.version == 0

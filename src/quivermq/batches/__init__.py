@@ -3,6 +3,7 @@
 The values that every other room passes around. Imports nothing of ours but `errors`.
 """
 
+from quivermq.batches.cut import cut
 from quivermq.batches.decode import (
     Message,
     check_batch,
@@ -33,6 +34,7 @@ __all__ = [
     "Origin",
     "check_batch",
     "check_sizes",
+    "cut",
     "decode_batch",
     "decode_columns",
     "decode_messages",

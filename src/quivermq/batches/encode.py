@@ -190,7 +190,7 @@ def _frames(batches: Batches, layout: _Layout) -> Iterator[Frame]:
     several = len(record_batches) > 1
     for batch in _joined(record_batches, layout.target_bytes) if several else record_batches:
         for part in _parts(batch, layout):
-            whole = part if fresh and part is batch else _without_surroundings(part)
+            whole = part if fresh and part is batch else without_surroundings(part)
             yield _frame(whole, flags, sequence, layout)
             sequence += part.num_rows
 
@@ -231,7 +231,7 @@ def _parts(batch: Any, layout: _Layout) -> Iterator[Any]:
         yield batch
 
 
-def _without_surroundings(batch: Any) -> Any:
+def without_surroundings(batch: Any) -> Any:
     """A copy of `batch` if it is a slice, else itself.
 
     Arrow pads a slice's buffers to 64 bytes with whatever lies behind the slice: bytes of rows

@@ -7,13 +7,14 @@ all stirred groups go on at once, so that what came in together is written and s
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, ParamSpec
+from typing import Final, ParamSpec, TypeVar
 
 from quivermq.batches import Frame, Offset
 from quivermq.cluster import METADATA_GROUP
 from quivermq.errors import (
     BrokenInvariant,
     Corrupt,
+    NotLeader,
     OffsetOutOfRange,
     QuiverError,
     StorageFailed,
@@ -22,6 +23,7 @@ from quivermq.errors import (
 from quivermq.log import Log
 from quivermq.node.crew import Crew
 from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log, waits_for_no_disk
+from quivermq.queue import Desk
 from quivermq.replica import (
     Answer,
     Effect,
@@ -42,6 +44,7 @@ _OPEN_AGAIN_S: Final = 1.0
 _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
 _STUMBLES: Final = (Corrupt, OffsetOutOfRange, StorageFailed, BrokenInvariant)
 _Input = ParamSpec("_Input")
+T = TypeVar("T")
 Done = Callable[[Result], None]
 
 
@@ -129,6 +132,28 @@ class Group:
             self._step(ask, self.replica, token)
         return token
 
+    def at_desk(self, act: Callable[[Desk], T], done: Done | None = None) -> T:
+        """Serve a consumer: what `act` returns, or raises; `NotLeader` where nobody is served.
+
+        `done` is called once, when everything that was said at the desk so far is committed, or
+        that is not known. If this raises, it is not called.
+        """
+        if self.trouble or self.is_closed:
+            raise NotLeader(f"{self.name} does not run here: {self.trouble or 'it is closed'}")
+        token = None if done is None else self._token(done)
+        crew = self._crew
+        try:
+            result = self.replica.at_desk(act, token, crew.now_ms(), crew.steady_ms())
+        except BaseException as error:
+            if token is not None:
+                self.forget(token)
+            if isinstance(error, BrokenInvariant):
+                self._stumbled(error)
+            raise
+        finally:
+            self.stir()
+        return result
+
     def forget(self, token: int) -> None:
         """Whoever asked does not wait any more; what was asked may happen all the same."""
         self._waiting.pop(token, None)
@@ -193,6 +218,9 @@ class Group:
 
     def now_ms(self) -> int:
         return self._crew.now_ms()
+
+    def steady_ms(self) -> int:
+        return self._crew.steady_ms()
 
     @property
     def election_s(self) -> float:

@@ -4,7 +4,7 @@ import asyncio
 
 from quivermq.cluster import Edit, View, grant_producers
 from quivermq.node.fetching import Fetching, bytes_wanted
-from quivermq.node.metadata import Metadata, ask
+from quivermq.node.metadata import Metadata, ask, said
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.topic_requests import done
@@ -45,11 +45,7 @@ class OffsetRequests:
     async def commit_offset(self, request: proto.Request) -> proto.Response:
         body = request.commit_offset
         group = self._partitions.leading(body.topic, body.topic_id, body.partition)
-        now_ms = group.now_ms()
-        await ask(
-            group,
-            lambda replica, token: replica.commit_offset(token, body.group, body.offset, now_ms),
-        )
+        await said(group, lambda desk: desk.commit(body.group, body.offset, body.epoch))
         return done()
 
     async def committed_offsets(self, request: proto.Request) -> proto.Response:
@@ -60,7 +56,7 @@ class OffsetRequests:
         for number in body.partitions or range(len(topic.partitions)):
             group = self._partitions.leading(body.topic, b"", number)
             await ask(group, Replica.read)
-            committed = group.replica.offsets.get(body.group)
+            committed = group.at_desk(lambda desk: desk.committed(body.group))
             if committed is not None:
                 offsets[number] = committed
         return proto.Response(offsets_committed=proto.OffsetsCommitted(offsets=offsets))

@@ -78,6 +78,10 @@ class GroupRunner:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def steady_ms(self) -> int:
+        """Of a clock that nobody sets."""
+        return int(self._loop.time() * 1000)
+
     def stirred(self, group: Group) -> None:
         self._stirred.append(group)
         self._awake.add(group)

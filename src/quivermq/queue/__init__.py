@@ -4,34 +4,51 @@ Pure. Knows batches; must never know Raft, the wire, disks, clocks or other part
 """
 
 from quivermq.queue.catalog import CHANGE_BYTES_MAX, KEY_CHARACTERS_MAX, Catalog, Json
+from quivermq.queue.dead_letters import REDRIVE_GROUP
+from quivermq.queue.desk import Ask, Desk, Leased
+from quivermq.queue.figures import Figures
+from quivermq.queue.group import Dying
+from quivermq.queue.groups import Groups
+from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.names import check_name
-from quivermq.queue.offsets import Offsets
 from quivermq.queue.partition import (
     Command,
     Partition,
     catalog_command,
-    commit_offset_command,
+    groups_command,
     settings_command,
 )
+from quivermq.queue.pieces import Piece
 from quivermq.queue.producers import KEEP_MS, WINDOW_BATCHES, Producers, Stored, check_sequence
+from quivermq.queue.stretches import Delayed
 from quivermq.queue.topic_settings import TopicSettings
 
 __all__ = [
     "CHANGE_BYTES_MAX",
     "KEEP_MS",
     "KEY_CHARACTERS_MAX",
+    "REDRIVE_GROUP",
     "WINDOW_BATCHES",
+    "Ask",
     "Catalog",
     "Command",
+    "Delayed",
+    "Desk",
+    "Dying",
+    "Figures",
+    "Groups",
+    "Interval",
+    "IntervalSet",
     "Json",
-    "Offsets",
+    "Leased",
     "Partition",
+    "Piece",
     "Producers",
     "Stored",
     "TopicSettings",
     "catalog_command",
     "check_name",
     "check_sequence",
-    "commit_offset_command",
+    "groups_command",
     "settings_command",
 ]

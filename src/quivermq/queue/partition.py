@@ -4,7 +4,7 @@ Deterministic: the same entries give the same state on every replica, byte for b
 clock (time comes in entries), knows no other partition, and cannot refuse: whatever is committed
 was checked before it was proposed.
 
-Each part (producers, catalog, offsets) has its own commands and its own section of the checkpoint.
+Each part (producers, catalog, groups, stretches) has its own section of the checkpoint.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,15 +14,19 @@ from typing import Final
 
 from crc32c import crc32c
 
-from quivermq.batches import Buffer, Frame, Index, Kind, Offset
+from quivermq.batches import Buffer, Frame, Header, Index, Kind, Offset
 from quivermq.errors import BrokenInvariant, UnsupportedFormat
 from quivermq.queue.catalog import Catalog, Json, catalog_change
-from quivermq.queue.offsets import Offsets, offset_change
+from quivermq.queue.groups import Groups
 from quivermq.queue.producers import Producers
+from quivermq.queue.stretches import Stretches
 from quivermq.queue.topic_settings import TopicSettings
 
-_VERSION: Final = 2
-_HEADER: Final = Struct("<HQQQQIIII")
+_VERSION: Final = 3
+_HEADER: Final = Struct("<HQQQQIIIII")
+
+_FLATTEN_EVERY: Final = 4096
+"""Entries between two attempts to make a full index smaller."""
 
 
 class Command(IntEnum):
@@ -30,7 +34,7 @@ class Command(IntEnum):
 
     SETTINGS = 1
     CATALOG = 2
-    OFFSET = 3
+    GROUPS = 3
 
 
 def settings_command(settings: TopicSettings) -> bytes:
@@ -44,9 +48,9 @@ def catalog_command(base: int, put: Mapping[str, Json], delete: Iterable[str] = 
     return bytes([Command.CATALOG]) + catalog_change(base, put, delete)
 
 
-def commit_offset_command(group: str, offset: int) -> bytes:
-    """The body of the command entry that says how far `group` has got."""
-    return bytes([Command.OFFSET]) + offset_change(group, offset)
+def groups_command(operations: Iterable[bytes]) -> bytes:
+    """The body of the command entry that changes groups, by operations of a `Desk`."""
+    return bytes([Command.GROUPS]) + b"[" + b",".join(operations) + b"]"
 
 
 class Partition:
@@ -62,7 +66,8 @@ class Partition:
         self.settings = TopicSettings()
         self.producers = Producers()
         self.catalog = Catalog()
-        self.offsets = Offsets()
+        self.groups = Groups()
+        self.stretches = Stretches()
 
     def apply(self, frame: Frame) -> bool:
         """Take in the next committed entry; False if it came too late to have an effect."""
@@ -75,6 +80,7 @@ class Partition:
         has_effect = True
         if header.kind == Kind.DATA:
             self.producers.record(header)
+            self._file(header)
         elif header.kind == Kind.COMMAND:
             has_effect = self._command(memoryview(frame.body))
         self.applied_index = header.index
@@ -86,10 +92,20 @@ class Partition:
         self.digest = crc32c(frame.packed_header[:-4], self.digest)
         return has_effect
 
+    def _file(self, header: Header) -> None:
+        """Note where the messages of a batch are to be found."""
+        is_delayed = header.not_before_ms > header.timestamp_ms
+        due_ms = header.not_before_ms if is_delayed else 0
+        stretches = self.stretches
+        stretches.add(header.base_offset, header.next_offset, header.priority, due_ms)
+        if stretches.is_full and header.index % _FLATTEN_EVERY == 0:
+            passed = min(self.groups.first_fresh(stretches), stretches.middle)
+            stretches.flatten(passed, header.timestamp_ms, self.groups.cancelled)
+
     def _command(self, body: memoryview) -> bool:
         name, content = body[0] if body else 0, body[1:]
-        if name == Command.OFFSET:
-            self.offsets.apply(content)
+        if name == Command.GROUPS:
+            self.groups.apply(content, self.stretches)
         elif name == Command.CATALOG:
             return self.catalog.apply(content)
         elif name == Command.SETTINGS:
@@ -102,7 +118,12 @@ class Partition:
 
     def checkpoint(self) -> bytes:
         """All of the state as bytes; the same on every replica at the same index."""
-        sections = (self.settings.encode(), self.catalog.pack(), self.offsets.pack())
+        sections = (
+            self.settings.encode(),
+            self.catalog.pack(),
+            self.groups.pack(),
+            self.stretches.pack(),
+        )
         head = _HEADER.pack(
             _VERSION,
             self.applied_index,
@@ -131,7 +152,8 @@ class Partition:
             view = view[size:]
         partition.settings = TopicSettings.decode(sections[0])
         partition.catalog = Catalog.unpack(sections[1])
-        partition.offsets = Offsets.unpack(sections[2])
+        partition.groups = Groups.unpack(sections[2])
+        partition.stretches = Stretches.unpack(sections[3])
         partition.producers = Producers.unpack(view)
         return partition
 
@@ -139,6 +161,8 @@ class Partition:
         """Re-check every invariant; raises `BrokenInvariant`."""
         self.producers.validate()
         self.catalog.validate()
+        self.stretches.validate()
+        self.groups.validate(self.stretches)
         again = Partition.restore(self.checkpoint())
         if again.checkpoint() != self.checkpoint():
             raise BrokenInvariant(f"the state at {self.applied_index} does not survive a restart")

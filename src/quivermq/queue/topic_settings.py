@@ -27,6 +27,11 @@ class TopicSettings:
     max_deliveries: int = 5
     dead_letter: str = ""
     """The topic for messages that failed too often; empty: `<topic>.dlq`."""
+    retry_first_ms: int = 0
+    """The wait after the first failure of a message."""
+    retry_base_ms: int = 1000
+    """The wait after the second; it doubles with each further one."""
+    retry_longest_ms: int = 60_000
 
     def check(self) -> None:
         """Raise `InvalidRequest` unless every value is one that can be acted on."""

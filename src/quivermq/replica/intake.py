@@ -1,27 +1,55 @@
-"""Taking in what producers send: checked, recognised if it is a repeat, stamped, remembered.
+"""Taking in what is to be proposed: checked, recognised if it is a repeat, stamped, remembered.
 
 Everything that can be refused is refused here, before it is proposed. A leader knows more than the
 applied state: batches that it proposed and that wait to be committed. A repeat of one of those
-joins it instead of being proposed again.
+joins it instead of being proposed again. What consumers do is decided at a desk; all of it that
+comes up before the next proposal goes into one entry.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from quivermq.batches import Frame, Header, Index, Kind, Offset, check_batch
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.errors import InvalidRequest, Overloaded, TooLarge
-from quivermq.queue import Partition, check_sequence
+from quivermq.queue import Desk, Partition, check_sequence, groups_command
 from quivermq.replica.effects import Produced, Token
 from quivermq.replica.settings import ReplicaSettings
+
+_GATHERED_BYTES_MAX: Final = 256 * 1024
+"""Operations of groups that go into one entry."""
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Pending:
-    """A batch that was taken in, and who waits for it."""
+    """An entry to be, and who waits for it."""
 
     frame: Frame
     now_ms: int
     tokens: list[Token]
+
+
+@dataclass(slots=True)
+class Gathered(Pending):
+    """Operations of groups, which get a frame when no more can join them."""
+
+    operations: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, operations: list[bytes]) -> None:
+        self.operations += operations
+        self.size += sum(map(len, operations))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can join any more."""
+        return self.size > _GATHERED_BYTES_MAX or bool(self.frame.body)
+
+    def seal(self) -> None:
+        self.frame = Frame.of(Kind.COMMAND, groups_command(self.operations))
 
 
 @dataclass(slots=True)
@@ -66,6 +94,41 @@ class Intake:
         # By producer, the newest epoch last: an older one may still be in flight when it is fenced,
         # and counts again if the newer one is refused.
         self._flights: dict[int, list[Flight]] = {}
+        # Made when the first consumer comes.
+        self._desk: Desk | None = None
+        self._steady_ms = 0
+        # The last entry that changes groups, while it is under way.
+        self._gathered: Gathered | None = None
+
+    def serve(
+        self, act: Callable[[Desk], T], token: Token | None, now_ms: int, steady_ms: int
+    ) -> tuple[T, bool]:
+        """Let a consumer be served. Returns also whether there is something for `token` to wait
+        for: anything said at the desk so far that is not applied."""
+        self._check_room()
+        self._steady_ms = steady_ms
+        if self._desk is None:
+            most = self._settings.groups_max
+            self._desk = Desk(self._partition, steady_ms, groups_max=most)
+        try:
+            result = act(self._desk)
+        finally:
+            # Also before a refusal something may have been said.
+            self._gather(self._desk.take_operations(), now_ms)
+        if token is None or self._gathered is None:
+            return result, False
+        self._gathered.tokens.append(token)
+        self._requests += 1
+        return result, True
+
+    def _gather(self, operations: list[bytes], now_ms: int) -> None:
+        if not operations:
+            return
+        gathered = self._gathered
+        if gathered is None or gathered.is_full:
+            gathered = self._gathered = Gathered(Frame.of(Kind.COMMAND), now_ms, [])
+            self._waiting.append(gathered)
+        gathered.add(operations)
 
     def admit(self, token: Token, frame: Frame, now_ms: int) -> Produced | None:
         """Take a batch in; answers at once if it was stored before.
@@ -104,17 +167,11 @@ class Intake:
             )
         self.admit_command(token, frame, now_ms)
 
-    def admit_offset(self, token: Token, group: str, frame: Frame, now_ms: int) -> None:
-        """Take in how far `group` has got."""
-        known = self._partition.offsets
-        # Everything in flight may be a group that is not known yet.
-        if group not in known and len(known) + self._requests >= self._settings.groups_max:
-            raise Overloaded(f"the offsets of {len(known)} groups are kept; no more are taken")
-        self.admit_command(token, frame, now_ms)
-
     def _check_room(self) -> None:
-        if self._requests >= self._settings.proposals_max:
-            raise Overloaded(f"{self._requests} requests wait to be committed; try again")
+        most = self._settings.proposals_max
+        if self._requests >= most or len(self._proposed) >= most:
+            waiting = max(self._requests, len(self._proposed))
+            raise Overloaded(f"{waiting} requests wait to be committed; try again")
 
     def _wait(self, token: Token, frame: Frame, now_ms: int) -> Pending:
         pending = Pending(frame, now_ms, [token])
@@ -159,6 +216,8 @@ class Intake:
         group: list[Frame] = []
         size = 0
         for number, pending in enumerate(self._waiting):
+            if isinstance(pending, Gathered):
+                pending.seal()
             size += len(pending.frame)
             if group and size > self._settings.message_bytes_max:
                 break
@@ -185,6 +244,12 @@ class Intake:
             self._forget(pending.frame.header)
         tokens = [token for pending in refused for token in pending.tokens]
         self._requests -= len(tokens)
+        self._gathered = None
+        if self._desk is not None:
+            under_way = [entry for entry in self._proposed.values() if isinstance(entry, Gathered)]
+            self._gathered = under_way[-1] if under_way else None
+            bodies = [bytes(entry.frame.body[1:]) for entry in under_way]
+            self._desk.begin_again(bodies, self._steady_ms)
         return tokens
 
     def applied(self, header: Header) -> list[Token]:
@@ -194,7 +259,10 @@ class Intake:
             return []
         self._forget(header)
         self._requests -= len(pending.tokens)
-        return pending.tokens
+        tokens = pending.tokens
+        if pending is self._gathered:
+            self._gathered = None
+        return tokens
 
     def _forget(self, header: Header) -> None:
         flights = self._flights.pop(header.producer_id, [])
@@ -215,8 +283,8 @@ class Intake:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anybody waits for anything."""
-        return bool(self._requests)
+        """Whether anything is under way."""
+        return bool(self._waiting or self._proposed)
 
     @property
     def next_offset(self) -> Offset:

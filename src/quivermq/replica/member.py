@@ -5,8 +5,9 @@ what comes in together goes on together. Only a leader that has applied everythi
 term stamps offsets and time.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from quivermq.batches import Frame, Header, Index, Kind
 from quivermq.errors import (
@@ -18,10 +19,10 @@ from quivermq.errors import (
 )
 from quivermq.log import Log
 from quivermq.queue import (
+    Desk,
     Json,
     TopicSettings,
     catalog_command,
-    commit_offset_command,
     settings_command,
 )
 from quivermq.raft import (
@@ -60,6 +61,8 @@ from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
 from quivermq.replica.storage import LogStorage, newest_state
 from quivermq.replica.writes import Writes, stored_checkpoint
+
+T = TypeVar("T")
 
 
 class Member:
@@ -139,12 +142,13 @@ class Member:
         except QuiverError as error:
             self._answer(token, error)
 
-    def commit_offset(self, token: Token, group: str, offset: int, now_ms: int) -> None:
-        try:
-            frame = Frame.of(Kind.COMMAND, commit_offset_command(group, offset))
-            self._office().admit_offset(token, group, frame, now_ms)
-        except QuiverError as error:
-            self._answer(token, error)
+    def at_desk(
+        self, act: Callable[[Desk], T], token: Token | None, now_ms: int, steady_ms: int
+    ) -> T:
+        result, is_waiting = self._office().serve(act, token, now_ms, steady_ms)
+        if token is not None and not is_waiting:
+            self._answer(token, Changed())
+        return result
 
     def change_membership(self, token: Token, change: MembershipChange) -> None:
         try:

@@ -12,12 +12,13 @@ damaged: discard the replica and make a new one over the same `Log`, which then 
 one that is opened anew: it takes sealed segments by their footers, and would not know.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
-from quivermq.batches import Frame, Index, Offset
+from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt, NotLeader
 from quivermq.log import Checkpoint, Edge, Log
-from quivermq.queue import Catalog, Json, TopicSettings
+from quivermq.queue import Catalog, Desk, Groups, Json, TopicSettings
 from quivermq.raft import NOBODY, Configuration, Dice, MembershipChange, Role, Status
 from quivermq.raft import Kind as Said
 from quivermq.replica.effects import (
@@ -40,6 +41,8 @@ from quivermq.replica.mending import Mending
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.sleep import Sleeper
 from quivermq.replica.transfer import Receiving, Sending
+
+T = TypeVar("T")
 
 
 class Replica:
@@ -154,9 +157,9 @@ class Replica:
         return self._live.partition.catalog if self._live else None
 
     @property
-    def offsets(self) -> Mapping[str, Offset]:
-        """The committed offset of each group, as far as they are applied here."""
-        return self._live.partition.offsets if self._live else {}
+    def groups(self) -> Groups | None:
+        """What is applied here; not to be changed. None while this replica mends its log."""
+        return self._live.partition.groups if self._live else None
 
     @property
     def status(self) -> Status | None:
@@ -236,10 +239,18 @@ class Replica:
         if live := self._at_work(token):
             live.change_catalog(token, base, put, delete, now_ms)
 
-    def commit_offset(self, token: Token, group: str, offset: int, now_ms: int) -> None:
-        """Remember how far a group has got; answered with `Changed`."""
-        if live := self._at_work(token):
-            live.commit_offset(token, group, offset, now_ms)
+    def at_desk(
+        self, act: Callable[[Desk], T], token: Token | None, now_ms: int, steady_ms: int
+    ) -> T:
+        """Serve a consumer: what `act` returns. Raises what it raises, or `NotLeader`.
+
+        With a token: answered with `Changed` when all that was said at the desk so far is
+        committed, also by others. If this raises, there is no answer.
+        """
+        self.wake()
+        if self._live is None:
+            raise NotLeader(f"member {self.member} mends its log")
+        return self._live.at_desk(act, token, now_ms, steady_ms)
 
     def _at_work(self, token: Token) -> Member | None:
         """The live member, awake, or a refusal."""

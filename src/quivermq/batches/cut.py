@@ -1,0 +1,38 @@
+"""A part of a batch as a batch of its own: for who wants a few messages of many."""
+
+from crc32c import crc32c
+
+from quivermq.batches.decode import decode_batch
+from quivermq.batches.encode import without_surroundings
+from quivermq.batches.frame import Frame
+from quivermq.batches.header import COMPRESSED, Offset
+from quivermq.batches.limits import DEFAULT_LIMITS, Limits
+from quivermq.errors import InvalidRequest
+
+
+def cut(frame: Frame, start: int, stop: int, limits: Limits = DEFAULT_LIMITS) -> Frame:
+    """The batch with only the messages of offsets [start, stop), which must be in it.
+
+    Uncompressed, whatever the batch was. It stands at its own offset, under its own sequence.
+    """
+    header = frame.header
+    skipped, count = start - header.base_offset, stop - start
+    if skipped < 0 or count < 1 or stop > header.next_offset:
+        raise InvalidRequest(f"{frame!r} does not hold offsets {start} to {stop - 1}")
+    if count == header.count:
+        return frame
+    part = without_surroundings(decode_batch(frame, limits).slice(skipped, count))
+    body = memoryview(part.serialize()).cast("B")
+    size = len(body)
+    return Frame(
+        header._replace(
+            flags=header.flags & ~COMPRESSED,
+            body_bytes=size,
+            body_crc=crc32c(body),
+            base_offset=Offset(start),
+            sequence=header.sequence + skipped,
+            count=count,
+            decoded_bytes=size,
+        ),
+        body,
+    )

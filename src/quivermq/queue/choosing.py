@@ -1,0 +1,138 @@
+"""Which messages a group gets next: the highest priority first, and a reserve for the others.
+
+A quarter of what is delivered while several levels wait goes to those below the highest, in turns.
+Where the turns are is no part of the replicated state: another leader may begin them anew.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from quivermq.queue.group import Group
+from quivermq.queue.intervals import Interval
+from quivermq.queue.pieces import Piece
+from quivermq.queue.stretches import LEVELS, Stretches
+
+RESERVE: Final = 4
+"""One of so many deliveries is for the levels below the highest."""
+
+PIECES_MAX: Final = 200_000
+"""Pieces of a group that may be leased or waiting; past it, nothing fresh is given out."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """What was chosen, and how it was found: the content of a grant."""
+
+    fresh: list[tuple[int, int, int]] = field(default_factory=list)
+    returned: list[Piece] = field(default_factory=list)
+    cursors: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        fresh = [Piece(start, end, priority, 0) for start, end, priority in self.fresh]
+        return sorted(fresh + self.returned)
+
+    def __bool__(self) -> bool:
+        return bool(self.fresh or self.returned)
+
+
+class Chooser:
+    """The turns of one group."""
+
+    def __init__(self) -> None:
+        self._carry = 0
+        self._turn = 0
+
+    def choose(self, group: Group, stretches: Stretches, end: int, wanted: int) -> Choice:
+        """Take up to `wanted` messages out of what is ready and fresh below `end`."""
+        shelf = Shelf(group, stretches, end)
+        while wanted:
+            levels = [level for level in range(LEVELS - 1, -1, -1) if shelf.has(level)]
+            if not levels:
+                break
+            share = 0
+            if len(levels) > 1:
+                share, self._carry = divmod(self._carry + wanted, RESERVE)
+            given = self._spread(shelf, levels[1:], share)
+            wanted -= given + shelf.take(levels[0], wanted - given)
+        return shelf.choice
+
+    def _spread(self, shelf: "Shelf", levels: list[int], share: int) -> int:
+        """Give the reserve to the levels in turns, beginning behind the last that had one."""
+        given = 0
+        while share > given and (waiting := [level for level in levels if shelf.has(level)]):
+            turns = sorted(waiting, key=lambda level: (self._turn - level - 1) % LEVELS)
+            each, more = divmod(share - given, len(turns))
+            for position, level in enumerate(turns):
+                part = each + (position < more)
+                if part:
+                    given += shelf.take(level, part)
+                    self._turn = level
+        return given
+
+
+class Shelf:
+    """What a group could be given, level by level, while a choice is made."""
+
+    def __init__(self, group: Group, stretches: Stretches, end: int) -> None:
+        self.choice = Choice()
+        self._group = group
+        self._stretches = stretches
+        self._end = end
+        pieces = len(group.waiting) + group.leased_pieces
+        self._fresh_left = max(PIECES_MAX - pieces, 0)
+
+    def has(self, level: int) -> bool:
+        return self._group.waiting.first_ready(level) is not None or self._fresh(level) is not None
+
+    def take(self, level: int, wanted: int) -> int:
+        """Take messages of a level: those that came back, then fresh ones, both in order."""
+        taken = 0
+        while taken < wanted:
+            piece = self._group.waiting.first_ready(level)
+            if piece is not None:
+                stop = min(piece.end, piece.start + wanted - taken)
+                self.choice.returned += self._group.waiting.take(piece.start, stop)
+                taken += stop - piece.start
+                continue
+            fresh = self._fresh(level)
+            if fresh is None:
+                break
+            start, stop = fresh[0], min(fresh[1], fresh[0] + wanted - taken)
+            self.choice.fresh.append((start, stop, level))
+            self._fresh_left -= 1
+            self._move(level, stop)
+            taken += stop - start
+        return taken
+
+    def _fresh(self, level: int) -> Interval | None:
+        if not self._fresh_left:
+            return None
+        while True:
+            cursor = self._group.cursors[level]
+            found = self._stretches.find(level, cursor, self._end)
+            if found is None:
+                return None
+            if found[0] >= self._stretches.flat_end:
+                # Done without having been taken: acknowledged after its grant was lost.
+                left = self._group.not_done(*found)
+            else:
+                # Stretches were made one since: some may have been taken by other cursors.
+                left = self._group.fresh(*found)
+            if left:
+                return left[0]
+            self._move(level, found[1])
+
+    def _move(self, level: int, cursor: int) -> None:
+        self._group.cursors[level] = cursor
+        self.choice.cursors[level] = cursor
+
+
+def count_ready(group: Group, stretches: Stretches, end: int, limit: int) -> int:
+    """How many messages could be chosen, counted no further than `limit`."""
+    found = group.waiting.ready_messages
+    for level in range(LEVELS):
+        if found >= limit:
+            break
+        found += stretches.count(level, group.cursors[level], end, limit - found)
+    return min(found, limit)

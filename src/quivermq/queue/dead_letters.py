@@ -1,0 +1,85 @@
+"""Dead letters at the desk: messages that leave a partition for another, and how often they did.
+
+A record of messages that are to be moved stays until whoever moves them says that they are stored:
+nothing is lost if that takes long. Its number is the producer's sequence that they are stored
+under, so the target recognises a repeat.
+"""
+
+from typing import Final
+
+from quivermq.queue.group import Dying, Group
+from quivermq.queue.groups import Op
+from quivermq.queue.intervals import Interval, IntervalSet, joined
+from quivermq.queue.working_copy import WorkingCopy
+
+REDRIVE_GROUP: Final = "_dlq"
+"""The broker's own group in a dead-letter topic: what is done there was redriven or purged."""
+
+RECORD_MESSAGES_MAX: Final = 1000
+"""Messages that are moved at a time."""
+
+
+class DeadLetters(WorkingCopy):
+    """What a leader knows of messages that are on their way."""
+
+    def dying(self) -> list[tuple[str, Dying]]:
+        """Records to be moved, with their group, each group's in order."""
+        return [
+            (group.name, record)
+            for group in self.groups.by_name.values()
+            for record in group.dying.values()
+        ]
+
+    def bury(self, group: str, number: int) -> None:
+        """A record is stored where it should be."""
+        found = self.groups.by_name.get(group)
+        if found is not None and number in found.dying:
+            self._propose(Op.BURY, found.number, number)
+
+    def dead_epoch(self, group: str) -> int:
+        """The epoch of the producer that moves this group's dead letters."""
+        found = self.groups.by_name.get(group)
+        return 0 if found is None else found.dead_epoch
+
+    def restart_numbers(self, group: str) -> None:
+        """The target has forgotten this producer: begin its next epoch."""
+        found = self.groups.by_name.get(group)
+        if found is not None:
+            self._propose(Op.RENUMBER, found.number)
+
+    def dead(self, start: int, end: int) -> list[Interval]:
+        """Of a dead-letter topic: what was neither redriven nor purged, nor is about to be."""
+        found = self.groups.by_name.get(REDRIVE_GROUP)
+        if found is None:
+            return [(start, end)] if start < end else []
+        return found.fresh(start, end)
+
+    def redrive(self, start: int, end: int, intervals: list[Interval] | None, now_ms: int) -> int:
+        """Send dead letters back to where they came from; returns how many."""
+        parts = self._unsettled(start, end, intervals)
+        if parts:
+            group = self._redrive_group(start)
+            records = [
+                (at, min(at + RECORD_MESSAGES_MAX, high))
+                for low, high in parts
+                for at in range(low, high, RECORD_MESSAGES_MAX)
+            ]
+            self._propose(Op.SEND_BACK, group.number, records, now_ms)
+        return sum(high - low for low, high in parts)
+
+    def purge(self, start: int, end: int, intervals: list[Interval] | None) -> int:
+        """Have done with dead letters; returns how many."""
+        parts = self._unsettled(start, end, intervals)
+        if parts:
+            self._propose(Op.PURGE, self._redrive_group(start).number, parts)
+        return sum(high - low for low, high in parts)
+
+    def _redrive_group(self, start: int) -> Group:
+        self.open_group(REDRIVE_GROUP, start)
+        return self._shared(REDRIVE_GROUP)
+
+    def _unsettled(self, start: int, end: int, intervals: list[Interval] | None) -> list[Interval]:
+        unsettled = IntervalSet(self.dead(start, end))
+        if intervals is None:
+            return list(unsettled)
+        return [part for low, high in joined(intervals) for part in unsettled.within(low, high)]

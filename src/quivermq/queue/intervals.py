@@ -1,0 +1,122 @@
+"""A set of offsets as sorted intervals: its size is the number of gaps, not of messages."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from quivermq.errors import BrokenInvariant
+
+Interval = tuple[int, int]
+"""Offsets from the first up to and without the second."""
+
+
+class IntervalSet:
+    """Disjoint intervals that do not touch, in order."""
+
+    __slots__ = ("_ends", "_starts", "count")
+
+    def __init__(self, intervals: Iterable[Interval] = ()) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self.count = 0
+        """How many offsets are in it."""
+        for start, end in intervals:
+            self.add(start, end)
+
+    def __iter__(self) -> Iterator[Interval]:
+        return zip(self._starts, self._ends, strict=True)
+
+    def __len__(self) -> int:
+        """How many intervals."""
+        return len(self._starts)
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._starts, offset) - 1
+        return at >= 0 and offset < self._ends[at]
+
+    def add(self, start: int, end: int) -> None:
+        """Put [start, end) in; what was there already stays."""
+        if start >= end:
+            return
+        first = bisect_left(self._ends, start)
+        last = bisect_right(self._starts, end)
+        if first < last:
+            self.count -= sum(self._ends[first:last]) - sum(self._starts[first:last])
+            start = min(start, self._starts[first])
+            end = max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
+        self.count += end - start
+
+    def remove(self, start: int, end: int) -> None:
+        """Take [start, end) out, as far as it is in."""
+        first = bisect_right(self._ends, start)
+        last = bisect_left(self._starts, end)
+        if start >= end or first >= last:
+            return
+        kept = [
+            (self._starts[first], min(start, self._ends[first])),
+            (max(end, self._starts[last - 1]), self._ends[last - 1]),
+        ]
+        kept = [(low, high) for low, high in kept if low < high]
+        self.count -= sum(self._ends[first:last]) - sum(self._starts[first:last])
+        self.count += sum(high - low for low, high in kept)
+        self._starts[first:last] = [low for low, _ in kept]
+        self._ends[first:last] = [high for _, high in kept]
+
+    def within(self, start: int, end: int) -> list[Interval]:
+        """The parts of [start, end) that are in it."""
+        first = bisect_right(self._ends, start)
+        last = bisect_left(self._starts, end)
+        return [
+            (max(start, self._starts[at]), min(end, self._ends[at])) for at in range(first, last)
+        ]
+
+    def gaps(self, start: int, end: int) -> list[Interval]:
+        """The parts of [start, end) that are not in it."""
+        return without([(start, end)], self.within(start, end))
+
+    @property
+    def first(self) -> Interval:
+        """The lowest interval; there must be one."""
+        return self._starts[0], self._ends[0]
+
+    def pop_first(self) -> Interval:
+        """Take the lowest interval out."""
+        start, end = self._starts.pop(0), self._ends.pop(0)
+        self.count -= end - start
+        return start, end
+
+    def validate(self) -> None:
+        """Raise `BrokenInvariant` unless the intervals are sorted, apart and counted."""
+        before = -1
+        for start, end in self:
+            if not before < start < end:
+                raise BrokenInvariant(f"interval {start} to {end} comes after {before}")
+            before = end
+        if self.count != sum(self._ends) - sum(self._starts):
+            raise BrokenInvariant(f"{self.count} offsets are counted in {list(self)[:10]}")
+
+
+def without(wanted: Iterable[Interval], taken: Iterable[Interval]) -> list[Interval]:
+    """What is left of sorted intervals when sorted others are taken out."""
+    left: list[Interval] = []
+    cuts = list(taken)
+    at = 0
+    for start, end in wanted:
+        while at < len(cuts) and cuts[at][1] <= start:
+            at += 1
+        low = start
+        for cut_start, cut_end in cuts[at:]:
+            if cut_start >= end:
+                break
+            if cut_start > low:
+                left.append((low, cut_start))
+            low = max(low, cut_end)
+        if low < end:
+            left.append((low, end))
+    return left
+
+
+def joined(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same offsets, sorted, with no two intervals that touch."""
+    return list(IntervalSet(intervals))

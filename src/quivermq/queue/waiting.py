@@ -1,0 +1,180 @@
+"""Messages that came back to a group: ready to be delivered again, or parked until they are due.
+
+What is replicated is each piece with its due time. Which of them are ready is a view, kept up to
+date by whoever delivers: `promote` compares due times with its clock.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from quivermq.errors import BrokenInvariant
+from quivermq.queue.intervals import Interval
+from quivermq.queue.pieces import Piece
+from quivermq.queue.stretches import LEVELS
+
+
+class Parked(NamedTuple):
+    """A piece and when it may be delivered; 0: at any time."""
+
+    piece: Piece
+    due_ms: int
+
+
+class Waiting:
+    """Pieces by their first offset."""
+
+    def __init__(self) -> None:
+        self._parked: dict[int, Parked] = {}
+        self._starts: list[int] = []
+        self.messages = 0
+        self.ready_messages = 0
+        self._ready: set[int] = set()
+        # Both with leftovers of pieces that were taken, which are passed over when they come up.
+        self._by_level: list[list[int]] = [[] for _ in range(LEVELS)]
+        self._by_due: list[tuple[int, int]] = []
+
+    @classmethod
+    def of(cls, everything: Iterable[Parked]) -> "Waiting":
+        """These pieces, each for itself."""
+        waiting = cls()
+        for parked in everything:
+            waiting.messages += parked.piece.end - parked.piece.start
+            waiting._insert(parked, is_ready=not parked.due_ms)
+        return waiting
+
+    def __len__(self) -> int:
+        """How many pieces."""
+        return len(self._starts)
+
+    def put(self, piece: Piece, due_ms: int) -> None:
+        """A piece comes back; it joins the one before it if they have everything in common."""
+        at = bisect_right(self._starts, piece.start) - 1
+        before = self._parked[self._starts[at]] if at >= 0 else None
+        if before is not None and before.piece.end > piece.start:
+            raise BrokenInvariant(f"{piece} comes back, but {before} waits")
+        self.messages += piece.end - piece.start
+        if before is not None and _fits(before, piece, due_ms):
+            start = before.piece.start
+            self._parked[start] = Parked(before.piece._replace(end=piece.end), due_ms)
+            if start in self._ready:
+                self.ready_messages += piece.end - piece.start
+            return
+        self._insert(Parked(piece, due_ms), is_ready=not due_ms)
+
+    def _insert(self, parked: Parked, *, is_ready: bool) -> None:
+        piece = parked.piece
+        self._parked[piece.start] = parked
+        insort(self._starts, piece.start)
+        if is_ready:
+            self._make_ready(piece)
+        else:
+            heappush(self._by_due, (parked.due_ms, piece.start))
+
+    def _make_ready(self, piece: Piece) -> None:
+        self._ready.add(piece.start)
+        self.ready_messages += piece.end - piece.start
+        heappush(self._by_level[piece.priority], piece.start)
+
+    def promote(self, now_ms: int) -> None:
+        """What is due by now is ready."""
+        while self._by_due and self._by_due[0][0] <= now_ms:
+            due_ms, start = heappop(self._by_due)
+            parked = self._parked.get(start)
+            if parked is not None and parked.due_ms == due_ms and start not in self._ready:
+                self._make_ready(parked.piece)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next one is due that is not ready."""
+        while self._by_due:
+            due_ms, start = self._by_due[0]
+            parked = self._parked.get(start)
+            if parked is not None and parked.due_ms == due_ms and start not in self._ready:
+                return due_ms
+            heappop(self._by_due)
+        return None
+
+    def first_ready(self, level: int) -> Piece | None:
+        """The ready piece of a level with the lowest offset."""
+        heap = self._by_level[level]
+        while heap:
+            start = heap[0]
+            parked = self._parked.get(start)
+            if parked is not None and start in self._ready and parked.piece.priority == level:
+                return parked.piece
+            heappop(heap)
+        return None
+
+    def take(self, start: int, end: int) -> list[Piece]:
+        """Remove [start, end); returns what was in there, in order."""
+        found: list[Piece] = []
+        at = max(bisect_right(self._starts, start) - 1, 0)
+        while at < len(self._starts) and self._starts[at] < end:
+            parked = self._parked[self._starts[at]]
+            if parked.piece.end <= start:
+                at += 1
+                continue
+            is_ready = self._remove(at)
+            piece = parked.piece
+            found.append(piece.part(start, end))
+            for low, high in ((piece.start, start), (end, piece.end)):
+                if low < high:
+                    self._insert(Parked(piece.part(low, high), parked.due_ms), is_ready=is_ready)
+            if piece.start < start:
+                at += 1
+        self.messages -= sum(piece.end - piece.start for piece in found)
+        return found
+
+    def _remove(self, at: int) -> bool:
+        """Returns whether it was ready."""
+        start = self._starts.pop(at)
+        piece = self._parked.pop(start).piece
+        if start not in self._ready:
+            return False
+        self._ready.discard(start)
+        self.ready_messages -= piece.end - piece.start
+        return True
+
+    def within(self, start: int, end: int) -> list[Interval]:
+        """The parts of [start, end) that wait here."""
+        found: list[Interval] = []
+        at = max(bisect_right(self._starts, start) - 1, 0)
+        while at < len(self._starts) and self._starts[at] < end:
+            piece = self._parked[self._starts[at]].piece
+            if piece.end > start:
+                found.append((max(start, piece.start), min(end, piece.end)))
+            at += 1
+        return found
+
+    def parked(self) -> list[Parked]:
+        """All of it, in order of offsets."""
+        return [self._parked[start] for start in self._starts]
+
+    def validate(self) -> None:
+        """Raise `BrokenInvariant` unless everything is in order and counted."""
+        before = -1
+        messages = ready = 0
+        for parked in self.parked():
+            piece = parked.piece
+            if not before <= piece.start < piece.end:
+                raise BrokenInvariant(f"{piece} waits behind {before}")
+            before = piece.end
+            messages += piece.end - piece.start
+            ready += (piece.end - piece.start) * (piece.start in self._ready)
+        if (messages, ready) != (self.messages, self.ready_messages):
+            raise BrokenInvariant(f"{messages} messages wait, {self.messages} are counted")
+        if not self._ready <= self._parked.keys():
+            raise BrokenInvariant("something is ready that does not wait")
+
+
+def _fits(before: Parked, piece: Piece, due_ms: int) -> bool:
+    """Whether the pieces are one: side by side, and equal in everything."""
+    other = before.piece
+    return (other.end, other.priority, other.failures, before.due_ms) == (
+        piece.start,
+        piece.priority,
+        piece.failures,
+        due_ms,
+    )

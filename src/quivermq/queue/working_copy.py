@@ -1,0 +1,122 @@
+"""The groups as a leader sees them: all that is applied, and all that it proposed since.
+
+What is decided takes effect on the copy at once, and is handed over as operations to be proposed.
+So a lease can leave before it is committed, and nothing is ever given out twice. When leadership
+ends, the copy is thrown away.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from quivermq.errors import Fenced, InvalidRequest, Overloaded
+from quivermq.queue.group import Group
+from quivermq.queue.groups import Op, packed
+from quivermq.queue.names import check_name
+from quivermq.queue.partition import Partition
+
+GROUPS_MAX: Final = 10_000
+
+
+class WorkingCopy:
+    """Groups, and what has to be proposed to make them true everywhere."""
+
+    def __init__(self, partition: Partition, *, groups_max: int = GROUPS_MAX) -> None:
+        self._partition = partition
+        self._groups_max = groups_max
+        self._operations: list[bytes] = []
+        self.groups = partition.groups.copy()
+
+    def take_operations(self) -> list[bytes]:
+        """What has to be proposed, in order, since the last call."""
+        taken, self._operations = self._operations, []
+        return taken
+
+    def _start_again(self, proposed: Iterable[bytes]) -> None:
+        """Start from what is applied and the bodies of entries that are under way."""
+        self.groups = self._partition.groups.copy()
+        self._operations = []
+        for body in proposed:
+            self.groups.apply_ahead(body, self._partition.stretches)
+
+    def _propose(self, *operation: Any) -> None:
+        """Carry an operation out here, and have it carried out everywhere."""
+        self.groups.carry_out(list(operation), self._partition.stretches)
+        self._operations.append(packed(operation))
+
+    # Groups.
+
+    def has_group(self, group: str) -> bool:
+        return group in self.groups.by_name
+
+    def open_group(self, group: str, start: int) -> None:
+        """Let a group share work, from `start` on, unless it does already."""
+        found = self._made(group)
+        if not found.is_shared:
+            self._propose(Op.SHARE, found.number, start)
+
+    def _made(self, name: str) -> Group:
+        found = self.groups.by_name.get(name)
+        if found is None:
+            check_name("the name of a group", name)
+            if len(self.groups) >= self._groups_max:
+                raise Overloaded(f"{len(self.groups)} groups use this partition: delete some first")
+            self._propose(Op.CREATE, self.groups.next_number, name)
+            found = self.groups.by_name[name]
+        return found
+
+    def _shared(self, name: str) -> Group:
+        found = self.groups.by_name.get(name)
+        if found is None or not found.is_shared:
+            raise InvalidRequest(f"no group {name!r} shares work here: poll with it first")
+        return found
+
+    def seek(self, group: str, offset: int) -> None:
+        """Let a group go on from `offset`; its leases end."""
+        self._propose(Op.SEEK, self._made(group).number, offset)
+
+    def drop(self, group: str) -> None:
+        """Forget a group; nothing if it is not known."""
+        found = self.groups.by_name.get(group)
+        if found is not None:
+            self._propose(Op.DROP, found.number)
+
+    def trim(self, begin: int) -> None:
+        """Retention deleted what is below `begin`."""
+        if any(group.is_shared and group.floor < begin for group in self.groups.by_name.values()):
+            self._propose(Op.TRIM, begin)
+
+    # Committed offsets.
+
+    def committed(self, group: str) -> int | None:
+        """How far a group says that it has got."""
+        found = self.groups.by_name.get(group)
+        return None if found is None else found.committed
+
+    def commit(self, group: str, offset: int, epoch: int = 0) -> None:
+        """Remember how far a group has got; raises `Fenced` for who lost the partition."""
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
+            raise InvalidRequest(f"group {group} cannot commit offset {offset!r}")
+        if epoch:
+            self.check_claim(group, epoch)
+        self._propose(Op.COMMIT, self._made(group).number, offset)
+
+    def claim(self, group: str, epoch: int) -> int | None:
+        """Fence everybody with a lower epoch; returns the committed offset."""
+        found = self._made(group)
+        self._check_epoch(found, epoch)
+        if epoch > found.claimed:
+            self._propose(Op.CLAIM, found.number, epoch)
+        return found.committed
+
+    def check_claim(self, group: str, epoch: int) -> None:
+        """Raise `Fenced` unless the partition is claimed with this epoch."""
+        found = self.groups.by_name.get(group)
+        if found is None or epoch > found.claimed:
+            raise InvalidRequest(f"epoch {epoch} of group {group} was never claimed here")
+        self._check_epoch(found, epoch)
+
+    def _check_epoch(self, group: Group, epoch: int) -> None:
+        if epoch < group.claimed:
+            raise Fenced(
+                f"another member of group {group.name} has taken this partition over: join again"
+            )
