@@ -262,7 +262,9 @@ class StickyMember:
         if error is None or self._is_closed or self._lanes.get(lane.partition) is not lane:
             return
         self._lose(lane)
-        if isinstance(error, Fenced | TopicNotFound):
+        # Whoever deletes a group takes its claims away too: they can be made again.
+        was_claimed = isinstance(error, InvalidRequest) and lane.committed >= 0
+        if was_claimed or isinstance(error, Fenced | TopicNotFound):
             # The next beat tells what became of it; at once, unless it is told over and over.
             self._chore(self._ask_soon())
         elif isinstance(error, QuiverError):
