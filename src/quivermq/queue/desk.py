@@ -55,7 +55,7 @@ class Desk(DeadLetters):
         super().__init__(partition, groups_max=groups_max)
         # Leases of another leadership, whose grants may be lost, never share a number with ours.
         # Nor does a group that is deleted and made again give out a number for the second time.
-        self._next_lease = (partition.term << 32) + 1
+        self._first_lease = self._next_lease = (partition.term << 32) + 1
         self._choosers: dict[int, Chooser] = {}
         # When each lease ends, and the same in order, with leftovers of leases that are gone.
         self._deadlines: dict[tuple[int, int], int] = {}

@@ -80,7 +80,6 @@ class Group:
     waiting: Waiting = field(default_factory=Waiting)
     dying: dict[int, Dying] = field(default_factory=dict)
     spent: dict[int, list[Interval]] = field(default_factory=dict)
-    next_lease: int = 1
     next_dying: int = 0
     dead_epoch: int = 0
     totals: Totals = field(default_factory=Totals)
@@ -98,7 +97,6 @@ class Group:
 
     def grant(self, lease: int, consumer: int, visibility_ms: int, pieces: list[Piece]) -> None:
         """Lease pieces that are neither fresh nor waiting any more."""
-        self.next_lease = lease + 1
         self.leases[lease] = Lease(consumer, visibility_ms, sorted(pieces))
         self.leased_messages += messages_in(pieces)
         self.leased_pieces += len(pieces)
@@ -294,7 +292,7 @@ class Group:
             self.waiting.parked(),
             list(self.dying.values()),
             list(self.spent.items()),
-            [self.next_lease, self.next_dying, self.dead_epoch],
+            [self.next_dying, self.dead_epoch],
             [totals.done, totals.dead, totals.lost, totals.redelivered],
             [self.committed, self.claimed],
         ]
@@ -312,7 +310,7 @@ class Group:
         group.waiting = Waiting.of(Parked(Piece(*piece), due) for piece, due in waiting)
         group.dying = {record[0]: Dying(*record) for record in dying}
         group.spent = {lease: [(low, high) for low, high in known] for lease, known in spent}
-        group.next_lease, group.next_dying, group.dead_epoch = numbers
+        group.next_dying, group.dead_epoch = numbers
         group.totals = Totals(*totals)
         group.committed, group.claimed = progress
         return group
