@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         Receipt,
         Retention,
         Retry,
+        Subscription,
         TopicInfo,
         connect,
     )
@@ -101,6 +102,7 @@ __all__ = [
     "Retry",
     "StorageFailed",
     "StorageFull",
+    "Subscription",
     "Timeout",
     "TooLarge",
     "TopicExists",

@@ -5,6 +5,7 @@ from quivermq.client.leased import AsyncLeasedMessage
 from quivermq.client.leased_tables import AsyncLeasedTable
 from quivermq.client.producer import AsyncProducer
 from quivermq.client.readers import AsyncReader
+from quivermq.client.subscriptions import AsyncSubscription
 
 __all__ = [
     "AsyncClient",
@@ -12,5 +13,6 @@ __all__ = [
     "AsyncLeasedTable",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncSubscription",
     "connect",
 ]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from quivermq.client.partitioner import partition_of
     from quivermq.client.producer import AsyncProducer, Producer
     from quivermq.client.readers import AsyncReader, Reader
+    from quivermq.client.subscriptions import AsyncSubscription, Subscription
     from quivermq.client.values import BatchReceipt, Message, Receipt
 
 # By module, so that whoever needs one part (a broker needs a door) does not load them all.
@@ -44,6 +45,7 @@ _PLACES = {
     "AsyncLeasedTable": "leased_tables",
     "AsyncProducer": "producer",
     "AsyncReader": "readers",
+    "AsyncSubscription": "subscriptions",
     "BatchReceipt": "values",
     "Client": "client",
     "ClusterInfo": "infos",
@@ -65,6 +67,7 @@ _PLACES = {
     "Receipt": "values",
     "Retention": "infos",
     "Retry": "infos",
+    "Subscription": "subscriptions",
     "TopicInfo": "infos",
     "connect": "client",
     "partition_of": "partitioner",
@@ -78,6 +81,7 @@ __all__ = [
     "AsyncLeasedTable",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncSubscription",
     "BatchReceipt",
     "Client",
     "ClusterInfo",
@@ -99,6 +103,7 @@ __all__ = [
     "Receipt",
     "Retention",
     "Retry",
+    "Subscription",
     "TopicInfo",
     "connect",
     "partition_of",

@@ -21,6 +21,7 @@ from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettin
 from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import AsyncReader
 from quivermq.client.reading import Place
+from quivermq.client.subscriptions import AsyncSubscription
 from quivermq.client.values import BatchReceipt, Receipt
 
 
@@ -83,6 +84,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
         self._make_door = make_door
         self._core = self._made_core()
         self._producers: WeakSet[AsyncProducer] = WeakSet()
+        self._subscriptions: WeakSet[AsyncSubscription] = WeakSet()
 
     async def ping(self) -> None:
         """Reach a broker."""
@@ -276,9 +278,12 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
         await self._core.admin.transfer(topic, partition, to)
 
     async def close(self) -> None:
-        """Close its producers, which delivers what they hold; give back what was polled and is
-        not settled; then close every connection."""
+        """Close its subscriptions, and its producers, which delivers what they hold; give back what
+        was polled and is not settled; then close every connection."""
         try:
+            # Handlers may produce.
+            for subscription in list(self._subscriptions):
+                await subscription.close()
             for producer in list(self._producers):
                 await producer.close()
         finally:

@@ -24,6 +24,7 @@ from quivermq.client.producer import BUFFER_BYTES, Producer, ProducerSettings
 from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import Reader
 from quivermq.client.reading import Place
+from quivermq.client.subscriptions import Subscription
 from quivermq.client.values import BatchReceipt, Receipt
 
 
@@ -65,6 +66,7 @@ class Client(GroupCalls, GroupCare):
         self._core = Core(options.door(BlockingDoor), options.servers, options.timeout)
         self._background = Background()
         self._producers: WeakSet[Producer] = WeakSet()
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
         forks.watch(self)
 
     def ping(self) -> None:
@@ -344,9 +346,12 @@ class Client(GroupCalls, GroupCare):
     # ---- its end
 
     def close(self) -> None:
-        """Close its producers, which delivers what they hold; give back what was polled and is
-        not settled; then close every connection."""
+        """Close its subscriptions, and its producers, which delivers what they hold; give back what
+        was polled and is not settled; then close every connection."""
         try:
+            # Handlers may produce.
+            for subscription in list(self._subscriptions):
+                subscription.close()
             for producer in list(self._producers):
                 producer.close()
         finally:
