@@ -5,10 +5,12 @@ from quivermq.client.leased import AsyncLeasedMessage
 from quivermq.client.leased_tables import AsyncLeasedTable
 from quivermq.client.producer import AsyncProducer
 from quivermq.client.readers import AsyncReader
+from quivermq.client.sticky_consumer import AsyncConsumer
 from quivermq.client.subscriptions import AsyncSubscription
 
 __all__ = [
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncLeasedMessage",
     "AsyncLeasedTable",
     "AsyncProducer",

@@ -1,0 +1,406 @@
+"""Serving consumers: who gets what, and what becomes of it."""
+
+import pytest
+
+from quivermq.errors import Fenced, InvalidRequest, Overloaded
+from quivermq.queue import Ask, Desk, TopicSettings
+from tests.queue.rig import VISIBILITY_MS, Rig
+
+
+def test_a_message_is_leased_to_one_consumer_at_a_time() -> None:
+    rig = Rig()
+    rig.put(10)
+    assert rig.polled(4) == [0, 1, 2, 3]
+    assert rig.polled(4) == [4, 5, 6, 7]
+    assert rig.polled() == [8, 9]
+    assert rig.polled() == []
+
+
+def test_every_group_gets_every_message() -> None:
+    rig = Rig()
+    rig.put(3)
+    assert rig.polled(group="a") == rig.polled(group="b") == [0, 1, 2]
+
+
+def test_acknowledged_messages_never_come_again_and_the_rest_stays_leased() -> None:
+    rig = Rig()
+    rig.put(10)
+    leased = rig.take()
+    assert rig.desk.acknowledge("g", leased.lease, [(2, 5), (8, 9)]) == []
+    figures = rig.figures()
+    assert (figures.done, figures.in_flight, figures.floor) == (4, 6, 0)
+    rig.commit()
+    rig.restart()
+    assert rig.polled() == []
+    assert rig.later(VISIBILITY_MS) == 6
+    assert rig.polled() == [0, 1, 5, 6, 7, 9]
+
+
+def test_a_lease_ends_when_its_time_is_over_and_not_before() -> None:
+    rig = Rig()
+    rig.put(2)
+    rig.take()
+    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == VISIBILITY_MS
+    assert rig.later(VISIBILITY_MS - 1) == 0
+    assert rig.polled() == []
+    assert rig.later(1) == 2
+    assert rig.polled() == [0, 1]
+
+
+def test_an_extended_lease_lasts_longer() -> None:
+    rig = Rig()
+    rig.put(1)
+    leased = rig.take()
+    rig.later(VISIBILITY_MS - 1)
+    assert rig.desk.extend("g", leased.lease, 60_000, rig.now_ms)
+    assert rig.later(59_999) == 0
+    assert rig.later(1) == 1
+    assert not rig.desk.extend("g", leased.lease, 60_000, rig.now_ms)
+
+
+def test_extending_by_the_same_time_writes_nothing() -> None:
+    rig = Rig()
+    rig.put(1)
+    leased = rig.take()
+    rig.commit()
+    assert rig.desk.extend("g", leased.lease, VISIBILITY_MS, rig.now_ms)
+    assert rig.desk.take_operations() == []
+
+
+def test_a_late_ack_is_taken_while_nobody_else_has_the_message() -> None:
+    rig = Rig()
+    rig.put(2)
+    late = rig.take()
+    rig.later(VISIBILITY_MS)
+    assert rig.desk.acknowledge("g", late.lease, None) == []
+    assert rig.desk.acknowledge("g", late.lease, [(0, 2)]) == []
+    assert rig.figures().done == 2
+    assert rig.polled() == []
+
+
+def test_a_late_ack_is_refused_once_another_has_the_message_or_had_it() -> None:
+    rig = Rig()
+    rig.put(2)
+    late = rig.take()
+    rig.later(VISIBILITY_MS)
+    other = rig.take(1)
+    assert rig.desk.acknowledge("g", late.lease, [(0, 2)]) == [(0, 1)]
+    assert rig.desk.acknowledge("g", other.lease, None) == []
+    assert rig.desk.acknowledge("g", late.lease, [(0, 2)]) == [(0, 1)]
+    assert rig.figures().done == 2
+
+
+def test_a_repeated_ack_is_recognised_also_by_another_leader() -> None:
+    rig = Rig()
+    rig.put(5)
+    leased = rig.take()
+    assert rig.desk.acknowledge("g", leased.lease, None) == []
+    rig.commit()
+    rig.restart()
+    assert rig.desk.acknowledge("g", leased.lease, [(0, 5)]) == []
+    assert rig.figures().done == 5
+
+
+def test_an_ack_of_a_lease_that_was_lost_with_its_leader_counts() -> None:
+    rig = Rig()
+    rig.put(4)
+    rig.desk.open_group("g", 0)
+    rig.commit()
+    lost = rig.take()
+    rig.change_leader()
+    assert rig.desk.acknowledge("g", lost.lease, [(1, 3)]) == []
+    rig.commit()
+    again = rig.take()
+    assert again.lease != lost.lease
+    assert rig.offsets(again) == [0, 3]
+    assert rig.desk.acknowledge("g", lost.lease, [(0, 1)]) == [(0, 1)]
+
+
+def test_nonsense_tokens_end_nothing() -> None:
+    rig = Rig()
+    rig.put(4)
+    leased = rig.take(2)
+    for token in (0, leased.lease + 1, 1 << 62):
+        assert rig.desk.acknowledge("g", token, [(0, 4)]) == [(0, 4)]
+        assert rig.desk.fail("g", token, [(0, 1)], None, rig.now_ms) == [(0, 1)]
+        assert rig.desk.acknowledge("g", token, None) == []
+    assert rig.desk.acknowledge("g", leased.lease, [(0, 9)]) == [(2, 9)]
+    with pytest.raises(InvalidRequest, match="no group"):
+        rig.desk.acknowledge("other", leased.lease, None)
+
+
+def test_failures_are_counted_and_wait_longer_each_time() -> None:
+    rig = Rig(TopicSettings(max_deliveries=5))
+    rig.put(1)
+    for failures, wait_ms in enumerate((0, 1000, 2000, 4000)):
+        leased = rig.take()
+        assert leased.pieces[0].failures == failures
+        rig.desk.fail("g", leased.lease, None, None, rig.now_ms)
+        if wait_ms:
+            assert rig.polled() == []
+            assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == wait_ms
+        rig.later(wait_ms)
+        rig.commit()
+    assert rig.figures().redelivered == 3
+    leased = rig.take()
+    rig.desk.fail("g", leased.lease, None, None, rig.now_ms)
+    assert rig.desk.dying() == [], "it is not committed"
+    rig.commit()
+    ((group, record),) = rig.desk.dying()
+    assert (group, record.start, record.end, record.failures) == ("g", 0, 1, 5)
+    assert record.reason == "failed 5 times"
+
+
+def test_what_was_given_back_unworked_is_not_counted_as_failed() -> None:
+    rig = Rig(TopicSettings(max_deliveries=1))
+    rig.put(4)
+    leased = rig.take(2)
+    assert rig.desk.release("g", leased.lease, [(0, 1)]) == []
+    assert rig.desk.release_consumer("g", 1) == 1
+    again = rig.take()
+    assert rig.offsets(again) == [0, 1, 2, 3]
+    assert all(piece.failures == 0 for piece in again.pieces)
+    assert rig.desk.release_consumer("g", 2) == 0
+    assert rig.desk.release_consumer("unknown", 1) == 0
+
+
+def test_a_nack_with_a_delay_comes_back_then() -> None:
+    rig = Rig()
+    rig.put(2)
+    leased = rig.take()
+    assert rig.desk.fail("g", leased.lease, [(1, 2)], 5000, rig.now_ms) == []
+    rig.later(4999)
+    assert rig.polled() == []
+    assert rig.figures().delayed == 1
+    rig.later(1)
+    assert rig.polled() == [1]
+
+
+def test_a_rejected_message_is_a_dead_letter_at_once_and_buried_once() -> None:
+    rig = Rig()
+    rig.put(3)
+    leased = rig.take()
+    assert rig.desk.reject("g", leased.lease, [(1, 2)], "no such customer", rig.now_ms) == []
+    rig.commit()
+    rig.restart()
+    ((_, record),) = rig.desk.dying()
+    assert (record.number, record.start, record.reason) == (0, 1, "no such customer")
+    assert rig.figures().dead == 1
+    rig.desk.bury("g", record.number)
+    rig.desk.bury("g", record.number)
+    rig.commit()
+    assert rig.desk.dying() == []
+    assert (rig.figures().dead, rig.figures().in_flight) == (1, 2)
+
+
+def test_the_numbers_of_dead_letters_begin_anew_in_the_next_epoch() -> None:
+    rig = Rig()
+    rig.put(10)
+    leased = rig.take()
+    rig.desk.reject("g", leased.lease, [(0, 3)], "a", rig.now_ms)
+    rig.desk.bury("g", 0)
+    rig.desk.reject("g", leased.lease, [(3, 5), (7, 8)], "b", rig.now_ms)
+    rig.commit()
+    assert [record.number for _, record in rig.desk.dying()] == [3, 5]
+    epoch = rig.desk.dead_epoch("g")
+    rig.desk.restart_numbers("g")
+    assert rig.desk.dying() == [], "their numbers are not committed"
+    rig.commit()
+    assert [record.number for _, record in rig.desk.dying()] == [0, 2]
+    assert rig.desk.dead_epoch("g") > epoch
+
+
+def test_at_most_once_is_done_before_it_is_delivered() -> None:
+    rig = Rig()
+    rig.put(3)
+    leased = rig.poll(2, auto_ack=True)
+    assert leased is not None
+    assert (leased.lease, rig.offsets(leased)) == (0, [0, 1])
+    rig.commit()
+    rig.restart()
+    assert rig.polled() == [2]
+    assert rig.figures().done == 2
+
+
+def test_delayed_messages_come_when_they_are_due_and_in_their_level() -> None:
+    rig = Rig()
+    late = rig.put(2, priority=3, delay_ms=5000)
+    early = rig.put(1, delay_ms=1000)
+    rig.put(1)
+    assert rig.polled() == [3]
+    assert rig.figures().delayed == 3
+    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 1000
+    rig.commit()
+    rig.later(999)
+    assert rig.polled() == []
+    rig.later(1)
+    assert rig.polled() == [early]
+    rig.commit()
+    rig.restart()
+    rig.later(4000)
+    assert rig.polled() == [late, late + 1]
+
+
+def test_delayed_messages_are_listed_and_can_be_cancelled_for_everybody() -> None:
+    rig = Rig()
+    rig.put(3, delay_ms=2000)
+    rig.put(1, delay_ms=1000)
+    rig.put(1)
+    rig.polled(group="early")
+    listed = rig.desk.delayed(rig.now_ms, 0, 10)
+    assert [(one.start, one.end, one.due_ms - rig.now_ms) for one in listed] == [
+        (3, 4, 1000),
+        (0, 3, 2000),
+    ]
+    assert rig.desk.cancel([(1, 9)], rig.now_ms) == 3
+    rig.commit()
+    assert rig.desk.delayed_total(rig.now_ms) == 1
+    rig.later(2000)
+    assert rig.desk.cancel([(0, 1)], rig.now_ms) == 0, "it is due"
+    assert rig.polled(group="early") == [0]
+    assert rig.polled(group="late") == [0, 4]
+    assert rig.figures("late").done == 3
+    rig.commit()
+
+
+def test_seeking_ends_leases_and_delivers_again() -> None:
+    rig = Rig()
+    rig.put(10)
+    leased = rig.take(6)
+    rig.desk.acknowledge("g", leased.lease, [(0, 3)])
+    rig.desk.seek("g", 1)
+    rig.commit()
+    assert rig.desk.acknowledge("g", leased.lease, [(3, 4)]) == [(3, 4)]
+    assert rig.polled() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert rig.figures().start == 1
+    rig.desk.seek("g", 10)
+    assert rig.polled() == []
+
+
+def test_a_dead_letter_on_its_way_is_moved_though_its_group_was_sought() -> None:
+    rig = Rig()
+    rig.put(2)
+    leased = rig.take()
+    rig.desk.reject("g", leased.lease, [(0, 1)], "bad", rig.now_ms)
+    rig.desk.seek("g", 0)
+    rig.commit()
+    assert len(rig.desk.dying()) == 1
+    assert rig.polled() == [0, 1]
+    rig.desk.bury("g", 0)
+    rig.commit()
+    assert rig.figures().in_flight == 2
+
+
+def test_a_group_that_was_dropped_begins_anew() -> None:
+    rig = Rig()
+    rig.put(2)
+    rig.desk.acknowledge("g", rig.take().lease, None)
+    rig.desk.drop("g")
+    rig.desk.drop("g")
+    rig.commit()
+    assert not rig.desk.has_group("g")
+    assert rig.polled() == [0, 1]
+
+
+def test_what_retention_deleted_before_it_was_done_is_lost() -> None:
+    rig = Rig()
+    rig.put(10)
+    leased = rig.take(4)
+    rig.desk.acknowledge("g", leased.lease, [(1, 3)])
+    rig.desk.fail("g", leased.lease, [(0, 1)], 1000, rig.now_ms)
+    rig.desk.trim(7)
+    rig.commit()
+    assert (rig.figures().lost, rig.figures().done) == (5, 2)
+    rig.desk.trim(7)
+    assert rig.desk.take_operations() == [], "everybody knows"
+    assert rig.polled() == [7, 8, 9]
+
+
+def test_a_claim_fences_whoever_had_the_partition_before() -> None:
+    rig = Rig()
+    rig.put(5)
+    assert rig.desk.claim("g", 3) is None
+    rig.desk.commit("g", 2, 3)
+    rig.commit()
+    rig.restart()
+    assert rig.desk.claim("g", 4) == 2
+    with pytest.raises(Fenced, match="another member"):
+        rig.desk.commit("g", 3, 3)
+    with pytest.raises(Fenced):
+        rig.desk.claim("g", 3)
+    with pytest.raises(InvalidRequest, match="never claimed"):
+        rig.desk.check_claim("g", 5)
+    rig.desk.check_claim("g", 4)
+    rig.desk.commit("g", 1)
+    assert rig.desk.committed("g") == 1
+    (figures,) = rig.desk.describe(rig.end, rig.now_ms)
+    assert (figures.is_shared, figures.waiting, figures.committed) == (False, 0, 1)
+
+
+def test_dead_letters_are_redriven_or_purged_once() -> None:
+    rig = Rig()
+    rig.put(2500)
+    assert rig.desk.dead(0, rig.end) == [(0, 2500)]
+    assert rig.desk.purge(0, rig.end, [(0, 100)]) == 100
+    assert rig.desk.redrive(0, rig.end, None, rig.now_ms) == 2400
+    assert rig.desk.dead(0, rig.end) == []
+    assert rig.desk.redrive(0, rig.end, None, rig.now_ms) == 0
+    rig.commit()
+    records = [record for _, record in rig.desk.dying()]
+    assert [(one.start, one.end) for one in records] == [(100, 1100), (1100, 2100), (2100, 2500)]
+    assert all(record.redrive for record in records)
+    rig.commit()
+    for record in records:
+        rig.desk.bury("_dlq", record.number)
+    rig.commit()
+    assert rig.figures("_dlq").done == 2500
+
+
+def test_a_desk_begins_again_from_what_was_proposed() -> None:
+    rig = Rig()
+    rig.put(6)
+    first = rig.take(2)
+    (body,) = [b"[" + b",".join(rig.desk.take_operations()) + b"]"]
+    rig.take(2)
+    rig.desk.begin_again([body], rig.now_ms)
+    assert rig.desk.take_operations() == []
+    assert rig.polled() == [2, 3, 4, 5]
+    assert rig.desk.acknowledge("g", first.lease, None) == []
+    assert rig.later(VISIBILITY_MS) == 4
+
+
+def test_groups_and_visibility_are_bounded() -> None:
+    rig = Rig()
+    desk = Desk(rig.partition, 0, groups_max=2)
+    desk.open_group("a", 0)
+    desk.commit("b", 1)
+    with pytest.raises(Overloaded, match="2 groups"):
+        desk.open_group("c", 0)
+    with pytest.raises(InvalidRequest):
+        desk.open_group("..", 0)
+    for visibility_ms in (0, 13 * 3600 * 1000):
+        with pytest.raises(InvalidRequest, match="visibility"):
+            desk.lease(Ask("a", 1, 1, visibility_ms), 0, 0, 0)
+
+
+def test_idle_consumers_write_nothing() -> None:
+    rig = Rig()
+    rig.put(1)
+    rig.put(1, delay_ms=10)
+    rig.take()
+    rig.commit()
+    for _ in range(5):
+        assert rig.polled() == []
+    assert rig.desk.take_operations() == []
+
+
+def test_the_state_of_a_group_does_not_grow_with_what_waits() -> None:
+    sizes = []
+    for batches in (1, 1000):
+        rig = Rig()
+        for _ in range(batches):
+            rig.put(1000)
+        rig.take(10)
+        rig.commit()
+        sizes.append(len(rig.partition.checkpoint()))
+    assert sizes[0] == sizes[1]

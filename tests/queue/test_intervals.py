@@ -1,0 +1,62 @@
+"""Interval sets, against sets of numbers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quivermq.queue.intervals import Interval, IntervalSet, joined, without
+
+interval = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda it: (it[0], it[0] + it[1]))
+changes = st.lists(st.tuples(st.booleans(), interval), max_size=30)
+
+
+def numbers(intervals: list[Interval]) -> set[int]:
+    return {number for start, end in intervals for number in range(start, end)}
+
+
+def built(steps: list[tuple[bool, Interval]]) -> tuple[IntervalSet, set[int]]:
+    found, naive = IntervalSet(), set()
+    for adds, (start, end) in steps:
+        if adds:
+            found.add(start, end)
+            naive |= set(range(start, end))
+        else:
+            found.remove(start, end)
+            naive -= set(range(start, end))
+        found.validate()
+    return found, naive
+
+
+@given(changes)
+def test_it_holds_what_was_added_and_not_removed(steps: list[tuple[bool, Interval]]) -> None:
+    found, naive = built(steps)
+    assert numbers(list(found)) == naive
+    assert found.count == len(naive)
+    assert [number in found for number in range(80)] == [number in naive for number in range(80)]
+
+
+@given(changes, interval)
+def test_a_part_is_what_is_in_it_and_gaps_are_what_is_not(
+    steps: list[tuple[bool, Interval]], asked: Interval
+) -> None:
+    found, naive = built(steps)
+    within, gaps = found.within(*asked), found.gaps(*asked)
+    assert numbers(within) == naive & set(range(*asked))
+    assert numbers(gaps) == set(range(*asked)) - naive
+    assert within == sorted(within)
+    assert gaps == sorted(gaps)
+
+
+@given(changes, changes)
+def test_taking_intervals_out_of_others(
+    one: list[tuple[bool, Interval]], other: list[tuple[bool, Interval]]
+) -> None:
+    (wanted, left), (taken, gone) = built(one), built(other)
+    assert numbers(without(wanted, taken)) == left - gone
+
+
+def test_neighbours_are_one_interval() -> None:
+    assert joined([(5, 7), (1, 3), (3, 5), (9, 9)]) == [(1, 7)]
+    found = IntervalSet([(1, 3), (8, 9)])
+    assert found.first == (1, 3)
+    assert found.pop_first() == (1, 3)
+    assert (len(found), found.count) == (1, 1)

@@ -1,0 +1,92 @@
+"""The index of priorities: what it finds, and how small it stays."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quivermq.queue import IntervalSet
+from quivermq.queue.stretches import LEVELS, Stretches
+
+batches = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 7), st.booleans()), max_size=40)
+
+
+def filled(found: list[tuple[int, int, bool]]) -> tuple[Stretches, dict[int, int]]:
+    """The index, and the level of each message that is not delayed."""
+    stretches, levels, at = Stretches(), {}, 0
+    for count, priority, is_delayed in found:
+        stretches.add(at, at + count, priority, 1000 if is_delayed else 0)
+        if not is_delayed:
+            levels.update(dict.fromkeys(range(at, at + count), priority))
+        at += count
+    stretches.validate()
+    return stretches, levels
+
+
+def walked(stretches: Stretches, level: int, cursor: int, end: int) -> list[int]:
+    offsets = []
+    while (found := stretches.find(level, cursor, end)) is not None:
+        offsets += range(*found)
+        cursor = found[1]
+    return offsets
+
+
+@given(batches, st.integers(0, 60), st.integers(0, 120))
+def test_a_cursor_finds_every_message_of_its_level(found, cursor: int, end: int) -> None:
+    stretches, levels = filled(found)
+    for level in range(LEVELS):
+        expected = [at for at, one in levels.items() if one == level and cursor <= at < end]
+        assert walked(stretches, level, cursor, end) == expected
+        assert stretches.count(level, cursor, end, 3) == min(len(expected), 3)
+
+
+@given(batches, st.integers(0, 60))
+def test_what_was_trimmed_is_not_found(found, begin: int) -> None:
+    stretches, levels = filled(found)
+    stretches.trim(begin)
+    stretches.validate()
+    again = Stretches.unpack(memoryview(stretches.pack()))
+    assert again.pack() == stretches.pack()
+    for level in range(LEVELS):
+        expected = [at for at, one in levels.items() if one == level and at >= begin]
+        assert walked(again, level, 0, 1000) == expected
+    assert all(start >= begin for start in stretches.delayed)
+
+
+@given(batches, st.integers(0, 120), st.booleans())
+def test_what_is_flattened_is_found_in_order_of_offsets(found, end: int, is_due: bool) -> None:
+    stretches, levels = filled(found)
+    stretches.flatten(end, 1000 if is_due else 999, IntervalSet())
+    stretches.validate()
+    assert Stretches.unpack(memoryview(stretches.pack())).pack() == stretches.pack()
+    flat_end = stretches.flat_end
+    low = range(min(flat_end, stretches.end))
+    expected = list(low) if is_due else [at for at in low if at in levels]
+    assert walked(stretches, 0, 0, flat_end) == expected
+    for level in range(1, LEVELS):
+        assert walked(stretches, level, 0, flat_end) == []
+        above = [at for at, one in levels.items() if one == level and at >= flat_end]
+        assert walked(stretches, level, flat_end, 1000) == above
+
+
+def test_delayed_batches_that_were_cancelled_stay_apart() -> None:
+    stretches, _ = filled([(2, 0, False), (2, 3, True), (2, 0, False)])
+    stretches.flatten(6, 5000, IntervalSet([(3, 4)]))
+    assert walked(stretches, 0, 0, 6) == [0, 1, 4, 5]
+    assert list(stretches.delayed) == [2]
+
+
+def test_batches_of_one_priority_are_one_stretch() -> None:
+    stretches = Stretches()
+    for at in range(0, 1_000_000, 1000):
+        stretches.add(at, at + 1000, 5)
+    assert stretches.size == 1
+    assert len(stretches.pack()) < 200
+
+
+def test_an_index_that_is_full_files_batches_where_the_last_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quivermq.queue.stretches.STRETCHES_MAX", 4)
+    stretches, _ = filled([(1, at % 8, False) for at in range(10)])
+    assert stretches.size == 4
+    assert walked(stretches, 3, 0, 10) == [3, 4, 5, 6, 7, 8, 9]
