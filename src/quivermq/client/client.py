@@ -15,7 +15,9 @@ from quivermq.client.blocking import BlockingDoor
 from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
 from quivermq.client.door import run
-from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, TopicInfo
+from quivermq.client.group_calls import GroupCalls
+from quivermq.client.group_care import GroupCare
+from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
 from quivermq.client.options import ConnectOptions, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, Producer, ProducerSettings
@@ -54,7 +56,7 @@ def connect(
     return client
 
 
-class Client:
+class Client(GroupCalls, GroupCare):
     """A connection to a cluster. Any number of threads may use one at the same time.
 
     A forked child may go on using it: it makes connections of its own. Its producers stay with the
@@ -84,6 +86,7 @@ class Client:
         rate_limit: RateLimit | None = None,
         max_deliveries: int = 5,
         dead_letter: str | None = None,
+        retry: Retry | None = None,
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used.
 
@@ -101,6 +104,7 @@ class Client:
                 rate_limit=rate_limit,
                 max_deliveries=max_deliveries,
                 dead_letter=dead_letter,
+                retry=retry,
             )
         )
 
@@ -113,6 +117,7 @@ class Client:
         rate_limit: RateLimit | Unchanged | None = UNCHANGED,
         max_deliveries: int | Unchanged = UNCHANGED,
         dead_letter: str | Unchanged | None = UNCHANGED,
+        retry: Retry | Unchanged | None = UNCHANGED,
     ) -> TopicInfo:
         """Change a topic: what is not given stays as it is. Partitions can only be added.
 
@@ -122,7 +127,7 @@ class Client:
         """
         return run(
             self._core.admin.alter_topic(
-                name, partitions, retention, rate_limit, max_deliveries, dead_letter
+                name, partitions, retention, rate_limit, max_deliveries, dead_letter, retry
             )
         )
 
@@ -378,13 +383,15 @@ class Client:
     # ---- its end
 
     def close(self) -> None:
-        """Close producers and consumers, which delivers what they hold; then every connection."""
+        """Close producers and consumers, which delivers what they hold; give back what was polled
+        and is not settled; then close every connection."""
         try:
             for producer in list(self._producers):
                 producer.close()
         finally:
             for producer in list(self._producers):
                 producer.abandon()
+            run(self._core.consuming.release())
             run(self._core.door.close())
             self._background.stop()
 

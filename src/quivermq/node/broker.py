@@ -14,6 +14,7 @@ from quivermq.log import LogSettings
 from quivermq.log.settings import STORED_LIMITS
 from quivermq.node.admission import Addresses, Admission
 from quivermq.node.cluster_requests import ClusterParts, ClusterRequests
+from quivermq.node.consumers import Consumers
 from quivermq.node.controller import Controller
 from quivermq.node.coordinator import Coordinator
 from quivermq.node.deferred_sync import DeferredSyncDisk
@@ -176,6 +177,13 @@ class Broker:
     def _make_service(self) -> None:
         settings = self.settings
         self.fetching = Fetching(self.partitions, self.figures)
+        self.consumers = Consumers(
+            self.partitions,
+            self.fetching,
+            self.figures,
+            # The service is made of it, so it is looked up when it is needed.
+            lambda request, frames: self.service.call(request, frames),  # noqa: PLW0108
+        )
         topics = TopicRequests(
             settings,
             self.metadata,
@@ -205,9 +213,10 @@ class Broker:
                 **topics.handlers(),
                 **offsets.handlers(),
                 **cluster.handlers(),
+                **self.consumers.handlers(),
                 **StickyRequests(self.metadata, self.coordinator).handlers(),
             },
-            offsets.bulky(),
+            {**offsets.bulky(), **self.consumers.bulky()},
             self.forwarding,
             self.figures,
             settings.request_timeout_ms / 1000,
@@ -274,6 +283,7 @@ class Broker:
         if group.id == METADATA_GROUP:
             self.controller.stir()
             return
+        self.consumers.office_changed(group)
         if group.was_serving:
             term = group.replica.term
             self.leaders.heard(group.id, Office(term, self.settings.node_id))
@@ -367,6 +377,7 @@ class Broker:
             self.retaining.close,
             self._hand_over,
             self.service.close,
+            self.consumers.close,
             self._stop_hosting,
             self.links.close,
             self._close_groups,
