@@ -153,7 +153,8 @@ class Stretches:
         due = [
             one.start
             for one in self.delayed_from(0, end)
-            if one.due_ms + CLOCK_ERROR_MS_MAX <= now_ms and not cancelled.within(one.start, one.end)
+            if one.due_ms + CLOCK_ERROR_MS_MAX <= now_ms
+            and not cancelled.within(one.start, one.end)
         ]
         for start in due:
             del self.delayed[start]
