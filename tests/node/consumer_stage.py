@@ -126,7 +126,7 @@ class Consumer:
         """Wait until the group's figures are so."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition(await self.describe()):
-                await asyncio.sleep(0.01)  # noqa: ASYNC110  (there is no event for it)
+                await asyncio.sleep(0.01)
 
     async def fetch(self, topic: str, partition: int = 0) -> list[Message]:
         """All messages of a partition, as a reader sees them."""
