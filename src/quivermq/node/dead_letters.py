@@ -75,6 +75,8 @@ class DeadLetters:
         wait_s = _FIRST_WAIT_S
         while not clerk.is_closed:
             try:
+                # The desk names what is committed, and that it is dying was just said.
+                await clerk.agreed(lambda _: None)
                 records = clerk.group.at_desk(lambda desk: desk.dying())
                 if not records:
                     return
