@@ -151,9 +151,7 @@ async def test_settling_needs_all_its_partitions_here(tmp_path: Path) -> None:
             await consumer.store(b"%d" % partition, partition=partition)
         got = await consumer.poll(partitions=[0, 1])
         await move_leader(brokers, 2, 1)
-        verdicts = [
-            proto.Verdict(partition=one.partition, lease=one.lease) for one in got
-        ]
+        verdicts = [proto.Verdict(partition=one.partition, lease=one.lease) for one in got]
         body = proto.Settle(topic="orders", group=GROUP, verdicts=verdicts)
         service = brokers.running[1].broker.service
         assert await refusal(service.call(proto.Request(direct=True, settle=body), [])) == (
