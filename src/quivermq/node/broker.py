@@ -119,7 +119,12 @@ class Broker:
             lambda request: self.service.call(request, []),
         )
         self.retaining = Retaining(
-            settings, self.partitions, self.runner, self.disk_thread, self.disk
+            settings,
+            self.partitions,
+            self.runner,
+            self.disk_thread,
+            self.disk,
+            lambda group: self.consumers.dropped(group),  # noqa: PLW0108  (made later)
         )
         self._make_service()
         self._hosting_wanted = asyncio.Event()
@@ -255,6 +260,7 @@ class Broker:
                 self.links.know(broker.id, broker.peer_address)
         self.links.judge_again()
         self._hosting_wanted.set()
+        self.consumers.clerks.catalog_changed()
         self.controller.stir()
 
     async def _keep_hosting(self) -> None:

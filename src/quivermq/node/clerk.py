@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from quivermq.batches import Offset
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
@@ -17,7 +17,7 @@ from quivermq.node.group import Group
 from quivermq.node.metadata import said
 from quivermq.node.rate_keeper import RateKeeper
 from quivermq.node.wait_table import Waiter, WaitTable
-from quivermq.queue import Desk, Interval
+from quivermq.queue import Desk, Interval, TopicSettings
 from quivermq.replica import Replica, Result
 
 logger = logging.getLogger("quivermq.clerk")
@@ -29,11 +29,21 @@ _ALARM_S_MAX: Final = 1.0
 _ALARM_S_MIN: Final = 0.001
 _LOOK_AGAIN_S: Final = 0.05
 """Whoever was told that messages are ready has so long to take them."""
+_ADOPT_AGAIN_S: Final = 0.5
 _BUSY_MS: Final = 50
 _COUNTED_MAX: Final = 10_000
 _NAMES_MAX: Final = 10_000
 _MESSAGE_BYTES: Final = 1024.0
 """What a message is thought to take before any was seen."""
+
+
+class Standing(NamedTuple):
+    """How far a group is, for people to watch."""
+
+    group: str
+    lag: int
+    """Messages that it is not done with."""
+    in_flight: int
 
 
 class Clerk:
@@ -55,7 +65,9 @@ class Clerk:
         self._look: asyncio.Handle | None = None
         # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
         self._due_ms = (0, 0)
-        self._trimmed = -1
+        self._trimmed = 0
+        self._wanted = TopicSettings()
+        self._is_adopting = False
         # When the leadership was last asked about that a quorum then confirmed.
         self._confirmed_s = -1e9
         self._confirming: asyncio.Future[Result] | None = None
@@ -114,12 +126,46 @@ class Clerk:
             start = self.end if at_end else self.start
             await self.agreed(lambda desk: desk.open_group(group, start))
 
+    def standings(self) -> list[Standing]:
+        """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition
+        that sleeps is not woken by being watched."""
+        found = []
+        groups = self.group.replica.groups
+        for group in groups.by_name.values() if groups else ():
+            lag = max(self.end - (group.committed or 0), 0)
+            if group.is_shared:
+                dying = sum(record.end - record.start for record in group.dying.values())
+                totals = group.totals
+                settled = totals.done + totals.dead + totals.lost + dying
+                lag = max(self.end - group.start - settled, 0)
+            if not group.name.startswith("_"):
+                found.append(Standing(group.name, lag, group.leased_messages))
+        return found
+
     def trim(self) -> None:
         """Retention may have dropped what groups have not done."""
         start = self.start
         if start > self._trimmed:
-            self._trimmed = start
             self.at_desk(lambda desk: desk.trim(start))
+            self._trimmed = start
+
+    def adopt(self, settings: TopicSettings) -> None:
+        """Have the partition act on these settings of its topic, on all its replicas."""
+        self._wanted = settings
+        if self._is_adopting or self.is_closed or settings == self.group.replica.settings:
+            return
+        self._is_adopting = True
+        now_ms = self.now_ms()
+        self.group.ask(
+            self._adopted, lambda replica, token: replica.change_settings(token, settings, now_ms)
+        )
+
+    def _adopted(self, result: Result) -> None:
+        self._is_adopting = False
+        if isinstance(result, QuiverError):
+            logger.debug("%s: settings are not in force yet: %s", self.group.name, result)
+        # They may have changed meanwhile, or have to be proposed again.
+        self._loop.call_later(_ADOPT_AGAIN_S, lambda: self.adopt(self._wanted))
 
     # Being the leader indeed.
 
