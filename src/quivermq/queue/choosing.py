@@ -119,7 +119,7 @@ class Shelf:
             else:
                 # Stretches were made one since: some may have been taken by other cursors.
                 chosen = sorted(intervals_of(self.choice.pieces))
-                left = without(self._group.holds().gaps(*found), chosen)
+                left = without(self._group.fresh(*found), chosen)
             if left:
                 return left[0]
             self._move(level, found[1])

@@ -61,7 +61,7 @@ class DeadLetters(WorkingCopy):
         found = self.groups.by_name.get(REDRIVE_GROUP)
         if found is None:
             return [(start, end)] if start < end else []
-        return found.holds().gaps(start, end)
+        return found.fresh(start, end)
 
     def redrive(self, start: int, end: int, intervals: list[Interval] | None, now_ms: int) -> int:
         """Send dead letters back to where they came from; returns how many."""

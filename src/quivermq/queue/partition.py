@@ -97,9 +97,7 @@ class Partition:
         stretches = self.stretches
         # Whether it is due is for the clock of whoever delivers it: the time of the entry may be
         # far ahead, since it never goes back and clocks do.
-        stretches.add(
-            header.base_offset, header.next_offset, header.priority, header.not_before_ms
-        )
+        stretches.add(header.base_offset, header.next_offset, header.priority, header.not_before_ms)
         if stretches.is_full and header.index % _FLATTEN_EVERY == 0:
             passed = min(self.groups.first_fresh(stretches), stretches.middle)
             stretches.flatten(passed, header.timestamp_ms, self.groups.cancelled)
