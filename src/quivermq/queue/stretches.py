@@ -154,7 +154,12 @@ class Stretches:
         due = [
             one.start
             for one in self.delayed_from(0, end)
+<<<<<<< HEAD
             if one.due_ms <= over_ms and not cancelled.within(one.start, one.end)
+=======
+            if one.due_ms + CLOCK_ERROR_MS_MAX <= now_ms
+            and not cancelled.within(one.start, one.end)
+>>>>>>> main
         ]
         for start in due:
             del self.delayed[start]
