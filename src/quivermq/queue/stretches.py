@@ -150,16 +150,11 @@ class Stretches:
             del starts[:gone], ends[:gone]
             if starts and starts[0] < end:
                 starts[0] = end
-        over_ms = now_ms - CLOCK_ERROR_MS_MAX
         due = [
             one.start
             for one in self.delayed_from(0, end)
-<<<<<<< HEAD
-            if one.due_ms <= over_ms and not cancelled.within(one.start, one.end)
-=======
             if one.due_ms + CLOCK_ERROR_MS_MAX <= now_ms
             and not cancelled.within(one.start, one.end)
->>>>>>> main
         ]
         for start in due:
             del self.delayed[start]
