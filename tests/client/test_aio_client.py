@@ -7,7 +7,18 @@ import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.client import AsyncProducer, AsyncReader, Producer, Reader
+from quivermq.client import (
+    AsyncLeasedMessage,
+    AsyncLeasedTable,
+    AsyncProducer,
+    AsyncReader,
+    LeasedMessage,
+    LeasedTable,
+    Producer,
+    Reader,
+)
+from quivermq.client.aio_group_calls import AsyncGroupCalls
+from quivermq.client.group_calls import GroupCalls
 from quivermq.errors import InvalidRequest
 from tests.client.brokers import BrokerThread
 
@@ -77,6 +88,9 @@ def test_a_blocking_client_works_inside_a_running_loop(broker: BrokerThread) -> 
     ("blocking", "awaitable"),
     [
         (quivermq.Client, quivermq.aio.AsyncClient),
+        (GroupCalls, AsyncGroupCalls),
+        (LeasedMessage, AsyncLeasedMessage),
+        (LeasedTable, AsyncLeasedTable),
         (Producer, AsyncProducer),
         (Reader, AsyncReader),
         (quivermq.connect, quivermq.aio.connect),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from quivermq.client.client import Client, connect
     from quivermq.client.decoding import SCHEMA
     from quivermq.client.deliveries import Delivery
+    from quivermq.client.hauls import LEASED_SCHEMA
     from quivermq.client.infos import (
         ClusterInfo,
         NodeInfo,
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
         Retention,
         TopicInfo,
     )
+    from quivermq.client.leased import AsyncLeasedMessage, LeasedMessage
+    from quivermq.client.leased_tables import AsyncLeasedTable, LeasedTable
     from quivermq.client.partitioner import partition_of
     from quivermq.client.producer import AsyncProducer, Producer
     from quivermq.client.readers import AsyncReader, Reader
@@ -26,14 +29,19 @@ if TYPE_CHECKING:
 
 # By module, so that whoever needs one part (a broker needs a door) does not load them all.
 _PLACES = {
+    "LEASED_SCHEMA": "hauls",
     "SCHEMA": "decoding",
     "AsyncClient": "aio_client",
+    "AsyncLeasedMessage": "leased",
+    "AsyncLeasedTable": "leased_tables",
     "AsyncProducer": "producer",
     "AsyncReader": "readers",
     "BatchReceipt": "values",
     "Client": "client",
     "ClusterInfo": "infos",
     "Delivery": "deliveries",
+    "LeasedMessage": "leased",
+    "LeasedTable": "leased_tables",
     "Message": "values",
     "NodeInfo": "infos",
     "PartitionInfo": "infos",
@@ -49,14 +57,19 @@ _PLACES = {
 }
 
 __all__ = [
+    "LEASED_SCHEMA",
     "SCHEMA",
     "AsyncClient",
+    "AsyncLeasedMessage",
+    "AsyncLeasedTable",
     "AsyncProducer",
     "AsyncReader",
     "BatchReceipt",
     "Client",
     "ClusterInfo",
     "Delivery",
+    "LeasedMessage",
+    "LeasedTable",
     "Message",
     "NodeInfo",
     "PartitionInfo",

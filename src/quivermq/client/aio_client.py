@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 from quivermq.batches import Compression
 from quivermq.client.admin import UNCHANGED, Unchanged
+from quivermq.client.aio_group_calls import AsyncGroupCalls
 from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
@@ -70,7 +71,7 @@ class Connecting:
         return client
 
 
-class AsyncClient:
+class AsyncClient(AsyncGroupCalls):
     """A connection to a cluster, on the event loop that it was made on.
 
     Every method does what the one of the same name does in `quivermq.Client`.
@@ -271,13 +272,15 @@ class AsyncClient:
         await self._core.admin.transfer(topic, partition, to)
 
     async def close(self) -> None:
-        """Close its producers, which delivers what they hold; then every connection."""
+        """Close its producers, which delivers what they hold; give back what was polled and is
+        not settled; then close every connection."""
         try:
             for producer in list(self._producers):
                 await producer.close()
         finally:
             for producer in list(self._producers):
                 await producer.abandon()
+            await self._core.consuming.release()
             await self._core.door.close()
 
     async def __aenter__(self) -> Self:

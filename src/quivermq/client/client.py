@@ -15,6 +15,7 @@ from quivermq.client.blocking import BlockingDoor
 from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
 from quivermq.client.door import run
+from quivermq.client.group_calls import GroupCalls
 from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, TopicInfo
 from quivermq.client.options import ConnectOptions, chosen_identity
 from quivermq.client.payloads import Payload
@@ -51,7 +52,7 @@ def connect(
     return client
 
 
-class Client:
+class Client(GroupCalls):
     """A connection to a cluster. Any number of threads may use one at the same time.
 
     A forked child may go on using it: it makes connections of its own. Its producers stay with the
@@ -339,13 +340,15 @@ class Client:
     # ---- its end
 
     def close(self) -> None:
-        """Close its producers, which delivers what they hold; then every connection."""
+        """Close its producers, which delivers what they hold; give back what was polled and is
+        not settled; then close every connection."""
         try:
             for producer in list(self._producers):
                 producer.close()
         finally:
             for producer in list(self._producers):
                 producer.abandon()
+            run(self._core.consuming.release())
             run(self._core.door.close())
             self._background.stop()
 

@@ -1,6 +1,7 @@
 """The whole client behind one door: what the blocking and the asyncio client share."""
 
 from quivermq.client.admin import Admin
+from quivermq.client.consuming import Consuming
 from quivermq.client.door import Door
 from quivermq.client.producing import Producing
 from quivermq.client.reading import Cursor, Place
@@ -17,6 +18,7 @@ class Core:
         self.router = Router(door, servers, timeout)
         self.admin = Admin(self.router)
         self.producing = Producing(self.router)
+        self.consuming = Consuming(self.router)
 
     async def greet(self) -> None:
         """Reach one broker: better now than at the first message."""
