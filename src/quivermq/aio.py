@@ -1,7 +1,16 @@
 """The asyncio client: `async with quivermq.aio.connect(...) as client`."""
 
 from quivermq.client.aio_client import AsyncClient, connect
+from quivermq.client.leased import AsyncLeasedMessage
+from quivermq.client.leased_tables import AsyncLeasedTable
 from quivermq.client.producer import AsyncProducer
 from quivermq.client.readers import AsyncReader
 
-__all__ = ["AsyncClient", "AsyncProducer", "AsyncReader", "connect"]
+__all__ = [
+    "AsyncClient",
+    "AsyncLeasedMessage",
+    "AsyncLeasedTable",
+    "AsyncProducer",
+    "AsyncReader",
+    "connect",
+]

@@ -18,7 +18,9 @@ from quivermq.client import (
     Reader,
 )
 from quivermq.client.aio_group_calls import AsyncGroupCalls
+from quivermq.client.aio_group_care import AsyncGroupCare
 from quivermq.client.group_calls import GroupCalls
+from quivermq.client.group_care import GroupCare
 from quivermq.errors import InvalidRequest
 from tests.client.brokers import BrokerThread
 
@@ -89,6 +91,7 @@ def test_a_blocking_client_works_inside_a_running_loop(broker: BrokerThread) -> 
     [
         (quivermq.Client, quivermq.aio.AsyncClient),
         (GroupCalls, AsyncGroupCalls),
+        (GroupCare, AsyncGroupCare),
         (LeasedMessage, AsyncLeasedMessage),
         (LeasedTable, AsyncLeasedTable),
         (Producer, AsyncProducer),

@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from quivermq.client.client import Client, connect
     from quivermq.client.decoding import SCHEMA
     from quivermq.client.deliveries import Delivery
+    from quivermq.client.group_infos import (
+        DeadLetter,
+        DelayedInfo,
+        GroupInfo,
+        GroupPartitionInfo,
+        MemberInfo,
+    )
     from quivermq.client.hauls import LEASED_SCHEMA
     from quivermq.client.infos import (
         ClusterInfo,
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
         RateLimit,
         RebalanceInfo,
         Retention,
+        Retry,
         TopicInfo,
     )
     from quivermq.client.leased import AsyncLeasedMessage, LeasedMessage
@@ -39,9 +47,14 @@ _PLACES = {
     "BatchReceipt": "values",
     "Client": "client",
     "ClusterInfo": "infos",
+    "DeadLetter": "group_infos",
+    "DelayedInfo": "group_infos",
     "Delivery": "deliveries",
+    "GroupInfo": "group_infos",
+    "GroupPartitionInfo": "group_infos",
     "LeasedMessage": "leased",
     "LeasedTable": "leased_tables",
+    "MemberInfo": "group_infos",
     "Message": "values",
     "NodeInfo": "infos",
     "PartitionInfo": "infos",
@@ -51,6 +64,7 @@ _PLACES = {
     "RebalanceInfo": "infos",
     "Receipt": "values",
     "Retention": "infos",
+    "Retry": "infos",
     "TopicInfo": "infos",
     "connect": "client",
     "partition_of": "partitioner",
@@ -67,9 +81,14 @@ __all__ = [
     "BatchReceipt",
     "Client",
     "ClusterInfo",
+    "DeadLetter",
+    "DelayedInfo",
     "Delivery",
+    "GroupInfo",
+    "GroupPartitionInfo",
     "LeasedMessage",
     "LeasedTable",
+    "MemberInfo",
     "Message",
     "NodeInfo",
     "PartitionInfo",
@@ -79,6 +98,7 @@ __all__ = [
     "RebalanceInfo",
     "Receipt",
     "Retention",
+    "Retry",
     "TopicInfo",
     "connect",
     "partition_of",

@@ -9,11 +9,12 @@ from weakref import WeakSet
 from quivermq.batches import Compression
 from quivermq.client.admin import UNCHANGED, Unchanged
 from quivermq.client.aio_group_calls import AsyncGroupCalls
+from quivermq.client.aio_group_care import AsyncGroupCare
 from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
 from quivermq.client.door import Door
-from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, TopicInfo
+from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
 from quivermq.client.options import ConnectOptions, MakesDoor, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
@@ -71,7 +72,7 @@ class Connecting:
         return client
 
 
-class AsyncClient(AsyncGroupCalls):
+class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
     """A connection to a cluster, on the event loop that it was made on.
 
     Every method does what the one of the same name does in `quivermq.Client`.
@@ -97,6 +98,7 @@ class AsyncClient(AsyncGroupCalls):
         rate_limit: RateLimit | None = None,
         max_deliveries: int = 5,
         dead_letter: str | None = None,
+        retry: Retry | None = None,
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used."""
         return await self._core.admin.create_topic(
@@ -107,6 +109,7 @@ class AsyncClient(AsyncGroupCalls):
             rate_limit=rate_limit,
             max_deliveries=max_deliveries,
             dead_letter=dead_letter,
+            retry=retry,
         )
 
     async def alter_topic(
@@ -118,10 +121,11 @@ class AsyncClient(AsyncGroupCalls):
         rate_limit: RateLimit | Unchanged | None = UNCHANGED,
         max_deliveries: int | Unchanged = UNCHANGED,
         dead_letter: str | Unchanged | None = UNCHANGED,
+        retry: Retry | Unchanged | None = UNCHANGED,
     ) -> TopicInfo:
         """Change a topic: what is not given stays as it is."""
         return await self._core.admin.alter_topic(
-            name, partitions, retention, rate_limit, max_deliveries, dead_letter
+            name, partitions, retention, rate_limit, max_deliveries, dead_letter, retry
         )
 
     async def delete_topic(self, name: str) -> None:

@@ -16,7 +16,8 @@ from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
 from quivermq.client.door import run
 from quivermq.client.group_calls import GroupCalls
-from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, TopicInfo
+from quivermq.client.group_care import GroupCare
+from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
 from quivermq.client.options import ConnectOptions, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, Producer, ProducerSettings
@@ -52,7 +53,7 @@ def connect(
     return client
 
 
-class Client(GroupCalls):
+class Client(GroupCalls, GroupCare):
     """A connection to a cluster. Any number of threads may use one at the same time.
 
     A forked child may go on using it: it makes connections of its own. Its producers stay with the
@@ -82,6 +83,7 @@ class Client(GroupCalls):
         rate_limit: RateLimit | None = None,
         max_deliveries: int = 5,
         dead_letter: str | None = None,
+        retry: Retry | None = None,
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used.
 
@@ -99,6 +101,7 @@ class Client(GroupCalls):
                 rate_limit=rate_limit,
                 max_deliveries=max_deliveries,
                 dead_letter=dead_letter,
+                retry=retry,
             )
         )
 
@@ -111,6 +114,7 @@ class Client(GroupCalls):
         rate_limit: RateLimit | Unchanged | None = UNCHANGED,
         max_deliveries: int | Unchanged = UNCHANGED,
         dead_letter: str | Unchanged | None = UNCHANGED,
+        retry: Retry | Unchanged | None = UNCHANGED,
     ) -> TopicInfo:
         """Change a topic: what is not given stays as it is. Partitions can only be added.
 
@@ -120,7 +124,7 @@ class Client(GroupCalls):
         """
         return run(
             self._core.admin.alter_topic(
-                name, partitions, retention, rate_limit, max_deliveries, dead_letter
+                name, partitions, retention, rate_limit, max_deliveries, dead_letter, retry
             )
         )
 

@@ -16,7 +16,7 @@ from quivermq.client.settling import Settling
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.wire import proto
 
-MESSAGES_MAX: Final = 1_000_000
+MESSAGES_MAX: Final = 100_000
 """What one poll may ask for."""
 
 # Whoever ends does not wait longer than this to say so: leases expire by themselves.

@@ -2,7 +2,9 @@
 
 from quivermq.client.admin import Admin
 from quivermq.client.consuming import Consuming
+from quivermq.client.dead_letters import DeadLetters
 from quivermq.client.door import Door
+from quivermq.client.groups import Groups
 from quivermq.client.producing import Producing
 from quivermq.client.reading import Cursor, Place
 from quivermq.client.routing import Router
@@ -19,6 +21,8 @@ class Core:
         self.admin = Admin(self.router)
         self.producing = Producing(self.router)
         self.consuming = Consuming(self.router)
+        self.groups = Groups(self.router)
+        self.dead_letters = DeadLetters(self.router, self.admin)
 
     async def greet(self) -> None:
         """Reach one broker: better now than at the first message."""

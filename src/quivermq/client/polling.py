@@ -16,7 +16,7 @@ from quivermq.client.holdings import Holding, Holdings
 from quivermq.client.leases import Lease, Ruling
 from quivermq.client.retry import Attempts
 from quivermq.client.routing import Posted, Router, Share
-from quivermq.client.settling import recover_share
+from quivermq.client.surveying import recover_share
 from quivermq.errors import ConnectionFailed, QuiverError, Timeout
 from quivermq.wire import frames_of, proto
 
@@ -26,6 +26,8 @@ POLL_BYTES: Final = 8 << 20
 WAIT_SECONDS: Final = 10.0
 """How long a broker holds one request; a longer wait takes several."""
 
+# A partition that moved to another leader is not polled for at most so long.
+ROUTE_SECONDS_MAX: Final = 3.0
 # With a partition that nobody leads, the others are not waited for longer than this at a time.
 _LAME_WAIT_SECONDS: Final = 0.25
 
@@ -91,7 +93,7 @@ class Polling:
         turn = next(self._turns)
         attempts = self._attempts(order)
         while True:
-            shares = turned(await self._router.shares(order.topic, attempts), turn)
+            shares = turned(await self.shares(order.topic, attempts), turn)
             round_ = _Round(self, order, end, attempts)
             catch = await round_.work(shares)
             if catch.hauls:
@@ -108,6 +110,16 @@ class Polling:
                     await self._look_around(order.topic)
             elif round_.failures:
                 await recover_share(self._router, order.topic, *round_.failures[0], attempts)
+
+    async def shares(self, topic: str, attempts: Attempts) -> list[Share]:
+        """Whom to poll. Brokers leave out what they do not lead, without a word: so who leads is
+        asked for now and then."""
+        route = self._router.map.route(topic)
+        now = self._router.door.now()
+        if route is not None and now - route.heard_at > ROUTE_SECONDS_MAX:
+            route.heard_at = now
+            await self._look_around(topic)
+        return await self._router.shares(topic, attempts)
 
     async def poll_share(
         self, order: Order, share: Share, wait: float, attempts: Attempts
