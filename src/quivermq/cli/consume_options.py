@@ -66,9 +66,7 @@ Start = Annotated[
     ),
 ]
 Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after so many.")]
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")
-]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")]
 Details = Annotated[
     bool | None,
     typer.Option(

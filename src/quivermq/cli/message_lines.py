@@ -26,8 +26,9 @@ class MessageLines:
         has_colour = console.is_terminal and not console.no_color
         self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if has_colour else ("", "")
 
-    def write(self, message: "AnyMessage") -> None:
-        self._out.write(self._line(message) + b"\n")
+    def write(self, message: "AnyMessage", label: str = "") -> None:
+        """`label` comes first, for people."""
+        self._out.write(label.encode() + self._line(message) + b"\n")
 
     def flush(self) -> None:
         self._out.flush()

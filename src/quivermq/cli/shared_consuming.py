@@ -58,7 +58,7 @@ class SharedConsuming:
                     await self._print(client, messages)
                 elif not self._follow:
                     self._left = await client.group(self._topic, self._group)
-                    if not self._left.waiting:
+                    if not self._left.lag:
                         return
                     wait = _HELD_BACK_SECONDS
 
