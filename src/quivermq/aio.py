@@ -5,9 +5,11 @@ from quivermq.client.leased import AsyncLeasedMessage
 from quivermq.client.leased_tables import AsyncLeasedTable
 from quivermq.client.producer import AsyncProducer
 from quivermq.client.readers import AsyncReader
+from quivermq.client.sticky_consumer import AsyncConsumer
 
 __all__ = [
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncLeasedMessage",
     "AsyncLeasedTable",
     "AsyncProducer",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from quivermq.client.partitioner import partition_of
     from quivermq.client.producer import AsyncProducer, Producer
     from quivermq.client.readers import AsyncReader, Reader
+    from quivermq.client.sticky_consumer import AsyncConsumer, Consumer
     from quivermq.client.values import BatchReceipt, Message, Receipt
 
 # By module, so that whoever needs one part (a broker needs a door) does not load them all.
@@ -42,6 +43,7 @@ _PLACES = {
     "AsyncClient": "aio_client",
     "AsyncLeasedMessage": "leased",
     "AsyncLeasedTable": "leased_tables",
+    "AsyncConsumer": "sticky_consumer",
     "AsyncProducer": "producer",
     "AsyncReader": "readers",
     "BatchReceipt": "values",
@@ -49,6 +51,7 @@ _PLACES = {
     "ClusterInfo": "infos",
     "DeadLetter": "group_infos",
     "DelayedInfo": "group_infos",
+    "Consumer": "sticky_consumer",
     "Delivery": "deliveries",
     "GroupInfo": "group_infos",
     "GroupPartitionInfo": "group_infos",
@@ -74,6 +77,7 @@ __all__ = [
     "LEASED_SCHEMA",
     "SCHEMA",
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncLeasedMessage",
     "AsyncLeasedTable",
     "AsyncProducer",
@@ -81,6 +85,7 @@ __all__ = [
     "BatchReceipt",
     "Client",
     "ClusterInfo",
+    "Consumer",
     "DeadLetter",
     "DelayedInfo",
     "Delivery",

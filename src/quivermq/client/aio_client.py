@@ -21,6 +21,9 @@ from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettin
 from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import AsyncReader
 from quivermq.client.reading import Place
+from quivermq.client.sticky_consumer import AsyncConsumer, Listener, check_mode
+from quivermq.client.sticky_lane import Start
+from quivermq.client.sticky_member import ConsumerSettings
 from quivermq.client.values import BatchReceipt, Receipt
 
 
@@ -82,7 +85,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
         self._options = options
         self._make_door = make_door
         self._core = self._made_core()
-        self._producers: WeakSet[AsyncProducer] = WeakSet()
+        self._producers: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
 
     async def ping(self) -> None:
         """Reach a broker."""
@@ -231,6 +234,30 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
         )
         return AsyncReader(self._core.router, cursor)
 
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: str = "sticky",
+        assignor: str = "sticky",
+        session: float = 10.0,
+        start: Start = "earliest",
+        auto_commit: bool = True,
+        prefetch_bytes: int = 8 << 20,
+        name: str = "",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+    ) -> AsyncConsumer:
+        """Join a sticky group when it is entered: use `async with`."""
+        check_mode(mode)
+        settings = ConsumerSettings(
+            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name
+        )
+        consumer = AsyncConsumer(self._made_core, settings, on_assigned, on_revoked)
+        self._producers.add(consumer)
+        return consumer
+
     async def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
         """Remember where a group is: the offset of the next message that it wants."""
         await self._core.admin.commit(topic, group, partition, offset)
@@ -276,8 +303,8 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
         await self._core.admin.transfer(topic, partition, to)
 
     async def close(self) -> None:
-        """Close its producers, which delivers what they hold; give back what was polled and is
-        not settled; then close every connection."""
+        """Close producers and consumers, which delivers what they hold; give back what was polled
+        and is not settled; then close every connection."""
         try:
             for producer in list(self._producers):
                 await producer.close()

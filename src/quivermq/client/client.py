@@ -24,6 +24,9 @@ from quivermq.client.producer import BUFFER_BYTES, Producer, ProducerSettings
 from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import Reader
 from quivermq.client.reading import Place
+from quivermq.client.sticky_consumer import Consumer, Listener, check_mode
+from quivermq.client.sticky_lane import Start
+from quivermq.client.sticky_member import ConsumerSettings
 from quivermq.client.values import BatchReceipt, Receipt
 
 
@@ -64,7 +67,7 @@ class Client(GroupCalls, GroupCare):
         self._options = options
         self._core = Core(options.door(BlockingDoor), options.servers, options.timeout)
         self._background = Background()
-        self._producers: WeakSet[Producer] = WeakSet()
+        self._producers: WeakSet[Producer | Consumer] = WeakSet()
         forks.watch(self)
 
     def ping(self) -> None:
@@ -286,6 +289,42 @@ class Client(GroupCalls, GroupCare):
         )
         return Reader(self._core.router, cursor)
 
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: str = "sticky",
+        assignor: str = "sticky",
+        session: float = 10.0,
+        start: Start = "earliest",
+        auto_commit: bool = True,
+        prefetch_bytes: int = 8 << 20,
+        name: str = "",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+    ) -> Consumer:
+        """Join a sticky group: each partition belongs to one member, and is read in order.
+
+        >>> with client.consumer("orders", group="billing", mode="sticky") as consumer:
+        ...     for message in consumer:
+        ...         print(consumer.assignment, message.value)
+
+        A member that is silent for `session` seconds loses its partitions to the others. A group
+        that committed nothing begins at `start`. The `assignor` ("sticky", "round-robin" or
+        "range") of a group's first member holds. `on_assigned` and `on_revoked` are called with
+        lists of partitions; `name` is what people see of this member.
+        """
+        check_mode(mode)
+        settings = ConsumerSettings(
+            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name
+        )
+        consumer = Consumer(
+            self._background, self._background_core, settings, on_assigned, on_revoked
+        )
+        self._producers.add(consumer)
+        return consumer
+
     def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
         """Remember where a group is: the offset of the next message that it wants.
 
@@ -344,8 +383,8 @@ class Client(GroupCalls, GroupCare):
     # ---- its end
 
     def close(self) -> None:
-        """Close its producers, which delivers what they hold; give back what was polled and is
-        not settled; then close every connection."""
+        """Close producers and consumers, which delivers what they hold; give back what was polled
+        and is not settled; then close every connection."""
         try:
             for producer in list(self._producers):
                 producer.close()

@@ -118,7 +118,7 @@ class Shelf:
                 left = self._group.not_done(*found)
             else:
                 # Stretches were made one since: some may have been taken by other cursors.
-                left = self._group.holds().gaps(*found)
+                left = self._group.fresh(*found)
             if left:
                 return left[0]
             self._move(level, found[1])

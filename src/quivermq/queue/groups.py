@@ -107,7 +107,8 @@ class Groups:
             raise BrokenInvariant(f"operation {kind} is of a newer release: upgrade this broker")
 
     def _create(self, number: int, name: str) -> None:
-        group = Group(number, name)
+        # A group that is made again under its old name is another producer of dead letters.
+        group = Group(number, name, dead_epoch=number)
         self.by_name[name] = self.by_number[number] = group
         self.next_number = number + 1
 
@@ -158,7 +159,9 @@ class Groups:
         self.by_number[number].bury(record)
 
     def _renumber(self, number: int) -> None:
-        self.by_number[number].renumber()
+        # Epochs count with the numbers of groups: none is ever used by two lives of a name.
+        self.by_number[number].renumber(self.next_number)
+        self.next_number += 1
 
     def _extend(self, number: int, lease: int, visibility_ms: int) -> None:
         self.by_number[number].leases[lease].visibility_ms = visibility_ms
@@ -171,7 +174,7 @@ class Groups:
 
     def _trim(self, begin: int) -> None:
         for group in self.by_name.values():
-            group.trim(begin)
+            group.trim(begin, self.cancelled)
         self.cancelled.remove(0, begin)
 
     def _cancel(self, intervals: list[Interval]) -> None:
@@ -196,7 +199,7 @@ class Groups:
 
     def pack(self) -> bytes:
         """The same bytes on every replica that applied the same entries; none if there is none."""
-        if not self.by_name and self.next_number == 1:
+        if not self.by_name and self.next_number == 1 and not len(self.cancelled):
             return b""
         groups = [group.state() for group in self.by_number.values()]
         return packed([self.next_number, list(self.cancelled), groups])

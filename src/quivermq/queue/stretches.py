@@ -93,8 +93,12 @@ class Stretches:
         return min(found, limit)
 
     def delayed_from(self, cursor: int, end: int) -> Iterator[Delayed]:
-        """Delayed batches from `cursor` on and below `end`, in order of offsets."""
-        for at in range(bisect_left(self._delayed_starts, cursor), len(self._delayed_starts)):
+        """Delayed batches from `cursor` on and below `end`, in order of offsets; also one that
+        the cursor stands in, because a group was sought there."""
+        first = bisect_right(self._delayed_starts, cursor)
+        if first and self.delayed[self._delayed_starts[first - 1]].end > cursor:
+            first -= 1
+        for at in range(first, len(self._delayed_starts)):
             start = self._delayed_starts[at]
             if start >= end:
                 return
