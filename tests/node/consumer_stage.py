@@ -1,6 +1,7 @@
 """A consumer that speaks the protocol itself, to brokers of the test's own process."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -120,6 +121,12 @@ class Consumer:
         body = proto.DescribeGroups(topic=self.topic, partitions=[partition], group=group)
         (found,) = (await self.ask(describe_groups=body)).groups_described.groups
         return found
+
+    async def until(self, condition: Callable[[proto.GroupDescription], bool]) -> None:
+        """Wait until the group's figures are so."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition(await self.describe()):
+                await asyncio.sleep(0.01)  # noqa: ASYNC110  (there is no event for it)
 
     async def fetch(self, topic: str, partition: int = 0) -> list[Message]:
         """All messages of a partition, as a reader sees them."""

@@ -1,7 +1,6 @@
 """Messages that fail too often: moved once, with their story, and back on request."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 from quivermq.batches import Message
@@ -26,12 +25,6 @@ async def dead_letters(
                 found = await consumer.fetch(topic, partition)
                 if len(found) >= count:
                     return found
-            await asyncio.sleep(0.01)
-
-
-async def until_buried(consumer: Consumer, done: Callable[[proto.GroupDescription], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not done(await consumer.describe()):
             await asyncio.sleep(0.01)
 
 
@@ -113,7 +106,7 @@ async def test_many_moves_keep_order_and_come_once(tmp_path: Path) -> None:
         letters = await dead_letters(consumer, 60)
         assert [letter.value for letter in letters] == [b"%d" % number for number in range(60)]
         assert [letter.priority for letter in letters] == [0] * 20 + [1] * 20 + [2] * 20
-        await until_buried(consumer, lambda figures: figures.floor == 60)
+        await consumer.until(lambda figures: figures.floor == 60)
         assert len(await consumer.fetch(DLQ)) == 60
         await consumer.close()
 
@@ -142,7 +135,7 @@ async def test_while_the_dead_letter_topic_is_out_of_reach_messages_stay(tmp_pat
         await consumer.ask(alter_topic=proto.AlterTopic(name="orders", settings=settings))
         (letter,) = await dead_letters(consumer, 1, topic="reachable")
         assert letter.value == b"a"
-        await until_buried(consumer, lambda figures: figures.floor == 2)
+        await consumer.until(lambda figures: figures.floor == 2)
         await consumer.close()
 
 
@@ -160,7 +153,7 @@ async def test_a_dead_letter_topic_that_forgot_the_producer_gets_the_rest(tmp_pa
         await consumer.reject(got[1:], "the others")
         letters = await dead_letters(consumer, 2)
         assert [letter.value for letter in letters] == [b"b", b"c"]
-        await until_buried(consumer, lambda figures: figures.floor == 3)
+        await consumer.until(lambda figures: figures.floor == 3)
         await consumer.close()
 
 
@@ -283,7 +276,7 @@ async def test_dead_letters_come_once_across_changes_of_leaders(tmp_path: Path) 
             if one.message.offset % 10 == 5:
                 await move_leader()
         letters = await dead_letters(consumer, count)
-        await until_buried(consumer, lambda figures: figures.floor == count)
+        await consumer.until(lambda figures: figures.floor == count)
         letters = await consumer.fetch(DLQ)
         assert [letter.headers["quiver-offset"] for letter in letters] == [
             b"%d" % number for number in range(count)

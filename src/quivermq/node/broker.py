@@ -255,6 +255,7 @@ class Broker:
                 self.links.know(broker.id, broker.peer_address)
         self.links.judge_again()
         self._hosting_wanted.set()
+        self.consumers.clerks.catalog_changed()
         self.controller.stir()
 
     async def _keep_hosting(self) -> None:

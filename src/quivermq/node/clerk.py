@@ -17,7 +17,7 @@ from quivermq.node.group import Group
 from quivermq.node.metadata import said
 from quivermq.node.rate_keeper import RateKeeper
 from quivermq.node.wait_table import Waiter, WaitTable
-from quivermq.queue import Desk, Interval
+from quivermq.queue import Desk, Interval, TopicSettings
 from quivermq.replica import Replica, Result
 
 logger = logging.getLogger("quivermq.clerk")
@@ -29,6 +29,7 @@ _ALARM_S_MAX: Final = 1.0
 _ALARM_S_MIN: Final = 0.001
 _LOOK_AGAIN_S: Final = 0.05
 """Whoever was told that messages are ready has so long to take them."""
+_ADOPT_AGAIN_S: Final = 0.5
 _BUSY_MS: Final = 50
 _COUNTED_MAX: Final = 10_000
 _NAMES_MAX: Final = 10_000
@@ -56,6 +57,8 @@ class Clerk:
         # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
         self._due_ms = (0, 0)
         self._trimmed = -1
+        self._wanted = TopicSettings()
+        self._is_adopting = False
         # When the leadership was last asked about that a quorum then confirmed.
         self._confirmed_s = -1e9
         self._confirming: asyncio.Future[Result] | None = None
@@ -120,6 +123,24 @@ class Clerk:
         if start > self._trimmed:
             self._trimmed = start
             self.at_desk(lambda desk: desk.trim(start))
+
+    def adopt(self, settings: TopicSettings) -> None:
+        """Have the partition act on these settings of its topic, on all its replicas."""
+        self._wanted = settings
+        if self._is_adopting or self.is_closed or settings == self.group.replica.settings:
+            return
+        self._is_adopting = True
+        now_ms = self.now_ms()
+        self.group.ask(
+            self._adopted, lambda replica, token: replica.change_settings(token, settings, now_ms)
+        )
+
+    def _adopted(self, result: Result) -> None:
+        self._is_adopting = False
+        if isinstance(result, QuiverError):
+            logger.debug("%s: settings are not in force yet: %s", self.group.name, result)
+        # They may have changed meanwhile, or have to be proposed again.
+        self._loop.call_later(_ADOPT_AGAIN_S, lambda: self.adopt(self._wanted))
 
     # Being the leader indeed.
 

@@ -26,6 +26,18 @@ class Clerks:
                 # What was leased and delayed under the leader before goes on here.
                 clerk.look_after()
 
+            self._instruct(clerk)
+
+    def catalog_changed(self) -> None:
+        """The settings of topics may have changed."""
+        for clerk in self:
+            self._instruct(clerk)
+
+    def _instruct(self, clerk: Clerk) -> None:
+        topic = self._partitions.view.topics.get(clerk.group.name.topic)
+        if topic is not None:
+            clerk.adopt(topic.topic_settings)
+
     def leading(self, topic: str, topic_id: bytes, partition: int) -> Clerk:
         """The clerk of a partition; raises `NotLeader` unless it is led here."""
         group = self._partitions.leading(topic, topic_id, partition)
