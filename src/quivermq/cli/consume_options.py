@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -14,6 +14,9 @@ VISIBILITY_SECONDS: Final = 30.0
 PREFETCH: Final = 100
 REASON: Final = "rejected by hand"
 _SHARED: Final = "Shared groups"
+
+Beginning = Literal["earliest", "latest"]
+"""Where a group starts that does not exist yet."""
 
 
 class Mode(Enum):
@@ -133,15 +136,17 @@ def check_shared_only(mode: Mode, ack: Ack, then: Then, reason: str | None) -> N
         raise Misuse("--reason belongs to --then reject")
 
 
-def beginning_of_group(start: str | None, partition: int | None, mode: Mode) -> str:
+def beginning_of_group(start: str | None, partition: int | None, mode: Mode) -> Beginning:
     """Where a group starts if it does not exist yet."""
     if partition is not None:
         raise Misuse(f"--partition is for --mode single: {mode.value} groups read them all")
-    if start not in {None, "earliest", "latest"}:
+    if start is None or start == "earliest":
+        return "earliest"
+    if start != "latest":
         raise Misuse(
             f"--from {start}: a group begins at earliest or latest; quiver group seek moves one"
         )
-    return start or "earliest"
+    return "latest"
 
 
 def place(start: str | None) -> str | int | datetime | None:

@@ -29,7 +29,11 @@ from quivermq.cli.output import (
 from quivermq.cli.quantities import parse_moment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from quivermq.client import GroupInfo, GroupPartitionInfo
+
+    _Counted = GroupInfo | GroupPartitionInfo
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -57,17 +61,14 @@ def list_(
     if not groups:
         remark("no groups; try: quiver consume TOPIC --group workers")
         return
-    made = table(
-        *([] if topic else ["topic"]), "group", "mode", "members>",
-        "lag>", "in flight>", "delayed>", "done>", "dead>", "lost>",
-    )  # fmt: skip
+    made = table(*([] if topic else ["topic"]), "group", "mode", "members>", *_columns(groups))
     for group in groups:
         made.add_row(
             *([] if topic else [group.topic]),
             group.name,
             group.mode,
             str(len(group.members)),
-            *_figures(group),
+            *_figures(group, groups),
         )
     print_table(made)
 
@@ -161,11 +162,9 @@ def _summary(group: "GroupInfo") -> str:
 
 def _print_partitions(group: "GroupInfo") -> None:
     if group.mode == "shared":
-        made = table(
-            "partition>", "done below>", "lag>", "in flight>", "delayed>", "done>", "dead>", "lost>"
-        )
+        made = table("partition>", "done below>", *_columns(group.partitions))
         for each in group.partitions:
-            made.add_row(str(each.partition), f"{each.floor:,}", *_figures(each))
+            made.add_row(str(each.partition), f"{each.floor:,}", *_figures(each, group.partitions))
     else:
         made = table("partition>", "committed>", "end>", "lag>")
         for each in group.partitions:
@@ -176,7 +175,7 @@ def _print_partitions(group: "GroupInfo") -> None:
 
 def _print_members(group: "GroupInfo") -> None:
     if not group.members:
-        remark("nobody consumes for it just then")
+        remark("nobody consumes for it at the moment")
         return
     last = "partitions" if group.mode == "sticky" else "in flight>"
     made = table("member", last)
@@ -186,11 +185,17 @@ def _print_members(group: "GroupInfo") -> None:
     print_table(made)
 
 
-def _figures(of: "GroupInfo | GroupPartitionInfo") -> list[str]:
-    """Cells of a table: lag, in flight, delayed, done, dead, lost."""
+def _columns(rows: "Sequence[_Counted]") -> list[str]:
+    """What is lost is seldom anything: only then it takes room, which 80 columns have not much."""
+    lost = ["lost>"] if any(each.lost for each in rows) else []
+    return ["lag>", "in flight>", "delayed>", "done>", "dead>", *lost]
+
+
+def _figures(of: "_Counted", rows: "Sequence[_Counted]") -> list[str]:
+    """The cells under these columns."""
     dead = f"[yellow]{of.dead:,}[/]" if of.dead else "0"
-    lost = f"[red]{of.lost:,}[/]" if of.lost else "0"
-    return [f"{of.lag:,}", f"{of.in_flight:,}", f"{of.delayed:,}", f"{of.done:,}", dead, lost]
+    lost = [f"[red]{of.lost:,}[/]"] if any(each.lost for each in rows) else []
+    return [f"{of.lag:,}", f"{of.in_flight:,}", f"{of.delayed:,}", f"{of.done:,}", dead, *lost]
 
 
 def _plain(group: "GroupInfo") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from quivermq.cli.consume_options import Then
+from quivermq.cli.consume_options import Beginning, Then
 from quivermq.cli.message_lines import MessageLines
 from quivermq.cli.output import count, remark
 
@@ -23,7 +23,7 @@ class SharedConsuming:
         topic: str,
         group: str,
         *,
-        start: str,
+        start: Beginning,
         follow: bool,
         max_: int,
         auto_ack: bool,

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
+from quivermq.cli.consume_options import Beginning
 from quivermq.cli.message_lines import MessageLines
 from quivermq.cli.output import count, numbers, remark
 
@@ -23,7 +24,7 @@ class StickyConsuming:
         lines: MessageLines,
         topic: str,
         group: str,
-        start: str,
+        start: Beginning,
         *,
         follow: bool,
         max_: int,

@@ -198,11 +198,8 @@ def delivery_lines(topic: "TopicInfo") -> list[str]:
         f"failed messages come again {after}, then after {base} doubling to {longest}",
         f"after {count(topic.max_deliveries, 'failure')} they go to {topic.dead_letter}",
     ]
-    if topic.rate_limit is not None:
-        lines.append(f"at most {rate_text(topic.rate_limit)} are delivered")
+    limit = topic.rate_limit
+    if limit is not None:
+        pause = f", {limit.burst:,} at once after a pause" if limit.burst > 1 else ""
+        lines.append(f"at most {limit.per_second:g} messages a second are delivered{pause}")
     return lines
-
-
-def rate_text(limit: "RateLimit") -> str:
-    """`0.5 messages a second, 1 at once`."""
-    return f"{limit.per_second:g} messages a second, {limit.burst:,} at once"
