@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.markup import escape
 
+from quivermq.cli.message_lines import plain_content
 from quivermq.cli.misuse import Misuse
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
@@ -81,7 +82,7 @@ def list_(
     for letter in letters[:max_]:
         made.add_row(
             f"{letter.partition}/{letter.offset}",
-            _died(letter),
+            _died(letter, "%m-%d %H:%M:%S"),
             f"{letter.original_partition}/{letter.original_offset}",
             escape(letter.group),
             str(letter.deliveries),
@@ -115,7 +116,7 @@ def show(
     rows = {
         "letter": f"{letter.partition}/{letter.offset}",
         "from": origin,
-        "died": _died(letter),
+        "died": _died(letter, "%Y-%m-%d %H:%M:%S"),
         "group": letter.group,
         "reason": shown(letter.reason.encode()),
         "deliveries": str(letter.deliveries),
@@ -220,13 +221,14 @@ def _place(text: str) -> tuple[int, int]:
     return int(partition or "0"), int(offset)
 
 
-def _died(letter: "DeadLetter") -> str:
+def _died(letter: "DeadLetter", form: str) -> str:
     if not letter.died.isdecimal():
         return letter.died
     moment = datetime.fromtimestamp(int(letter.died) / 1000).astimezone()
-    return f"{moment:%m-%d %H:%M:%S}"
+    return moment.strftime(form)
 
 
 def plain(letter: "DeadLetter") -> dict[str, Any]:
     """For machines."""
-    return {**letter._asdict(), "headers": dict(letter.headers)}
+    content = plain_content(letter.key, letter.value, letter.headers)
+    return {**letter._asdict(), **content}

@@ -110,9 +110,15 @@ def seek(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on somewhere else: what is behind that comes again, what is before it not."""
+    """Let a group go on somewhere else.
+
+    All from there on is delivered, again or for the first time; nothing before it.
+    """
+    place = _place(to)
     with connect(servers, timeout) as client:
-        places = client.seek(topic, name, _place(to), partition)
+        if isinstance(place, int) and partition is None and len(client.topic(topic).partitions) > 1:
+            raise Misuse("an offset counts within one partition: name it by --partition")
+        places = client.seek(topic, name, place, partition)
     if as_json:
         print_json({"topic": topic, "group": name, "offsets": places})
         return

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from quivermq.cli.output import results, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from quivermq.client import AsyncLeasedMessage, LeasedMessage, Message
 
     AnyMessage = Message | LeasedMessage | AsyncLeasedMessage
@@ -57,24 +59,32 @@ class MessageLines:
 
 
 def plain(message: "AnyMessage") -> dict[str, Any]:
-    """For machines: text where all of it is UTF-8, else everything in base64; `encoding` says."""
-    parts = [message.value, message.key or b"", *message.headers.values()]
-    is_text = all(_is_utf8(part) for part in parts)
-    text = _utf8 if is_text else _base64
+    """For machines."""
     told: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
         "timestamp": message.timestamp,
-        "key": None if message.key is None else text(message.key),
-        "value": text(message.value),
-        "headers": {name: text(value) for name, value in message.headers.items()},
         "priority": message.priority,
-        "encoding": "utf8" if is_text else "base64",
+        **plain_content(message.key, message.value, message.headers),
     }
     if _deliveries(message):
         told["delivery_count"] = _deliveries(message)
     return told
+
+
+def plain_content(
+    key: bytes | None, value: bytes, headers: "Mapping[str, bytes]"
+) -> dict[str, Any]:
+    """Text where all of it is UTF-8, else everything in base64; `encoding` says."""
+    is_text = all(_is_utf8(part) for part in (value, key or b"", *headers.values()))
+    text = _utf8 if is_text else _base64
+    return {
+        "key": None if key is None else text(key),
+        "value": text(value),
+        "headers": {name: text(header) for name, header in headers.items()},
+        "encoding": "utf8" if is_text else "base64",
+    }
 
 
 def _deliveries(message: "AnyMessage") -> int:

@@ -74,6 +74,10 @@ def _is_done(session: Session, line: str) -> bool:
     except (Misuse, QuiverError) as error:
         print_error(str(error) or type(error).__name__)
         return False
+    except KeyboardInterrupt:
+        if not session.is_interactive:
+            raise
+        remark("interrupted")
     return True
 
 

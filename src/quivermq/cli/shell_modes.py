@@ -1,10 +1,9 @@
 """How a shell takes messages of its topic: for a shared group, a sticky one, or for itself.
 
-Each way has `take`, `settle_all` and `close`; what only one of them can do is refused by the others
-with a sentence that says which mode can.
+Each way can take messages, be done with what it took last, and close.
 """
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from quivermq.cli.misuse import Misuse
 
@@ -13,19 +12,6 @@ if TYPE_CHECKING:
 
 MODES: Final = ("shared", "sticky", "single")
 HELD_MAX: Final = 10_000
-
-
-class Way(Protocol):
-    """What all modes can do."""
-
-    def take(self, most: int, wait: float) -> list[Any]:
-        """The next messages; an empty list if none came."""
-
-    def settle_all(self) -> int:
-        """Everything that was taken is done; returns how many messages were not before."""
-
-    def close(self) -> None:
-        """Give back and leave."""
 
 
 class SharedWay:
@@ -47,8 +33,9 @@ class SharedWay:
             self.held[self._last] = message
         return found
 
-    def settle_all(self) -> int:
-        return self.ack(list(self.held))
+    def settle(self, taken: int) -> None:
+        """The last so many messages are done."""
+        self.ack(list(self.held)[-taken:])
 
     def ack(self, numbers: list[int]) -> int:
         messages = self._pop(numbers)
@@ -92,7 +79,11 @@ class StickyWay:
         self._taken += len(found)
         return found
 
-    def settle_all(self) -> int:
+    def settle(self, taken: int) -> None:  # noqa: ARG002  (an offset means all before)
+        self.commit()
+
+    def commit(self) -> int:
+        """All that was given out is done; returns how many messages were not before."""
         self.consumer.commit()
         done, self._taken = self._taken, 0
         return done
@@ -126,7 +117,11 @@ class SingleWay:
                     self.positions[partition] = message.offset + 1
         return found
 
-    def settle_all(self) -> int:
+    def settle(self, taken: int) -> None:  # noqa: ARG002  (an offset means all before)
+        self.commit()
+
+    def commit(self) -> int:
+        """All that was given out is done; returns how many messages were not before."""
         done = 0
         for partition, offset in self.positions.items():
             if offset != self._committed[partition]:
@@ -139,6 +134,9 @@ class SingleWay:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+Way = SharedWay | StickyWay | SingleWay
 
 
 def open_way(mode: str, client: "Client", topic: str, group: str) -> Way:

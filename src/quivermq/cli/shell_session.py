@@ -1,7 +1,7 @@
 """What can be said in `quiver shell`, and what is done then.
 
-A method whose name begins with `do_` is a command; its docstring is its line of help, and the first
-word of that how it is written.
+A method whose name begins with `do_` is a command, and its docstring its line of help: how it is
+written, a colon, what it does.
 """
 
 import shlex
@@ -12,7 +12,7 @@ from quivermq.cli.message_lines import MessageLines
 from quivermq.cli.misuse import Misuse
 from quivermq.cli.output import count, numbers, print_line, print_table, remark, table
 from quivermq.cli.quantities import parse_duration
-from quivermq.cli.shell_modes import MODES, SharedWay, StickyWay, Way, open_way
+from quivermq.cli.shell_modes import MODES, SharedWay, SingleWay, StickyWay, Way, open_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ class Session:
         self._client = client
         self._lines = MessageLines(as_json=as_json, details=True)
         self._as_json = as_json
-        self._is_interactive = is_interactive
+        self.is_interactive = is_interactive
         self._mode = "shared"
         self._topic: str | None = None
         self._group = DEFAULT_GROUP
@@ -79,7 +79,7 @@ class Session:
         return {"send": ["--key", "--priority", "--delay"], "nack": ["--delay"]}.get(before[0], [])
 
     def do_send(self, words: list[str]) -> None:
-        """send [--key K] [--priority N] [--delay 5s] VALUE: one message to the topic in use"""
+        """send VALUE: one message to the topic in use; with --key K, --priority N, --delay 5s"""
         options, rest = _options(words, "key", "priority", "delay")
         if not rest:
             raise Misuse("send what? send hello")
@@ -124,7 +124,7 @@ class Session:
         """stream [N]: show messages as they come and be done with them, until N or Ctrl-C"""
         most = _one_number(words, 0)
         way, seen, quiet_since = self._open_way(), 0, time.monotonic()
-        if self._is_interactive and not most:
+        if self.is_interactive and not most:
             remark("Ctrl-C ends")
         try:
             while not most or seen < most:
@@ -133,14 +133,14 @@ class Session:
                 self._show(found)
                 seen += len(found)
                 if found:
-                    way.settle_all()
+                    way.settle(len(found))
                     quiet_since = time.monotonic()
-                elif not self._is_interactive and time.monotonic() - quiet_since > _POLL_SECONDS:
+                elif not self.is_interactive and time.monotonic() - quiet_since > _POLL_SECONDS:
                     break
-                elif not isinstance(way, SharedWay | StickyWay):
+                elif isinstance(way, SingleWay):
                     time.sleep(_STREAM_SECONDS)
         except KeyboardInterrupt:
-            if not self._is_interactive:
+            if not self.is_interactive:
                 raise
         remark(f"{count(seen, 'message')}")
 
@@ -150,14 +150,14 @@ class Session:
         print_line(f"{count(done, 'message')} acknowledged")
 
     def do_nack(self, words: list[str]) -> None:
-        """nack [NUMBER...] [--delay 5s]: these failed, or all that are held; they come again"""
+        """nack [NUMBER...]: these failed and come again, or all; with --delay 5s"""
         options, rest = _options(words, "delay")
         delay = _duration(options["delay"], "--delay") if "delay" in options else None
         done = self._shared("nack").nack(_numbers(rest), delay)
         print_line(f"{count(done, 'message')} returned as failed")
 
     def do_reject(self, words: list[str]) -> None:
-        """reject [NUMBER...] [--reason TEXT]: these become dead letters, or all that are held"""
+        """reject [NUMBER...]: these become dead letters, or all; with --reason TEXT"""
         options, rest = _options(words, "reason")
         reason = options.get("reason", "rejected by hand")
         done = self._shared("reject").reject(_numbers(rest), reason)
@@ -167,9 +167,10 @@ class Session:
         """commit: go on behind what was shown (sticky, single)"""
         if words:
             raise Misuse("commit takes no words: it means all that was shown")
-        if self._mode == "shared":
+        way = self._open_way()
+        if isinstance(way, SharedWay):
             raise Misuse("a shared group has no offset to commit: ack messages instead")
-        print_line(f"{count(self._open_way().settle_all(), 'message')} committed")
+        print_line(f"{count(way.commit(), 'message')} committed")
 
     def do_status(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
         """status: where you are, what you hold, what the group is at"""
@@ -206,6 +207,7 @@ class Session:
     def do_help(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
         """help: this list"""
         made = table("command", "what it does")
+        made.columns[0].no_wrap = True
         for command in commands().values():
             written, _, meaning = (command.__doc__ or "").partition(": ")
             made.add_row(written.replace("[", "\\["), meaning)
