@@ -125,7 +125,7 @@ class Consumer:
     async def until(self, condition: Callable[[proto.GroupDescription], bool]) -> None:
         """Wait until the group's figures are so."""
         async with asyncio.timeout(PATIENCE_S):
-            while not condition(await self.describe()):
+            while not condition(await self.describe()):  # noqa: ASYNC110  (there is no event)
                 await asyncio.sleep(0.01)
 
     async def fetch(self, topic: str, partition: int = 0) -> list[Message]:
