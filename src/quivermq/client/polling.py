@@ -212,8 +212,11 @@ class Polling:
 
     async def _look_around(self, topic: str) -> None:
         """Ask who leads; a cluster that does not tell is no reason to stop."""
-        with suppress(ConnectionFailed, Timeout):
+        try:
             await self._router.refresh(topic, Attempts(self._router.door, 1.0, "asking who leads"))
+        except QuiverError as error:
+            if not error.retriable:
+                raise
 
     def short_attempts(self, order: Order) -> Attempts:
         """For those who must not keep the others waiting."""
