@@ -226,11 +226,15 @@ def test_a_consumer_that_cannot_be_is_refused(
         real.consumer(**{"topic": topic, "group": "g", **changes})
 
 
-def test_a_closed_consumer_says_so_and_its_loop_ends(real: quivermq.Client, topic: str) -> None:
+@pytest.mark.parametrize("end", [quivermq.Consumer.close, quivermq.Consumer.abandon])
+def test_a_closed_consumer_says_so_and_its_loop_ends(
+    real: quivermq.Client, topic: str, end: Callable[[quivermq.Consumer], None]
+) -> None:
     consumer = real.consumer(topic, group="g")
     ended = threading.Thread(target=lambda: list(consumer))
     ended.start()
-    consumer.close()
+    time.sleep(0.1)  # it waits for more by then
+    end(consumer)
     ended.join(PATIENCE_S)
     assert not ended.is_alive()
     assert list(consumer) == []

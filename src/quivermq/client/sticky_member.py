@@ -182,6 +182,7 @@ class StickyMember:
     async def abandon(self) -> None:
         """Vanish without a word, as if it had died."""
         self._is_closed = True
+        self._arrived.set()
         for task in self._chores:
             task.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
