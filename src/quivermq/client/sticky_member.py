@@ -203,28 +203,29 @@ class StickyMember:
     # Beats, and what they tell.
 
     async def _beat_on(self) -> None:
-        while True:
+        while self._failure is None:
             began = time.monotonic()
             try:
                 self._obey(await self._beats.say(), began)
-            except TopicNotFound as error:
-                self._fail(error)
-                return
             except QuiverError as error:
                 if not error.retriable:
                     self._fail(error)
-                    return
+        with suppress(QuiverError):
+            # Its partitions go to members that can work.
+            await self._beats.leave()
 
     def _fail(self, error: QuiverError) -> None:
-        self._failure = error
+        """Something is wrong for good: the user is told with the next call."""
+        self._failure = self._failure or error
+        self._beats.hurry()
         for tenure in list(self._tenures.values()):
             self._lose(tenure)
         self._arrived.set()
 
     def _obey(self, state: proto.StickyState, began: float) -> None:
         """Begin, hand over and drop partitions until it is as the coordinator says."""
-        if 0 < state.generation < self.generation:
-            return  # of a coordinator that does not know yet that it is none any more
+        if self._failure is not None or 0 < state.generation < self.generation:
+            return  # the latter is of a coordinator that does not know yet that it is none any more
         self._beats.generation = state.generation
         self.hand.valid_until = began + self._settings.session
         assigned = {each.partition: each.epoch for each in state.assigned}
@@ -295,11 +296,14 @@ class StickyMember:
             return
         del self._tenures[tenure.partition]
         self.hand.withdraw(tenure)
-        if tenure.yielded > tenure.committed >= 0:
-            self._lost.add(tenure.partition)
+        self._note_loss(tenure)
         self._stop(tenure)
         self._note_assignment()
         self._chore(self._tell(self._on_revoked, [tenure.partition]))
+
+    def _note_loss(self, tenure: Tenure) -> None:
+        if tenure.yielded > tenure.committed >= 0:
+            self._lost.add(tenure.partition)
 
     def _stop(self, tenure: Tenure) -> None:
         task = self._tasks.get(tenure)
@@ -321,6 +325,7 @@ class StickyMember:
                     await tenure.reached(tenure.yielded)
         if self._tenures.get(tenure.partition) is tenure:
             del self._tenures[tenure.partition]
+            self._note_loss(tenure)
             self._beats.release([tenure.partition])
             self._beats.hurry()
 
