@@ -15,14 +15,14 @@ from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt, InvalidRequest, NotLeader, OffsetOutOfRange, QuiverError
 from quivermq.log import Log
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks
+from quivermq.node.clerks import Clerks, check_group
 from quivermq.node.figures import Figures
 from quivermq.node.frame_cache import FrameCache
 from quivermq.node.leased_batches import Packed, before, beyond, pack, read_runs, runs_of
 from quivermq.node.rate_limits import RateLimits
 from quivermq.node.service import Answer, Room
 from quivermq.node.wait_table import Waiter
-from quivermq.queue import Ask, Desk, Interval, Leased, Piece, check_name
+from quivermq.queue import Ask, Desk, Interval, Leased, Piece
 from quivermq.wire import proto
 
 _BYTES_DEFAULT: Final = 4 << 20
@@ -424,7 +424,7 @@ def _check(body: proto.Poll) -> None:
 
 
 def _check_names(group: str, partitions: Sequence[int]) -> None:
-    check_name("group", group)
+    check_group(group)
     if not partitions:
         raise InvalidRequest("name at least one partition")
     if len(partitions) > _PARTITIONS_MAX:
