@@ -7,7 +7,22 @@ import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.client import AsyncProducer, AsyncReader, Producer, Reader
+from quivermq.client import (
+    AsyncLeasedMessage,
+    AsyncLeasedTable,
+    AsyncProducer,
+    AsyncReader,
+    AsyncSubscription,
+    LeasedMessage,
+    LeasedTable,
+    Producer,
+    Reader,
+    Subscription,
+)
+from quivermq.client.aio_group_calls import AsyncGroupCalls
+from quivermq.client.aio_group_care import AsyncGroupCare
+from quivermq.client.group_calls import GroupCalls
+from quivermq.client.group_care import GroupCare
 from quivermq.errors import InvalidRequest
 from tests.client.brokers import BrokerThread
 
@@ -77,8 +92,13 @@ def test_a_blocking_client_works_inside_a_running_loop(broker: BrokerThread) -> 
     ("blocking", "awaitable"),
     [
         (quivermq.Client, quivermq.aio.AsyncClient),
+        (GroupCalls, AsyncGroupCalls),
+        (GroupCare, AsyncGroupCare),
+        (LeasedMessage, AsyncLeasedMessage),
+        (LeasedTable, AsyncLeasedTable),
         (Producer, AsyncProducer),
         (Reader, AsyncReader),
+        (Subscription, AsyncSubscription),
         (quivermq.connect, quivermq.aio.connect),
     ],
 )

@@ -1,5 +1,6 @@
 """A door without a world: time passes only when somebody sleeps."""
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 from quivermq.client.door import Connection
@@ -19,6 +20,11 @@ class VirtualDoor:
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.time += seconds
+
+    async def first_answered(
+        self, posted: Sequence[tuple[Connection, int]], deadline: float
+    ) -> None:
+        self.time = max(self.time, deadline)
 
     def now(self) -> float:
         return self.time

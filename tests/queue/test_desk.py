@@ -124,7 +124,7 @@ def test_nonsense_tokens_end_nothing() -> None:
         assert rig.desk.acknowledge("g", token, [(0, 4)]) == [(0, 4)]
         assert rig.desk.fail("g", token, [(0, 1)], None, rig.now_ms) == [(0, 1)]
         assert rig.desk.acknowledge("g", token, None) == []
-    assert rig.desk.acknowledge("g", leased.lease, [(0, 9)]) == [(4, 9)]
+    assert rig.desk.acknowledge("g", leased.lease, [(0, 9)]) == [(2, 9)]
     with pytest.raises(InvalidRequest, match="no group"):
         rig.desk.acknowledge("other", leased.lease, None)
 
@@ -144,6 +144,8 @@ def test_failures_are_counted_and_wait_longer_each_time() -> None:
     assert rig.figures().redelivered == 3
     leased = rig.take()
     rig.desk.fail("g", leased.lease, None, None, rig.now_ms)
+    assert rig.desk.dying() == [], "it is not committed"
+    rig.commit()
     ((group, record),) = rig.desk.dying()
     assert (group, record.start, record.end, record.failures) == ("g", 0, 1, 5)
     assert record.reason == "failed 5 times"
@@ -198,11 +200,14 @@ def test_the_numbers_of_dead_letters_begin_anew_in_the_next_epoch() -> None:
     rig.desk.reject("g", leased.lease, [(0, 3)], "a", rig.now_ms)
     rig.desk.bury("g", 0)
     rig.desk.reject("g", leased.lease, [(3, 5), (7, 8)], "b", rig.now_ms)
-    assert [record.number for _, record in rig.desk.dying()] == [3, 5]
-    rig.desk.restart_numbers("g")
-    assert [record.number for _, record in rig.desk.dying()] == [0, 2]
-    assert rig.desk.dead_epoch("g") == 1
     rig.commit()
+    assert [record.number for _, record in rig.desk.dying()] == [3, 5]
+    epoch = rig.desk.dead_epoch("g")
+    rig.desk.restart_numbers("g")
+    assert rig.desk.dying() == [], "their numbers are not committed"
+    rig.commit()
+    assert [record.number for _, record in rig.desk.dying()] == [0, 2]
+    assert rig.desk.dead_epoch("g") > epoch
 
 
 def test_at_most_once_is_done_before_it_is_delivered() -> None:
@@ -265,8 +270,8 @@ def test_seeking_ends_leases_and_delivers_again() -> None:
     rig.desk.acknowledge("g", leased.lease, [(0, 3)])
     rig.desk.seek("g", 1)
     rig.commit()
-    assert rig.desk.acknowledge("g", leased.lease, [(3, 4)]) == []
-    assert rig.polled() == [1, 2, 4, 5, 6, 7, 8, 9]
+    assert rig.desk.acknowledge("g", leased.lease, [(3, 4)]) == [(3, 4)]
+    assert rig.polled() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert rig.figures().start == 1
     rig.desk.seek("g", 10)
     assert rig.polled() == []
@@ -278,6 +283,7 @@ def test_a_dead_letter_on_its_way_is_moved_though_its_group_was_sought() -> None
     leased = rig.take()
     rig.desk.reject("g", leased.lease, [(0, 1)], "bad", rig.now_ms)
     rig.desk.seek("g", 0)
+    rig.commit()
     assert len(rig.desk.dying()) == 1
     assert rig.polled() == [0, 1]
     rig.desk.bury("g", 0)
@@ -339,6 +345,7 @@ def test_dead_letters_are_redriven_or_purged_once() -> None:
     assert rig.desk.redrive(0, rig.end, None, rig.now_ms) == 2400
     assert rig.desk.dead(0, rig.end) == []
     assert rig.desk.redrive(0, rig.end, None, rig.now_ms) == 0
+    rig.commit()
     records = [record for _, record in rig.desk.dying()]
     assert [(one.start, one.end) for one in records] == [(100, 1100), (1100, 2100), (2100, 2500)]
     assert all(record.redrive for record in records)

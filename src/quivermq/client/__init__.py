@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from quivermq.client.client import Client, connect
     from quivermq.client.decoding import SCHEMA
     from quivermq.client.deliveries import Delivery
+    from quivermq.client.group_infos import (
+        DeadLetter,
+        DelayedInfo,
+        GroupInfo,
+        GroupPartitionInfo,
+        MemberInfo,
+    )
+    from quivermq.client.hauls import LEASED_SCHEMA
     from quivermq.client.infos import (
         ClusterInfo,
         NodeInfo,
@@ -17,23 +25,41 @@ if TYPE_CHECKING:
         RateLimit,
         RebalanceInfo,
         Retention,
+        Retry,
         TopicInfo,
     )
+    from quivermq.client.leased import AsyncLeasedMessage, LeasedMessage
+    from quivermq.client.leased_tables import AsyncLeasedTable, LeasedTable
     from quivermq.client.partitioner import partition_of
     from quivermq.client.producer import AsyncProducer, Producer
     from quivermq.client.readers import AsyncReader, Reader
+    from quivermq.client.sticky_consumer import AsyncConsumer, Consumer
+    from quivermq.client.subscriptions import AsyncSubscription, Subscription
     from quivermq.client.values import BatchReceipt, Message, Receipt
 
 # By module, so that whoever needs one part (a broker needs a door) does not load them all.
 _PLACES = {
+    "LEASED_SCHEMA": "hauls",
     "SCHEMA": "decoding",
     "AsyncClient": "aio_client",
+    "AsyncLeasedMessage": "leased",
+    "AsyncLeasedTable": "leased_tables",
+    "AsyncConsumer": "sticky_consumer",
     "AsyncProducer": "producer",
     "AsyncReader": "readers",
+    "AsyncSubscription": "subscriptions",
     "BatchReceipt": "values",
     "Client": "client",
     "ClusterInfo": "infos",
+    "DeadLetter": "group_infos",
+    "DelayedInfo": "group_infos",
+    "Consumer": "sticky_consumer",
     "Delivery": "deliveries",
+    "GroupInfo": "group_infos",
+    "GroupPartitionInfo": "group_infos",
+    "LeasedMessage": "leased",
+    "LeasedTable": "leased_tables",
+    "MemberInfo": "group_infos",
     "Message": "values",
     "NodeInfo": "infos",
     "PartitionInfo": "infos",
@@ -43,20 +69,35 @@ _PLACES = {
     "RebalanceInfo": "infos",
     "Receipt": "values",
     "Retention": "infos",
+    "Retry": "infos",
+    "Subscription": "subscriptions",
     "TopicInfo": "infos",
     "connect": "client",
     "partition_of": "partitioner",
 }
 
 __all__ = [
+    "LEASED_SCHEMA",
     "SCHEMA",
     "AsyncClient",
+    "AsyncConsumer",
+    "AsyncLeasedMessage",
+    "AsyncLeasedTable",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncSubscription",
     "BatchReceipt",
     "Client",
     "ClusterInfo",
+    "Consumer",
+    "DeadLetter",
+    "DelayedInfo",
     "Delivery",
+    "GroupInfo",
+    "GroupPartitionInfo",
+    "LeasedMessage",
+    "LeasedTable",
+    "MemberInfo",
     "Message",
     "NodeInfo",
     "PartitionInfo",
@@ -66,6 +107,8 @@ __all__ = [
     "RebalanceInfo",
     "Receipt",
     "Retention",
+    "Retry",
+    "Subscription",
     "TopicInfo",
     "connect",
     "partition_of",

@@ -8,6 +8,7 @@ from quivermq.client.infos import (
     RateLimit,
     RebalanceInfo,
     Retention,
+    Retry,
     TopicInfo,
     check_number,
     topic_settings,
@@ -61,6 +62,7 @@ class Admin:
         rate_limit: RateLimit | Unchanged | None,
         max_deliveries: int | Unchanged,
         dead_letter: str | Unchanged | None,
+        retry: Retry | Unchanged | None,
     ) -> TopicInfo:
         """Change what is given; the rest stays as it is."""
         attempts = self._attempts(f"altering topic {name!r}")
@@ -77,6 +79,7 @@ class Admin:
                 if isinstance(max_deliveries, Unchanged)
                 else max_deliveries,
                 dead_letter=kept_name if isinstance(dead_letter, Unchanged) else dead_letter,
+                retry=before.retry if isinstance(retry, Unchanged) else retry,
             )
         )
         await self._router.ask_any(request, attempts)

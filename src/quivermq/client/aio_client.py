@@ -8,17 +8,23 @@ from weakref import WeakSet
 
 from quivermq.batches import Compression
 from quivermq.client.admin import UNCHANGED, Unchanged
+from quivermq.client.aio_group_calls import AsyncGroupCalls
+from quivermq.client.aio_group_care import AsyncGroupCare
 from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
 from quivermq.client.door import Door
-from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, TopicInfo
+from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
 from quivermq.client.options import ConnectOptions, MakesDoor, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
 from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import AsyncReader
 from quivermq.client.reading import Place
+from quivermq.client.sticky_consumer import AsyncConsumer, Listener, check_mode
+from quivermq.client.sticky_lane import Start
+from quivermq.client.sticky_member import ConsumerSettings
+from quivermq.client.subscriptions import AsyncSubscription
 from quivermq.client.values import BatchReceipt, Receipt
 
 
@@ -70,7 +76,7 @@ class Connecting:
         return client
 
 
-class AsyncClient:
+class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
     """A connection to a cluster, on the event loop that it was made on.
 
     Every method does what the one of the same name does in `quivermq.Client`.
@@ -80,7 +86,8 @@ class AsyncClient:
         self._options = options
         self._make_door = make_door
         self._core = self._made_core()
-        self._producers: WeakSet[AsyncProducer] = WeakSet()
+        self._producers: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
+        self._subscriptions: WeakSet[AsyncSubscription] = WeakSet()
 
     async def ping(self) -> None:
         """Reach a broker."""
@@ -96,6 +103,7 @@ class AsyncClient:
         rate_limit: RateLimit | None = None,
         max_deliveries: int = 5,
         dead_letter: str | None = None,
+        retry: Retry | None = None,
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used."""
         return await self._core.admin.create_topic(
@@ -106,6 +114,7 @@ class AsyncClient:
             rate_limit=rate_limit,
             max_deliveries=max_deliveries,
             dead_letter=dead_letter,
+            retry=retry,
         )
 
     async def alter_topic(
@@ -117,10 +126,11 @@ class AsyncClient:
         rate_limit: RateLimit | Unchanged | None = UNCHANGED,
         max_deliveries: int | Unchanged = UNCHANGED,
         dead_letter: str | Unchanged | None = UNCHANGED,
+        retry: Retry | Unchanged | None = UNCHANGED,
     ) -> TopicInfo:
         """Change a topic: what is not given stays as it is."""
         return await self._core.admin.alter_topic(
-            name, partitions, retention, rate_limit, max_deliveries, dead_letter
+            name, partitions, retention, rate_limit, max_deliveries, dead_letter, retry
         )
 
     async def delete_topic(self, name: str) -> None:
@@ -226,6 +236,30 @@ class AsyncClient:
         )
         return AsyncReader(self._core.router, cursor)
 
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: str = "sticky",
+        assignor: str = "sticky",
+        session: float = 10.0,
+        start: Start = "earliest",
+        auto_commit: bool = True,
+        prefetch_bytes: int = 8 << 20,
+        name: str = "",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+    ) -> AsyncConsumer:
+        """Join a sticky group when it is entered: use `async with`."""
+        check_mode(mode)
+        settings = ConsumerSettings(
+            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name
+        )
+        consumer = AsyncConsumer(self._made_core, settings, on_assigned, on_revoked)
+        self._producers.add(consumer)
+        return consumer
+
     async def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
         """Remember where a group is: the offset of the next message that it wants."""
         await self._core.admin.commit(topic, group, partition, offset)
@@ -271,13 +305,18 @@ class AsyncClient:
         await self._core.admin.transfer(topic, partition, to)
 
     async def close(self) -> None:
-        """Close its producers, which delivers what they hold; then every connection."""
+        """Close subscriptions, consumers and producers, which delivers what they hold; give back
+        what was polled and is not settled; then close every connection."""
         try:
+            # Handlers may produce.
+            for subscription in list(self._subscriptions):
+                await subscription.close()
             for producer in list(self._producers):
                 await producer.close()
         finally:
             for producer in list(self._producers):
                 await producer.abandon()
+            await self._core.consuming.release()
             await self._core.door.close()
 
     async def __aenter__(self) -> Self:

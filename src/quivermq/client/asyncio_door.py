@@ -69,6 +69,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         if answer.cancel() or answer.cancelled() or isinstance(answer.exception(), Timeout):
             self._cancel_at_broker(request_id)
 
+    cancel = forget
+
     def when_answered(self, request_id: int, call: Callable[[], object]) -> None:
         """Call it when `take` would return at once."""
         self._waiting[request_id].add_done_callback(lambda _: call())
@@ -224,6 +226,12 @@ class AsyncioDoor:
         """Wait."""
         await asyncio.sleep(seconds)
 
+    async def first_answered(
+        self, posted: Sequence[tuple[Connection, int]], deadline: float
+    ) -> None:
+        """Wait until one of these requests is answered."""
+        await first_answered(posted, deadline)
+
     def turnstile(self, places: int) -> AsyncioTurnstile:
         """Where at most `places` are in at a time."""
         return AsyncioTurnstile(places)
@@ -265,3 +273,19 @@ class AsyncioDoor:
             connection.close()
             raise
         return connection
+
+
+async def first_answered(posted: Sequence[tuple[Connection, int]], deadline: float) -> None:
+    """Wait until one of these requests is answered, or its connection lost; or the deadline."""
+    answered = asyncio.Event()
+    for connection, request_id in posted:
+        if not isinstance(connection, AsyncioConnection):
+            raise BrokenInvariant("a request was posted at a door that did not open it")
+        if connection.is_answered(request_id):
+            return
+        connection.when_answered(request_id, answered.set)
+    timer = asyncio.get_running_loop().call_at(deadline, answered.set)
+    try:
+        await answered.wait()
+    finally:
+        timer.cancel()

@@ -13,8 +13,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from selectors import EVENT_READ, DefaultSelector
 from struct import pack
-from typing import Final, NoReturn
+from typing import Final, NoReturn, cast
 from weakref import WeakSet
 
 from quivermq.addresses import split_address
@@ -36,6 +37,7 @@ IDLE_MAX: Final = 16
 
 # An idle connection that was used so recently is taken to be alive without asking the kernel.
 _FRESH_SECONDS: Final = 1.0
+_CANCEL_SECONDS: Final = 1.0
 
 
 class BlockingConnection:
@@ -61,8 +63,10 @@ class BlockingConnection:
 
     def greet(self, token: str | None, client_name: str, deadline: float) -> None:
         """Say hello, and wait for the answer."""
+        self._owed.add(HELLO_ID)
         self._send(packet(hello(token, client_name).SerializeToString()), deadline)
         self.welcome = welcome_of(self._await_answer(HELLO_ID, deadline).response, self.address)
+        self._owed.discard(HELLO_ID)
 
     async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
@@ -87,6 +91,39 @@ class BlockingConnection:
         out again; see `is_quiet`."""
         if self._answers.pop(request_id, None) is not None:
             self._owed.discard(request_id)
+
+    def cancel(self, request_id: int) -> None:
+        """Nobody will take this answer; if it comes all the same, it is dropped."""
+        self._answers.pop(request_id, None)
+        if request_id not in self._owed or not self.is_open:
+            return
+        self._owed.discard(request_id)
+        request = proto.Request()
+        request.cancel.id = request_id
+        # A connection that cannot take so much is of no use to anybody: it is closed by this.
+        with suppress(ConnectionFailed, Timeout):
+            self._send(packet(request.SerializeToString()), time.monotonic() + _CANCEL_SECONDS)
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._socket.fileno()
+
+    def take_in(self) -> None:
+        """Keep what has arrived, without waiting for more. A failure closes the connection."""
+        sock = self._socket
+        # So that the next operation sets its own limit.
+        self._limit_seconds = 0.0
+        try:
+            sock.settimeout(0)
+            while self.is_open:
+                self._keep(sock.recv_into(self._receiver.get_buffer()))
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass  # that was all
+        except (OSError, QuiverError):
+            self.close()
+        finally:
+            if self.is_open:
+                sock.settimeout(None)
 
     @property
     def is_quiet(self) -> bool:
@@ -120,20 +157,27 @@ class BlockingConnection:
         answers = self._answers
         try:
             while request_id not in answers:
-                self._limit(deadline)
-                count = self._socket.recv_into(self._receiver.get_buffer())
-                if not count:
+                if not self.is_open:
                     raise ConnectionFailed(f"{self.address} closed the connection")
-                for packed in self._receiver.received(count):
-                    response = parse_response(packed.envelope)
-                    if not response.id and request_id != HELLO_ID:
-                        raise ConnectionFailed(f"{self.address}: {response.error.message}")
-                    # What answers nothing is the broker's last word, or its only one to a hello.
-                    answers[response.id or HELLO_ID] = Reply(response, packed)
+                self._limit(deadline)
+                self._keep(self._socket.recv_into(self._receiver.get_buffer()))
         except BaseException as error:
             # Also an interrupt by the user: what the socket gives next would be half an answer.
             self._fail(error)
         return answers.pop(request_id)
+
+    def _keep(self, count: int) -> None:
+        """So many bytes were received: keep the answers in them that somebody will take."""
+        if not count:
+            raise ConnectionFailed(f"{self.address} closed the connection")
+        for packed in self._receiver.received(count):
+            response = parse_response(packed.envelope)
+            # What answers nothing is the broker's last word, or its only one to a hello.
+            request_id = response.id or HELLO_ID
+            if request_id in self._owed:
+                self._answers[request_id] = Reply(response, packed)
+            elif not response.id:
+                raise ConnectionFailed(f"{self.address}: {response.error.message}")
 
     def _send(self, buffers: list[Buffer], deadline: float) -> None:
         try:
@@ -253,6 +297,27 @@ class BlockingDoor:
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         time.sleep(seconds)  # noqa: ASYNC251  (blocking is what this door is for)
+
+    async def first_answered(
+        self, posted: Sequence[tuple[Connection, int]], deadline: float
+    ) -> None:
+        """Wait until one of these requests is answered."""
+        with DefaultSelector() as selector:
+            for connection, _ in posted:
+                if isinstance(connection, BlockingConnection) and connection.is_open:
+                    # What TLS has deciphered already shows on no socket.
+                    connection.take_in()
+                    if connection.is_open:
+                        selector.register(connection, EVENT_READ)
+            while not any(connection.is_answered(number) for connection, number in posted):
+                seconds = deadline - time.monotonic()
+                if seconds <= 0:
+                    return
+                for key, _ in selector.select(seconds):
+                    found = cast("BlockingConnection", key.fileobj)
+                    found.take_in()
+                    if not found.is_open:
+                        selector.unregister(found)
 
     def turnstile(self, places: int) -> BlockingTurnstile:
         """Where at most `places` are in at a time."""

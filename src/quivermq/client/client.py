@@ -15,13 +15,19 @@ from quivermq.client.blocking import BlockingDoor
 from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
 from quivermq.client.door import run
-from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, TopicInfo
+from quivermq.client.group_calls import GroupCalls
+from quivermq.client.group_care import GroupCare
+from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
 from quivermq.client.options import ConnectOptions, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, Producer, ProducerSettings
 from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import Reader
 from quivermq.client.reading import Place
+from quivermq.client.sticky_consumer import Consumer, Listener, check_mode
+from quivermq.client.sticky_lane import Start
+from quivermq.client.sticky_member import ConsumerSettings
+from quivermq.client.subscriptions import Subscription
 from quivermq.client.values import BatchReceipt, Receipt
 
 
@@ -51,7 +57,7 @@ def connect(
     return client
 
 
-class Client:
+class Client(GroupCalls, GroupCare):
     """A connection to a cluster. Any number of threads may use one at the same time.
 
     A forked child may go on using it: it makes connections of its own. Its producers stay with the
@@ -62,7 +68,8 @@ class Client:
         self._options = options
         self._core = Core(options.door(BlockingDoor), options.servers, options.timeout)
         self._background = Background()
-        self._producers: WeakSet[Producer] = WeakSet()
+        self._producers: WeakSet[Producer | Consumer] = WeakSet()
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
         forks.watch(self)
 
     def ping(self) -> None:
@@ -81,6 +88,7 @@ class Client:
         rate_limit: RateLimit | None = None,
         max_deliveries: int = 5,
         dead_letter: str | None = None,
+        retry: Retry | None = None,
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used.
 
@@ -98,6 +106,7 @@ class Client:
                 rate_limit=rate_limit,
                 max_deliveries=max_deliveries,
                 dead_letter=dead_letter,
+                retry=retry,
             )
         )
 
@@ -110,6 +119,7 @@ class Client:
         rate_limit: RateLimit | Unchanged | None = UNCHANGED,
         max_deliveries: int | Unchanged = UNCHANGED,
         dead_letter: str | Unchanged | None = UNCHANGED,
+        retry: Retry | Unchanged | None = UNCHANGED,
     ) -> TopicInfo:
         """Change a topic: what is not given stays as it is. Partitions can only be added.
 
@@ -119,7 +129,7 @@ class Client:
         """
         return run(
             self._core.admin.alter_topic(
-                name, partitions, retention, rate_limit, max_deliveries, dead_letter
+                name, partitions, retention, rate_limit, max_deliveries, dead_letter, retry
             )
         )
 
@@ -281,6 +291,42 @@ class Client:
         )
         return Reader(self._core.router, cursor)
 
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: str = "sticky",
+        assignor: str = "sticky",
+        session: float = 10.0,
+        start: Start = "earliest",
+        auto_commit: bool = True,
+        prefetch_bytes: int = 8 << 20,
+        name: str = "",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+    ) -> Consumer:
+        """Join a sticky group: each partition belongs to one member, and is read in order.
+
+        >>> with client.consumer("orders", group="billing", mode="sticky") as consumer:
+        ...     for message in consumer:
+        ...         print(consumer.assignment, message.value)
+
+        A member that is silent for `session` seconds loses its partitions to the others. A group
+        that committed nothing begins at `start`. The `assignor` ("sticky", "round-robin" or
+        "range") of a group's first member holds. `on_assigned` and `on_revoked` are called with
+        lists of partitions; `name` is what people see of this member.
+        """
+        check_mode(mode)
+        settings = ConsumerSettings(
+            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name
+        )
+        consumer = Consumer(
+            self._background, self._background_core, settings, on_assigned, on_revoked
+        )
+        self._producers.add(consumer)
+        return consumer
+
     def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
         """Remember where a group is: the offset of the next message that it wants.
 
@@ -339,13 +385,18 @@ class Client:
     # ---- its end
 
     def close(self) -> None:
-        """Close its producers, which delivers what they hold; then every connection."""
+        """Close subscriptions, consumers and producers, which delivers what they hold; give back
+        what was polled and is not settled; then close every connection."""
         try:
+            # Handlers may produce.
+            for subscription in list(self._subscriptions):
+                subscription.close()
             for producer in list(self._producers):
                 producer.close()
         finally:
             for producer in list(self._producers):
                 producer.abandon()
+            run(self._core.consuming.release())
             run(self._core.door.close())
             self._background.stop()
 

@@ -1,7 +1,10 @@
 """The whole client behind one door: what the blocking and the asyncio client share."""
 
 from quivermq.client.admin import Admin
+from quivermq.client.consuming import Consuming
+from quivermq.client.dead_letters import DeadLetters
 from quivermq.client.door import Door
+from quivermq.client.groups import Groups
 from quivermq.client.producing import Producing
 from quivermq.client.reading import Cursor, Place
 from quivermq.client.routing import Router
@@ -17,6 +20,9 @@ class Core:
         self.router = Router(door, servers, timeout)
         self.admin = Admin(self.router)
         self.producing = Producing(self.router)
+        self.consuming = Consuming(self.router)
+        self.groups = Groups(self.router)
+        self.dead_letters = DeadLetters(self.router, self.admin)
 
     async def greet(self) -> None:
         """Reach one broker: better now than at the first message."""

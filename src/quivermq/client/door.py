@@ -48,6 +48,9 @@ class Connection(Protocol):
     def forget(self, request_id: int) -> None:
         """Nobody will take this answer."""
 
+    def cancel(self, request_id: int) -> None:
+        """Nobody will take this answer, and the broker is told so; the connection stays good."""
+
 
 class Turnstile(Protocol):
     """Lets in only so many at a time."""
@@ -71,6 +74,11 @@ class Door(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
+
+    async def first_answered(
+        self, posted: Sequence[tuple[Connection, int]], deadline: float
+    ) -> None:
+        """Wait until one of these requests is answered, or its connection lost; or the deadline."""
 
     @property
     def now(self) -> Callable[[], float]:

@@ -8,6 +8,7 @@ from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
 
 _NUMBER_MAX = (1 << 63) - 1
+_RETRY_SECONDS_MAX = ((1 << 32) - 1) // 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,30 @@ class RateLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How long a message that failed waits before it is delivered again, in seconds.
+
+    >>> client.create_topic("orders", retry=quivermq.Retry(base=5.0, longest=600.0))
+    """
+
+    first: float = 0.0
+    """After the first failure."""
+    base: float = 1.0
+    """After the second; it doubles with each further one."""
+    longest: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_number("first", self.first, least=0)
+        check_number("base", self.base, least=0.001)
+        check_number("longest", self.longest, least=0.001)
+        for name in ("first", "base", "longest"):
+            if getattr(self, name) > _RETRY_SECONDS_MAX:
+                raise InvalidRequest(
+                    f"{name} must be at most {_RETRY_SECONDS_MAX:,} s: {getattr(self, name)!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
     """One partition as its leader sees it."""
 
@@ -103,6 +128,7 @@ class TopicInfo:
     max_deliveries: int
     dead_letter: str
     """The topic for messages that failed too often."""
+    retry: Retry = field(default_factory=Retry)
 
     @property
     def message_count(self) -> int:
@@ -136,6 +162,7 @@ class TopicInfo:
             rate_limit=rate_limit_of(settings),
             max_deliveries=settings.max_deliveries or 5,
             dead_letter=settings.dead_letter or f"{topic.name}.dlq",
+            retry=retry_of(settings),
         )
 
 
@@ -218,6 +245,7 @@ def topic_settings(
     rate_limit: RateLimit | None,
     max_deliveries: int,
     dead_letter: str | None,
+    retry: Retry | None = None,
 ) -> proto.TopicSettings:
     """The settings as they travel."""
     check_number("max_deliveries", max_deliveries, least=1, whole=True)
@@ -234,6 +262,10 @@ def topic_settings(
     if rate_limit is not None:
         settings.rate_per_second = rate_limit.per_second
         settings.rate_burst = rate_limit.burst
+    if retry is not None:
+        settings.retry_first_ms = round(retry.first * 1000)
+        settings.retry_base_ms = max(1, round(retry.base * 1000))
+        settings.retry_longest_ms = max(1, round(retry.longest * 1000))
     return settings
 
 
@@ -253,6 +285,16 @@ def rate_limit_of(settings: proto.TopicSettings) -> RateLimit | None:
     if not settings.rate_per_second:
         return None
     return RateLimit(settings.rate_per_second, settings.rate_burst or 1)
+
+
+def retry_of(settings: proto.TopicSettings) -> Retry:
+    """The other way round."""
+    default = Retry()
+    return Retry(
+        first=settings.retry_first_ms / 1000,
+        base=settings.retry_base_ms / 1000 or default.base,
+        longest=settings.retry_longest_ms / 1000 or default.longest,
+    )
 
 
 def check_number(name: str, value: Any, *, least: float, whole: bool = False) -> None:

@@ -55,7 +55,7 @@ class ConnectOptions:
 
     def door(self, make: MakesDoor[D_co]) -> D_co:
         """A door that opens with them."""
-        return make(token=self.token, tls=self.tls, client_name=_program())
+        return make(token=self.token, tls=self.tls, client_name=program_name())
 
 
 def chosen_identity(producer_id: int | None, epoch: int) -> Identity | None:
@@ -67,6 +67,6 @@ def chosen_identity(producer_id: int | None, epoch: int) -> Identity | None:
     return Identity(producer_id, epoch)
 
 
-def _program() -> str:
+def program_name() -> str:
     """How this client shows up at the broker: the program's name and process."""
     return f"{PurePath(sys.argv[0] or 'python').name}[{os.getpid()}]"

@@ -34,6 +34,24 @@ class Target(NamedTuple):
     topic_id: bytes
 
 
+class Share(NamedTuple):
+    """Partitions of a topic that one broker leads."""
+
+    target: Target
+    leader: int
+    """0: nobody, as far as is known."""
+    partitions: list[int]
+
+
+class Posted(NamedTuple):
+    """A request that is under way, on a connection of its own."""
+
+    connection: Connection
+    request_id: int
+    address: str
+    deadline: float
+
+
 class Router:
     """Sends requests where they belong."""
 
@@ -114,6 +132,76 @@ class Router:
         if reply.response.WhichOneof("body") == "error":
             raise error_from_proto(reply.response.error)
         return reply
+
+    async def ask_all(
+        self, asks: Sequence[tuple[str, proto.Request]], attempts: Attempts
+    ) -> list[Reply | QuiverError]:
+        """One attempt at several brokers at once, by address: what each answered or refused."""
+        if len(asks) == 1:
+            ((address, request),) = asks
+            try:
+                return [await self.exchange(address, request, (), attempts)]
+            except QuiverError as error:
+                return [error]
+        answers: list[Posted | QuiverError] = []
+        outcomes: list[Reply | QuiverError] = []
+        try:
+            for address, request in asks:
+                try:
+                    answers.append(await self.post(address, request, attempts))
+                except QuiverError as error:
+                    answers.append(error)
+            for answer in answers:
+                try:
+                    outcomes.append(
+                        await self.take(answer) if isinstance(answer, Posted) else answer
+                    )
+                except QuiverError as error:
+                    outcomes.append(error)
+        finally:
+            for answer in answers[len(outcomes) :]:
+                if isinstance(answer, Posted):
+                    self.drop(answer)
+        return outcomes
+
+    async def post(
+        self, address: str, request: proto.Request, attempts: Attempts, wait: float = 0.0
+    ) -> Posted:
+        """Send a request; `take` or `drop` has to follow."""
+        door = self.door
+        deadline = attempts.attempt_deadline() + wait
+        try:
+            connection = await self.connection(address, deadline)
+            try:
+                request.timeout_ms = max(1, int((deadline - door.now()) * 1000))
+                return Posted(
+                    connection, await connection.post(request, (), deadline), address, deadline
+                )
+            except BaseException:
+                door.release(connection)
+                raise
+        except (ConnectionFailed, Timeout):
+            self.map.avoid(address, door.now())
+            raise
+
+    async def take(self, posted: Posted) -> Reply:
+        """The answer to a posted request, or its refusal raised."""
+        try:
+            reply = await posted.connection.take(posted.request_id, posted.deadline)
+        except (ConnectionFailed, Timeout):
+            self.map.avoid(posted.address, self.door.now())
+            raise
+        finally:
+            self.door.release(posted.connection)
+        self.map.reached(posted.address)
+        if reply.response.WhichOneof("body") == "error":
+            raise error_from_proto(reply.response.error)
+        return reply
+
+    def drop(self, posted: Posted) -> None:
+        """Nobody wants the answer any more."""
+        posted.connection.cancel(posted.request_id)
+        self.door.release(posted.connection)
 
     async def connection(self, address: str, deadline: float) -> Connection:
         """A connection to a broker, to be released; its limits hold from then on."""
@@ -200,6 +288,27 @@ class Router:
             if address and not self.map.is_avoided(address, now):
                 return Target(address, True, route.id)
         return Target(self.map.servers(now)[0], False, route.id)
+
+    async def shares(
+        self, topic: str, attempts: Attempts, partitions: Sequence[int] | None = None
+    ) -> list[Share]:
+        """Whom to ask about which partitions; about all of the topic, if none are named."""
+        route = await self.route(topic, attempts)
+        led: dict[int, list[int]] = {}
+        shares: list[Share] = []
+        for partition in range(len(route.leaders)) if partitions is None else partitions:
+            leader = route.leaders[route.check(partition)]
+            if not leader:
+                # Each by itself: whoever is asked passes it on to whoever leads it by then.
+                target = await self.target(topic, partition, attempts)
+                shares.append(Share(target, leader, [partition]))
+            elif leader in led:
+                led[leader].append(partition)
+            else:
+                led[leader] = [partition]
+                target = await self.target(topic, partition, attempts)
+                shares.append(Share(target, leader, led[leader]))
+        return shares
 
     async def recover(
         self, topic: str, partition: int, target: Target, error: QuiverError, attempts: Attempts

@@ -29,8 +29,8 @@ class Message(NamedTuple):
         return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
     def __repr__(self) -> str:
-        key = "" if self.key is None else f" key={_short(self.key)}"
-        return f"<Message {self.topic}/{self.partition}@{self.offset}{key} {_short(self.value)}>"
+        key = "" if self.key is None else f" key={short(self.key)}"
+        return f"<Message {self.topic}/{self.partition}@{self.offset}{key} {short(self.value)}>"
 
 
 class Receipt(NamedTuple):
@@ -49,5 +49,6 @@ class BatchReceipt(NamedTuple):
     count: int  # type: ignore[assignment]  # hides `tuple.count`, which nobody calls on a receipt
 
 
-def _short(data: bytes) -> str:
+def short(data: bytes) -> str:
+    """For people: the bytes, or how they begin."""
     return repr(data) if len(data) <= 40 else f"{data[:37]!r}... ({len(data):,} bytes)"

@@ -4,6 +4,7 @@ Pure. Knows names, numbers and topic settings; must never know Raft, the wire, d
 metadata group keeps the catalog; whoever leads it makes plans of it, and edits of the plans.
 """
 
+from quivermq.cluster.assignors import ASSIGNORS
 from quivermq.cluster.catalog_view import Hosted, View
 from quivermq.cluster.edits import (
     REPLICATION_DEFAULT,
@@ -53,22 +54,38 @@ from quivermq.cluster.records import (
     member_of,
     node_of,
 )
+from quivermq.cluster.sticky import (
+    MEMBER_NAME_CHARACTERS_MAX,
+    Changes,
+    Enrolled,
+    Share,
+    StickyGroup,
+    sticky_key,
+)
+from quivermq.cluster.sticky_edits import GroupName, regroup
 
 __all__ = [
+    "ASSIGNORS",
     "LEAVING",
+    "MEMBER_NAME_CHARACTERS_MAX",
     "METADATA_GROUP",
     "METADATA_TOPIC",
     "METADATA_VOTERS_MAX",
     "REPLICATION_DEFAULT",
     "SERVING",
     "Broker",
+    "Changes",
     "Cluster",
     "Edit",
+    "Enrolled",
+    "GroupName",
     "Hosted",
     "LeaderMove",
     "Load",
     "Move",
     "Placement",
+    "Share",
+    "StickyGroup",
     "Topic",
     "View",
     "alter_topic",
@@ -95,6 +112,7 @@ __all__ = [
     "rebalance",
     "rebalance_leaders",
     "register_broker",
+    "regroup",
     "remove_broker",
     "replace",
     "replace_broker",
@@ -102,4 +120,5 @@ __all__ = [
     "set_targets",
     "start_rebalance",
     "steps",
+    "sticky_key",
 ]

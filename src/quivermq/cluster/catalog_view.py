@@ -23,6 +23,7 @@ from quivermq.cluster.records import (
     node_of,
     retired_member,
 )
+from quivermq.cluster.sticky import STICKY_PREFIX, StickyGroup
 from quivermq.errors import Corrupt, InvalidRequest, TopicNotFound
 
 
@@ -47,12 +48,19 @@ class View:
         self.version = version
         self.values = dict(values or {})
         """Not to be changed, nor anything in it."""
+        self.layout_version = version
+        """When anything but sticky groups changed last."""
+        self.sticky: dict[str, StickyGroup] = {}
+        """By their keys."""
         self.cluster: Cluster | None = None
         self.next_producer = 1
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
         self.retired: dict[int, int] = {}
         """The last member number of each removed broker."""
+        self._hosted: dict[int, list[Hosted]] | None = None
+        if previous is not None and self._has_only_regrouped(previous):
+            return
         for key in sorted(self.values):
             self._read(key, self.values[key], previous)
         self.brokers = dict(sorted(self.brokers.items()))
@@ -60,7 +68,6 @@ class View:
         self.topics_by_id = {topic.id: topic for topic in self.topics.values()}
         if len(self.topics_by_id) < len(self.topics):
             raise Corrupt("two topics of the catalog have one id")
-        self._hosted: dict[int, list[Hosted]] | None = None
 
     def updated(self, version: int, values: Mapping[str, Any]) -> "View":
         """The view of another version; records whose JSON is the same are the same objects."""
@@ -118,6 +125,26 @@ class View:
                 found.setdefault(node_of(member), []).append(hosted)
         return found
 
+    def _has_only_regrouped(self, previous: "View") -> bool:
+        """Take over what the previous view knows, if only sticky groups changed since: that
+        happens often, and must not cost more where there are many topics."""
+        was, values = previous.values, self.values
+        changed = [key for key, value in values.items() if was.get(key) is not value]
+        changed += [key for key in was if key not in values]
+        if not all(key.startswith(STICKY_PREFIX) for key in changed):
+            return False
+        self.layout_version = previous.layout_version
+        self._hosted = previous._hosted  # noqa: SLF001 - of another view, but the same class
+        self.cluster, self.next_producer = previous.cluster, previous.next_producer
+        self.brokers, self.serving = previous.brokers, previous.serving
+        self.topics, self.topics_by_id = previous.topics, previous.topics_by_id
+        self.retired, self.sticky = previous.retired, dict(previous.sticky)
+        for key in changed:
+            self.sticky.pop(key, None)
+            if key in values:
+                self._read(key, values[key], previous)
+        return True
+
     def _read(self, key: str, value: Any, previous: "View | None") -> None:
         if key.startswith(TOPIC_PREFIX):
             self.topics[key.removeprefix(TOPIC_PREFIX)] = _topic(key, value, previous)
@@ -130,6 +157,8 @@ class View:
             member = retired_member(value)
             _check_key(key, f"{RETIRED_PREFIX}{node_of(member)}")
             self.retired[node_of(member)] = member
+        elif key.startswith(STICKY_PREFIX):
+            self.sticky[key] = _sticky_group(key, value, previous)
         elif key == CLUSTER_KEY:
             self.cluster = Cluster.from_json(value)
         elif key == PRODUCERS_KEY:
@@ -147,6 +176,16 @@ def _topic(key: str, value: Any, previous: View | None) -> Topic:
         topic = Topic.from_json(value, (was, before))
     _check_key(key, topic.key)
     return topic
+
+
+def _sticky_group(key: str, value: Any, previous: View | None) -> StickyGroup:
+    if previous is not None and key in previous.sticky:
+        was = previous.values[key]
+        if was is value or was == value:
+            return previous.sticky[key]
+    group = StickyGroup.from_json(value)
+    _check_key(key, group.key)
+    return group
 
 
 def _check_key(key: str, expected: str) -> None:

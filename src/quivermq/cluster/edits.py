@@ -31,6 +31,7 @@ from quivermq.cluster.records import (
     member_of,
     node_of,
 )
+from quivermq.cluster.sticky import sticky_key
 from quivermq.errors import Corrupt, InvalidRequest, TopicExists
 from quivermq.queue import TopicSettings
 
@@ -132,8 +133,11 @@ def alter_topic(
 
 
 def delete_topic(view: View, name: str) -> Edit:
+    """The topic, and its sticky groups with it."""
     check_topic_name(name)
-    return Edit(delete=[view.topic(name).key])
+    topic = view.topic(name)
+    groups = sticky_key(topic.id, "")
+    return Edit(delete=[topic.key, *(key for key in view.sticky if key.startswith(groups))])
 
 
 def register_broker(

@@ -14,7 +14,9 @@ from quivermq.log import LogSettings
 from quivermq.log.settings import STORED_LIMITS
 from quivermq.node.admission import Addresses, Admission
 from quivermq.node.cluster_requests import ClusterParts, ClusterRequests
+from quivermq.node.consumers import Consumers
 from quivermq.node.controller import Controller
+from quivermq.node.coordinator import Coordinator
 from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.directory import Directory
 from quivermq.node.disk_thread import DiskThread
@@ -34,6 +36,7 @@ from quivermq.node.reachable import reachable
 from quivermq.node.retaining import Retaining
 from quivermq.node.runner import GroupRunner
 from quivermq.node.service import Service
+from quivermq.node.sticky_requests import StickyRequests
 from quivermq.node.timed_disk import TimedDisk
 from quivermq.node.topic_requests import TopicRequests
 from quivermq.replica import ReplicaSettings
@@ -83,6 +86,7 @@ class Broker:
         await self.admission.begin()
         self.runner.start_ticking()
         self.controller.start()
+        self.coordinator.start()
         self.retaining.start()
 
     def _make_parts(self) -> None:
@@ -90,7 +94,8 @@ class Broker:
         settings = self.settings
         self.limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
         self._make_runner()
-        self.metadata = Metadata(self._catalog_changed)
+        self.metadata = Metadata(self._view_changed)
+        self.coordinator = Coordinator(self.metadata)
         self.partitions = Partitions(self.metadata, self.runner, self.leaders)
         self.maps = Maps(settings.node_id, self.partitions, self.is_alive)
         self.forwarding = Forwarding(self._address_of, STORED_LIMITS, f"broker {settings.node_id}")
@@ -114,7 +119,12 @@ class Broker:
             lambda request: self.service.call(request, []),
         )
         self.retaining = Retaining(
-            settings, self.partitions, self.runner, self.disk_thread, self.disk
+            settings,
+            self.partitions,
+            self.runner,
+            self.disk_thread,
+            self.disk,
+            lambda group: self.consumers.dropped(group),  # noqa: PLW0108  (made later)
         )
         self._make_service()
         self._hosting_wanted = asyncio.Event()
@@ -175,6 +185,13 @@ class Broker:
     def _make_service(self) -> None:
         settings = self.settings
         self.fetching = Fetching(self.partitions, self.figures)
+        self.consumers = Consumers(
+            self.partitions,
+            self.fetching,
+            self.figures,
+            # The service is made of it, so it is looked up when it is needed.
+            lambda request, frames: self.service.call(request, frames),  # noqa: PLW0108
+        )
         topics = TopicRequests(
             settings,
             self.metadata,
@@ -200,8 +217,14 @@ class Broker:
         )
         self.service = Service(
             Producing(self.partitions, self.figures),
-            {**topics.handlers(), **offsets.handlers(), **cluster.handlers()},
-            offsets.bulky(),
+            {
+                **topics.handlers(),
+                **offsets.handlers(),
+                **cluster.handlers(),
+                **self.consumers.handlers(),
+                **StickyRequests(self.metadata, self.coordinator).handlers(),
+            },
+            {**offsets.bulky(), **self.consumers.bulky()},
             self.forwarding,
             self.figures,
             settings.request_timeout_ms / 1000,
@@ -228,6 +251,11 @@ class Broker:
             return self.addresses.client
         return self.admission.heard_addresses.get(node) or self.partitions.address_of(node)
 
+    def _view_changed(self) -> None:
+        self.coordinator.look()
+        if self.metadata.view.layout_version == self.metadata.view.version:
+            self._catalog_changed()
+
     def _catalog_changed(self) -> None:
         view = self.metadata.view
         for broker in view.brokers.values():
@@ -235,6 +263,7 @@ class Broker:
                 self.links.know(broker.id, broker.peer_address)
         self.links.judge_again()
         self._hosting_wanted.set()
+        self.consumers.clerks.catalog_changed()
         self.controller.stir()
 
     async def _keep_hosting(self) -> None:
@@ -263,6 +292,7 @@ class Broker:
         if group.id == METADATA_GROUP:
             self.controller.stir()
             return
+        self.consumers.office_changed(group)
         if group.was_serving:
             term = group.replica.term
             self.leaders.heard(group.id, Office(term, self.settings.node_id))
@@ -352,9 +382,11 @@ class Broker:
         for close in (
             self.admission.close,
             self.controller.close,
+            self.coordinator.close,
             self.retaining.close,
             self._hand_over,
             self.service.close,
+            self.consumers.close,
             self._stop_hosting,
             self.links.close,
             self._close_groups,

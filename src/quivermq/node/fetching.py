@@ -37,13 +37,14 @@ class Fetching:
     def __init__(self, partitions: Partitions, figures: Figures) -> None:
         self._partitions = partitions
         self._figures = figures
-        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="quiver-read")
+        self.readers = ThreadPoolExecutor(_READERS, thread_name_prefix="quiver-read")
+        """Whatever may wait for a disk is read in these."""
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self.readers.shutdown(wait=True, cancel_futures=True)
 
     async def fetch(self, body: proto.Fetch, room: Room) -> tuple[proto.Response, list[Frame]]:
-        group = await self._readable(body)
+        group = await self._readable_by(body)
         deadline = asyncio.get_running_loop().time() + min(body.wait_ms, _WAIT_MS_MAX) / 1000
         while True:
             start, end = group.log.start.next_offset, group.readable_end
@@ -59,20 +60,31 @@ class Fetching:
             if not await self._wait(group, deadline):
                 return self._answer(group, Part([], Offset(body.offset)), end)
             # It may have lost its office, or its topic, meanwhile.
-            group = await self._readable(body)
+            group = await self._readable_by(body)
         # Not before there is something to read: who waits for messages takes room from nobody.
         await room(bytes_wanted(body))
         return self._answer(group, await self._read(group, body), end)
 
+    async def _readable_by(self, body: proto.Fetch) -> Group:
+        """The same, if the member of a sticky group that asks still has the partition."""
+        if not body.epoch:
+            return await self._readable(body)
+        group = await self._leading(body)
+        group.at_desk(lambda desk: desk.check_claim(body.group, body.epoch))
+        return group
+
     async def _readable(self, body: proto.Fetch | proto.FindOffset) -> Group:
         """The group, once it is fit to answer this."""
-        where = body.topic, body.topic_id, body.partition
         if body.follower_ok:
-            group = self._partitions.local(*where)
+            group = self._partitions.local(body.topic, body.topic_id, body.partition)
             if group is not None and not group.trouble and not group.replica.is_mending:
                 return group
+        return await self._leading(body)
+
+    async def _leading(self, body: proto.Fetch | proto.FindOffset) -> Group:
+        """The group, once a quorum has confirmed that it is led here."""
         while True:
-            group = self._partitions.leading(*where)
+            group = self._partitions.leading(body.topic, body.topic_id, body.partition)
             replica = group.replica
             await ask(group, Replica.read)
             if group.replica is replica:
@@ -100,7 +112,7 @@ class Fetching:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(
-                self._threads, read_batches, group.log, Offset(body.offset), end, bytes_wanted(body)
+                self.readers, read_batches, group.log, Offset(body.offset), end, bytes_wanted(body)
             )
         except Corrupt as error:
             # The log remembers what is damaged; its replica finds out, and mends it.
@@ -126,14 +138,29 @@ class Fetching:
         if where == "latest":
             offset = end
         elif where == "timestamp_ms":
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(
-                self._threads, offset_of_time, group.log, body.timestamp_ms
-            )
-            offset = min(found, end)
+            offset = await self.offset_at(group, body.timestamp_ms)
         else:
             offset = group.log.start.next_offset
         return proto.Response(offset_found=proto.OffsetFound(offset=offset))
+
+    async def offset_at(self, group: Group, timestamp_ms: int) -> Offset:
+        """The first readable message of the first batch that was stored at or after a time."""
+        end = group.readable_end
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self.readers, offset_of_time, group.log, timestamp_ms)
+        return min(found, end)
+
+    async def read_range(self, group: Group, start: int, end: int) -> list[Frame]:
+        """The batches that hold the messages from `start` to before `end`; all of them."""
+        loop = asyncio.get_running_loop()
+        last = Index(group.replica.applied_index + 1)
+        try:
+            return await loop.run_in_executor(
+                self.readers, read_all, group.log, Offset(start), Offset(end), last
+            )
+        except Corrupt as error:
+            group.meet_damage(error)
+            raise NotLeader(f"{group.name} is damaged here and is being mended") from error
 
 
 def bytes_wanted(body: proto.Fetch) -> int:
@@ -157,6 +184,20 @@ def read_batches(log: Log, offset: Offset, end: Index, bytes_max: int) -> Part:
         left -= sum(map(len, frames))
         index = Index(index + len(frames))
     return Part(found, found[-1].header.next_offset if found else offset)
+
+
+def read_all(log: Log, start: Offset, end: Offset, last: Index) -> list[Frame]:
+    """The batches that hold messages from `start` to before `end`, before entry `last`."""
+    index = log.index_of_offset(start)
+    found: list[Frame] = []
+    while index < last and start < end:
+        frames = log.read(index, end=last)
+        for frame in frames:
+            if frame.header.kind == Kind.DATA and frame.header.base_offset < end:
+                found.append(frame)
+                start = frame.header.next_offset
+        index = Index(index + len(frames))
+    return found
 
 
 def offset_of_time(log: Log, timestamp_ms: int) -> Offset:

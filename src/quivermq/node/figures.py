@@ -48,6 +48,15 @@ class Traffic:
 
 
 @dataclass(slots=True)
+class Shares:
+    """What consumers of one group did with one partition, while it was led here."""
+
+    acked: int = 0
+    redelivered: int = 0
+    dead_lettered: int = 0
+
+
+@dataclass(slots=True)
 class Figures:
     """All counters of a broker since it started."""
 
@@ -57,6 +66,10 @@ class Figures:
     """By topic and partition, of those that exist."""
     gone: Traffic = field(default_factory=Traffic)
     """Of the others, so that no total ever shrinks."""
+    shares: defaultdict[tuple[str, int, str], Shares] = field(
+        default_factory=lambda: defaultdict(Shares)
+    )
+    """By topic, partition and group, of partitions that exist."""
     produce_seconds: Histogram = field(default_factory=Histogram)
     fsync_seconds: Histogram = field(default_factory=Histogram)
     overloaded: int = 0
@@ -68,6 +81,8 @@ class Figures:
         """Topics come and go: what was counted of those that went must not pile up."""
         for name in [name for name in self.traffic if name not in partitions]:
             self.gone.add(self.traffic.pop(name))
+        for place in [place for place in self.shares if place[:2] not in partitions]:
+            del self.shares[place]
 
     def total_traffic(self) -> Traffic:
         """Of all partitions that there ever were."""

@@ -56,7 +56,8 @@ class OffsetRequests:
         for number in body.partitions or range(len(topic.partitions)):
             group = self._partitions.leading(body.topic, b"", number)
             await ask(group, Replica.read)
-            committed = group.at_desk(lambda desk: desk.committed(body.group))
+            # Not before it is committed indeed: the desk knows more than that.
+            committed = await said(group, lambda desk: desk.committed(body.group))
             if committed is not None:
                 offsets[number] = committed
         return proto.Response(offsets_committed=proto.OffsetsCommitted(offsets=offsets))

@@ -23,12 +23,21 @@ class DeadLetters(WorkingCopy):
     """What a leader knows of messages that are on their way."""
 
     def dying(self) -> list[tuple[str, Dying]]:
-        """Records to be moved, with their group, each group's in order."""
-        return [
-            (group.name, record)
-            for group in self.groups.by_name.values()
-            for record in group.dying.values()
-        ]
+        """Records to be moved, with their group, each group's in order.
+
+        Only what is applied: if a leader moved a record that is never committed, the next one would
+        give its number to other messages, and the target would take them for a repeat.
+        """
+        found = []
+        for applied in self._partition.groups.by_name.values():
+            group = self.groups.by_number.get(applied.number)
+            if group is not None and group.dead_epoch == applied.dead_epoch:
+                found += [
+                    (group.name, record)
+                    for number, record in applied.dying.items()
+                    if group.dying.get(number) == record
+                ]
+        return found
 
     def bury(self, group: str, number: int) -> None:
         """A record is stored where it should be."""
@@ -52,7 +61,7 @@ class DeadLetters(WorkingCopy):
         found = self.groups.by_name.get(REDRIVE_GROUP)
         if found is None:
             return [(start, end)] if start < end else []
-        return found.holds().gaps(start, end)
+        return found.fresh(start, end)
 
     def redrive(self, start: int, end: int, intervals: list[Interval] | None, now_ms: int) -> int:
         """Send dead letters back to where they came from; returns how many."""

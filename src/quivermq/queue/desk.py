@@ -54,7 +54,8 @@ class Desk(DeadLetters):
     ) -> None:
         super().__init__(partition, groups_max=groups_max)
         # Leases of another leadership, whose grants may be lost, never share a number with ours.
-        self._first_lease = (partition.term << 32) + 1
+        # Nor does a group that is deleted and made again give out a number for the second time.
+        self._first_lease = self._next_lease = (partition.term << 32) + 1
         self._choosers: dict[int, Chooser] = {}
         # When each lease ends, and the same in order, with leftovers of leases that are gone.
         self._deadlines: dict[tuple[int, int], int] = {}
@@ -101,7 +102,7 @@ class Desk(DeadLetters):
         if not choice:
             return None
         pieces = choice.pieces
-        lease = 0 if ask.auto_ack else max(group.next_lease, self._first_lease)
+        lease = 0 if ask.auto_ack else self._next_lease
         # The choice was taken out of the copy while it was made; what is left is to hand it on.
         self._operations.append(
             packed(
@@ -112,6 +113,7 @@ class Desk(DeadLetters):
             )
         )  # fmt: skip
         if lease:
+            self._next_lease += 1
             group.grant(lease, ask.consumer, ask.visibility_ms, pieces)
             self._arm(group, lease, steady_ms + ask.visibility_ms)
         else:
@@ -127,8 +129,8 @@ class Desk(DeadLetters):
     def _look(self, group: Group, end: int, now_ms: int) -> None:
         """Take over delayed batches, and see what is due."""
         stretches = self._partition.stretches
-        while (upto := group.parkable(stretches, end, PARKED_AT_ONCE)) is not None:
-            self._propose(Op.PARK, group.number, upto)
+        while batches := group.parkable(stretches, end, PARKED_AT_ONCE):
+            self._propose(Op.PARK, group.number, batches)
         group.waiting.promote(now_ms)
 
     def acknowledge(
@@ -137,25 +139,25 @@ class Desk(DeadLetters):
         """Messages are done; returns those that are not the lease's to end. None: all of it."""
         found = self._shared(group)
         wanted = self._wanted(found, lease, intervals)
-        if not 0 < lease < max(found.next_lease, self._first_lease):
+        if not 0 < lease < self._next_lease:
             return wanted
         repeated = joined(found.spent.get(lease, ()))
         held = self._held(found, lease, wanted)
         rest = without(wanted, held)
-        # Where its lease is over, or its grant was lost with a leader, and nobody else has it.
+        # Its lease is over, and nobody else has it.
         waiting = [part for low, high in rest for part in found.waiting.within(low, high)]
-        fresh = self._fresh(found, without(rest, waiting))
+        fresh: list[Interval] = []
+        if lease < self._first_lease and lease not in found.leases:
+            # Its grant may have been lost with another leader: to us, nobody ever had it.
+            fresh = self._fresh(found, without(rest, waiting))
         if held or waiting or fresh:
             self._propose(Op.FINISH, found.number, lease, sorted(held + waiting), fresh)
         return without(without(rest, sorted(waiting + fresh)), repeated)
 
     def _fresh(self, group: Group, intervals: list[Interval]) -> list[Interval]:
         """What of these offsets no cursor has taken."""
-        if not intervals:
-            return []
-        held = group.holds()
         end = self._partition.next_offset
-        return [part for low, high in intervals for part in held.gaps(low, min(high, end))]
+        return [part for low, high in intervals for part in group.fresh(low, min(high, end))]
 
     def _wanted(self, group: Group, lease: int, intervals: list[Interval] | None) -> list[Interval]:
         if intervals is not None:
@@ -281,12 +283,15 @@ class Desk(DeadLetters):
             if self._deadlines.get((number, lease)) != deadline:
                 continue
             del self._deadlines[number, lease]
-            group = self.groups.by_number.get(number)
-            if group is None or lease not in group.leases:
+            holder = self.groups.by_number.get(number)
+            if holder is None or lease not in holder.leases:
                 continue
-            pieces = list(group.leases[lease].pieces)
+            pieces = list(holder.leases[lease].pieces)
             expired += messages_in(pieces)
-            self._failed(group, lease, pieces, None, now_ms, "lease expired")
+            self._failed(holder, lease, pieces, None, now_ms, "lease expired")
+        for group in self.groups.by_name.values():
+            # Or the alarm would ring for it until somebody asks.
+            group.waiting.promote(now_ms)
         return expired
 
     def alarm_ms(self, now_ms: int, steady_ms: int) -> int | None:
@@ -344,4 +349,4 @@ class Desk(DeadLetters):
         for one in known:
             one.waiting.promote(now_ms)
         stretches, cancelled = self._partition.stretches, self.groups.cancelled
-        return [figures_of(one, stretches, cancelled, end) for one in known]
+        return [figures_of(one, stretches, cancelled, end, now_ms) for one in known]

@@ -32,7 +32,9 @@ class Figures(NamedTuple):
     """Messages in flight by consumer."""
 
 
-def figures_of(group: Group, stretches: Stretches, cancelled: IntervalSet, end: int) -> Figures:
+def figures_of(
+    group: Group, stretches: Stretches, cancelled: IntervalSet, end: int, now_ms: int
+) -> Figures:
     """A group in numbers; `end` is behind the last message that it may have."""
     consumers: dict[int, int] = {}
     for lease in group.leases.values():
@@ -41,10 +43,13 @@ def figures_of(group: Group, stretches: Stretches, cancelled: IntervalSet, end: 
     moving = sum(one.end - one.start for one in group.dying.values() if not one.is_stale)
     dead = group.totals.dead + moving
     delayed = group.waiting.messages - group.waiting.ready_messages
+    done = group.totals.done
     for one in stretches.delayed_from(group.cursors[DELAYED], end):
-        wanted = cancelled.gaps(max(one.start, group.cursors[DELAYED]), one.end)
-        delayed += sum(high - low for low, high in wanted)
-    settled = group.leased_messages + delayed + group.totals.done + dead + group.totals.lost
+        for low, high in group.not_done(max(one.start, group.cursors[DELAYED]), one.end):
+            kept = sum(stop - start for start, stop in cancelled.gaps(low, high))
+            done += high - low - kept
+            delayed += kept if one.due_ms > now_ms else 0
+    settled = group.leased_messages + delayed + done + dead + group.totals.lost
     return Figures(
         group=group.name,
         is_shared=group.is_shared,
@@ -53,7 +58,7 @@ def figures_of(group: Group, stretches: Stretches, cancelled: IntervalSet, end: 
         waiting=max(end - group.start, 0) - settled if group.is_shared else 0,
         in_flight=group.leased_messages,
         delayed=delayed if group.is_shared else 0,
-        done=group.totals.done,
+        done=done,
         dead=dead,
         lost=group.totals.lost,
         redelivered=group.totals.redelivered,

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
 from quivermq.queue.intervals import Interval, IntervalSet
-from quivermq.queue.pieces import Piece, intervals_of, messages_in, take
-from quivermq.queue.stretches import LEVELS, Stretches
+from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping, take
+from quivermq.queue.stretches import LEVELS, Delayed, Stretches
 from quivermq.queue.waiting import Parked, Waiting
 
 SPENT_MAX: Final = 1024
@@ -80,7 +80,6 @@ class Group:
     waiting: Waiting = field(default_factory=Waiting)
     dying: dict[int, Dying] = field(default_factory=dict)
     spent: dict[int, list[Interval]] = field(default_factory=dict)
-    next_lease: int = 1
     next_dying: int = 0
     dead_epoch: int = 0
     totals: Totals = field(default_factory=Totals)
@@ -98,7 +97,6 @@ class Group:
 
     def grant(self, lease: int, consumer: int, visibility_ms: int, pieces: list[Piece]) -> None:
         """Lease pieces that are neither fresh nor waiting any more."""
-        self.next_lease = lease + 1
         self.leases[lease] = Lease(consumer, visibility_ms, sorted(pieces))
         self.leased_messages += messages_in(pieces)
         self.leased_pieces += len(pieces)
@@ -120,6 +118,7 @@ class Group:
     def hand_out(self, pieces: Iterable[Piece]) -> None:
         """Messages are done before they are delivered."""
         for piece in pieces:
+            self.totals.redelivered += (piece.end - piece.start) * (piece.failures > 0)
             self.drop(piece.start, piece.end)
 
     def finish(self, lease: int, intervals: list[Interval], fresh: list[Interval]) -> None:
@@ -177,9 +176,9 @@ class Group:
             self.totals.dead += count
         self.complete(record.start, record.end)
 
-    def renumber(self) -> None:
+    def renumber(self, epoch: int) -> None:
         """Count the dead letters from 0 again, in another epoch."""
-        self.dead_epoch += 1
+        self.dead_epoch = epoch
         records, self.dying, self.next_dying = self.dying, {}, 0
         for record in records.values():
             self.dying[self.next_dying] = record._replace(number=self.next_dying)
@@ -187,28 +186,27 @@ class Group:
 
     # Where it stands.
 
-    def park(self, stretches: Stretches, end: int, cancelled: IntervalSet) -> None:
-        """Take over the delayed batches below `end`: they wait until they are due."""
-        for one in stretches.delayed_from(self.cursors[DELAYED], end):
+    def park(self, batches: list[Delayed], cancelled: IntervalSet) -> None:
+        """Take over the next delayed batches: they wait until they are due.
+
+        They are named, and not looked up: the index may have been flattened since.
+        """
+        for one in batches:
             for low, high in self.not_done(max(one.start, self.cursors[DELAYED]), one.end):
                 for start, stop in cancelled.gaps(low, high):
                     self.waiting.put(Piece(start, stop, one.priority, 0), one.due_ms)
                 for start, stop in cancelled.within(low, high):
                     self.drop(start, stop)
-        self.cursors[DELAYED] = max(self.cursors[DELAYED], end)
+            self.cursors[DELAYED] = max(self.cursors[DELAYED], one.end)
 
     def drop(self, start: int, end: int) -> None:
         """Messages are done with."""
         self.totals.done += end - start
         self.complete(start, end)
 
-    def parkable(self, stretches: Stretches, end: int, most: int) -> int | None:
-        """Up to where `park` has something to do, no more than `most` batches; None: nowhere."""
-        upto = None
-        ahead = stretches.delayed_from(self.cursors[DELAYED], end)
-        for one in islice(ahead, most):
-            upto = one.end
-        return upto
+    def parkable(self, stretches: Stretches, end: int, most: int) -> list[Delayed]:
+        """The next batches to `park`, no more than `most`."""
+        return list(islice(stretches.delayed_from(self.cursors[DELAYED], end), most))
 
     def not_done(self, start: int, end: int) -> list[Interval]:
         """What of [start, end) is not done."""
@@ -231,7 +229,7 @@ class Group:
         if self.committed is not None or not self.is_shared:
             self.committed = offset
 
-    def trim(self, begin: int) -> None:
+    def trim(self, begin: int, cancelled: IntervalSet) -> None:
         """Retention deleted what is below `begin`: what was not done is lost."""
         if not self.is_shared or begin <= self.floor:
             return
@@ -246,8 +244,10 @@ class Group:
             gone = max(begin - record.start, 0)
             kept[number + gone] = record._replace(number=number + gone, start=record.start + gone)
         self.dying = kept
-        done = sum(end - start for start, end in self.done.within(self.floor, begin))
-        self.totals.lost += begin - self.floor - done
+        for low, high in self.not_done(self.floor, begin):
+            unwanted = sum(end - start for start, end in cancelled.within(low, high))
+            self.totals.done += unwanted
+            self.totals.lost += high - low - unwanted
         self.cursors = [max(cursor, begin) for cursor in self.cursors]
         self.done.remove(0, begin)
         self.complete(self.floor, begin)
@@ -262,19 +262,21 @@ class Group:
                 lowest = min(lowest, stretch[0])
         return lowest
 
-    def holds(self) -> IntervalSet:
-        """Everything that is taken, and not fresh: for the rare case that cursors cannot tell."""
-        taken = IntervalSet(self.done)
+    def fresh(self, start: int, end: int) -> list[Interval]:
+        """What of [start, end) nobody has taken, for the rare case that cursors cannot tell."""
+        taken = IntervalSet(self.done.within(start, end))
         taken.add(0, self.floor)
+        for low, high in self.waiting.within(start, end):
+            taken.add(low, high)
         for lease in self.leases.values():
-            for start, end in intervals_of(lease.pieces):
-                taken.add(start, end)
-        for parked in self.waiting.parked():
-            taken.add(parked.piece.start, parked.piece.end)
+            if lease.pieces[0].start < end and start < lease.pieces[-1].end:
+                first, last = overlapping(lease.pieces, start, end)
+                for low, high in intervals_of(lease.pieces[first:last]):
+                    taken.add(low, high)
         for record in self.dying.values():
             if not record.is_stale:
                 taken.add(record.start, record.end)
-        return taken
+        return taken.gaps(start, end)
 
     # As bytes.
 
@@ -289,7 +291,7 @@ class Group:
             self.waiting.parked(),
             list(self.dying.values()),
             list(self.spent.items()),
-            [self.next_lease, self.next_dying, self.dead_epoch],
+            [self.next_dying, self.dead_epoch],
             [totals.done, totals.dead, totals.lost, totals.redelivered],
             [self.committed, self.claimed],
         ]
@@ -307,7 +309,7 @@ class Group:
         group.waiting = Waiting.of(Parked(Piece(*piece), due) for piece, due in waiting)
         group.dying = {record[0]: Dying(*record) for record in dying}
         group.spent = {lease: [(low, high) for low, high in known] for lease, known in spent}
-        group.next_lease, group.next_dying, group.dead_epoch = numbers
+        group.next_dying, group.dead_epoch = numbers
         group.totals = Totals(*totals)
         group.committed, group.claimed = progress
         return group

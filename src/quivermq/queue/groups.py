@@ -16,7 +16,7 @@ from quivermq.errors import BrokenInvariant
 from quivermq.queue.group import Group
 from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece
-from quivermq.queue.stretches import Stretches
+from quivermq.queue.stretches import Delayed, Stretches
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -68,6 +68,9 @@ class Groups:
             Op.BURY: self._bury,
             Op.RENUMBER: self._renumber,
             Op.EXTEND: self._extend,
+            Op.PARK: self._park,
+            Op.TRIM: self._trim,
+            Op.CANCEL: self._cancel,
             Op.SEEK: self._seek,
             Op.DROP: self._drop,
             Op.CLAIM: self._claim,
@@ -82,32 +85,25 @@ class Groups:
     def apply(self, body: Buffer, stretches: Stretches) -> None:
         """Carry out the operations of a committed entry. `stretches` are the partition's own."""
         for operation in json.loads(bytes(body)):
-            self.carry_out(operation, stretches)
+            self.carry_out(operation)
             if operation[0] == Op.TRIM:
                 stretches.trim(operation[1])
 
-    def apply_ahead(self, body: Buffer, stretches: Stretches) -> None:
+    def apply_ahead(self, body: Buffer) -> None:
         """The same on a working copy, before it is committed: the index is not its own."""
         for operation in json.loads(bytes(body)):
-            self.carry_out(operation, stretches)
+            self.carry_out(operation)
 
-    def carry_out(self, operation: list[Any], stretches: Stretches) -> None:
+    def carry_out(self, operation: list[Any]) -> None:
         """One operation; changes nothing but groups."""
         kind = operation[0]
-        if kind == Op.PARK:
-            group = self.by_number[operation[1]]
-            group.park(stretches, operation[2], self.cancelled)
-        elif kind == Op.TRIM:
-            self._trim(operation[1])
-        elif kind == Op.CANCEL:
-            self._cancel(operation[1])
-        elif kind in self._acts:
-            self._acts[kind](*operation[1:])
-        else:
+        if kind not in self._acts:
             raise BrokenInvariant(f"operation {kind} is of a newer release: upgrade this broker")
+        self._acts[kind](*operation[1:])
 
     def _create(self, number: int, name: str) -> None:
-        group = Group(number, name)
+        # A group that is made again under its old name is another producer of dead letters.
+        group = Group(number, name, dead_epoch=number)
         self.by_name[name] = self.by_number[number] = group
         self.next_number = number + 1
 
@@ -158,10 +154,16 @@ class Groups:
         self.by_number[number].bury(record)
 
     def _renumber(self, number: int) -> None:
-        self.by_number[number].renumber()
+        # Epochs count with the numbers of groups: none is ever used by two lives of a name.
+        self.by_number[number].renumber(self.next_number)
+        self.next_number += 1
 
     def _extend(self, number: int, lease: int, visibility_ms: int) -> None:
         self.by_number[number].leases[lease].visibility_ms = visibility_ms
+
+    def _park(self, number: int, batches: list[tuple[int, int, int, int]]) -> None:
+        found = [Delayed(*batch) for batch in batches]
+        self.by_number[number].park(found, self.cancelled)
 
     def _seek(self, number: int, offset: int) -> None:
         self.by_number[number].seek(offset)
@@ -171,7 +173,7 @@ class Groups:
 
     def _trim(self, begin: int) -> None:
         for group in self.by_name.values():
-            group.trim(begin)
+            group.trim(begin, self.cancelled)
         self.cancelled.remove(0, begin)
 
     def _cancel(self, intervals: list[Interval]) -> None:
@@ -196,7 +198,7 @@ class Groups:
 
     def pack(self) -> bytes:
         """The same bytes on every replica that applied the same entries; none if there is none."""
-        if not self.by_name and self.next_number == 1:
+        if not self.by_name and self.next_number == 1 and not len(self.cancelled):
             return b""
         groups = [group.state() for group in self.by_number.values()]
         return packed([self.next_number, list(self.cancelled), groups])

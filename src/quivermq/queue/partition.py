@@ -94,10 +94,10 @@ class Partition:
 
     def _file(self, header: Header) -> None:
         """Note where the messages of a batch are to be found."""
-        is_delayed = header.not_before_ms > header.timestamp_ms
-        due_ms = header.not_before_ms if is_delayed else 0
         stretches = self.stretches
-        stretches.add(header.base_offset, header.next_offset, header.priority, due_ms)
+        # Whether it is due is for the clock of whoever delivers it: the time of the entry may be
+        # far ahead, since it never goes back and clocks do.
+        stretches.add(header.base_offset, header.next_offset, header.priority, header.not_before_ms)
         if stretches.is_full and header.index % _FLATTEN_EVERY == 0:
             passed = min(self.groups.first_fresh(stretches), stretches.middle)
             stretches.flatten(passed, header.timestamp_ms, self.groups.cancelled)

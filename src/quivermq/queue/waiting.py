@@ -34,6 +34,8 @@ class Waiting:
         # Both with leftovers of pieces that were taken, which are passed over when they come up.
         self._by_level: list[list[int]] = [[] for _ in range(LEVELS)]
         self._by_due: list[tuple[int, int]] = []
+        self._latest_ready_ms = 0
+        """The latest time for which something was made ready."""
 
     @classmethod
     def of(cls, everything: Iterable[Parked]) -> "Waiting":
@@ -78,12 +80,25 @@ class Waiting:
         heappush(self._by_level[piece.priority], piece.start)
 
     def promote(self, now_ms: int) -> None:
-        """What is due by now is ready."""
+        """What is due by now is ready, and nothing else."""
+        if now_ms < self._latest_ready_ms:
+            self._demote(now_ms)
         while self._by_due and self._by_due[0][0] <= now_ms:
             due_ms, start = heappop(self._by_due)
             parked = self._parked.get(start)
             if parked is not None and parked.due_ms == due_ms and start not in self._ready:
                 self._make_ready(parked.piece)
+                self._latest_ready_ms = max(self._latest_ready_ms, due_ms)
+
+    def _demote(self, now_ms: int) -> None:
+        """The clock went back: what was due by its time has to wait again."""
+        self._latest_ready_ms = now_ms
+        for start in sorted(self._ready):
+            piece, due_ms = self._parked[start]
+            if due_ms > now_ms:
+                self._ready.discard(start)
+                self.ready_messages -= piece.end - piece.start
+                heappush(self._by_due, (due_ms, start))
 
     @property
     def next_due_ms(self) -> int | None:

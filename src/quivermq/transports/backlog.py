@@ -43,11 +43,14 @@ class Backlog:
     async def room(self, request_id: int, size: int) -> None:
         """Wait until an answer of about `size` bytes may be made; `settle` when it was written.
 
-        Asked again for the same request, it waits for what is wanted more.
+        Asked again for the same request, it waits for what is wanted more, or gives back what is
+        wanted less.
         """
         promised = self._promised.get(request_id, 0)
         size = min(size, self.high_bytes) - promised
         if promised and size <= 0:
+            self._promise(request_id, size)
+            self.look_again()
             return
         if not self._waiting and self._fits(size):
             self._promise(request_id, size)

@@ -10,13 +10,13 @@ transports; nothing else is different for either end.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from quivermq.batches import Buffer
 from quivermq.client.aio_client import AsyncClient
-from quivermq.client.asyncio_door import AsyncioConnection, AsyncioTurnstile
+from quivermq.client.asyncio_door import AsyncioConnection, AsyncioTurnstile, first_answered
 from quivermq.client.door import Connection
 from quivermq.client.options import ConnectOptions
 from quivermq.errors import ConnectionFailed
@@ -248,6 +248,12 @@ class MemoryDoor:
     def now(self) -> float:
         """The time."""
         return asyncio.get_running_loop().time()
+
+    async def first_answered(
+        self, posted: Sequence[tuple[Connection, int]], deadline: float
+    ) -> None:
+        """Wait until one of these requests is answered."""
+        await first_answered(posted, deadline)
 
     def turnstile(self, places: int) -> AsyncioTurnstile:
         """Where at most `places` are in at a time."""

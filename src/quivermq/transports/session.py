@@ -31,7 +31,7 @@ from quivermq.wire import (
 
 logger = logging.getLogger("quivermq.session")
 
-FEATURES: Final = ("produce", "fetch", "offsets", "cluster")
+FEATURES: Final = ("produce", "fetch", "offsets", "groups", "cluster")
 _ENVELOPE_BYTES: Final = 1 << 20
 _TO_NOBODY: Final = 0
 """The id of what is said about the connection rather than in answer to a request."""

@@ -1,0 +1,111 @@
+"""Consuming by groups: what is asked for, checked; polls, settling, and giving back at the end."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from quivermq.client.admin import checked_name
+from quivermq.client.holdings import Holdings
+from quivermq.client.infos import check_number
+from quivermq.client.leases import Ruling, milliseconds
+from quivermq.client.options import program_name
+from quivermq.client.polling import Haul, Order, Polling
+from quivermq.client.retry import Attempts
+from quivermq.client.routing import Router
+from quivermq.client.settling import Settling
+from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.wire import proto
+
+MESSAGES_MAX: Final = 100_000
+"""What one poll may ask for."""
+
+# Whoever ends does not wait longer than this to say so: leases expire by themselves.
+RELEASE_SECONDS: Final = 2.0
+
+
+class Consuming:
+    """One consumer: the part of a client that takes messages for groups, over either door."""
+
+    def __init__(self, router: Router) -> None:
+        self.holdings = Holdings()
+        self.polling = Polling(router, self.holdings)
+        self.settling = Settling(router, self.holdings)
+        self._router = router
+
+    async def poll(
+        self,
+        topic: str,
+        group: str,
+        max_messages: int,
+        wait: float,
+        visibility: float,
+        ack: str,
+        start: str,
+        settle: Callable[[Sequence[Ruling]], Any],
+    ) -> list[Haul]:
+        """Lease messages, waiting for them if there are none."""
+        check_number("wait", wait, least=0)
+        order = self.order(topic, group, max_messages, visibility, ack, start, settle)
+        return await self.polling.poll(order, wait)
+
+    def order(
+        self,
+        topic: str,
+        group: str,
+        max_messages: int,
+        visibility: float,
+        ack: str,
+        start: str,
+        settle: Callable[[Sequence[Ruling]], Any],
+    ) -> Order:
+        """What to poll, checked."""
+        check_number("max_messages", max_messages, least=1, whole=True)
+        if max_messages > MESSAGES_MAX:
+            raise InvalidRequest(f"max_messages must be at most {MESSAGES_MAX:,}: {max_messages!r}")
+        return Order(
+            topic=checked_name("topic", topic),
+            group=checked_group(group),
+            consumer=self.holdings.consumer,
+            consumer_name=program_name(),
+            messages_max=max_messages,
+            visibility_ms=milliseconds("visibility", visibility, least=0.001),
+            auto_ack=_one_of("ack", ack, "manual", "auto") == "auto",
+            start_latest=_one_of("start", start, "earliest", "latest") == "latest",
+            settle=settle,
+        )
+
+    async def release(self) -> None:
+        """This consumer ends: give back what it holds, so that others need not wait for it."""
+        door = self._router.door
+        held = self.holdings.take_all(door.now())
+        for (topic, group), partitions in held.items():
+            attempts = Attempts(door, RELEASE_SECONDS, f"giving back messages of {topic}")
+            with suppress(QuiverError):  # best effort: leases expire by themselves
+                await self.release_of(topic, group, partitions, attempts)
+
+    async def release_of(
+        self, topic: str, group: str, partitions: Sequence[int], attempts: Attempts
+    ) -> None:
+        """Give back everything of these partitions."""
+        asks = []
+        for share in await self._router.shares(topic, attempts, partitions):
+            request = proto.Request(direct=share.target.direct)
+            release = request.release_consumer
+            release.topic, release.topic_id, release.group = topic, share.target.topic_id, group
+            release.partitions.extend(share.partitions)
+            release.consumer = self.holdings.consumer
+            asks.append((share.target.address, request))
+        await self._router.ask_all(asks, attempts)
+
+
+def checked_group(group: str) -> str:
+    """The name of a group that a user may have."""
+    if checked_name("group", group).startswith("_"):
+        raise InvalidRequest(f"names of groups that begin with _ are the brokers' own: {group!r}")
+    return group
+
+
+def _one_of(name: str, value: str, *choices: str) -> str:
+    if value not in choices:
+        raise InvalidRequest(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
+    return value

@@ -1,0 +1,151 @@
+"""The blocking client's methods for groups: see `quivermq.Client`, which has them all."""
+
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakSet
+
+from quivermq.client.background import Background
+from quivermq.client.core import Core
+from quivermq.client.door import run
+from quivermq.client.hauls import messages_of_hauls, table_of_hauls
+from quivermq.client.leased import LeasedMessage
+from quivermq.client.leased_tables import LeasedTable
+from quivermq.client.leases import (
+    ACK,
+    RELEASE,
+    Ruling,
+    Terms,
+    by_settler,
+    extend_terms,
+    nack_terms,
+    reject_terms,
+    rulings_over,
+)
+from quivermq.client.subscriptions import Subscription, Wish
+from quivermq.errors import LeaseLost
+
+
+class GroupCalls:
+    """Polling and settling."""
+
+    _core: Core
+    _subscriptions: WeakSet[Subscription]
+    _background: Background
+    _background_core: Callable[[], Core]
+
+    def poll(
+        self,
+        topic: str,
+        group: str,
+        max_messages: int = 100,
+        wait: float = 1.0,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        start: str = "earliest",
+    ) -> list[LeasedMessage]:
+        """Take messages for a group; while they are leased, no other consumer of it gets them.
+
+        >>> for message in client.poll("orders", group="billing"):
+        ...     bill(message.value)
+        ...     message.ack()
+
+        Returns as soon as there are any, up to `max_messages`; empty if none came within `wait`
+        seconds. What is not acknowledged within `visibility` seconds is delivered again. With
+        `ack="auto"` messages are acknowledged before they are delivered: at most once. A group
+        begins to exist with its first poll: at the `start` "earliest" or "latest".
+        """
+        hauls = run(
+            self._core.consuming.poll(
+                topic, group, max_messages, wait, visibility, ack, start, self._carry_out
+            )
+        )
+        return messages_of_hauls(hauls, LeasedMessage, self._core.router.limits)
+
+    def poll_arrow(
+        self,
+        topic: str,
+        group: str,
+        max_messages: int = 10_000,
+        wait: float = 1.0,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        start: str = "earliest",
+    ) -> LeasedTable:
+        """The same as `poll`, as one Arrow table, by far the fastest way.
+
+        >>> batch = client.poll_arrow("orders", group="billing")
+        >>> batch.table["value"]
+        >>> batch.ack()
+        """
+        hauls = run(
+            self._core.consuming.poll(
+                topic, group, max_messages, wait, visibility, ack, start, self._carry_out
+            )
+        )
+        return LeasedTable(*table_of_hauls(hauls, self._core.router.limits), self._carry_out)
+
+    def ack(self, messages: Iterable[LeasedMessage]) -> None:
+        """These are done: their group never gets them again. Durable when this returns.
+
+        >>> client.ack(client.poll("orders", group="billing"))
+
+        Raises `LeaseLost`, after all others are settled, for messages that somebody else has.
+        """
+        self._settle(messages, ACK)
+
+    def nack(self, messages: Iterable[LeasedMessage], delay: float | None = None) -> None:
+        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        self._settle(messages, nack_terms(delay))
+
+    def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
+        """These will never succeed: put them among the dead letters at once."""
+        self._settle(messages, reject_terms(reason))
+
+    def extend(self, messages: Iterable[LeasedMessage], seconds: float) -> None:
+        """These take longer: their leases, each as a whole, last for so long from here."""
+        self._settle(messages, extend_terms(seconds))
+
+    def release(self, messages: Iterable[LeasedMessage]) -> None:
+        """These were not worked on: let others have them at once, not counted as a failure."""
+        self._settle(messages, RELEASE)
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        handler: Callable[[LeasedMessage], object] | None = None,
+        prefetch: int = 64,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        concurrency: int = 1,
+        start: str = "earliest",
+    ) -> Subscription:
+        """Messages of a topic for a group, pushed as they come: to an iterator, or to a handler.
+
+        >>> with client.subscribe("orders", group="billing") as subscription:
+        ...     for message in subscription:
+        ...         bill(message.value)
+        ...         message.ack()
+        >>> subscription = client.subscribe("orders", group="billing", handler=bill, concurrency=8)
+
+        A message is acknowledged when the handler returns, and delivered again when it raises;
+        `concurrency` handlers run at a time. Up to `prefetch` messages are held, whose leases are
+        extended until they are handed out, and while a handler works on them. It goes on when
+        leaders change or brokers are lost; use it as a context manager, or `close()` it.
+        """
+        wish = Wish(topic, group, prefetch, visibility, ack, concurrency, start)
+        subscription = Subscription(self._background, self._background_core, wish, handler)
+        self._subscriptions.add(subscription)
+        return subscription
+
+    def _settle(self, messages: Iterable[LeasedMessage], terms: Terms) -> None:
+        lost: LeaseLost | None = None
+        for rulings in by_settler(rulings_over(messages, terms)):
+            try:
+                rulings[0].lease.settle(rulings)
+            except LeaseLost as error:
+                lost = error
+        if lost is not None:
+            raise lost
+
+    def _carry_out(self, rulings: Sequence[Ruling]) -> None:
+        run(self._core.consuming.settling.settle(rulings))

@@ -1,0 +1,293 @@
+"""Polling: leasing messages from whoever leads the partitions of a topic, over either door.
+
+One leader: one long poll, held by the broker until there is something. Several: each is asked in
+turn for what is there; if nobody has anything, all are asked at once to tell when they do, and the
+first that tells is polled. An answer that is lost costs nothing: its leases expire.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count, islice
+from typing import Any, Final, NamedTuple
+
+from quivermq.batches import Frame
+from quivermq.client.door import Reply
+from quivermq.client.holdings import Holding, Holdings
+from quivermq.client.leases import Lease, Ruling
+from quivermq.client.retry import Attempts
+from quivermq.client.routing import Posted, Router, Share
+from quivermq.client.surveying import recover_share
+from quivermq.errors import ConnectionFailed, QuiverError, Timeout
+from quivermq.wire import frames_of, proto
+
+POLL_BYTES: Final = 8 << 20
+"""What one poll asks for at most."""
+
+WAIT_SECONDS: Final = 10.0
+"""How long a broker holds one request; a longer wait takes several."""
+
+# A partition that moved to another leader is not polled for at most so long.
+ROUTE_SECONDS_MAX: Final = 3.0
+# With a partition that nobody leads, the others are not waited for longer than this at a time.
+_LAME_WAIT_SECONDS: Final = 0.25
+
+
+class Piece(NamedTuple):
+    """Messages in a row that were delivered equally often."""
+
+    start: int
+    end: int
+    delivery: int
+
+
+class Haul(NamedTuple):
+    """What a poll brought from one partition."""
+
+    lease: Lease
+    pieces: list[Piece]
+    frames: list[Frame]
+
+    @property
+    def message_count(self) -> int:
+        """How many messages."""
+        return sum(piece.end - piece.start for piece in self.pieces)
+
+
+class Order(NamedTuple):
+    """What to poll."""
+
+    topic: str
+    group: str
+    consumer: int
+    consumer_name: str
+    messages_max: int
+    visibility_ms: int
+    auto_ack: bool
+    start_latest: bool
+    settle: Callable[[Sequence[Ruling]], Any]
+    """Goes into every lease."""
+
+
+class Catch(NamedTuple):
+    """What one broker answered."""
+
+    hauls: list[Haul]
+    throttled_s: float = 0.0
+
+
+NOTHING: Final = Catch([])
+
+
+class Polling:
+    """The part of a client that leases messages."""
+
+    def __init__(self, router: Router, holdings: Holdings) -> None:
+        self._router = router
+        self._holdings = holdings
+        self._turns = count()
+
+    async def poll(self, order: Order, wait: float) -> list[Haul]:
+        """Messages, as soon as there are any; empty if there were none for `wait` seconds."""
+        door = self._router.door
+        end = door.now() + wait
+        turn = next(self._turns)
+        attempts = self._attempts(order)
+        while True:
+            shares = turned(await self.shares(order.topic, attempts), turn)
+            round_ = _Round(self, order, end, attempts)
+            catch = await round_.work(shares)
+            if catch.hauls:
+                return catch.hauls
+            left = end - door.now()
+            if round_.has_answer:
+                if left <= 0:
+                    return []
+                if catch.throttled_s:
+                    await door.sleep(min(catch.throttled_s, left))
+                # Somebody works: patience with the others begins anew.
+                attempts = self._attempts(order)
+                if round_.failures:
+                    await self._look_around(order.topic)
+            elif round_.failures:
+                await recover_share(self._router, order.topic, *round_.failures[0], attempts)
+
+    async def shares(self, topic: str, attempts: Attempts) -> list[Share]:
+        """Whom to poll. Brokers leave out what they do not lead, without a word: so who leads is
+        asked for now and then."""
+        route = self._router.map.route(topic)
+        now = self._router.door.now()
+        if route is not None and now - route.heard_at > ROUTE_SECONDS_MAX:
+            route.heard_at = now
+            await self._look_around(topic)
+        return await self._router.shares(topic, attempts)
+
+    async def poll_share(
+        self, order: Order, share: Share, wait: float, attempts: Attempts
+    ) -> Catch:
+        """One attempt at one broker."""
+        router = self._router
+        request = proto.Request(direct=share.target.direct)
+        poll = request.poll
+        poll.topic, poll.topic_id, poll.group = order.topic, share.target.topic_id, order.group
+        poll.partitions.extend(share.partitions)
+        poll.consumer, poll.consumer_name = order.consumer, order.consumer_name
+        poll.messages_max, poll.bytes_max = order.messages_max, POLL_BYTES
+        poll.wait_ms, poll.visibility_ms = int(wait * 1000), order.visibility_ms
+        poll.auto_ack, poll.start_latest = order.auto_ack, order.start_latest
+        is_certain = False
+        try:
+            reply = await router.exchange(share.target.address, request, (), attempts, wait)
+            is_certain = True
+            return self._caught(order, share, reply)
+        except QuiverError as error:
+            is_certain = not isinstance(error, ConnectionFailed | Timeout)
+            raise
+        finally:
+            if not is_certain and not order.auto_ack:
+                # Also if whoever waited was cancelled: something may be leased all the same.
+                for partition in share.partitions:
+                    self._note(order, partition, 1)
+
+    async def await_ready(
+        self, order: Order, shares: Sequence[Share], wait: float, attempts: Attempts
+    ) -> list[Share]:
+        """Ask all of them to tell when there is something; return those that do, or fail."""
+        router = self._router
+        posted: list[tuple[Share, Posted]] = []
+        try:
+            for share in shares:
+                request = _await_request(order, share, wait)
+                with suppress(QuiverError):  # whoever cannot be asked shows when it is polled
+                    found = await router.post(share.target.address, request, attempts, wait)
+                    posted.append((share, found))
+            if not posted:
+                return list(shares)
+            asked = [(each.connection, each.request_id) for _, each in posted]
+            await router.door.first_answered(asked, min(each.deadline for _, each in posted))
+            ready: list[Share] = []
+            for share, each in list(posted):
+                if each.connection.is_answered(each.request_id):
+                    posted.remove((share, each))
+                    ready += await self._told(share, each)
+            return ready
+        finally:
+            for _, each in posted:
+                router.drop(each)
+
+    async def _told(self, share: Share, posted: Posted) -> list[Share]:
+        try:
+            partitions = (await self._router.take(posted)).response.ready.partitions
+        except QuiverError:
+            return [share]  # polling it tells why
+        found = [each for each in share.partitions if each in set(partitions)]
+        return [share._replace(partitions=found)] if found else []
+
+    def _caught(self, order: Order, share: Share, reply: Reply) -> Catch:
+        polled = reply.response.polled
+        frames = iter(frames_of(reply.packet, self._router.limits))
+        hauls = []
+        for leased in polled.leased:
+            lease = Lease(
+                order.topic,
+                share.target.topic_id,
+                order.group,
+                leased.partition,
+                leased.lease,
+                order.settle,
+            )
+            pieces = [
+                Piece(piece.start, piece.start + piece.count, piece.delivery)
+                for piece in leased.pieces
+            ]
+            haul = Haul(lease, pieces, list(islice(frames, leased.frames)))
+            hauls.append(haul)
+            if lease.token:
+                self._note(order, leased.partition, haul.message_count)
+        return Catch(hauls, polled.throttled_ms / 1000)
+
+    def _note(self, order: Order, partition: int, messages: int) -> None:
+        until = self._router.door.now() + order.visibility_ms / 1000
+        self._holdings.took(Holding(order.topic, order.group, partition), messages, until)
+
+    async def _look_around(self, topic: str) -> None:
+        """Ask who leads; a cluster that does not tell is no reason to stop."""
+        with suppress(ConnectionFailed, Timeout):
+            await self._router.refresh(topic, Attempts(self._router.door, 1.0, "asking who leads"))
+
+    def _attempts(self, order: Order) -> Attempts:
+        return self._router.attempts(f"polling {order.topic} for group {order.group!r}")
+
+
+class _Round:
+    """Everybody is asked once."""
+
+    def __init__(self, polling: Polling, order: Order, end: float, attempts: Attempts) -> None:
+        self._polling = polling
+        self._order = order
+        self._end = end
+        self._attempts = attempts
+        self._now = polling._router.door.now  # noqa: SLF001  (two halves of one module)
+        self.has_answer = False
+        self.failures: list[tuple[Share, QuiverError]] = []
+
+    async def work(self, shares: list[Share]) -> Catch:
+        """What the first that has something gives."""
+        if len(shares) == 1:
+            return await self._ask(shares[0], self._left())
+        # Who can be reached only by way of others may take long to answer.
+        in_order = sorted(shares, key=lambda share: not share.target.direct)
+        catch = await self._first_of(in_order)
+        if catch.hauls or catch.throttled_s or not self.has_answer or not self._left():
+            return catch
+        failed = [share for share, _ in self.failures]
+        wait = min(self._left(), _LAME_WAIT_SECONDS) if failed else self._left()
+        well = [share for share in in_order if share not in failed]
+        ready = await self._polling.await_ready(self._order, well, wait, self._attempts)
+        return await self._first_of(ready)
+
+    async def _first_of(self, shares: Sequence[Share]) -> Catch:
+        catch = NOTHING
+        for share in shares:
+            catch = await self._ask(share, 0.0)
+            if catch.hauls or catch.throttled_s:
+                break
+        return catch
+
+    async def _ask(self, share: Share, wait: float) -> Catch:
+        try:
+            catch = await self._polling.poll_share(self._order, share, wait, self._attempts)
+        except QuiverError as error:
+            self.failures.append((share, error))
+            # A topic that is not there may have been created again: a fresh map tells.
+            if not error.retriable and error.code != "TopicNotFound":
+                raise
+            return NOTHING
+        self.has_answer = True
+        return catch
+
+    def _left(self) -> float:
+        return max(0.0, min(WAIT_SECONDS, self._end - self._now()))
+
+
+def turned(shares: Sequence[Share], turn: int) -> list[Share]:
+    """Each time another one first, and other partitions first: nobody is always last."""
+    first = turn % len(shares)
+    return [
+        share._replace(partitions=_rotated(share.partitions, turn // len(shares)))
+        for share in [*shares[first:], *shares[:first]]
+    ]
+
+
+def _rotated(partitions: list[int], turn: int) -> list[int]:
+    first = turn % len(partitions)
+    return partitions[first:] + partitions[:first]
+
+
+def _await_request(order: Order, share: Share, wait: float) -> proto.Request:
+    request = proto.Request(direct=share.target.direct)
+    ask = request.await_ready
+    ask.topic, ask.topic_id, ask.group = order.topic, share.target.topic_id, order.group
+    ask.partitions.extend(share.partitions)
+    ask.consumer, ask.consumer_name = order.consumer, order.consumer_name
+    ask.wait_ms, ask.start_latest = int(wait * 1000), order.start_latest
+    return request

@@ -1,0 +1,73 @@
+"""What the user of a sticky consumer has in hand, and how far it has come.
+
+The user takes messages on one thread, while partitions come and go on another. A message that was
+given out is being worked on until the user asks for more: then the user is *past* it. What lies
+ready here and was not given out yet can be withdrawn at any time.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from quivermq.client.sticky_lane import Lane
+from quivermq.client.values import Message
+
+
+class Hand:
+    """Messages at hand, in the order to give them out. Any thread may use it."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        """Calls something on the event loop, from any thread."""
+        self._lock = threading.Lock()
+        self._ready: deque[tuple[Lane, Message]] = deque()
+        self._working: dict[Lane, None] = {}
+        """In the order in which they were given out."""
+        self.valid_until = 0.0
+        """By then a beat must have been answered: past that, others may have been given what is
+        in here."""
+
+    def take(self, most: int = 1) -> list[Message]:
+        """The next messages, if there are any at hand; whatever was given out before is done."""
+        with self._lock:
+            self._finish()
+            taken: list[Message] = []
+            if self.is_stale:
+                return taken
+            while self._ready and len(taken) < most:
+                lane, message = self._ready.popleft()
+                if not lane.is_withdrawn:
+                    lane.yielded = message.offset + 1
+                    self._working[lane] = None
+                    taken.append(message)
+            return taken
+
+    @property
+    def is_stale(self) -> bool:
+        """Nobody can say whether the partitions are still ours."""
+        return time.monotonic() >= self.valid_until
+
+    def put(self, lane: Lane, messages: list[Message]) -> None:
+        """Have these ready."""
+        with self._lock:
+            self._ready.extend((lane, message) for message in messages)
+
+    def finish(self) -> None:
+        """The user is done with everything that it was given."""
+        with self._lock:
+            self._finish()
+
+    def withdraw(self, lane: Lane) -> None:
+        """Give out nothing more of it; `lane.freed` tells when the user is done with the rest."""
+        with self._lock:
+            lane.is_withdrawn = True
+            if lane not in self._working:
+                self._call_soon(lane.freed.set)
+
+    def _finish(self) -> None:
+        for lane in self._working:
+            lane.past = lane.yielded
+            if lane.is_withdrawn:
+                self._call_soon(lane.freed.set)
+        self._working.clear()

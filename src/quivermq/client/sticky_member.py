@@ -1,0 +1,354 @@
+"""A member of a sticky group: beats in the background, and does what the answers say.
+
+Partitions that stay are never touched. One that is revoked is handed over: what the user was given
+of it is finished and committed, what was only read ahead is dropped, then it is released. One that
+is lost, because this member was taken for dead, is dropped at once: others may have it.
+
+Everything here happens on one event loop.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from quivermq.client.core import Core
+from quivermq.client.infos import check_number
+from quivermq.client.sticky_beats import Beats
+from quivermq.client.sticky_hand import Hand
+from quivermq.client.sticky_lane import Lane, Ownership, Start
+from quivermq.errors import Fenced, InvalidRequest, QuiverError, TopicNotFound
+from quivermq.wire import proto
+
+AUTO_COMMIT_SECONDS: Final = 1.0
+FINISH_SECONDS_MAX: Final = 300.0
+"""How long a partition that is revoked waits for a user that works on its messages."""
+COMMIT_SECONDS_MAX: Final = 5.0
+"""How long it then waits for the user to commit, where that is the user's business."""
+LANE_BYTES_MIN: Final = 256 << 10
+COMMITS_AT_ONCE: Final = 64
+READY_MAX: Final = 500
+"""Messages at hand at a time: few, because what is at hand is not fairly shared any more."""
+
+Told = Callable[[list[int]], Awaitable[object]]
+"""Told of partitions."""
+
+
+class ConsumerSettings(NamedTuple):
+    """How a sticky consumer takes part."""
+
+    topic: str
+    group: str
+    assignor: str = "sticky"
+    session: float = 10.0
+    start: Start = "earliest"
+    auto_commit: bool = True
+    prefetch_bytes: int = 8 << 20
+    name: str = ""
+
+    def check(self) -> None:
+        """Raise `InvalidRequest` unless it can be done."""
+        check_number("session", self.session, least=0.5)
+        check_number("prefetch_bytes", self.prefetch_bytes, least=1, whole=True)
+        for what, value in (("topic", self.topic), ("group", self.group)):
+            if not isinstance(value, str) or not value:
+                raise InvalidRequest(f"a {what} has a name, as in 'orders': {value!r}")
+        if self.group.startswith("_"):
+            raise InvalidRequest(f"group names that start with '_' are reserved: {self.group!r}")
+        if self.start not in {"earliest", "latest"}:
+            raise InvalidRequest(f"start must be 'earliest' or 'latest', not {self.start!r}")
+
+
+class StickyMember:
+    """Takes part in a group, and has messages of its partitions ready."""
+
+    def __init__(
+        self, core: Core, settings: ConsumerSettings, on_assigned: Told, on_revoked: Told
+    ) -> None:
+        self.assignment: tuple[int, ...] = ()
+        """What it may read; replaced in one step."""
+        self._core = core
+        self._settings = settings
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        self._beats = Beats(core.router, settings, secrets.randbelow((1 << 63) - 1) + 1)
+        self._loop = asyncio.get_running_loop()
+        self.hand = Hand(self._loop.call_soon_threadsafe)
+        self._lanes: dict[int, Lane] = {}
+        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._chores: set[asyncio.Task[None]] = set()
+        self._turn = 0
+        self._arrived = asyncio.Event()
+        self._lost: set[int] = set()
+        """Partitions that were lost with messages that were given out and not committed."""
+        self._failure: QuiverError | None = None
+        self._is_closed = False
+        self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
+
+    @property
+    def generation(self) -> int:
+        """As it was last heard."""
+        return self._beats.generation
+
+    async def join(self) -> None:
+        """Become a member; raises what the cluster refuses it with."""
+        began = time.monotonic()
+        try:
+            self._obey(await self._beats.say(), began)
+        except BaseException:
+            await self.abandon()
+            raise
+        self._chore(self._beat_on())
+        if self._settings.auto_commit:
+            self._chore(self._commit_now_and_then())
+
+    # For the user.
+
+    async def refill(self, most: int, wait: float | None) -> bool:
+        """Have messages at hand, waiting for them so long; False if there are none, or no more.
+
+        Raises what ended the membership for good.
+        """
+        deadline = None if wait is None else self._loop.time() + wait
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_closed:
+                return False
+            self._arrived.clear()
+            if not self.hand.is_stale and self._share_out(min(most, READY_MAX)):
+                return True
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return False
+
+    def _share_out(self, most: int) -> bool:
+        """Take from all partitions that have messages, alike; a different one first each time."""
+        lanes = [
+            lane for lane in self._lanes.values() if lane.has_messages and not lane.is_withdrawn
+        ]
+        if not lanes:
+            return False
+        self._turn += 1
+        first = self._turn % len(lanes)
+        each = max(1, most // len(lanes))
+        for lane in (lanes[first:] + lanes[:first])[:most]:
+            self.hand.put(lane, lane.take(each))
+        return True
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def commit(self) -> None:
+        """Commit everything that the user was given; raises `Fenced` if some of it was lost."""
+        self.hand.finish()
+        for failure in await self._commit(self._lanes.values()):
+            raise failure
+        lost, self._lost = sorted(self._lost), set()
+        if lost:
+            raise Fenced(
+                f"partitions {lost} of {self._settings.topic} went to other members of group "
+                f"{self._settings.group} before their messages were committed: whoever has them "
+                "works on these messages again"
+            )
+
+    async def close(self, *, is_clean: bool = True) -> None:
+        """Commit what is done, and leave the group at once. After trouble, what the user was
+        given last does not count as done."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._arrived.set()
+        for task in self._chores:
+            task.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        if is_clean:
+            self.hand.finish()
+        try:
+            if self._settings.auto_commit and not self.hand.is_stale:
+                await self._commit(self._lanes.values())
+        finally:
+            await self._end()
+
+    async def abandon(self) -> None:
+        """Vanish without a word, as if it had died."""
+        self._is_closed = True
+        for task in self._chores:
+            task.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        await self._end(is_leaving=False)
+
+    async def _end(self, *, is_leaving: bool = True) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._lanes, self.assignment = {}, ()
+        with suppress(QuiverError):
+            # Those that remain find out by its silence, if they are not told.
+            if is_leaving and self.generation:
+                await self._beats.leave()
+        await self._core.door.close()
+
+    # Beats, and what they tell.
+
+    async def _beat_on(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                self._obey(await self._beats.say(), began)
+            except TopicNotFound as error:
+                self._fail(error)
+                return
+            except QuiverError as error:
+                if not error.retriable:
+                    self._fail(error)
+                    return
+
+    def _fail(self, error: QuiverError) -> None:
+        self._failure = error
+        for lane in list(self._lanes.values()):
+            self._lose(lane)
+        self._arrived.set()
+
+    def _obey(self, state: proto.StickyState, began: float) -> None:
+        """Begin, hand over and drop partitions until it is as the coordinator says."""
+        if 0 < state.generation < self.generation:
+            return  # of a coordinator that does not know yet that it is none any more
+        self._beats.generation = state.generation
+        self.hand.valid_until = began + self._settings.session
+        assigned = {each.partition: each.epoch for each in state.assigned}
+        revoked = set(state.revoked)
+        for number, lane in list(self._lanes.items()):
+            if number in revoked:
+                if not lane.is_withdrawn:
+                    self._note_assignment(without=number)
+                    self.hand.withdraw(lane)
+                    self._chore(self._hand_over(lane))
+            elif assigned.get(number) != lane.epoch:
+                self._lose(lane)
+        self._beats.release(revoked - self._lanes.keys(), revoked)
+        begun = [number for number in assigned if number not in self._lanes]
+        for number in begun:
+            self._begin(number, assigned[number])
+        if begun:
+            self._note_assignment()
+            self._chore(self._tell(self._on_assigned, begun))
+        self._arrived.set()
+
+    def _begin(self, partition: int, epoch: int) -> None:
+        settings = self._settings
+        owned = Ownership(settings.topic, settings.group, partition, epoch)
+        lane = Lane(self._core.router, owned, settings.start, self._lane_bytes(), self._arrived.set)
+        self._lanes[partition] = lane
+        task = self._loop.create_task(lane.run())
+        self._tasks[lane] = task
+        task.add_done_callback(lambda _: self._ended(lane))
+
+    def _lane_bytes(self) -> int:
+        share = max(LANE_BYTES_MIN, self._settings.prefetch_bytes // (len(self._lanes) + 1))
+        for lane in self._lanes.values():
+            lane.bytes_max = share
+        return share
+
+    def _ended(self, lane: Lane) -> None:
+        """A lane runs until it is cancelled, or until something is wrong for good."""
+        task = self._tasks.pop(lane)
+        error = None if task.cancelled() else task.exception()
+        if error is None or self._is_closed or self._lanes.get(lane.partition) is not lane:
+            return
+        self._lose(lane)
+        # Whoever deletes a group takes its claims away too: they can be made again.
+        was_claimed = isinstance(error, InvalidRequest) and lane.committed >= 0
+        if was_claimed or isinstance(error, Fenced | TopicNotFound):
+            # The next beat tells what became of it; at once, unless it is told over and over.
+            self._chore(self._ask_soon())
+        elif isinstance(error, QuiverError):
+            self._fail(error)
+        else:
+            self._fail(QuiverError(f"the consumer failed: {error!r}"))
+
+    async def _ask_soon(self) -> None:
+        await asyncio.sleep(0.1)
+        self._beats.hurry()
+
+    def _lose(self, lane: Lane) -> None:
+        """It is not ours any more, and nothing can be done about what was given out."""
+        if self._lanes.get(lane.partition) is not lane:
+            return
+        del self._lanes[lane.partition]
+        self.hand.withdraw(lane)
+        if lane.yielded > lane.committed >= 0:
+            self._lost.add(lane.partition)
+        self._stop(lane)
+        self._note_assignment()
+        self._chore(self._tell(self._on_revoked, [lane.partition]))
+
+    def _stop(self, lane: Lane) -> None:
+        task = self._tasks.get(lane)
+        if task is not None:
+            task.cancel()
+
+    async def _hand_over(self, lane: Lane) -> None:
+        """Finish, commit, release."""
+        self._stop(lane)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_SECONDS_MAX):
+                await lane.freed.wait()
+        await self._tell(self._on_revoked, [lane.partition])
+        if self._settings.auto_commit:
+            await self._commit([lane])
+        elif lane.yielded > lane.committed >= 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(COMMIT_SECONDS_MAX):
+                    await lane.reached(lane.yielded)
+        if self._lanes.get(lane.partition) is lane:
+            del self._lanes[lane.partition]
+            self._beats.release([lane.partition])
+            self._beats.hurry()
+
+    async def _tell(self, told: Told, partitions: list[int]) -> None:
+        try:
+            await told(partitions)
+        except Exception as error:
+            self._fail(InvalidRequest(f"a function that was to be told failed: {error!r}"))
+
+    def _note_assignment(self, without: int | None = None) -> None:
+        numbers = (n for n, lane in self._lanes.items() if not lane.is_withdrawn and n != without)
+        self.assignment = tuple(sorted(numbers))
+
+    # Commits.
+
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(AUTO_COMMIT_SECONDS)
+            await self._commit(self._lanes.values())
+
+    async def _commit(self, lanes: Iterable[Lane]) -> list[BaseException]:
+        """What the user is past of these. What is fenced is lost; returns what else went wrong."""
+        wanted = [lane for lane in lanes if lane.past > lane.committed >= 0]
+        outcomes = await asyncio.gather(
+            *(self._commit_one(lane) for lane in wanted), return_exceptions=True
+        )
+        for lane, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, Fenced):
+                self._lose(lane)
+                self._beats.hurry()
+        return [
+            outcome
+            for outcome in outcomes
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Fenced)
+        ]
+
+    async def _commit_one(self, lane: Lane) -> None:
+        async with self._commits:
+            await lane.commit(lane.past)
+
+    def _chore(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)

@@ -1,0 +1,325 @@
+"""Who sits at the desk of a partition that is led here: its alarm, and those who wait.
+
+The desk decides; the clerk brings it what happens by itself (time passes, messages come in), wakes
+polls that may find something, and has the dead letters carried away. One clerk per leadership: it
+goes with the office, and whoever waits is sent to look for the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
+
+from quivermq.batches import Offset
+from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
+from quivermq.node.group import Group
+from quivermq.node.metadata import said
+from quivermq.node.rate_keeper import RateKeeper
+from quivermq.node.wait_table import Waiter, WaitTable
+from quivermq.queue import Desk, Interval, TopicSettings
+from quivermq.replica import Replica, Result
+
+logger = logging.getLogger("quivermq.clerk")
+
+_T = TypeVar("_T")
+
+_ALARM_S_MAX: Final = 1.0
+"""The wall clock, which delays go by, may jump: so long is the most that is noticed late."""
+_ALARM_S_MIN: Final = 0.001
+_LOOK_AGAIN_S: Final = 0.05
+"""Whoever was told that messages are ready has so long to take them."""
+_ADOPT_AGAIN_S: Final = 0.5
+_BUSY_MS: Final = 50
+_COUNTED_MAX: Final = 10_000
+_NAMES_MAX: Final = 10_000
+_MESSAGE_BYTES: Final = 1024.0
+"""What a message is thought to take before any was seen."""
+
+
+class Standing(NamedTuple):
+    """How far a group is, for people to watch."""
+
+    group: str
+    lag: int
+    """Messages that it is not done with."""
+    in_flight: int
+
+
+class Clerk:
+    """The desk of one partition, for as long as it is led here."""
+
+    def __init__(self, group: Group, on_dying: Callable[["Clerk"], None]) -> None:
+        self.group = group
+        self.waiting = WaitTable()
+        self.is_closed = False
+        self.names: dict[int, str] = {}
+        """What people see of consumers, by their number, as far as they came by."""
+        self.message_bytes = _MESSAGE_BYTES
+        """What a message of this partition takes, more or less."""
+        self.keeper: RateKeeper | None = None
+        """Of the topic's rate limit, if this is its partition 0."""
+        self._on_dying = on_dying
+        self._loop = asyncio.get_running_loop()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._look: asyncio.Handle | None = None
+        # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
+        self._due_ms = (0, 0)
+        self._trimmed = 0
+        self._wanted = TopicSettings()
+        self._is_adopting = False
+        # When the leadership was last asked about that a quorum then confirmed.
+        self._confirmed_s = -1e9
+        self._confirming: asyncio.Future[Result] | None = None
+
+    # The desk.
+
+    def at_desk(self, act: Callable[[Desk], _T]) -> _T:
+        """Say something at the desk, and do not wait until it is committed."""
+        found = self.group.at_desk(act)
+        self.look_after()
+        return found
+
+    async def agreed(self, act: Callable[[Desk], _T]) -> _T:
+        """Say something at the desk; returns when it, and all said before, is committed."""
+        self.look_after()
+        return await said(self.group, act)
+
+    def now_ms(self) -> int:
+        """The wall clock: what delays go by."""
+        return self.group.now_ms()
+
+    def steady_ms(self) -> int:
+        """The clock that never jumps: what leases go by."""
+        return self.group.steady_ms()
+
+    @property
+    def start(self) -> Offset:
+        """The first message that is kept."""
+        return self.group.log.start.next_offset
+
+    @property
+    def end(self) -> Offset:
+        """Behind the last message that may be shown."""
+        return self.group.readable_end
+
+    def ready(self, group: str, limit: int = _COUNTED_MAX) -> int:
+        """How many messages could be leased at once, counted up to `limit`."""
+        end, now_ms = self.end, self.now_ms()
+        return self.group.at_desk(lambda desk: desk.ready(group, end, now_ms, limit))
+
+    def is_open(self, group: str) -> bool:
+        """Whether a group shares work here already."""
+
+        def look(desk: Desk) -> bool:
+            found = desk.groups.by_name.get(group)
+            return found is not None and found.is_shared
+
+        return self.group.at_desk(look)
+
+    async def open(self, group: str, *, at_end: bool) -> None:
+        """Let a group share work, from what is kept, or from what comes, on."""
+        if not self.is_open(group):
+            # The end is that of the partition only where it is led indeed; and whoever waits for
+            # what comes next relies on it, whatever becomes of this leader.
+            await self.confirm()
+            start = self.end if at_end else self.start
+            await self.agreed(lambda desk: desk.open_group(group, start))
+
+    def standings(self) -> list[Standing]:
+        """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition
+        that sleeps is not woken by being watched."""
+        found = []
+        groups = self.group.replica.groups
+        for group in groups.by_name.values() if groups else ():
+            lag = max(self.end - (group.committed or 0), 0)
+            if group.is_shared:
+                dying = sum(record.end - record.start for record in group.dying.values())
+                totals = group.totals
+                settled = totals.done + totals.dead + totals.lost + dying
+                lag = max(self.end - group.start - settled, 0)
+            if not group.name.startswith("_"):
+                found.append(Standing(group.name, lag, group.leased_messages))
+        return found
+
+    def trim(self) -> None:
+        """Retention may have dropped what groups have not done."""
+        start = self.start
+        if start > self._trimmed:
+            self.at_desk(lambda desk: desk.trim(start))
+            self._trimmed = start
+
+    def adopt(self, settings: TopicSettings) -> None:
+        """Have the partition act on these settings of its topic, on all its replicas."""
+        self._wanted = settings
+        if self._is_adopting or self.is_closed or settings == self.group.replica.settings:
+            return
+        self._is_adopting = True
+        now_ms = self.now_ms()
+        self.group.ask(
+            self._adopted, lambda replica, token: replica.change_settings(token, settings, now_ms)
+        )
+
+    def _adopted(self, result: Result) -> None:
+        self._is_adopting = False
+        if isinstance(result, QuiverError):
+            logger.debug("%s: settings are not in force yet: %s", self.group.name, result)
+        # They may have changed meanwhile, or have to be proposed again.
+        self._loop.call_later(_ADOPT_AGAIN_S, lambda: self.adopt(self._wanted))
+
+    # Being the leader indeed.
+
+    async def confirm(self) -> None:
+        """Return once a quorum has confirmed that nobody else leads, a moment ago at most.
+
+        A leader that was paused may have been replaced without knowing it: it must not lease.
+        """
+        if self.group.replica.configuration.voters == (self.group.member,):
+            return
+        fresh_s = self.group.election_s / 4
+        while self._loop.time() - self._confirmed_s > fresh_s:
+            result = await asyncio.shield(self._confirming or self._ask_quorum())
+            if isinstance(result, QuiverError):
+                raise result
+
+    def _ask_quorum(self) -> asyncio.Future[Result]:
+        asked_s = self._loop.time()
+        confirming: asyncio.Future[Result] = self._loop.create_future()
+        self._confirming = confirming
+
+        def done(result: Result) -> None:
+            self._confirming = None
+            if not isinstance(result, QuiverError):
+                self._confirmed_s = asked_s
+            if not confirming.done():
+                confirming.set_result(result)
+
+        self.group.ask(done, Replica.read)
+        return confirming
+
+    # Waiting.
+
+    def park(self, group: str, waiter: Waiter, *, in_front: bool) -> None:
+        if not len(self.waiting):
+            self.group.on_messages(self, self._messages_came)
+        self.waiting.park(group, waiter, in_front=in_front)
+
+    def leave(self, group: str, waiter: Waiter) -> None:
+        self.waiting.leave(group, waiter)
+        if not len(self.waiting):
+            self.group.off_messages(self)
+
+    def _messages_came(self) -> None:
+        """Called once for each time that it is asked for: ask for the next."""
+        if not self.is_closed:
+            self._look_now()
+            if len(self.waiting):
+                self.group.on_messages(self, self._messages_came)
+
+    def wake(self, group: str) -> None:
+        """There may be messages for this group: wake as many as find some."""
+        if self.is_closed or not self.waiting.has(group):
+            return
+        try:
+            ready = self.ready(group)
+        except (NotLeader, InvalidRequest):
+            # The office is lost, and everybody is told in a moment; or the group was deleted, and
+            # it is made again by the next poll and not by one that waits.
+            return
+        except Overloaded:
+            self._loop.call_later(_LOOK_AGAIN_S, self.wake, group)
+            return
+        self.waiting.wake(group, ready)
+
+    def wake_later(self, group: str) -> None:
+        """Somebody was told that messages are ready: should it not come, the next one is told."""
+        if self.waiting.has(group):
+            self._loop.call_later(_LOOK_AGAIN_S, self.wake, group)
+
+    def know(self, consumer: int, name: str) -> None:
+        """Remember what people see of a consumer."""
+        if self.names.get(consumer) != name:
+            self.names.pop(consumer, None)
+            self.names[consumer] = name
+            if len(self.names) > _NAMES_MAX:
+                del self.names[next(iter(self.names))]
+
+    # What happens by itself.
+
+    def look_after(self) -> None:
+        """Something was said at the desk: see soon, once for many, what follows from it."""
+        if self._look is None and not self.is_closed:
+            self._look = self._loop.call_soon(self._look_now)
+
+    def _look_now(self) -> None:
+        self._look = None
+        if self.is_closed:
+            return
+        for group in self.waiting.groups:
+            self.wake(group)
+        now_ms, steady_ms = self.now_ms(), self.steady_ms()
+        try:
+            alarm_ms, is_dying = self.group.at_desk(
+                lambda desk: (desk.alarm_ms(now_ms, steady_ms), _has_dying(desk))
+            )
+        except NotLeader:
+            return
+        except Overloaded:
+            alarm_ms, is_dying = _BUSY_MS, False
+        self._set_alarm(alarm_ms)
+        if is_dying:
+            self._on_dying(self)
+
+    def _set_alarm(self, alarm_ms: int | None) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if alarm_ms is not None:
+            self._due_ms = self.now_ms() + alarm_ms, self.steady_ms() + alarm_ms
+            self._wait_for_alarm()
+
+    def _wait_for_alarm(self) -> None:
+        left_ms = self._due_ms[1] - self.steady_ms()
+        wait_s = min(max(left_ms / 1000, _ALARM_S_MIN), _ALARM_S_MAX)
+        self._alarm = self._loop.call_later(wait_s, self._ring)
+
+    def _ring(self) -> None:
+        """Leases may have ended, delays may be over."""
+        self._alarm = None
+        if self.is_closed:
+            return
+        now_ms, steady_ms = self.now_ms(), self.steady_ms()
+        if now_ms < self._due_ms[0] and steady_ms < self._due_ms[1]:
+            # Not at the desk: a partition that has nothing to do may sleep.
+            self._wait_for_alarm()
+            return
+        with suppress(NotLeader, Overloaded):
+            self.group.at_desk(lambda desk: desk.expire(now_ms, steady_ms))
+        self._look_now()
+
+    def give_back(self, group: str, lease: int, intervals: list[Interval]) -> None:
+        """Return what was leased and did not leave."""
+        if self.is_closed:
+            return
+        try:
+            self.at_desk(lambda desk: desk.release(group, lease, intervals))
+        except Overloaded:
+            self._loop.call_later(_LOOK_AGAIN_S, self.give_back, group, lease, intervals)
+        except QuiverError as error:
+            # The lease went with the office, or ends by itself.
+            logger.debug("%s: lease %d is not given back: %s", self.group.name, lease, error)
+
+    def close(self) -> None:
+        """The office is lost."""
+        self.is_closed = True
+        for handle in (self._alarm, self._look):
+            if handle is not None:
+                handle.cancel()
+        if self.keeper is not None:
+            self.keeper.close()
+        self.group.off_messages(self)
+        self.waiting.wake_all()
+
+
+def _has_dying(desk: Desk) -> bool:
+    return any(group.dying for group in desk.groups.by_name.values())

@@ -1,0 +1,61 @@
+"""The clerks of all partitions that are led here, one for each leadership."""
+
+from collections.abc import Callable, Iterator
+
+from quivermq.node.clerk import Clerk
+from quivermq.node.group import Group
+from quivermq.node.partitions import Partitions
+
+
+class Clerks:
+    """Finds the clerk that a request is for, and has one wherever this broker leads."""
+
+    def __init__(self, partitions: Partitions, on_dying: Callable[[Clerk], None]) -> None:
+        self._partitions = partitions
+        self._on_dying = on_dying
+        self._clerks: dict[bytes, Clerk] = {}
+
+    def office_changed(self, group: Group) -> None:
+        """This broker began to lead a partition, or ceased to."""
+        former = self._clerks.pop(group.id, None)
+        if former is not None:
+            former.close()
+        if group.was_serving and not group.is_metadata:
+            clerk = self._clerks[group.id] = Clerk(group, self._on_dying)
+            if group.replica.groups:
+                # What was leased and delayed under the leader before goes on here.
+                clerk.look_after()
+
+            self._instruct(clerk)
+
+    def catalog_changed(self) -> None:
+        """The settings of topics may have changed."""
+        for clerk in self:
+            self._instruct(clerk)
+
+    def _instruct(self, clerk: Clerk) -> None:
+        topic = self._partitions.view.topics.get(clerk.group.name.topic)
+        if topic is not None:
+            clerk.adopt(topic.topic_settings)
+
+    def leading(self, topic: str, topic_id: bytes, partition: int) -> Clerk:
+        """The clerk of a partition; raises `NotLeader` unless it is led here."""
+        group = self._partitions.leading(topic, topic_id, partition)
+        clerk = self._clerks.get(group.id)
+        if clerk is None or clerk.group is not group:
+            raise self._partitions.not_leading(group.id, str(group.name))
+        return clerk
+
+    def of(self, group: Group) -> Clerk | None:
+        """The clerk of a group, if it is led here."""
+        clerk = self._clerks.get(group.id)
+        return clerk if clerk is not None and clerk.group is group else None
+
+    def __iter__(self) -> Iterator[Clerk]:
+        return iter(list(self._clerks.values()))
+
+    def close(self) -> None:
+        """The broker stops."""
+        for clerk in self:
+            clerk.close()
+        self._clerks = {}

@@ -1,0 +1,429 @@
+"""Polls: messages leased to consumers, and those who wait for some.
+
+A poll looks at its partitions in order. Where something is ready, leadership is confirmed, room
+for the answer and tokens of the topic's rate limit are waited for, and then it is leased, read and
+sent. Whatever ends a poll before its answer is handed over gives everything back.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final
+
+from quivermq.batches import Frame, Index
+from quivermq.errors import Corrupt, InvalidRequest, NotLeader, OffsetOutOfRange, QuiverError
+from quivermq.log import Log
+from quivermq.node.clerk import Clerk
+from quivermq.node.clerks import Clerks
+from quivermq.node.figures import Figures
+from quivermq.node.frame_cache import FrameCache
+from quivermq.node.leased_batches import Packed, before, beyond, pack, read_runs, runs_of
+from quivermq.node.rate_limits import RateLimits
+from quivermq.node.service import Answer, Room
+from quivermq.node.wait_table import Waiter
+from quivermq.queue import Ask, Desk, Interval, Leased, Piece, check_name
+from quivermq.wire import proto
+
+_BYTES_DEFAULT: Final = 4 << 20
+_BYTES_MAX: Final = 32 << 20
+_WAIT_MS_MAX: Final = 60_000
+_MESSAGES_MAX: Final = 100_000
+_VISIBILITY_MS: Final = 30_000
+_PARTITIONS_MAX: Final = 10_000
+_ENVELOPE_BYTES: Final = 4_096
+_VAIN_S: Final = 0.002
+_PACKED_HERE_BYTES: Final = 256 << 10
+"""Batches in memory are cut on the event loop only up to here."""
+
+
+@dataclass(eq=False, slots=True)
+class _Hold:
+    """What is leased at one partition for an answer that is being made."""
+
+    clerk: Clerk
+    leased: Leased
+    tokens: int
+    """Taken of the rate limit for it."""
+    sent: Packed = field(default_factory=lambda: Packed([], 0))
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return before(self.leased.pieces, self.sent.end)
+
+
+@dataclass(eq=False, slots=True)
+class _Visit:
+    """One poll, as long as it lasts."""
+
+    body: proto.Poll
+    room: Room
+    deadline_s: float
+    throttled_s: float = 0.0
+    is_in_vain: bool = False
+    """Something was ready, and then it was not."""
+    holds: list[_Hold] = field(default_factory=list)
+
+    @property
+    def bytes_max(self) -> int:
+        return bytes_wanted(self.body)
+
+    @property
+    def messages(self) -> int:
+        return sum(end - start for h in self.holds for start, end, _, _ in h.leased.pieces)
+
+
+class Consuming:
+    """Answers polls of partitions that are led here."""
+
+    def __init__(
+        self,
+        clerks: Clerks,
+        limits: RateLimits,
+        cache: FrameCache,
+        readers: Executor,
+        figures: Figures,
+    ) -> None:
+        self._clerks = clerks
+        self._limits = limits
+        self._cache = cache
+        self._readers = readers
+        self._figures = figures
+
+    async def poll(self, body: proto.Poll, room: Room) -> Answer:
+        _check(body)
+        loop = asyncio.get_running_loop()
+        wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
+        visit = _Visit(body, room, loop.time() + wait_s)
+        waiter: Waiter | None = None
+        try:
+            while True:
+                clerks = self._led(body.topic, body.topic_id, body.partitions)
+                await self._take(visit, clerks)
+                if visit.holds:
+                    return self._answer(visit)
+                # Who waits for messages takes room from nobody.
+                await room(0)
+                if visit.is_in_vain:
+                    # Others were faster, or there is no leave to deliver: never in a hot circle.
+                    visit.is_in_vain = False
+                    await asyncio.sleep(_VAIN_S)
+                if loop.time() >= visit.deadline_s:
+                    return self._nothing(visit)
+                was_woken = waiter is not None
+                waiter = Waiter(body.consumer, body.messages_max)
+                if not await self._wait(visit, clerks, waiter, in_front=was_woken):
+                    return self._nothing(visit)
+        finally:
+            # Whoever was woken, and leaves something behind, lets the next one look.
+            for number in body.partitions if waiter is not None or visit.holds else ():
+                self._wake(body, number)
+
+    def _wake(self, body: proto.Poll, number: int) -> None:
+        try:
+            self._clerks.leading(body.topic, body.topic_id, number).wake(body.group)
+        except QuiverError:
+            # Gone: so are all who waited there.
+            return
+
+    def _led(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[Clerk]:
+        """The clerks of those partitions that are led here; raises if there are none."""
+        found: list[Clerk] = []
+        refusal: QuiverError | None = None
+        for number in dict.fromkeys(numbers):
+            try:
+                found.append(self._clerks.leading(topic, topic_id, number))
+            except (NotLeader, InvalidRequest) as error:
+                refusal = refusal or error
+        if not found and refusal is not None:
+            raise refusal
+        return found
+
+    # Waiting.
+
+    async def _wait(
+        self, visit: _Visit, clerks: list[Clerk], waiter: Waiter, *, in_front: bool
+    ) -> bool:
+        """Wait until there may be something; False if there is nothing by the deadline."""
+        group = visit.body.group
+        for clerk in clerks:
+            clerk.park(group, waiter, in_front=in_front)
+        try:
+            # Something may have come while the last of the partitions was looked at.
+            if any(not clerk.is_closed and _is_ready(clerk, group) for clerk in clerks):
+                return True
+            async with asyncio.timeout_at(visit.deadline_s):
+                await waiter.woken
+        except TimeoutError:
+            return False
+        finally:
+            for clerk in clerks:
+                clerk.leave(group, waiter)
+        return True
+
+    async def await_ready(self, body: proto.AwaitReady) -> proto.Response:
+        """Tell which partitions have something to lease, once any has."""
+        _check_names(body.group, body.partitions)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + min(body.wait_ms, _WAIT_MS_MAX) / 1000
+        wanted = proto.Poll(
+            topic=body.topic, topic_id=body.topic_id, partitions=body.partitions, group=body.group
+        )
+        visit = _Visit(wanted, _no_room, deadline_s)
+        waiter: Waiter | None = None
+        while True:
+            clerks = self._led(body.topic, body.topic_id, body.partitions)
+            for clerk in clerks:
+                clerk.know(body.consumer, body.consumer_name)
+                await clerk.open(body.group, at_end=body.start_latest)
+            ready = [clerk for clerk in clerks if _is_ready(clerk, body.group)]
+            if ready or loop.time() >= deadline_s:
+                break
+            in_front = waiter is not None
+            waiter = Waiter(body.consumer, 1)
+            if not await self._wait(visit, clerks, waiter, in_front=in_front):
+                break
+        for clerk in ready:
+            clerk.wake_later(body.group)
+        numbers = [clerk.group.name.partition for clerk in ready]
+        return proto.Response(ready=proto.Ready(partitions=numbers))
+
+    # Leasing.
+
+    async def _take(self, visit: _Visit, clerks: list[Clerk]) -> None:
+        """Lease and read what is ready; `visit.holds` is what leaves."""
+        try:
+            for clerk in clerks:
+                if visit.messages >= visit.body.messages_max:
+                    break
+                try:
+                    await self._lease_at(clerk, visit)
+                except NotLeader:
+                    # It moved away meanwhile: serve the others.
+                    continue
+            if visit.holds:
+                await self._read(visit)
+            if visit.body.auto_ack:
+                await self._acknowledge(visit)
+        except BaseException:
+            self._give_all_back(visit)
+            raise
+
+    async def _lease_at(self, clerk: Clerk, visit: _Visit) -> None:
+        body = visit.body
+        clerk.know(body.consumer, body.consumer_name)
+        await clerk.open(body.group, at_end=body.start_latest)
+        clerk.trim()
+        wanted = self._wanted(clerk, visit)
+        ready = clerk.ready(body.group, wanted)
+        if not ready:
+            return
+        visit.is_in_vain = True
+        await clerk.confirm()
+        expected = int(ready * clerk.message_bytes) + _ENVELOPE_BYTES
+        await visit.room(min(visit.bytes_max, expected) if not visit.holds else visit.bytes_max)
+        if not self._limits.has_limit(body.topic):
+            self._lease(clerk, visit, wanted, tokens=0)
+            return
+        # Not while it has something: whoever waits for more keeps nothing from anybody.
+        loop = asyncio.get_running_loop()
+        wait_s = 0.0 if visit.holds else max(0.0, visit.deadline_s - loop.time())
+        taken = await self._limits.take(body.topic, body.topic_id, ready, wait_s)
+        visit.throttled_s = taken.again_s
+        if taken.tokens:
+            try:
+                # What was confirmed before the wait is old.
+                await clerk.confirm()
+                self._lease(clerk, visit, taken.tokens, tokens=taken.tokens)
+            except BaseException:
+                self._limits.give_back(body.topic, taken.tokens)
+                raise
+
+    def _wanted(self, clerk: Clerk, visit: _Visit) -> int:
+        left = visit.body.messages_max - visit.messages
+        fitting = int(visit.bytes_max / clerk.message_bytes)
+        return max(1, min(left, fitting))
+
+    def _lease(self, clerk: Clerk, visit: _Visit, wanted: int, tokens: int) -> None:
+        body = visit.body
+        # Also for who acknowledges at once: what is not sent after all goes back.
+        ask = Ask(
+            body.group, body.consumer, wanted, body.visibility_ms or _VISIBILITY_MS, auto_ack=False
+        )
+        end, now_ms, steady_ms = clerk.end, clerk.now_ms(), clerk.steady_ms()
+        leased = clerk.at_desk(lambda desk: desk.lease(ask, end, now_ms, steady_ms))
+        given = 0 if leased is None else sum(piece.end - piece.start for piece in leased.pieces)
+        if tokens > given:
+            self._limits.give_back(body.topic, tokens - given)
+        if leased is not None:
+            visit.holds.append(_Hold(clerk, leased, min(tokens, given)))
+
+    # Reading.
+
+    async def _read(self, visit: _Visit) -> None:
+        """The batches of everything that is leased; what does not fit goes back."""
+        jobs = [_Job(hold, self._cache) for hold in visit.holds]
+        if all(job.known is not None for job in jobs) and (
+            sum(len(frame) for job in jobs for frame in job.known or ()) <= _PACKED_HERE_BYTES
+        ):
+            _carry_out(jobs, visit.bytes_max)
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._readers, _carry_out, jobs, visit.bytes_max)
+        for job in jobs:
+            if job.trouble is not None:
+                self._meet_trouble(job.hold.clerk, job.trouble)
+            self._keep(job)
+            self._return_surplus(visit, job.hold)
+        visit.holds = [hold for hold in visit.holds if hold.sent.frames]
+
+    def _meet_trouble(self, clerk: Clerk, trouble: QuiverError) -> None:
+        if isinstance(trouble, Corrupt):
+            # The log remembers what is damaged; its replica finds out, and mends it.
+            clerk.group.meet_damage(trouble)
+            name = clerk.group.name
+            raise NotLeader(f"{name} is damaged here and is being mended") from trouble
+        if not isinstance(trouble, OffsetOutOfRange):
+            raise trouble
+        # Retention was faster: the group is told, and the poll goes on.
+        clerk.trim()
+
+    def _keep(self, job: "_Job") -> None:
+        clerk = job.hold.clerk
+        for frame in job.read:
+            self._cache.add(clerk.group.id, frame)
+        count = sum(frame.header.count for frame in job.hold.sent.frames)
+        if count:
+            seen = sum(map(len, job.hold.sent.frames)) / count
+            clerk.message_bytes += (seen - clerk.message_bytes) / 4
+
+    def _return_surplus(self, visit: _Visit, hold: _Hold) -> None:
+        surplus = beyond(hold.leased.pieces, hold.sent.end)
+        if surplus:
+            self._release(visit, hold, surplus)
+
+    def _release(self, visit: _Visit, hold: _Hold, intervals: list[Interval]) -> None:
+        if hold.tokens:
+            unused = min(hold.tokens, sum(end - start for start, end in intervals))
+            hold.tokens -= unused
+            self._limits.give_back(visit.body.topic, unused)
+        hold.clerk.give_back(visit.body.group, hold.leased.lease, intervals)
+
+    def _give_all_back(self, visit: _Visit) -> None:
+        for hold in visit.holds:
+            self._release(visit, hold, runs_of(hold.leased.pieces))
+        visit.holds = []
+
+    async def _acknowledge(self, visit: _Visit) -> None:
+        """At most once: done before it leaves."""
+        group = visit.body.group
+        await asyncio.gather(
+            *(hold.clerk.agreed(_acknowledging(group, hold)) for hold in visit.holds)
+        )
+
+    # Answering.
+
+    def _answer(self, visit: _Visit) -> Answer:
+        response = proto.Response()
+        frames: list[Frame] = []
+        for hold in visit.holds:
+            name = hold.clerk.group.name
+            pieces = hold.pieces
+            response.polled.leased.add(
+                partition=name.partition,
+                lease=0 if visit.body.auto_ack else hold.leased.lease,
+                pieces=[
+                    proto.Piece(start=start, count=end - start, delivery=failures + 1)
+                    for start, end, _, failures in pieces
+                ],
+                frames=len(hold.sent.frames),
+            )
+            frames += hold.sent.frames
+            self._count(visit.body, hold, pieces)
+        return response, frames
+
+    def _count(self, body: proto.Poll, hold: _Hold, pieces: list[Piece]) -> None:
+        name = hold.clerk.group.name
+        traffic = self._figures.traffic[name.topic, name.partition]
+        traffic.messages_out += sum(piece.end - piece.start for piece in pieces)
+        traffic.bytes_out += sum(map(len, hold.sent.frames))
+        again = sum(piece.end - piece.start for piece in pieces if piece.failures)
+        shares = self._figures.shares[name.topic, name.partition, body.group]
+        shares.redelivered += again
+        if body.auto_ack:
+            shares.acked += sum(piece.end - piece.start for piece in pieces)
+
+    def _nothing(self, visit: _Visit) -> Answer:
+        polled = proto.Polled(throttled_ms=max(0, round(visit.throttled_s * 1000)))
+        return proto.Response(polled=polled), ()
+
+
+class _Job:
+    """The batches of one hold, to be found in memory or in the log."""
+
+    def __init__(self, hold: _Hold, cache: FrameCache) -> None:
+        group = hold.clerk.group
+        self.hold = hold
+        self.runs = runs_of(hold.leased.pieces)
+        self.known = cache.covering(group.id, self.runs)
+        self.read: list[Frame] = []
+        self.trouble: QuiverError | None = None
+        self._log: Log = group.log
+        self._end = Index(group.replica.applied_index + 1)
+        self._message_bytes = hold.clerk.message_bytes
+
+    def carry_out(self, bytes_max: int, *, at_least_one: bool) -> None:
+        frames = self.known
+        if frames is None:
+            frames = self.read = read_runs(
+                self._log, self.runs, self._end, bytes_max, self._message_bytes
+            )
+        self.hold.sent = pack(frames, self.runs, bytes_max, at_least_one=at_least_one)
+
+
+def _carry_out(jobs: list[_Job], bytes_max: int) -> None:
+    """Read and cut the batches of all jobs; in a thread, unless there is nothing to wait for."""
+    left, is_empty = bytes_max, True
+    for job in jobs:
+        try:
+            job.carry_out(left, at_least_one=is_empty)
+        except QuiverError as error:
+            job.trouble = error
+        sent = job.hold.sent.frames
+        left -= sum(map(len, sent))
+        is_empty = is_empty and not sent
+
+
+def _acknowledging(group: str, hold: _Hold) -> Callable[[Desk], object]:
+    intervals = runs_of(hold.pieces)
+    return lambda desk: desk.acknowledge(group, hold.leased.lease, intervals)
+
+
+def _is_ready(clerk: Clerk, group: str) -> bool:
+    try:
+        return bool(clerk.ready(group, 1))
+    except (NotLeader, InvalidRequest):
+        return False
+
+
+async def _no_room(size: int) -> None:
+    """Nothing is sent."""
+
+
+def bytes_wanted(body: proto.Poll) -> int:
+    """How much a poll may answer with; one message may be larger."""
+    return min(body.bytes_max or _BYTES_DEFAULT, _BYTES_MAX)
+
+
+def _check(body: proto.Poll) -> None:
+    _check_names(body.group, body.partitions)
+    if not 1 <= body.messages_max <= _MESSAGES_MAX:
+        raise InvalidRequest(f"a poll takes 1 to {_MESSAGES_MAX} messages, not {body.messages_max}")
+
+
+def _check_names(group: str, partitions: Sequence[int]) -> None:
+    check_name("group", group)
+    if not partitions:
+        raise InvalidRequest("name at least one partition")
+    if len(partitions) > _PARTITIONS_MAX:
+        raise InvalidRequest(f"name at most {_PARTITIONS_MAX} partitions, not {len(partitions)}")

@@ -1,0 +1,237 @@
+"""Carrying messages away that failed too often, and bringing them back on request.
+
+Messages that are dying stay with their partition until they are stored in the dead-letter topic,
+and only then are done with. Whoever leads the partition carries them, as a producer whose number
+everybody agrees on: a repeat after a failover is recognised by the target.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from quivermq.batches import Frame, Limits
+from quivermq.errors import (
+    Fenced,
+    InvalidRequest,
+    OffsetOutOfRange,
+    OutOfSequence,
+    QuiverError,
+    TooLarge,
+    TopicNotFound,
+)
+from quivermq.node.clerk import Clerk
+from quivermq.node.fetching import Fetching
+from quivermq.node.figures import Figures
+from quivermq.node.moved_batches import Home, Source, dead_letters, redriven
+from quivermq.node.partitions import Partitions
+from quivermq.node.service import Answer
+from quivermq.queue import Dying
+from quivermq.wire import error_from_proto, proto
+
+logger = logging.getLogger("quivermq.dead_letters")
+
+Call = Callable[[proto.Request, list[Frame]], Awaitable[Answer]]
+
+_FIRST_WAIT_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 10.0
+_REPORT_S: Final = 60.0
+"""How often a trouble that lasts is reported."""
+_PASSING_S: Final = 5.0
+"""Leaders change: what is over by then is no trouble."""
+_STORED_BEFORE: Final = " again with "
+"""What a target says of a batch that it has stored so long ago that it forgot the place."""
+
+
+class DeadLetters:
+    """The carriers of all partitions that are led here and have something to carry."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        fetching: Fetching,
+        figures: Figures,
+        limits: Limits,
+        call: Call,
+    ) -> None:
+        self._partitions = partitions
+        self._fetching = fetching
+        self._figures = figures
+        self._limits = limits
+        self._call = call
+        self._carrying: dict[Clerk, asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    def carry(self, clerk: Clerk) -> None:
+        """Something is dying there; nothing happens if that is known."""
+        if clerk not in self._carrying and not self._is_closed:
+            task = asyncio.create_task(self._carry(clerk), name=f"carry {clerk.group.name}")
+            self._carrying[clerk] = task
+            task.add_done_callback(lambda _: self._carrying.pop(clerk, None))
+
+    async def _carry(self, clerk: Clerk) -> None:
+        carrier = Carrier(self, clerk)
+        wait_s = _FIRST_WAIT_S
+        while not clerk.is_closed:
+            try:
+                # The desk names what is committed, and that it is dying was just said.
+                await clerk.agreed(lambda _: None)
+                records = clerk.group.at_desk(lambda desk: desk.dying())
+                if not records:
+                    return
+                is_done = await carrier.carry_all(records)
+            except QuiverError as error:
+                carrier.report(error)
+                is_done = False
+            except Exception:
+                logger.exception("%s: its dead letters cannot be carried", clerk.group.name)
+                is_done = False
+            if is_done:
+                wait_s = _FIRST_WAIT_S
+            else:
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for task in list(self._carrying.values()):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    # What a carrier needs.
+
+    def read(self, clerk: Clerk, record: Dying) -> Awaitable[list[Frame]]:
+        return self._fetching.read_range(clerk.group, record.start, record.end)
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def count(self, source: Source, messages: int) -> None:
+        shares = self._figures.shares[source.topic, source.partition, source.group]
+        shares.dead_lettered += messages
+
+    async def store(self, topic: str, partition: int, frame: Frame) -> None:
+        """Have a batch stored, here or elsewhere; raises the refusal."""
+        known = self._partitions.topic(topic)
+        number = partition % len(known.partitions)
+        produce = proto.Produce(topic=topic, topic_id=bytes.fromhex(known.id), partition=number)
+        await self._ask(proto.Request(produce=produce), [frame])
+
+    async def find_or_make(self, source: Source) -> str:
+        """The dead-letter topic of a topic."""
+        origin = self._partitions.topic(source.topic)
+        name = origin.topic_settings.dead_letter or f"{source.topic}.dlq"
+        if name not in self._partitions.view.topics:
+            creation = proto.CreateTopic(name=name, partitions=len(origin.partitions))
+            await self._ask(proto.Request(create_topic=creation), [])
+            # It was made elsewhere; that it is known here takes a moment.
+            await self._until_known(name)
+        return name
+
+    async def _until_known(self, name: str) -> None:
+        for _ in range(100):
+            if name in self._partitions.view.topics:
+                return
+            await asyncio.sleep(0.02)
+        raise TopicNotFound(f"the topic {name!r} was made, but is not known here yet")
+
+    async def _ask(self, request: proto.Request, frames: list[Frame]) -> None:
+        response, _ = await self._call(request, frames)
+        if response.WhichOneof("body") == "error":
+            raise error_from_proto(response.error)
+
+
+class Carrier:
+    """Carries the records of one partition, in order."""
+
+    def __init__(self, office: DeadLetters, clerk: Clerk) -> None:
+        self._office = office
+        self._clerk = clerk
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+        self._reported_s = self._began_s - _REPORT_S
+
+    async def carry_all(self, records: list[tuple[str, Dying]]) -> bool:
+        """Whether all of them arrived. One that cannot be stored holds up its group alone, and a
+        redrive that cannot only itself."""
+        stuck: set[str] = set()
+        is_done = True
+        for group, record in records:
+            if self._clerk.is_closed:
+                return True
+            if group in stuck and not record.redrive:
+                continue
+            try:
+                if not await self._carry(self._source(group), record):
+                    # What follows has other numbers by this.
+                    stuck.add(group)
+            except OffsetOutOfRange:
+                # Retention was faster: what is gone is counted as lost.
+                self._clerk.trim()
+                is_done = False
+            except QuiverError as error:
+                self.report(error)
+                stuck.add(group)
+                is_done = False
+        return is_done
+
+    def _source(self, group: str) -> Source:
+        name = self._clerk.group.name
+        return Source(self._clerk.group.id, name.topic, name.partition, group)
+
+    def report(self, error: QuiverError) -> None:
+        """A trouble that lasts is worth a line a minute."""
+        now_s = self._loop.time()
+        is_lasting = not error.retriable or now_s - self._began_s > _PASSING_S
+        if is_lasting and now_s - self._reported_s >= _REPORT_S:
+            self._reported_s = now_s
+            logger.warning(
+                "%s: messages cannot be moved, and stay where they are: %s",
+                self._clerk.group.name,
+                error,
+            )
+
+    async def _carry(self, source: Source, record: Dying) -> bool:
+        """False: it has to be carried again, under another number."""
+        frames = await self._office.read(self._clerk, record)
+        if record.redrive:
+            await self._redrive(frames, source, record)
+        elif not await self._bring(frames, source, record):
+            return False
+        clerk = self._clerk
+        await clerk.agreed(lambda desk: desk.bury(source.group, record.number))
+        if not record.redrive:
+            self._office.count(source, record.end - record.start)
+        return True
+
+    async def _bring(self, frames: list[Frame], source: Source, record: Dying) -> bool:
+        """Store a record among the dead letters; False if its numbers had to begin anew."""
+        topic = await self._office.find_or_make(source)
+        clerk = self._clerk
+        epoch = clerk.group.at_desk(lambda desk: desk.dead_epoch(source.group))
+        letters = dead_letters(frames, source, record, epoch, self._office.limits)
+        try:
+            await self._store_all((Home(topic, source.partition), frame) for frame in letters)
+        except (OutOfSequence, Fenced):
+            # The target has forgotten this producer, or knows a later one by its name.
+            await clerk.agreed(lambda desk: desk.restart_numbers(source.group))
+            return False
+        return True
+
+    async def _redrive(self, frames: list[Frame], source: Source, record: Dying) -> None:
+        await self._store_all(redriven(frames, source, record, self._office.limits))
+
+    async def _store_all(self, batches: Iterator[tuple[Home | None, Frame]]) -> None:
+        for home, frame in batches:
+            if home is None:
+                raise InvalidRequest("a dead letter does not say where it came from: purge it")
+            try:
+                await self._office.store(home.topic, home.partition, frame)
+            except TooLarge:
+                raise
+            except InvalidRequest as error:
+                if _STORED_BEFORE not in str(error):
+                    raise

@@ -1,0 +1,114 @@
+"""The batches that hold leased messages, from the log or from memory, as they leave.
+
+A batch of which less than half is leased is cut, so that nobody is sent what is not theirs to work
+on; what does not fit the answer is left out from some offset on, and given back.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from quivermq.batches import Frame, Index, Kind, Offset, cut
+from quivermq.log import Log
+from quivermq.queue import Interval, Piece
+
+_READ_BYTES_MIN: Final = 8 << 20
+"""Batches that are cut are larger on disk than in the answer."""
+_READ_SLACK: Final = 64 << 10
+_CUTS_MAX: Final = 8
+"""A batch with more gaps than this is sent from its first leased message to its last."""
+
+
+class Packed(NamedTuple):
+    """What leaves of one partition."""
+
+    frames: list[Frame]
+    end: int
+    """Leased messages from this offset on did not fit."""
+
+
+def runs_of(pieces: Iterable[Piece]) -> list[Interval]:
+    """The offsets of pieces, neighbours joined."""
+    runs: list[Interval] = []
+    for piece in pieces:
+        if runs and runs[-1][1] == piece.start:
+            runs[-1] = (runs[-1][0], piece.end)
+        else:
+            runs.append((piece.start, piece.end))
+    return runs
+
+
+def read_runs(
+    log: Log, runs: Sequence[Interval], end: Index, bytes_max: int, message_bytes: float
+) -> list[Frame]:
+    """The batches that hold these messages, before entry `end`; from some point on none, if they
+    are too many. `message_bytes` is what a message is thought to take."""
+    found: list[Frame] = []
+    left = max(bytes_max, _READ_BYTES_MIN)
+    for start, stop in runs:
+        at = max(start, found[-1].header.next_offset) if found else start
+        while at < stop and left > 0:
+            guess = int((stop - at) * message_bytes) + _READ_SLACK
+            index = log.index_of_offset(Offset(at))
+            frames = log.read(index, end=end, bytes_max=min(left, guess))
+            for frame in frames:
+                header = frame.header
+                if header.kind == Kind.DATA and header.next_offset > at < stop:
+                    found.append(frame)
+                    left -= len(frame)
+                    at = header.next_offset
+    return found
+
+
+def pack(
+    frames: Sequence[Frame], runs: Sequence[Interval], bytes_max: int, *, at_least_one: bool
+) -> Packed:
+    """What to send of batches that hold these messages, or the first of them."""
+    sent: list[Frame] = []
+    end, at = 0, 0
+    for frame in frames:
+        wanted: list[Interval] = []
+        while at < len(runs) and runs[at][0] < frame.header.next_offset:
+            start, stop = runs[at]
+            wanted.append(
+                (max(start, frame.header.base_offset), min(stop, frame.header.next_offset))
+            )
+            if stop > frame.header.next_offset:
+                break
+            at += 1
+        if not wanted:
+            continue
+        parts = _leased_parts(frame, wanted)
+        size = sum(map(len, parts))
+        if size <= bytes_max:
+            sent += parts
+            bytes_max -= size
+            end = wanted[-1][1]
+            continue
+        if at_least_one and not sent:
+            start, stop = wanted[0]
+            fitting = max(1, (stop - start) * bytes_max // size)
+            end = start + fitting
+            sent.append(cut(frame, start, end) if fitting < frame.header.count else frame)
+        break
+    return Packed(sent, end)
+
+
+def _leased_parts(frame: Frame, wanted: Sequence[Interval]) -> list[Frame]:
+    leased = sum(stop - start for start, stop in wanted)
+    if 2 * leased >= frame.header.count:
+        return [frame]
+    if len(wanted) > _CUTS_MAX:
+        return [cut(frame, wanted[0][0], wanted[-1][1])]
+    return [cut(frame, start, stop) for start, stop in wanted]
+
+
+def beyond(pieces: Iterable[Piece], end: int) -> list[Interval]:
+    """What of these pieces lies from an offset on."""
+    return runs_of(
+        piece._replace(start=max(piece.start, end)) for piece in pieces if piece.end > end
+    )
+
+
+def before(pieces: Iterable[Piece], end: int) -> list[Piece]:
+    """What of these pieces lies before an offset."""
+    return [piece._replace(end=min(piece.end, end)) for piece in pieces if piece.start < end]

@@ -1,0 +1,132 @@
+"""Messages that move to another partition: into the dead letters, and back out of them.
+
+The same source gives the same batches, byte for byte, on every leader: a target that has stored
+them before recognises them by their producer and number. So batches follow those of the source's
+log, whose bounds never change.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from quivermq.batches import Flag, Frame, Limits, Message, Origin, decode_messages, encode_batches
+from quivermq.queue import Dying
+
+PREFIX: Final = "quiver-"
+_REASON, _GROUP, _TIME = "quiver-reason", "quiver-group", "quiver-time"
+_TOPIC, _PARTITION, _OFFSET = "quiver-topic", "quiver-partition", "quiver-offset"
+_DELIVERIES: Final = "quiver-deliveries"
+
+
+class Source(NamedTuple):
+    """Where messages leave."""
+
+    group_id: bytes
+    topic: str
+    partition: int
+    group: str
+
+
+class Home(NamedTuple):
+    """Where a dead letter came from."""
+
+    topic: str
+    partition: int
+
+
+def producer_of(source: Source, number: int | None = None) -> int:
+    """The id under which a partition and group sends its dead letters; with a number, a redrive."""
+    text = source.group if number is None else f"{source.group} {number}"
+    digest = blake2b(source.group_id + text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1 or 1
+
+
+def dead_letters(
+    frames: Iterable[Frame], source: Source, record: Dying, epoch: int, limits: Limits
+) -> Iterator[Frame]:
+    """What a record becomes in the dead-letter topic. `frames` hold its messages."""
+    producer = producer_of(source)
+    for frame, messages in _of_record(frames, record, limits):
+        origin = Origin(
+            producer_id=producer,
+            producer_epoch=epoch,
+            sequence=record.number + messages[0].offset - record.start,
+            priority=frame.header.priority,
+        )
+        headers = [_with_story(message, source, record) for message in messages]
+        yield from _encoded(frame, messages, headers, origin, limits)
+
+
+def redriven(
+    frames: Iterable[Frame], source: Source, record: Dying, limits: Limits
+) -> Iterator[tuple[Home | None, Frame]]:
+    """What a record becomes where its messages came from; no home: nobody knows where that is."""
+    producer = producer_of(source, record.number)
+    sent: dict[Home | None, int] = {}
+    for frame, messages in _of_record(frames, record, limits):
+        for home, group in groupby(messages, key=home_of):
+            part = list(group)
+            first = sent.get(home, 0)
+            sent[home] = first + len(part)
+            origin = Origin(producer_id=producer, sequence=first, priority=frame.header.priority)
+            headers = [_without_story(message.headers) for message in part]
+            for encoded in _encoded(frame, part, headers, origin, limits):
+                yield home, encoded
+
+
+def home_of(message: Message) -> Home | None:
+    """Where a dead letter says that it came from."""
+    topic, partition = message.headers.get(_TOPIC), message.headers.get(_PARTITION)
+    if topic is None or partition is None or not partition.isdigit() or len(partition) > 9:
+        return None
+    return Home(topic.decode(errors="replace"), int(partition))
+
+
+def _of_record(
+    frames: Iterable[Frame], record: Dying, limits: Limits
+) -> Iterator[tuple[Frame, list[Message]]]:
+    for frame in frames:
+        first = frame.header.base_offset
+        low, high = max(record.start - first, 0), record.end - first
+        messages = decode_messages(frame, limits)[low:high]
+        if messages:
+            yield frame, messages
+
+
+def _encoded(
+    frame: Frame,
+    messages: Sequence[Message],
+    headers: Sequence[Mapping[str, bytes]],
+    origin: Origin,
+    limits: Limits,
+) -> Iterator[Frame]:
+    """What is too large for one batch with its headers becomes several."""
+    has_times = frame.header.flags & int(Flag.TIMESTAMP)
+    has_keys = frame.header.flags & int(Flag.KEY)
+    return encode_batches(
+        [message.value for message in messages],
+        keys=[message.key for message in messages] if has_keys else None,
+        headers=headers if any(headers) else None,
+        timestamps=[message.timestamp for message in messages] if has_times else None,
+        origin=origin,
+        limits=limits,
+    )
+
+
+def _with_story(message: Message, source: Source, record: Dying) -> dict[str, bytes]:
+    story = {
+        _REASON: record.reason,
+        _GROUP: source.group,
+        _TOPIC: source.topic,
+        _PARTITION: str(source.partition),
+        _OFFSET: str(message.offset),
+        _DELIVERIES: str(record.failures),
+        _TIME: str(record.at_ms),
+    }
+    told = {name: text.encode(errors="replace") for name, text in story.items()}
+    return {**message.headers, **told}
+
+
+def _without_story(headers: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {name: value for name, value in headers.items() if not name.startswith(PREFIX)}

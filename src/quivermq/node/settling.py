@@ -1,0 +1,148 @@
+"""What became of leased messages: all verdicts of a request at once, answered when committed."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final
+
+from quivermq.errors import InvalidRequest
+from quivermq.node.clerk import Clerk
+from quivermq.node.clerks import Clerks
+from quivermq.node.figures import Figures
+from quivermq.queue import Desk, Interval, check_name
+from quivermq.queue.desk import VISIBILITY_MS_MAX
+from quivermq.wire import proto
+
+_VERDICTS_MAX: Final = 10_000
+_INTERVALS_MAX: Final = 100_000
+_REASON_CHARACTERS_MAX: Final = 1_000
+_DELAY_MS_MAX: Final = 7 * 24 * 3600 * 1000
+
+Numbered = tuple[int, proto.Verdict]
+
+
+class Settling:
+    """Takes verdicts in for the partitions that are led here."""
+
+    def __init__(self, clerks: Clerks, figures: Figures) -> None:
+        self._clerks = clerks
+        self._figures = figures
+
+    async def settle(self, body: proto.Settle) -> proto.Response:
+        check_name("group", body.group)
+        _check(body.verdicts)
+        by_partition: dict[int, list[Numbered]] = {}
+        for number, verdict in enumerate(body.verdicts):
+            by_partition.setdefault(verdict.partition, []).append((number, verdict))
+        # All of them first: half a request that is refused would be a riddle.
+        clerks = {
+            partition: self._clerks.leading(body.topic, body.topic_id, partition)
+            for partition in by_partition
+        }
+        lost = await asyncio.gather(
+            *(
+                self._settle_at(clerks[partition], body.group, verdicts)
+                for partition, verdicts in by_partition.items()
+            )
+        )
+        found = sorted(chain.from_iterable(lost), key=lambda one: one.verdict)
+        return proto.Response(settled=proto.Settled(lost=found))
+
+    async def _settle_at(
+        self, clerk: Clerk, group: str, verdicts: Sequence[Numbered]
+    ) -> list[proto.Lost]:
+        now_ms, steady_ms = clerk.now_ms(), clerk.steady_ms()
+
+        def settle(desk: Desk) -> tuple[list[proto.Lost], int]:
+            before = _done(desk, group)
+            lost = []
+            for number, verdict in verdicts:
+                found = _carry_out(desk, group, verdict, now_ms, steady_ms)
+                if found is not None:
+                    intervals = [proto.Interval(start=start, end=end) for start, end in found]
+                    lost.append(proto.Lost(verdict=number, intervals=intervals))
+            return lost, _done(desk, group) - before
+
+        lost, acked = await clerk.agreed(settle)
+        name = clerk.group.name
+        self._figures.shares[name.topic, name.partition, group].acked += acked
+        return lost
+
+    async def release_consumer(self, body: proto.ReleaseConsumer) -> proto.Response:
+        """A consumer ends: what it holds goes back at once."""
+        check_name("group", body.group)
+        clerks = [
+            self._clerks.leading(body.topic, body.topic_id, number)
+            for number in dict.fromkeys(body.partitions)
+        ]
+
+        async def release(clerk: Clerk) -> None:
+            await clerk.agreed(lambda desk: desk.release_consumer(body.group, body.consumer))
+
+        await asyncio.gather(*map(release, clerks))
+        return proto.Response(done=proto.Done())
+
+
+def _carry_out(
+    desk: Desk, group: str, verdict: proto.Verdict, now_ms: int, steady_ms: int
+) -> list[Interval] | None:
+    """One verdict; what was lost, or None if nothing was."""
+    lease = verdict.lease
+    intervals = [(part.start, part.end) for part in verdict.intervals] or None
+    if intervals is None and _is_over(desk, group, lease):
+        # Nobody knows what was left of it.
+        return []
+    if verdict.outcome == proto.EXTEND:
+        return None if desk.extend(group, lease, verdict.visibility_ms, steady_ms) else []
+    if verdict.outcome == proto.NACK:
+        delay_ms = verdict.delay_ms if verdict.HasField("delay_ms") else None
+        lost = desk.fail(group, lease, intervals, delay_ms, now_ms)
+    elif verdict.outcome == proto.REJECT:
+        reason = verdict.reason[:_REASON_CHARACTERS_MAX]
+        lost = desk.reject(group, lease, intervals, reason, now_ms)
+    elif verdict.outcome == proto.RELEASE:
+        lost = desk.release(group, lease, intervals)
+    else:
+        lost = desk.acknowledge(group, lease, intervals)
+    return lost or None
+
+
+def _is_over(desk: Desk, group: str, lease: int) -> bool:
+    """Whether a lease ended by itself, and not because all of it was settled."""
+    found = desk.groups.by_name.get(group)
+    return found is not None and lease not in found.leases and lease not in found.spent
+
+
+def _done(desk: Desk, group: str) -> int:
+    """How many messages a group is done with."""
+    found = desk.groups.by_name.get(group)
+    return 0 if found is None else found.totals.done
+
+
+def _check(verdicts: Sequence[proto.Verdict]) -> None:
+    if not 1 <= len(verdicts) <= _VERDICTS_MAX:
+        raise InvalidRequest(f"settle with 1 to {_VERDICTS_MAX} verdicts, not {len(verdicts)}")
+    if sum(len(verdict.intervals) for verdict in verdicts) > _INTERVALS_MAX:
+        raise InvalidRequest(f"settle at most {_INTERVALS_MAX} intervals at once")
+    for verdict in verdicts:
+        if not verdict.lease:
+            raise InvalidRequest("a verdict needs the lease that it is about")
+        if verdict.outcome not in proto.Outcome.values():
+            raise InvalidRequest(f"outcome {verdict.outcome} is unknown: upgrade this broker")
+        if verdict.delay_ms > _DELAY_MS_MAX:
+            raise InvalidRequest(f"a message cannot be delayed by more than {_DELAY_MS_MAX} ms")
+        if verdict.outcome == proto.EXTEND:
+            _check_extension(verdict)
+        for part in verdict.intervals:
+            if part.start >= part.end:
+                raise InvalidRequest(f"from {part.start} to before {part.end} is no interval")
+
+
+def _check_extension(verdict: proto.Verdict) -> None:
+    if verdict.intervals:
+        raise InvalidRequest("only whole leases can be extended")
+    if not 0 < verdict.visibility_ms <= VISIBILITY_MS_MAX:
+        raise InvalidRequest(
+            f"a lease cannot be extended by {verdict.visibility_ms} ms: name 1 to "
+            f"{VISIBILITY_MS_MAX}"
+        )

@@ -1,0 +1,50 @@
+"""A rate as tokens that come in at a steady pace, at most a burst of them kept. Pure."""
+
+from typing import Final
+
+GRAIN_S: Final = 0.025
+"""No timer is finer than this under load. A fast bucket keeps as many tokens as come in so long,
+whatever its burst, or it would never reach its rate."""
+_GATHER_S: Final = 0.005
+"""So much of a fast rate is gathered before any of it is given: not one message an answer."""
+
+
+class TokenBucket:
+    """Tokens that may be taken at `per_second`, and a burst of them at once."""
+
+    def __init__(self, per_second: float, burst: int, now_s: float) -> None:
+        self.per_second = per_second
+        self.burst = burst
+        self._capacity = max(burst, per_second * GRAIN_S)
+        self._tokens = float(burst)
+        self._at_s = now_s
+
+    def _fill(self, now_s: float) -> None:
+        if now_s > self._at_s:
+            come = (now_s - self._at_s) * self.per_second
+            self._tokens = min(self._capacity, self._tokens + come)
+            self._at_s = now_s
+
+    def _enough(self, wanted: int) -> int:
+        """How many must be there before any are given to somebody who wants so many."""
+        return max(1, min(wanted, int(self.per_second * _GATHER_S)))
+
+    def take(self, wanted: int, now_s: float) -> int:
+        """As many as are there and wanted; 0 if there are too few to be worth while."""
+        self._fill(now_s)
+        # Sums of fractions fall short of whole tokens by a hair, for ever if nobody forgives it.
+        there = int(self._tokens + 1e-9)
+        if there < self._enough(wanted):
+            return 0
+        taken = min(there, wanted)
+        self._tokens -= taken
+        return taken
+
+    def give_back(self, unused: int) -> None:
+        """Tokens that were taken, and with which nothing was done."""
+        self._tokens = min(self._capacity, self._tokens + unused)
+
+    def wait_s(self, wanted: int, now_s: float) -> float:
+        """How long until somebody who wants so many is given any."""
+        self._fill(now_s)
+        return max(0.0, self._enough(wanted) - self._tokens) / self.per_second

@@ -1,0 +1,83 @@
+"""Who waits for messages of one partition, by group, first come, first served.
+
+Waking is sparing: as many as there are messages for, so that a message that comes back wakes one
+poll and not a thousand.
+"""
+
+import asyncio
+from collections import OrderedDict
+
+
+class Waiter:
+    """One poll that found nothing; it may wait at several partitions at once."""
+
+    __slots__ = ("consumer", "wants", "woken")
+
+    def __init__(self, consumer: int, wants: int) -> None:
+        self.consumer = consumer
+        self.wants = wants
+        """How many messages it would take."""
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> bool:
+        """False if it was woken before, or waits no more."""
+        if self.woken.done():
+            return False
+        self.woken.set_result(None)
+        return True
+
+
+class WaitTable:
+    """All who wait at one partition."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, OrderedDict[Waiter, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups that somebody waits for."""
+        return list(self._waiting)
+
+    def has(self, group: str) -> bool:
+        return group in self._waiting
+
+    def consumers(self, group: str) -> list[int]:
+        """Who waits, of one group."""
+        return [waiter.consumer for waiter in self._waiting.get(group, ())]
+
+    def park(self, group: str, waiter: Waiter, *, in_front: bool) -> None:
+        """`in_front`: it was woken in vain, and keeps its place."""
+        waiting = self._waiting.setdefault(group, OrderedDict())
+        waiting[waiter] = None
+        if in_front:
+            waiting.move_to_end(waiter, last=False)
+
+    def leave(self, group: str, waiter: Waiter) -> None:
+        waiting = self._waiting.get(group)
+        if waiting is not None:
+            waiting.pop(waiter, None)
+            if not waiting:
+                del self._waiting[group]
+
+    def wake(self, group: str, ready: int) -> int:
+        """Wake those who have waited longest, until they want all that is ready; how many."""
+        woken = 0
+        waiting = self._waiting.get(group)
+        while waiting and ready > 0:
+            waiter, _ = waiting.popitem(last=False)
+            if waiter.wake():
+                ready -= waiter.wants
+                woken += 1
+        if waiting is not None and not waiting:
+            del self._waiting[group]
+        return woken
+
+    def wake_all(self) -> None:
+        """Nothing comes here any more: everybody has to look elsewhere."""
+        waiting, self._waiting = self._waiting, {}
+        for waiters in waiting.values():
+            for waiter in waiters:
+                waiter.wake()

@@ -1,0 +1,260 @@
+"""Long polls: woken by what they wait for, in turn, and costing nothing until then."""
+
+import asyncio
+from pathlib import Path
+
+from quivermq.node.clerk import Clerk
+from quivermq.transports import Server
+from quivermq.wire import proto
+from tests.node.consumer_stage import GROUP, Consumer, Delivery, refusal, values
+from tests.transports.stage import on_loop, serving, until
+
+
+def clerk_of(server: Server, partition: int = 0) -> Clerk:
+    return server.broker.consumers.clerks.leading("orders", b"", partition)
+
+
+async def parked(server: Server, count: int, partition: int = 0) -> None:
+    await until(lambda: len(clerk_of(server, partition).waiting) == count)
+
+
+@on_loop
+async def test_a_waiting_poll_is_woken_by_what_is_stored(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        waiting, other = Consumer(server, 1), Consumer(server, 2)
+        await other.make_topic()
+        polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
+        await parked(server, 1)
+        figures = await other.describe()
+        assert [(c.name, c.in_flight) for c in figures.consumers] == [("consumer 1", 0)]
+        await other.store(b"a")
+        assert values(await polling) == [b"a"]
+        await waiting.close()
+        await other.close()
+
+
+@on_loop
+async def test_a_waiting_poll_is_woken_by_what_comes_back(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        waiting, other = Consumer(server, 1), Consumer(server, 2)
+        await other.make_topic()
+        await other.store(b"a")
+
+        async def next_of(cause: str) -> Delivery:
+            (got,) = await other.poll(visibility_ms=60 if cause == "expiry" else 30_000)
+            polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
+            await parked(server, 1)
+            if cause == "nack":
+                await other.nack([got], delay_ms=0)
+            elif cause == "delayed nack":
+                await other.nack([got], delay_ms=50)
+            elif cause == "release":
+                await other.settle(proto.RELEASE, [got])
+            elif cause == "seek":
+                body = proto.SeekGroup(topic="orders", group=GROUP, earliest=True)
+                await other.ask(seek_group=body)
+            (again,) = await polling
+            await waiting.settle(proto.RELEASE, [again])
+            return again
+
+        deliveries = [
+            (await next_of(cause)).delivery
+            for cause in ("release", "nack", "delayed nack", "expiry", "seek")
+        ]
+        assert deliveries == [1, 2, 3, 4, 1]
+        await waiting.close()
+        await other.close()
+
+
+@on_loop
+async def test_nothing_is_written_for_those_who_wait(tmp_path: Path) -> None:
+    async with serving(tmp_path, tick_ms=10) as server:
+        waiting = Consumer(server)
+        await waiting.make_topic()
+        assert await waiting.poll() == []
+        group = clerk_of(server).group
+        before = group.log.edge.next_index
+        polling = asyncio.create_task(waiting.poll(wait_ms=60_000))
+        await parked(server, 1)
+        # The partition falls asleep while somebody waits for it.
+        await until(lambda: group.replica.is_asleep)
+        assert group.log.edge.next_index == before
+        polling.cancel()
+        await waiting.close()
+        await parked(server, 0)
+
+
+@on_loop
+async def test_a_poll_that_waits_in_vain_ends_empty_at_its_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic(partitions=3)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await consumer.poll(partitions=[0, 1, 2], wait_ms=120) == []
+        assert 0.1 <= loop.time() - began < 5
+        assert all(not len(clerk.waiting) for clerk in server.broker.consumers.clerks)
+        await consumer.close()
+
+
+@on_loop
+async def test_one_message_wakes_one_of_many_and_they_are_served_in_turn(tmp_path: Path) -> None:
+    async with serving(tmp_path, requests_max=2_000) as server:
+        first = Consumer(server)
+        await first.make_topic()
+        await first.poll()
+        looks = 0
+        clerk = clerk_of(server)
+        served: list[int] = []
+        many = 1_000
+
+        async def poll(number: int) -> None:
+            nonlocal looks
+            consumer = Consumer(server, number)
+            consumer._door = first._door
+            got = await consumer.poll(1, wait_ms=60_000)
+            assert len(got) == 1
+            served.append(number)
+
+        polls = []
+        for number in range(many):
+            polls.append(asyncio.create_task(poll(number)))
+            if number % 100 == 99:
+                await parked(server, number + 1)
+        woken = 0
+        wake = clerk.waiting.wake
+
+        def counted(group: str, ready: int) -> int:
+            nonlocal woken
+            found = wake(group, ready)
+            woken += found
+            return found
+
+        clerk.waiting.wake = counted  # type: ignore[method-assign]
+        await first.store(b"a")
+        await until(lambda: served)
+        assert (served, woken) == ([0], 1)
+        await first.store(b"b", b"c", b"d")
+        await until(lambda: len(served) == 4)
+        assert (sorted(served), woken) == ([0, 1, 2, 3], 4)
+        await first.store(*[b"x"] * (many - 4))
+        await asyncio.gather(*polls)
+        # All of them once, and hardly anybody twice.
+        assert woken < 1.2 * many
+        await first.close()
+
+
+@on_loop
+async def test_ten_thousand_polls_wait_at_one_partition(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        await consumer.poll()
+        served = 0
+
+        async def poll(number: int) -> None:
+            nonlocal served
+            request = proto.Request(poll=Consumer(server, number).poll_request(1, wait_ms=60_000))
+            response, _ = await server.broker.service.call(request, [])
+            served += len(response.polled.leased)
+
+        polls = [asyncio.create_task(poll(number)) for number in range(10_000)]
+        await parked(server, 10_000)
+        await consumer.store(*[b"x"] * 50)
+        await until(lambda: served == 50)
+        assert len(clerk_of(server).waiting) == 9_950
+        for task in polls:
+            task.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+        assert len(clerk_of(server).waiting) == 0
+        await consumer.close()
+
+
+@on_loop
+async def test_a_woken_poll_that_goes_away_passes_its_turn_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        gone, there, other = Consumer(server, 1), Consumer(server, 2), Consumer(server, 3)
+        await other.make_topic()
+        await other.poll()
+        clerk = clerk_of(server)
+        request = proto.Request(poll=gone.poll_request(1, wait_ms=60_000))
+        going = asyncio.create_task(server.broker.service.call(request, []))
+        await parked(server, 1)
+        staying = asyncio.create_task(there.poll(1, wait_ms=60_000))
+        await parked(server, 2)
+        (waiter,) = list(clerk.waiting._waiting[GROUP])[:1]
+        # Cancelled in the very moment in which it is woken.
+        waiter.woken.add_done_callback(lambda _: going.cancel())
+        await other.store(b"a")
+        assert values(await staying) == [b"a"]
+        await asyncio.gather(going, return_exceptions=True)
+        for consumer in (gone, there, other):
+            await consumer.close()
+
+
+@on_loop
+async def test_a_poll_waits_at_all_its_partitions(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        waiting, other = Consumer(server, 1), Consumer(server, 2)
+        await other.make_topic(partitions=3)
+        for partition in (2, 0, 1):
+            polling = asyncio.create_task(waiting.poll(partitions=[0, 1, 2], wait_ms=30_000))
+            await parked(server, 1, partition=2)
+            await other.store(b"to %d" % partition, partition=partition)
+            got = await polling
+            assert [(one.partition, one.value) for one in got] == [
+                (partition, b"to %d" % partition)
+            ]
+            assert all(not len(clerk.waiting) for clerk in server.broker.consumers.clerks)
+        await waiting.close()
+        await other.close()
+
+
+@on_loop
+async def test_partitions_are_tried_in_the_order_given_until_there_is_enough(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic(partitions=3)
+        for partition in range(3):
+            await consumer.store(*[b"%d" % partition] * 4, partition=partition)
+        got = await consumer.poll(6, partitions=[2, 0, 1])
+        assert values(got) == [b"2"] * 4 + [b"0"] * 2
+        got = await consumer.poll(100, partitions=[0, 1, 2])
+        assert values(got) == [b"0"] * 2 + [b"1"] * 4
+        await consumer.close()
+
+
+@on_loop
+async def test_await_ready_tells_where_and_leases_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        waiting, second, other = Consumer(server, 1), Consumer(server, 2), Consumer(server, 3)
+        await other.make_topic(partitions=2)
+        body = proto.AwaitReady(topic="orders", partitions=[0, 1], group=GROUP, wait_ms=30_000)
+        asking = asyncio.create_task(waiting.ask(await_ready=body))
+        await parked(server, 1, partition=1)
+        polling = asyncio.create_task(second.poll(partitions=[1], wait_ms=30_000))
+        await parked(server, 2, partition=1)
+        await other.store(b"a", partition=1)
+        assert list((await asking).ready.partitions) == [1]
+        # The one that was told does not come: the next in turn gets it all the same.
+        assert values(await polling) == [b"a"]
+        body.wait_ms = 0
+        assert list((await other.ask(await_ready=body)).ready.partitions) == []
+        for consumer in (waiting, second, other):
+            await consumer.close()
+
+
+@on_loop
+async def test_whoever_waits_for_a_topic_that_goes_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        waiting, other = Consumer(server, 1), Consumer(server, 2)
+        await other.make_topic()
+        polling = asyncio.create_task(refusal(waiting.poll(wait_ms=60_000)))
+        await parked(server, 1)
+        await other.ask(delete_topic=proto.DeleteTopic(name="orders"))
+        assert await polling == "TopicNotFound"
+        await until(lambda: not list(server.broker.consumers.clerks))
+        await waiting.close()
+        await other.close()
