@@ -142,10 +142,7 @@ class Broker:
             disk=self.disk,
             disk_thread=self.disk_thread,
             replica_settings=ReplicaSettings(
-                tick_ms=settings.tick_ms,
-                election_ticks=settings.election_ticks,
-                forgetful_disk=is_inline,
-                limits=limits,
+                tick_ms=settings.tick_ms, election_ticks=settings.election_ticks, limits=limits
             ),
             log_settings=LogSettings(
                 segment_bytes=settings.segment_bytes,
