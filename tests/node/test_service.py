@@ -2,6 +2,9 @@
 
 import asyncio
 from pathlib import Path
+from threading import Event
+
+import pytest
 
 from quivermq.batches import encode_batch
 from quivermq.node.group import Group
@@ -140,4 +143,31 @@ async def test_without_a_majority_writes_are_refused_and_come_back_with_it(tmp_p
         await brokers.start(2, 3)
         await brokers.until_ready(1, 2, 3)
         await store(talker, b"z")
+        talker.close()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@on_loop
+async def test_a_produce_is_answered_in_its_time_whatever_the_disk_does_and_may_be_stored_later(
+    tmp_path: Path, direct: bool
+) -> None:
+    async with serving(tmp_path, fsync="always") as server:
+        talker = await Talker.by_socket(server)
+        await make_topic(talker)
+        release = Event()
+        server.broker.disk_thread.submit(release.wait, lambda _: None)
+        try:
+            talker.say(produce(7, direct=direct, timeout_ms=60_000), encode_batch([b"patient"]))
+            began = asyncio.get_running_loop().time()
+            hasty = produce(8, direct=direct, timeout_ms=200)
+            answer = await talker.ask(hasty, encode_batch([b"hasty"]))
+            assert answer.error.code == "Timeout"
+            assert asyncio.get_running_loop().time() - began >= 0.2
+        finally:
+            release.set()
+        answer = await talker.hear(7)
+        assert answer.produced.batches[0].first_offset == 0
+        await until(lambda: orders(server).readable_end == 2)
+        await until(lambda: server.broker.figures.traffic["orders", 0].messages_in == 2)
+        assert not [response for response in talker.heard if response.id == 8]
         talker.close()
