@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from quivermq.node.runner import GroupRunner
 from quivermq.replica import ReplicaSettings
 from tests.cluster.catalogs import broker, edited, view_of, with_topic
 from tests.node.group_stage import SMALL
-from tests.transports.stage import on_loop, until
+from tests.transports.stage import PATIENCE_S, on_loop, until
 
 
 class Crash(BaseException):
@@ -59,6 +60,19 @@ class CrashingDisk(RealDisk):
     def sync_folder(self, path: str) -> None:
         self._count()
         super().sync_folder(path)
+
+
+class StuckRemovals(RealDisk):
+    """Removes nothing until it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_removing, self.release = Event(), Event()
+
+    def remove(self, path: str) -> None:
+        self.is_removing.set()
+        self.release.wait()
+        super().remove(path)
 
 
 class Host:
@@ -128,6 +142,23 @@ async def test_what_the_catalog_wants_runs_and_what_it_drops_is_removed(tmp_path
         await it.hosting.reconcile(it.current(ALONE))
         assert it.runner.groups == {}
         assert it.directory.logs == {}
+        assert not (tmp_path / "log/orders").exists()
+
+
+@on_loop
+async def test_nobody_waits_for_the_disk_while_a_large_topic_is_removed(tmp_path: Path) -> None:
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        it.directory.disk = disk = StuckRemovals(tmp_path)
+        removal = asyncio.create_task(it.hosting.reconcile(it.current(ALONE)))
+        try:
+            await until(disk.is_removing.is_set)
+            async with asyncio.timeout(PATIENCE_S):
+                await it.thread.run(lambda: None)
+            assert not removal.done()
+        finally:
+            disk.release.set()
+        await removal
         assert not (tmp_path / "log/orders").exists()
 
 
