@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from quivermq.cluster import METADATA_GROUP, View, create_topic, delete_topic, group_id
+from quivermq.cluster import (
+    METADATA_GROUP,
+    Edit,
+    Move,
+    View,
+    create_topic,
+    delete_topic,
+    group_id,
+    set_targets,
+)
 from quivermq.errors import QuiverError
 from quivermq.log import Log, RealDisk
 from quivermq.node.directory import Directory
@@ -143,6 +152,17 @@ async def test_what_the_catalog_wants_runs_and_what_it_drops_is_removed(tmp_path
         assert it.runner.groups == {}
         assert it.directory.logs == {}
         assert not (tmp_path / "log/orders").exists()
+
+
+@on_loop
+async def test_who_should_lead_follows_the_catalog(tmp_path: Path) -> None:
+    view = with_topic(view_of([broker(1), broker(2)]), "orders", replication=2)
+    async with host(tmp_path) as it:
+        for members in ((1, 2), (2, 1), (1, 2)):
+            view = edited(view, set_targets(view, [Move("orders", 0, members)]) or Edit())
+            await it.hosting.reconcile(it.current(view))
+            (group,) = it.runner.groups.values()
+            assert group.is_preferred == (members[0] == 1)
 
 
 @on_loop

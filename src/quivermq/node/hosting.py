@@ -68,6 +68,9 @@ class Hosting:
                 wanted = {g: want for g, want in wanted.items() if self.is_made(g, want.member)}
             for group in [group for group in self.lost if group not in wanted]:
                 del self.lost[group]
+            for want in wanted.values():
+                if running := self._runner.groups.get(want.group_id):
+                    running.is_preferred = want.is_preferred
             missing = (w for w in wanted.values() if w.group_id not in self._runner.groups)
             while batch := list(islice(missing, _OPEN_AT_ONCE)):
                 await self._start([want for want in batch if want.group_id not in self.lost])
