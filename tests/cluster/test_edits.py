@@ -100,6 +100,16 @@ def test_a_topic_that_cannot_be_is_refused(
         create_topic(view, name, topic_id=ID, partitions_max=10, **wrong)  # type: ignore[arg-type]
 
 
+def test_a_name_that_differs_in_case_only_is_refused_while_the_other_exists(view: View) -> None:
+    view = edited(view, create_topic(view, "Orders", topic_id=ID))
+    for name in ("orders", "ORDERS"):
+        with pytest.raises(InvalidRequest, match="the existing 'Orders' in upper and lower case"):
+            create_topic(view, name, topic_id=ID)
+    assert create_topic(view, "Orders", topic_id=ID) is None
+    assert create_topic(view, "orders2", topic_id=ID) is not None
+    assert create_topic(edited(view, delete_topic(view, "Orders")), "orders", topic_id=ID)
+
+
 def test_a_cluster_without_serving_brokers_takes_no_topic() -> None:
     with pytest.raises(InvalidRequest, match="0 brokers"):
         create_topic(View(), "a", topic_id=ID)
