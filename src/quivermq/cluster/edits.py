@@ -263,11 +263,6 @@ def finish_moves(view: View, moves: Iterable[Move]) -> Edit | None:
     return _placed(view, ((move, Placement(replicas=move.replicas)) for move in done))
 
 
-def finish_move(view: View, topic: str, partition: int) -> Edit | None:
-    """The members of the partition are its target."""
-    return finish_moves(view, [Move(topic, partition, view.placement(topic, partition).target)])
-
-
 def _aimed(view: View, move: Move) -> Placement:
     placement = view.placement(move.topic, move.partition)
     nodes = {node_of(member) for member in move.replicas}
