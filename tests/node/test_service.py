@@ -11,7 +11,16 @@ from quivermq.node.group import Group
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.cluster_stage import Brokers, cluster
-from tests.transports.stage import Talker, make_topic, on_loop, serving, store, until, waiting_fetch
+from tests.transports.stage import (
+    PATIENT,
+    Talker,
+    make_topic,
+    on_loop,
+    serving,
+    store,
+    until,
+    waiting_fetch,
+)
 
 
 def orders(server: Server) -> Group:
@@ -81,7 +90,7 @@ async def test_what_was_passed_on_is_not_passed_on_again(tmp_path: Path) -> None
 
 @on_loop
 async def test_whoever_waits_at_a_leader_that_goes_is_answered_by_the_next(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as brokers:
+    async with cluster(tmp_path, **PATIENT) as brokers:
         talker = await Talker.by_socket(brokers.running[1])
         await make_topic(talker)
         await until(lambda: leader_of_orders(brokers))

@@ -23,9 +23,15 @@ _LOOK_AGAIN_S: Final = 0.05
 class Producing:
     """Takes batches in for the partitions that are led here."""
 
-    def __init__(self, partitions: Partitions, figures: Figures) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        figures: Figures,
+        on_stored: Callable[[Group, Frame, Produced], None],
+    ) -> None:
         self._partitions = partitions
         self._figures = figures
+        self._on_stored = on_stored
         self._loop = asyncio.get_running_loop()
         self._open: set[PendingProduce] = set()
         # One timer for all, set for the first deadline: most requests end long before theirs.
@@ -42,7 +48,9 @@ class Producing:
         group = self._partitions.leading(body.topic, body.topic_id, body.partition)
         if not frames:
             raise InvalidRequest("a produce request needs at least one batch")
-        pending = PendingProduce(group, frames, finished, self._figures, self._open.discard)
+        pending = PendingProduce(
+            group, frames, finished, self._figures, self._on_stored, self._open.discard
+        )
         pending.deadline = self._loop.time() + timeout_s
         self._open.add(pending)
         for number, frame in enumerate(frames):
@@ -84,6 +92,7 @@ class PendingProduce:
         "_frames",
         "_group",
         "_left",
+        "_on_stored",
         "_stored",
         "deadline",
     )
@@ -94,11 +103,13 @@ class PendingProduce:
         frames: list[Frame],
         finished: Finished,
         figures: Figures,
+        on_stored: Callable[[Group, Frame, Produced], None],
         closed: Callable[["PendingProduce"], None],
     ) -> None:
         self.deadline = 0.0
         self._closed = closed
         self._group = group
+        self._on_stored = on_stored
         self._frames = frames
         self._finished = finished
         self._figures = figures
@@ -110,6 +121,8 @@ class PendingProduce:
     def done(self, number: int, result: Result) -> None:
         if isinstance(result, Produced):
             self._stored[number] = result
+            if not result.is_repeat:
+                self._on_stored(self._group, self._frames[number], result)
         elif isinstance(result, QuiverError) and self._error is None:
             self._error = result
         self._left -= 1
