@@ -37,6 +37,7 @@ ALL_HABITS = {
     "reject": 2,
 }
 ONLY_ACKS = {"ack": 1}
+_LOOK_AGAIN_S = 0.05
 
 
 class Book(Protocol):
@@ -74,7 +75,7 @@ class Consumer:
         client: Any,
         book: Book,
         plan: Plan,
-        wait_for_word: Callable[[], object] = lambda: None,
+        wait_for_word: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client = client
         self._book = book
@@ -92,8 +93,8 @@ class Consumer:
                 self.failures.append(error)
                 continue
             if messages:
-                if self._plan.waits_for_word:
-                    self._wait_for_word()
+                if self._plan.waits_for_word and not self._wait_for_word():
+                    return
                 self.settle(messages)
 
     def poll(self) -> list[LeasedMessage]:
@@ -117,37 +118,54 @@ class Consumer:
         return found
 
     def settle(self, messages: list[LeasedMessage]) -> None:
+        """As the dice decide; a habit that is not among these forgets them: their lease expires."""
         habits = self._plan.habits
         (habit,) = self._dice.choices(list(habits), list(habits.values()))
+        acts = {
+            "ack": self._ack,
+            "ack_each": self._ack_each,
+            "ack_some": self._ack_some,
+            "nack": self._nack,
+            "release": self._release,
+            "extend": self._extend,
+            "reject": self._reject,
+        }
+        if habit in acts:
+            acts[habit](messages)
+
+    def _ack(self, messages: list[LeasedMessage]) -> None:
+        self._say(Act.ACK, messages, self._client.ack)
+
+    def _ack_each(self, messages: list[LeasedMessage]) -> None:
+        self._dice.shuffle(messages)
+        for message in messages:
+            self._ack([message])
+
+    def _ack_some(self, messages: list[LeasedMessage]) -> None:
+        some = self._dice.sample(messages, self._dice.randint(1, len(messages)))
+        self._ack(some)
+        rest = [message for message in messages if message not in some]
+        if rest:
+            self._release(rest)
+
+    def _nack(self, messages: list[LeasedMessage]) -> None:
+        delay, client = self._plan.nack_delay, self._client
+        self._say(Act.NACK, messages, lambda found: client.nack(found, delay=delay), delay or 0.0)
+
+    def _release(self, messages: list[LeasedMessage]) -> None:
+        self._say(Act.RELEASE, messages, self._client.release)
+
+    def _extend(self, messages: list[LeasedMessage]) -> None:
+        client, longer = self._client, self._plan.visibility
+        self._say(Act.EXTEND, messages, lambda found: client.extend(found, longer))
+        self._ack(messages)
+
+    def _reject(self, messages: list[LeasedMessage]) -> None:
+        head, *rest = messages
         client = self._client
-        match habit:
-            case "ack":
-                self._say(Act.ACK, messages, client.ack)
-            case "ack_each":
-                self._dice.shuffle(messages)
-                for message in messages:
-                    self._say(Act.ACK, [message], client.ack)
-            case "ack_some":
-                some = self._dice.sample(messages, self._dice.randint(1, len(messages)))
-                self._say(Act.ACK, some, client.ack)
-                rest = [message for message in messages if message not in some]
-                if rest:
-                    self._say(Act.RELEASE, rest, client.release)
-            case "nack":
-                delay = self._plan.nack_delay
-                self._say(Act.NACK, messages, lambda m: client.nack(m, delay=delay), delay or 0.0)
-            case "release":
-                self._say(Act.RELEASE, messages, client.release)
-            case "extend":
-                self._say(Act.EXTEND, messages, lambda m: client.extend(m, self._plan.visibility))
-                self._say(Act.ACK, messages, client.ack)
-            case "reject":
-                head, *rest = messages
-                self._say(Act.REJECT, [head], lambda m: client.reject(m, "the dice said so"))
-                if rest:
-                    self._say(Act.ACK, rest, client.ack)
-            case _:
-                """Forgotten: their lease expires."""
+        self._say(Act.REJECT, [head], lambda found: client.reject(found, "the dice said so"))
+        if rest:
+            self._ack(rest)
 
     def _say(
         self,
@@ -232,9 +250,16 @@ def main() -> None:
     threading.Thread(target=listen, daemon=True).start()
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
+
+    def wait_for_word() -> bool:
+        while not words.acquire(timeout=_LOOK_AGAIN_S):
+            if over.is_set():
+                return False
+        return True
+
     journal = Journal(Path(what["journal"]))
     with quivermq.connect(what["servers"], timeout=what["timeout"]) as client:
-        Consumer(client, journal, Plan(**what["plan"]), words.acquire).run(over.is_set)
+        Consumer(client, journal, Plan(**what["plan"]), wait_for_word).run(over.is_set)
 
 
 if __name__ == "__main__":

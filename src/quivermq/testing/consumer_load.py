@@ -1,9 +1,9 @@
 """Consumers of shared groups at work while a cluster is disturbed: threads, and processes to kill.
 
-    with ConsumerLoad(cluster, Plan("orders", "billing"), threads=3) as consumers:
-        ...
-        consumers.wait_progress()
-        consumers.drain()
+with ConsumerLoad(cluster, Plan("orders", "billing"), threads=3) as consumers:
+    ...
+    consumers.wait_progress()
+    consumers.drain()
 """
 
 import json
@@ -22,7 +22,8 @@ import quivermq
 from quivermq.errors import QuiverError
 from quivermq.testing.cluster import Cluster
 from quivermq.testing.consumer import ONLY_ACKS, Consumer, Plan
-from quivermq.testing.group_history import GroupHistory, journal_lines
+from quivermq.testing.group_history import GroupHistory, Spot, journal_lines
+from quivermq.testing.history import Place
 from quivermq.testing.story import Violation
 
 _PROGRESS_S: Final = 30.0
@@ -80,9 +81,13 @@ class ConsumerProcess:
         words.flush()
 
     @property
-    def delivered_count(self) -> int:
-        """How many messages it was given."""
-        return sum(len(line["delivered"]) for line in journal_lines(self.journal))
+    def delivered(self) -> set[Spot]:
+        """Messages that it was given."""
+        return {
+            (Place(*place), offset)
+            for line in journal_lines(self.journal)
+            for place, offset, *_ in line["delivered"]
+        }
 
     def close(self) -> None:
         self.kill()
@@ -145,9 +150,7 @@ class ConsumerLoad:
         self, condition: Callable[[], bool], failure: str, timeout: float = _PROGRESS_S
     ) -> None:
         """Wait for a condition, or for what broke a consumer."""
-        self._cluster.wait_until(
-            lambda: self._broken is not None or condition(), failure, timeout
-        )
+        self._cluster.wait_until(lambda: self._broken is not None or condition(), failure, timeout)
         self._raise_broken()
 
     def drain(self, timeout: float = _DRAIN_S) -> None:

@@ -48,7 +48,7 @@ class Delivered(NamedTuple):
     offset: int
     value: bytes
     token: int
-    count: int
+    delivery: int
     consumer: str
     began_ns: int
     """When its poll was asked for, by the steady clock."""
@@ -57,7 +57,7 @@ class Delivered(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"offset {self.offset} of {self.place} (delivery {self.count}, lease {self.token}, "
+            f"offset {self.offset} of {self.place} (delivery {self.delivery}, lease {self.token}, "
             f"{self.consumer})"
         )
 
@@ -183,7 +183,7 @@ class GroupHistory:
                 self._check_sent(spot, found, contents)
                 self._check_due(found)
                 self._check_tokens(spot, found, said)
-                self._check_final(spot, found, said)
+                self._check_final(found, said)
                 self._check_pauses(found, said)
         self._check_letters(contents, letters)
 
@@ -284,20 +284,16 @@ class GroupHistory:
         if len(tokens) != len(set(tokens)):
             raise Violation(f"I4: a lease brought the same message twice: {list(map(str, found))}")
         winners = {
-            one.token
-            for one in said
-            if one.act in {Act.ACK, Act.REJECT} and one.fate == Fate.DONE
+            one.token for one in said if one.act in {Act.ACK, Act.REJECT} and one.fate == Fate.DONE
         }
         if len(winners) > 1:
             raise Violation(
                 f"I4: {spot[0]}@{spot[1]} was ended by {len(winners)} leases: {sorted(winners)}"
             )
 
-    def _check_final(self, spot: Spot, found: list[Delivered], said: list[Said]) -> None:
+    def _check_final(self, found: list[Delivered], said: list[Said]) -> None:
         """What is acknowledged or rejected is not given to anybody who asks afterwards."""
-        ended = [
-            one for one in said if one.act in {Act.ACK, Act.REJECT} and one.fate == Fate.DONE
-        ]
+        ended = [one for one in said if one.act in {Act.ACK, Act.REJECT} and one.fate == Fate.DONE]
         if not ended:
             return
         first = min(ended, key=lambda one: one.ended_ns)
@@ -334,7 +330,7 @@ class GroupHistory:
                 raise Violation(f"I2: the dead letter {letter} was {original}")
             if letter.group != self.group or not letter.reason or not letter.died:
                 raise Violation(f"I5: the dead letter {letter} does not say why, whose or when")
-            counts = [one.count for one in self._delivered.get(spot, [])]
+            counts = [one.delivery for one in self._delivered.get(spot, [])]
             if counts and letter.deliveries < max(counts):
                 raise Violation(f"I5: {letter} died after delivery {max(counts)}")
         for place, offset in self.offsets(Act.REJECT) - set(seen):
@@ -372,6 +368,8 @@ def _delivered_of(found: Iterable[Sequence[Any]]) -> list[Delivered]:
 
 def _said_of(found: Iterable[Sequence[Any]]) -> list[Said]:
     return [
-        Said(Act(act), Place(*place), offset, token, consumer, began, wall, ended, Fate(fate), delay)
+        Said(
+            Act(act), Place(*place), offset, token, consumer, began, wall, ended, Fate(fate), delay
+        )
         for act, place, offset, token, consumer, began, wall, ended, fate, delay in found
     ]
