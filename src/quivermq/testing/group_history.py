@@ -226,7 +226,7 @@ class GroupHistory:
             place = Place(info.topic, part.partition)
             states = (part.lag, part.in_flight, part.delayed, part.done, part.dead, part.lost)
             wanted = part.end_offset - part.start_offset
-            if sum(states) != wanted:
+            if sum(states) != wanted or min(states) < 0:
                 raise Violation(
                     f"I5: group {self.group} of {place} has {wanted} messages; waiting, in flight, "
                     f"delayed, done, dead and lost {states} are {sum(states)}"

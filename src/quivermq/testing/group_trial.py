@@ -59,6 +59,11 @@ def check_group(
 ) -> None:
     """Compare a group that is done with everything with what is there, as every replica tells it
     once it leads."""
+    dead = client.group(topic, history.group).dead
+    cluster.wait_until(
+        lambda: len(letters_of(client, topic, history.group)) >= dead,
+        f"{dead} messages are dead, and not all of them among the dead letters",
+    )
     contents = contents_of(client, topic)
     letters = letters_of(client, topic, history.group)
     history.check_drained(contents, letters, lost=lost)
