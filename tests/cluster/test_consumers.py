@@ -1,9 +1,16 @@
 """Consumers that die, stand still, leave politely and take long."""
 
+import threading
+import time
+from collections import Counter
+
+import quivermq
 from quivermq.testing import Cluster
 from quivermq.testing.consumer_load import ConsumerLoad, ConsumerProcess
+from quivermq.testing.copies import settle
 from quivermq.testing.group_history import Act, Fate, Said, Spot, journal_lines
-from quivermq.testing.group_trial import group_trial
+from quivermq.testing.group_trial import GROUP, group_trial
+from quivermq.testing.history import Place
 
 VISIBILITY_S = 1.5
 
@@ -73,3 +80,34 @@ def test_a_consumer_that_ends_politely_gives_back_at_once_what_it_held(
         for spot in consumers.history.delivered
         for one in consumers.history.deliveries(*spot)
     )
+
+
+def test_a_handler_slower_than_the_visibility_is_no_duplicate_though_the_leader_dies(
+    cluster: Cluster, topic: str
+) -> None:
+    handled: Counter[int] = Counter()
+    begun = threading.Semaphore(0)
+
+    def slow(message: quivermq.LeasedMessage) -> None:
+        begun.release()
+        time.sleep(2 * VISIBILITY_S)
+        handled[message.offset] += 1
+
+    with cluster.connect() as client, cluster.connect() as other:
+        client.create_topic(topic)
+        client.produce_many(topic, [b"job %d" % number for number in range(8)])
+        with client.subscribe(
+            topic, group=GROUP, handler=slow, visibility=VISIBILITY_S, concurrency=4
+        ):
+            for _ in range(4):
+                assert begun.acquire(timeout=20.0)
+            # Leases are granted without waiting for a majority to know of them.
+            settle(cluster, Place(topic, 0))
+            leader = cluster.nodes[cluster.leader(topic)]
+            leader.kill()
+            cluster.wait_until(lambda: sum(handled.values()) >= 4, "no handler ends")
+            assert not other.poll(topic, group=GROUP, wait=VISIBILITY_S)
+            leader.start()
+            cluster.wait_until(lambda: other.group(topic, GROUP).done == 8, "it is not done")
+        assert handled == dict.fromkeys(range(8), 1)
+        assert other.group(topic, GROUP).redelivered == 0

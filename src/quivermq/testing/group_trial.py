@@ -55,7 +55,13 @@ def group_trial(
 
 
 def check_group(
-    cluster: Cluster, client: Any, topic: str, history: GroupHistory, *, lost: int = 0
+    cluster: Cluster,
+    client: Any,
+    topic: str,
+    history: GroupHistory,
+    *,
+    lost: int = 0,
+    kept_from: int = 0,
 ) -> None:
     """Compare a group that is done with everything with what is there, as every replica tells it
     once it leads."""
@@ -66,7 +72,7 @@ def check_group(
     )
     contents = contents_of(client, topic)
     letters = letters_of(client, topic, history.group)
-    history.check_drained(contents, letters, lost=lost)
+    history.check_drained(contents, letters, kept_from=kept_from)
     partitions = client.topic(topic).partitions
     for node in sorted({node for each in partitions for node in each.replicas}):
         for each in partitions:
