@@ -223,3 +223,33 @@ def test_the_same_on_an_event_loop(broker: BrokerThread, wide: str) -> None:
             assert await client.purge_dead_letters(wide) == 0
 
     asyncio.run(work())
+
+
+def test_a_poll_that_is_cancelled_takes_nothing(broker: BrokerThread, topic: str) -> None:
+    async def work() -> None:
+        async with quivermq.aio.connect(broker.address) as client:
+            await client.poll(topic, group="g", wait=0)
+            waiting = asyncio.create_task(client.poll(topic, group="g", wait=30))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await client.produce(topic, b"v")
+            (message,) = await client.poll(topic, group="g", wait=10)
+            assert message.delivery_count == 1
+            await message.ack()
+
+    asyncio.run(work())
+
+
+def test_a_rate_limit_is_waited_for_not_failed_at(real: quivermq.Client, topic: str) -> None:
+    real.alter_topic(topic, rate_limit=quivermq.RateLimit(per_second=20, burst=1))
+    real.produce_many(topic, [b"v"] * 6)
+    found: list[int] = []
+    began = time.monotonic()
+    while len(found) < 6:
+        messages = real.poll(topic, group="g", wait=10)
+        assert messages
+        found += [message.offset for message in messages]
+        real.ack(messages)
+    assert time.monotonic() - began >= 0.2
+    assert found == list(range(6))

@@ -1,8 +1,10 @@
 """Everything of a broker that serves consumers, put together."""
 
+from contextlib import suppress
 from typing import Final
 
 from quivermq.batches import Frame
+from quivermq.errors import NotLeader, Overloaded
 from quivermq.log.settings import STORED_LIMITS
 from quivermq.node.clerks import Clerks
 from quivermq.node.consumer_requests import ConsumerRequests
@@ -17,6 +19,7 @@ from quivermq.node.partitions import Partitions
 from quivermq.node.rate_limits import RateLimits
 from quivermq.node.service import Answer, Bulky, Handler
 from quivermq.node.settling import Settling
+from quivermq.replica import Produced
 from quivermq.wire import proto
 
 _CACHE_BYTES: Final = 32 << 20
@@ -39,7 +42,7 @@ class Consumers:
         consuming = Consuming(self.clerks, self.limits, self.cache, fetching.readers, figures)
         settling = Settling(self.clerks, figures)
         self._requests = ConsumerRequests(consuming, settling, self.limits)
-        self._groups = GroupRequests(partitions, self.clerks, fetching)
+        self._groups = GroupRequests(partitions, self.clerks, fetching, figures)
 
     def handlers(self) -> dict[str, Handler]:
         return {**self._requests.handlers(), **self._groups.handlers()}
@@ -50,6 +53,22 @@ class Consumers:
     def office_changed(self, group: Group) -> None:
         """This broker began to lead a partition, or ceased to."""
         self.clerks.office_changed(group)
+
+    def stored(self, group: Group, frame: Frame, place: Produced) -> None:
+        """A batch was stored. Those who wait for it are woken next, and find it in memory."""
+        clerk = self.clerks.of(group)
+        if clerk is not None and len(clerk.waiting):
+            header = frame.header._replace(
+                base_offset=place.base_offset, timestamp_ms=place.timestamp_ms
+            )
+            self.cache.add(group.id, Frame(header, frame.body))
+
+    def dropped(self, group: Group) -> None:
+        """Retention may have taken what groups have not done."""
+        clerk = self.clerks.of(group)
+        if clerk is not None:
+            with suppress(NotLeader, Overloaded):
+                clerk.trim()
 
     async def close(self) -> None:
         await self.dead_letters.close()
