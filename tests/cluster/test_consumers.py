@@ -3,13 +3,15 @@
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import quivermq
 from quivermq.testing import Cluster
+from quivermq.testing.consumer import Plan
 from quivermq.testing.consumer_load import ConsumerLoad, ConsumerProcess
 from quivermq.testing.copies import settle
 from quivermq.testing.group_history import Act, Fate, Said, Spot, journal_lines
-from quivermq.testing.group_trial import GROUP, group_trial
+from quivermq.testing.group_trial import GROUP, check_group, group_trial
 from quivermq.testing.history import Place
 
 VISIBILITY_S = 1.5
@@ -111,3 +113,21 @@ def test_a_handler_slower_than_the_visibility_is_no_duplicate_though_the_leader_
             cluster.wait_until(lambda: other.group(topic, GROUP).done == 8, "it is not done")
         assert handled == dict.fromkeys(range(8), 1)
         assert other.group(topic, GROUP).redelivered == 0
+
+
+def test_acks_against_leases_of_a_few_milliseconds_have_one_winner_each(
+    cluster: Cluster, topic: str
+) -> None:  # F29
+    with cluster.connect() as client:
+        retry = quivermq.Retry(first=0.0, base=0.001, longest=0.001)
+        client.create_topic(topic, max_deliveries=1_000_000, retry=retry)
+        client.produce_many(topic, [b"job %d" % number for number in range(2_000)])
+        plan = Plan(topic, GROUP, visibility=0.006, max_messages=5, habits={"ack_each": 1})
+        with ConsumerLoad(cluster, plan, threads=4) as consumers:
+            consumers.wait_until(
+                lambda: len(consumers.history.offsets(Act.ACK, Fate.LOST)) > 200,
+                "no ack comes too late",
+            )
+            consumers.plan = replace(plan, visibility=30.0)
+            consumers.drain()
+        check_group(cluster, client, topic, consumers.history)

@@ -91,6 +91,7 @@ class Consumer:
                 messages = self.poll()
             except QuiverError as error:
                 self.failures.append(error)
+                time.sleep(_LOOK_AGAIN_S)
                 continue
             if messages:
                 if self._plan.waits_for_word and not self._wait_for_word():
