@@ -346,17 +346,10 @@ def journal_lines(journal: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def journal_line(
-    delivered: Sequence[Delivered] = (), said: Sequence[Said] = (), **more: Any
-) -> str:
+def journal_line(delivered: Sequence[Delivered] = (), said: Sequence[Said] = ()) -> str:
     """Events as `GroupHistory.take_in` reads them."""
-    return json.dumps(
-        {
-            "delivered": [one._replace(value=one.value.hex()) for one in delivered],  # type: ignore[arg-type]  # as text
-            "said": said,
-            **more,
-        }
-    )
+    given = [(one.place, one.offset, one.value.hex(), *one[3:]) for one in delivered]
+    return json.dumps({"delivered": given, "said": said})
 
 
 def _delivered_of(found: Iterable[Sequence[Any]]) -> list[Delivered]:
