@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         Receipt,
         Retention,
         Retry,
+        Subscription,
         TopicInfo,
         connect,
     )
@@ -103,6 +104,7 @@ __all__ = [
     "Retry",
     "StorageFailed",
     "StorageFull",
+    "Subscription",
     "Timeout",
     "TooLarge",
     "TopicExists",

@@ -6,6 +6,7 @@ from quivermq.client.leased_tables import AsyncLeasedTable
 from quivermq.client.producer import AsyncProducer
 from quivermq.client.readers import AsyncReader
 from quivermq.client.sticky_consumer import AsyncConsumer
+from quivermq.client.subscriptions import AsyncSubscription
 
 __all__ = [
     "AsyncClient",
@@ -14,5 +15,6 @@ __all__ = [
     "AsyncLeasedTable",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncSubscription",
     "connect",
 ]

@@ -12,10 +12,12 @@ from quivermq.client import (
     AsyncLeasedTable,
     AsyncProducer,
     AsyncReader,
+    AsyncSubscription,
     LeasedMessage,
     LeasedTable,
     Producer,
     Reader,
+    Subscription,
 )
 from quivermq.client.aio_group_calls import AsyncGroupCalls
 from quivermq.client.aio_group_care import AsyncGroupCare
@@ -96,6 +98,7 @@ def test_a_blocking_client_works_inside_a_running_loop(broker: BrokerThread) -> 
         (LeasedTable, AsyncLeasedTable),
         (Producer, AsyncProducer),
         (Reader, AsyncReader),
+        (Subscription, AsyncSubscription),
         (quivermq.connect, quivermq.aio.connect),
     ],
 )

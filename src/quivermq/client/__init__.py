@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from quivermq.client.producer import AsyncProducer, Producer
     from quivermq.client.readers import AsyncReader, Reader
     from quivermq.client.sticky_consumer import AsyncConsumer, Consumer
+    from quivermq.client.subscriptions import AsyncSubscription, Subscription
     from quivermq.client.values import BatchReceipt, Message, Receipt
 
 # By module, so that whoever needs one part (a broker needs a door) does not load them all.
@@ -46,6 +47,7 @@ _PLACES = {
     "AsyncConsumer": "sticky_consumer",
     "AsyncProducer": "producer",
     "AsyncReader": "readers",
+    "AsyncSubscription": "subscriptions",
     "BatchReceipt": "values",
     "Client": "client",
     "ClusterInfo": "infos",
@@ -68,6 +70,7 @@ _PLACES = {
     "Receipt": "values",
     "Retention": "infos",
     "Retry": "infos",
+    "Subscription": "subscriptions",
     "TopicInfo": "infos",
     "connect": "client",
     "partition_of": "partitioner",
@@ -82,6 +85,7 @@ __all__ = [
     "AsyncLeasedTable",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncSubscription",
     "BatchReceipt",
     "Client",
     "ClusterInfo",
@@ -104,6 +108,7 @@ __all__ = [
     "Receipt",
     "Retention",
     "Retry",
+    "Subscription",
     "TopicInfo",
     "connect",
     "partition_of",

@@ -24,6 +24,7 @@ from quivermq.client.reading import Place
 from quivermq.client.sticky_consumer import AsyncConsumer, Listener, check_mode
 from quivermq.client.sticky_lane import Start
 from quivermq.client.sticky_member import ConsumerSettings
+from quivermq.client.subscriptions import AsyncSubscription
 from quivermq.client.values import BatchReceipt, Receipt
 
 
@@ -86,6 +87,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
         self._make_door = make_door
         self._core = self._made_core()
         self._producers: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
+        self._subscriptions: WeakSet[AsyncSubscription] = WeakSet()
 
     async def ping(self) -> None:
         """Reach a broker."""
@@ -303,9 +305,12 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
         await self._core.admin.transfer(topic, partition, to)
 
     async def close(self) -> None:
-        """Close producers and consumers, which delivers what they hold; give back what was polled
-        and is not settled; then close every connection."""
+        """Close subscriptions, consumers and producers, which delivers what they hold; give back
+        what was polled and is not settled; then close every connection."""
         try:
+            # Handlers may produce.
+            for subscription in list(self._subscriptions):
+                await subscription.close()
             for producer in list(self._producers):
                 await producer.close()
         finally:

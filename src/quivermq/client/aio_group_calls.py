@@ -1,6 +1,7 @@
 """The asyncio client's methods for groups: see `quivermq.aio.AsyncClient`, which has them all."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakSet
 
 from quivermq.client.core import Core
 from quivermq.client.hauls import messages_of_hauls, table_of_hauls
@@ -17,6 +18,7 @@ from quivermq.client.leases import (
     reject_terms,
     rulings_over,
 )
+from quivermq.client.subscriptions import AsyncSubscription, Wish
 from quivermq.errors import LeaseLost
 
 
@@ -24,6 +26,8 @@ class AsyncGroupCalls:
     """Polling and settling."""
 
     _core: Core
+    _subscriptions: WeakSet[AsyncSubscription]
+    _made_core: Callable[[], Core]
 
     async def poll(
         self,
@@ -78,6 +82,23 @@ class AsyncGroupCalls:
     async def release(self, messages: Iterable[AsyncLeasedMessage]) -> None:
         """These were not worked on: let others have them at once, not counted as a failure."""
         await self._settle(messages, RELEASE)
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        handler: Callable[[AsyncLeasedMessage], object] | None = None,
+        prefetch: int = 64,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        concurrency: int = 1,
+        start: str = "earliest",
+    ) -> AsyncSubscription:
+        """Messages of a topic for a group, pushed: to `async for`, or to a handler."""
+        wish = Wish(topic, group, prefetch, visibility, ack, concurrency, start)
+        subscription = AsyncSubscription(self._made_core, wish, handler)
+        self._subscriptions.add(subscription)
+        return subscription
 
     async def _settle(self, messages: Iterable[AsyncLeasedMessage], terms: Terms) -> None:
         lost: LeaseLost | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +19,10 @@ class Background:
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine there, and wait for its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._running_loop()).result(timeout)
+
+    def post(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call something there, without waiting for it."""
+        self._running_loop().call_soon_threadsafe(call, *arguments)
 
     def stop(self) -> None:
         """End the thread; everything on it must have been closed before."""

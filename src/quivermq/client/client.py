@@ -27,6 +27,7 @@ from quivermq.client.reading import Place
 from quivermq.client.sticky_consumer import Consumer, Listener, check_mode
 from quivermq.client.sticky_lane import Start
 from quivermq.client.sticky_member import ConsumerSettings
+from quivermq.client.subscriptions import Subscription
 from quivermq.client.values import BatchReceipt, Receipt
 
 
@@ -68,6 +69,7 @@ class Client(GroupCalls, GroupCare):
         self._core = Core(options.door(BlockingDoor), options.servers, options.timeout)
         self._background = Background()
         self._producers: WeakSet[Producer | Consumer] = WeakSet()
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
         forks.watch(self)
 
     def ping(self) -> None:
@@ -383,9 +385,12 @@ class Client(GroupCalls, GroupCare):
     # ---- its end
 
     def close(self) -> None:
-        """Close producers and consumers, which delivers what they hold; give back what was polled
-        and is not settled; then close every connection."""
+        """Close subscriptions, consumers and producers, which delivers what they hold; give back
+        what was polled and is not settled; then close every connection."""
         try:
+            # Handlers may produce.
+            for subscription in list(self._subscriptions):
+                subscription.close()
             for producer in list(self._producers):
                 producer.close()
         finally:

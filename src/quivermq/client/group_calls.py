@@ -1,7 +1,9 @@
 """The blocking client's methods for groups: see `quivermq.Client`, which has them all."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakSet
 
+from quivermq.client.background import Background
 from quivermq.client.core import Core
 from quivermq.client.door import run
 from quivermq.client.hauls import messages_of_hauls, table_of_hauls
@@ -18,6 +20,7 @@ from quivermq.client.leases import (
     reject_terms,
     rulings_over,
 )
+from quivermq.client.subscriptions import Subscription, Wish
 from quivermq.errors import LeaseLost
 
 
@@ -25,6 +28,9 @@ class GroupCalls:
     """Polling and settling."""
 
     _core: Core
+    _subscriptions: WeakSet[Subscription]
+    _background: Background
+    _background_core: Callable[[], Core]
 
     def poll(
         self,
@@ -101,6 +107,35 @@ class GroupCalls:
     def release(self, messages: Iterable[LeasedMessage]) -> None:
         """These were not worked on: let others have them at once, not counted as a failure."""
         self._settle(messages, RELEASE)
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        handler: Callable[[LeasedMessage], object] | None = None,
+        prefetch: int = 64,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        concurrency: int = 1,
+        start: str = "earliest",
+    ) -> Subscription:
+        """Messages of a topic for a group, pushed as they come: to an iterator, or to a handler.
+
+        >>> with client.subscribe("orders", group="billing") as subscription:
+        ...     for message in subscription:
+        ...         bill(message.value)
+        ...         message.ack()
+        >>> subscription = client.subscribe("orders", group="billing", handler=bill, concurrency=8)
+
+        A message is acknowledged when the handler returns, and delivered again when it raises;
+        `concurrency` handlers run at a time. Up to `prefetch` messages are held, whose leases are
+        extended until they are handed out, and while a handler works on them. It goes on when
+        leaders change or brokers are lost; use it as a context manager, or `close()` it.
+        """
+        wish = Wish(topic, group, prefetch, visibility, ack, concurrency, start)
+        subscription = Subscription(self._background, self._background_core, wish, handler)
+        self._subscriptions.add(subscription)
+        return subscription
 
     def _settle(self, messages: Iterable[LeasedMessage], terms: Terms) -> None:
         lost: LeaseLost | None = None

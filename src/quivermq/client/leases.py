@@ -198,3 +198,24 @@ def _span(intervals: Sequence[Interval]) -> str:
         for start, end in intervals[:8]
     ]
     return ", ".join([*shown, "..."] if len(intervals) > len(shown) else shown)
+
+
+def joined(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same offsets, in order, in as few intervals as can be."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def overlap(some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """What is in both; each of them is short."""
+    return [
+        (max(start, low), min(end, high))
+        for start, end in some
+        for low, high in others
+        if start < high and low < end
+    ]

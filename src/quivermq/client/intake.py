@@ -1,0 +1,293 @@
+"""The intake of a subscription: keeps messages coming, and their leases alive. On an event loop.
+
+    supervisor      knows who leads, and keeps one station for each leader
+    station         a poll that is parked at its leader, for as many messages as there is credit
+    keeper          extends the leases of messages that wait here or are being worked on
+    tellers         say what became of messages
+
+Credit is what may be held: prefetched, or handed out and not settled. Every station parks with all
+that is free, so for a moment there may be more than `prefetch` here, once for each leader.
+Other threads may call `pop`; everything else happens on the loop.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import chain, count
+from typing import Final
+
+from quivermq.client.core import Core
+from quivermq.client.hauls import messages_of_hauls
+from quivermq.client.leased import LeasedFields
+from quivermq.client.leases import RELEASE, Lease, Ruling, extend_terms, rulings_over
+from quivermq.client.polling import Order, turned
+from quivermq.client.retry import Attempts
+from quivermq.client.routing import Share
+from quivermq.client.surveying import recover_share
+from quivermq.client.tellers import Tellers
+from quivermq.errors import InvalidRequest, LeaseLost, QuiverError
+
+# A parked poll does not hear of partitions that its leader has come to lead: so never for long.
+WAIT_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 2.0
+KEEPER_SECONDS_MIN: Final = 0.02
+
+
+class Intake:
+    """Where the messages of one subscription come in."""
+
+    def __init__(
+        self,
+        core: Core,
+        order: Order,
+        prefetch: int,
+        kind: type[LeasedFields],
+        arrived: Callable[[], None],
+    ) -> None:
+        self.error: QuiverError | None = None
+        """Why it ended by itself."""
+        self.is_closing = False
+        self.messages: deque[LeasedFields] = deque()
+        """Not handed out yet."""
+        self.working: dict[int, Lease] = {}
+        """What handlers work on, by their number."""
+        self._core = core
+        self._order = order
+        self._prefetch = prefetch
+        self._kind = kind
+        self._arrived = arrived
+        self._loop = asyncio.get_running_loop()
+        self._visibility_s = order.visibility_ms / 1000
+        self._left: dict[Lease, set[int]] = {}
+        """Offsets that are not settled, of leases that are ours."""
+        self._until: dict[Lease, float] = {}
+        self._tellers = Tellers(core.router, core.consuming.settling, order.topic, self._wake)
+        self._shares: dict[int, Share] = {}
+        self._stations: dict[int, asyncio.Task[None]] = {}
+        self._extensions: set[asyncio.Task[None]] = set()
+        self._turns = count()
+        self._credit_changed = asyncio.Event()
+        self._look = asyncio.Event()
+        self._supervisor = asyncio.create_task(self._supervise())
+        self._keeper = asyncio.create_task(self._keep())
+
+    # ---- handing out
+
+    def pop(self) -> LeasedFields | None:
+        """The next message, if there is one. Any thread may call this."""
+        messages = self.messages
+        while messages:
+            try:
+                message = messages.popleft()
+            except IndexError:
+                break
+            if not messages or (self._order.auto_ack and 2 * len(messages) <= self._prefetch):
+                self._loop.call_soon_threadsafe(self._wake)
+            # What was lost while it waited here is somebody else's by now.
+            if not message.lease.token or message.lease in self._left:
+                return message
+        return None
+
+    def is_unsettled(self, message: LeasedFields) -> bool:
+        """Nobody said yet what became of it."""
+        return message.offset in self._left.get(message.lease, ())
+
+    # ---- settling
+
+    async def settle(self, rulings: Sequence[Ruling]) -> None:
+        """Carry rulings out, and wait until it is durable."""
+        self._note(rulings)
+        await self._tellers.told(rulings)
+
+    def tell(self, rulings: Sequence[Ruling]) -> None:
+        """Carry rulings out some time soon."""
+        self._note(rulings)
+        self._tellers.tell(rulings)
+
+    async def flush(self) -> None:
+        """Wait for all that was told; raises the first failure that nobody waited for."""
+        await self._tellers.flush()
+        failure = self._tellers.take_failure()
+        if failure is not None:
+            raise failure
+
+    def _note(self, rulings: Sequence[Ruling]) -> None:
+        if self._keeper.done():
+            raise InvalidRequest("the subscription is closed: its messages went back to the group")
+        for ruling in rulings:
+            if not ruling.terms.ends_lease:
+                seconds = ruling.terms.visibility_ms / 1000
+                self._until[ruling.lease] = self._loop.time() + seconds
+                continue
+            left = self._left.get(ruling.lease)
+            if left is not None:
+                for start, end in ruling.intervals:
+                    left.difference_update(range(start, end))
+                if not left:
+                    self._drop(ruling.lease)
+        self._wake()
+
+    def _drop(self, lease: Lease) -> None:
+        self._left.pop(lease, None)
+        self._until.pop(lease, None)
+
+    # ---- the end
+
+    async def stop(self) -> None:
+        """Take nothing more in, and give back what was not handed out."""
+        self.is_closing = True
+        tasks = [self._supervisor, *self._stations.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        waiting = [message for message in iter(self.pop, None) if message.lease.token]
+        if waiting and not self._keeper.done():
+            self.tell(rulings_over(waiting, RELEASE))
+        self._arrived()
+
+    async def close(self) -> None:
+        """Tell what is left to tell, give back all that is held, and close the connections."""
+        await self.stop()
+        await self._tellers.flush()
+        self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._tellers.stop()
+        await self._core.consuming.release()
+        await self._core.door.close()
+
+    def _end(self, error: QuiverError) -> None:
+        """It cannot go on."""
+        if self.error is None and not self.is_closing:
+            self.error = error
+            self._supervisor.cancel()
+            for task in self._stations.values():
+                task.cancel()
+            self._arrived()
+
+    # ---- taking in
+
+    async def _supervise(self) -> None:
+        """Know who leads, and keep a station for each."""
+        try:
+            while True:
+                self._look.clear()
+                try:
+                    await self._learn(self._attempts())
+                except QuiverError as error:
+                    if not error.retriable:
+                        raise
+                    continue  # it was tried for long, with pauses
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._look.wait()
+        except QuiverError as error:
+            self._end(error)
+
+    async def _learn(self, attempts: Attempts) -> None:
+        shares = await self._core.consuming.polling.shares(self._order.topic, attempts)
+        # Partitions that nobody leads each have their own.
+        self._shares = {share.leader or -1 - share.partitions[0]: share for share in shares}
+        for key in self._shares:
+            if key not in self._stations:
+                self._stations[key] = asyncio.create_task(self._serve(key))
+
+    async def _serve(self, key: int) -> None:
+        """Poll one leader for as long as it is one."""
+        attempts: Attempts | None = None
+        try:
+            while True:
+                free = await self._credit()
+                share = self._shares.get(key)
+                if share is None:
+                    return
+                try:
+                    await self._take_in(share, free)
+                    attempts = None
+                except QuiverError as error:
+                    attempts = await self._recovered(share, error, attempts or self._attempts())
+        except QuiverError as error:
+            self._end(error)
+        finally:
+            del self._stations[key]
+            self._look.set()
+
+    async def _take_in(self, share: Share, free: int) -> None:
+        order = self._order._replace(messages_max=free)
+        (share,) = turned([share], next(self._turns))
+        catch = await self._core.consuming.polling.poll_share(
+            order, share, WAIT_SECONDS, self._attempts()
+        )
+        messages = messages_of_hauls(catch.hauls, self._kind, self._core.router.limits)
+        until = self._loop.time() + self._visibility_s
+        for haul in catch.hauls:
+            if haul.lease.token:
+                ranges = (range(piece.start, piece.end) for piece in haul.pieces)
+                self._left[haul.lease] = set(chain.from_iterable(ranges))
+                self._until[haul.lease] = until
+        if messages:
+            self.messages.extend(messages)
+            self._arrived()
+        elif catch.throttled_s:
+            await asyncio.sleep(catch.throttled_s)
+
+    async def _recovered(self, share: Share, error: QuiverError, attempts: Attempts) -> Attempts:
+        """Return when it is time to go on, with the patience that is left; for ever, if need be."""
+        try:
+            await recover_share(self._core.router, self._order.topic, share, error, attempts)
+            await self._learn(attempts)
+        except QuiverError as last:
+            if not last.retriable:
+                raise
+            return self._attempts()
+        return attempts
+
+    async def _credit(self) -> int:
+        """How many more may be held, once there is a point in asking for them."""
+        while not (free := self._free()):
+            self._credit_changed.clear()
+            await self._credit_changed.wait()
+        return free
+
+    def _free(self) -> int:
+        is_auto = self._order.auto_ack
+        held = len(self.messages) if is_auto else sum(map(len, self._left.values()))
+        # Also what is not told yet takes room.
+        free = self._prefetch - held - max(0, self._tellers.messages - self._prefetch)
+        # As long as there is work here, not for every single message.
+        return free if free > 0 and (2 * free >= self._prefetch or not self.messages) else 0
+
+    def _wake(self) -> None:
+        self._credit_changed.set()
+
+    # ---- keeping
+
+    async def _keep(self) -> None:
+        """Extend what waits here or is being worked on, long before its lease ends."""
+        terms = extend_terms(self._visibility_s)
+        while True:
+            await asyncio.sleep(max(KEEPER_SECONDS_MIN, self._visibility_s / 6))
+            now = self._loop.time()
+            held = {message.lease for message in self.messages.copy()} | {*self.working.values()}
+            for lease, until in list(self._until.items()):
+                if lease in held and until - now <= self._visibility_s * 2 / 3:
+                    self._until[lease] = now + self._visibility_s
+                    extension = asyncio.create_task(self._extend(Ruling(lease, terms, [])))
+                    self._extensions.add(extension)
+                    extension.add_done_callback(self._extensions.discard)
+                elif lease not in held and until <= now:
+                    # Whoever it was handed to let it expire: the group has it again.
+                    self._drop(lease)
+                    self._wake()
+
+    async def _extend(self, ruling: Ruling) -> None:
+        try:
+            await self._tellers.told([ruling])
+        except LeaseLost:
+            self._drop(ruling.lease)
+            self._wake()
+        except QuiverError:
+            pass  # whether it lasted shows when its messages are settled
+
+    def _attempts(self) -> Attempts:
+        return self._core.router.attempts(f"subscribing to {self._order.topic}")

@@ -1,0 +1,440 @@
+"""What `subscribe` returns: messages pushed to an iterator or to a handler; for threads, asyncio.
+
+Both take from an `Intake` on an event loop: the blocking one on a thread in the background, the
+other on the loop that it is used on.
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, cast
+
+from quivermq.client import forks
+from quivermq.client.background import Background
+from quivermq.client.core import Core
+from quivermq.client.infos import check_number
+from quivermq.client.intake import Intake
+from quivermq.client.leased import AsyncLeasedMessage, LeasedFields, LeasedMessage
+from quivermq.client.leases import ACK, Ruling, Terms, nack_terms, reject_terms, rulings_over
+from quivermq.client.polling import Order
+from quivermq.errors import InvalidRequest, QuiverError
+
+logger = logging.getLogger("quivermq.client")
+
+PREFETCH_MAX: Final = 100_000
+CONCURRENCY_MAX: Final = 1_000
+
+
+class Wish(NamedTuple):
+    """What to subscribe to."""
+
+    topic: str
+    group: str
+    prefetch: int
+    visibility: float
+    ack: str
+    concurrency: int
+    start: str
+
+    def check(self, handler: object) -> None:
+        """Raise `InvalidRequest` unless it can be done."""
+        for name, most in (("prefetch", PREFETCH_MAX), ("concurrency", CONCURRENCY_MAX)):
+            check_number(name, getattr(self, name), least=1, whole=True)
+            if getattr(self, name) > most:
+                raise InvalidRequest(f"{name} must be at most {most:,}: {getattr(self, name)!r}")
+        if handler is not None and not callable(handler):
+            raise InvalidRequest(
+                f"a handler is called with a message: {handler!r} cannot be called"
+            )
+
+    def order(self, core: Core, settle: Callable[[Sequence[Ruling]], Any]) -> Order:
+        """The same as it is polled, checked."""
+        return core.consuming.order(
+            self.topic, self.group, self.prefetch, self.visibility, self.ack, self.start, settle
+        )
+
+    def __str__(self) -> str:
+        return f"subscription of group {self.group!r} to {self.topic!r}"
+
+
+class Subscription:
+    """Messages of a topic for a group, pushed: iterate, or give a handler.
+
+    >>> with client.subscribe("orders", group="billing") as subscription:
+    ...     for message in subscription:
+    ...         bill(message.value)
+    ...         message.ack()
+
+    `message.ack()` waits until it is durable. Where that takes too long, take `batches()` and
+    acknowledge with `subscription.ack(messages)`, which waits for nothing; `flush` and `close` do.
+    """
+
+    def __init__(
+        self,
+        background: Background,
+        make_core: Callable[[], Core],
+        wish: Wish,
+        handler: Callable[[LeasedMessage], object] | None,
+    ) -> None:
+        self._is_closed = True
+        wish.check(handler)
+        self._wish = wish
+        self._background = background
+        self._handler = handler
+        self._arrival = threading.Condition()
+        self._ended = threading.Event()
+        self._closing = threading.Lock()
+        self._intake = background.call(_started(wish, make_core, background, self._arrival))
+        self._is_closed = False
+        self._workers = [
+            threading.Thread(target=self._work, args=(number,), name=f"quivermq-{wish.group}")
+            for number in range(wish.concurrency if handler is not None else 0)
+        ]
+        for worker in self._workers:
+            worker.daemon = True
+            worker.start()
+        forks.watch(self)
+
+    def __iter__(self) -> Iterator[LeasedMessage]:
+        return self
+
+    def __next__(self) -> LeasedMessage:
+        self._check_no_handler()
+        message = self._intake.pop() or self._waited()
+        if message is None:
+            raise StopIteration
+        return cast("LeasedMessage", message)
+
+    def batches(self) -> Iterator[list[LeasedMessage]]:
+        """All messages that are there, at least one, as a list at a time."""
+        self._check_no_handler()
+        while (first := self._intake.pop() or self._waited()) is not None:
+            yield cast("list[LeasedMessage]", [first, *iter(self._intake.pop, None)])
+
+    def ack(self, messages: Iterable[LeasedMessage]) -> None:
+        """These are done. Returns at once; `flush` waits until it is durable."""
+        self._tell(messages, ACK)
+
+    def nack(self, messages: Iterable[LeasedMessage], delay: float | None = None) -> None:
+        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        self._tell(messages, nack_terms(delay))
+
+    def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
+        """These will never succeed: put them among the dead letters."""
+        self._tell(messages, reject_terms(reason))
+
+    def flush(self) -> None:
+        """Wait until all that was said so far is durable.
+
+        Raises the first failure since the last flush, as `LeaseLost`.
+        """
+        self._check_open()
+        self._background.call(self._intake.flush())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; False if it has not in time. Raises why, if not by `close`."""
+        ended = self._ended.wait(timeout)
+        if self._intake.error is not None:
+            raise self._intake.error
+        return ended
+
+    def close(self) -> None:
+        """Wait for handlers that run, and give back what was not worked on."""
+        if threading.current_thread() in self._workers:
+            # A handler that waited for itself would wait for ever.
+            threading.Thread(target=self.close, name="quivermq-close").start()
+            return
+        with self._closing:
+            if self._is_closed:
+                return
+            try:
+                self._background.call(self._intake.stop())
+                for worker in self._workers:
+                    worker.join()
+                self._background.call(self._intake.close())
+            finally:
+                self._is_closed = True
+                self._ended.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._is_closed:
+            warnings.warn(f"the {self._wish} was not closed", ResourceWarning, 2, source=self)
+
+    def __repr__(self) -> str:
+        return f"<{self._wish}>"
+
+    def after_fork(self) -> None:
+        """The thread that takes messages in stayed with the parent."""
+        self._is_closed = True
+        self._workers = []
+
+    def _waited(self) -> LeasedFields | None:
+        """The next message, as soon as there is one; None: this is the end."""
+        with self._arrival:
+            while True:
+                message = self._intake.pop()
+                if message is not None:
+                    return message
+                if self._is_closed or self._intake.is_closing:
+                    return None
+                if self._intake.error is not None:
+                    raise self._intake.error
+                self._arrival.wait()
+
+    def _work(self, number: int) -> None:
+        """One of the threads that call the handler."""
+        intake = self._intake
+        try:
+            while (message := intake.pop() or self._waited()) is not None:
+                intake.working[number] = message.lease
+                terms = self._handled(message)
+                self._background.post(_finish, intake, message, terms)
+                del intake.working[number]
+        except QuiverError as error:
+            logger.error("the %s has ended: %s", self._wish, error)  # noqa: TRY400  (no surprise)
+            self._ended.set()
+
+    def _handled(self, message: LeasedFields) -> Terms:
+        if self._handler is None:
+            return ACK
+        try:
+            self._handler(cast("LeasedMessage", message))
+        except BaseException:
+            logger.exception("the handler of the %s failed at %r", self._wish, message)
+            return nack_terms(None)
+        return ACK
+
+    def _tell(self, messages: Iterable[LeasedMessage], terms: Terms) -> None:
+        self._check_open()
+        rulings = rulings_over(messages, terms)
+        if rulings:
+            self._background.post(_tell, self._intake, rulings)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidRequest("the subscription is closed: subscribe again")
+
+    def _check_no_handler(self) -> None:
+        if self._handler is not None:
+            raise InvalidRequest("a subscription with a handler gives its messages to nobody else")
+
+
+class AsyncSubscription:
+    """Messages of a topic for a group, pushed: iterate, or give a handler.
+
+    >>> async with client.subscribe("orders", group="billing") as subscription:
+    ...     async for message in subscription:
+    ...         await message.ack()
+    """
+
+    def __init__(
+        self,
+        make_core: Callable[[], Core],
+        wish: Wish,
+        handler: Callable[[AsyncLeasedMessage], object] | None,
+    ) -> None:
+        wish.check(handler)
+        self._wish = wish
+        self._handler = handler
+        self._is_closed = False
+        self._arrival = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._closing = asyncio.Lock()
+        core = make_core()
+        self._intake = Intake(
+            core,
+            wish.order(core, self._settle),
+            wish.prefetch,
+            AsyncLeasedMessage,
+            self._arrival.set,
+        )
+        self._workers = [
+            asyncio.create_task(self._work(number))
+            for number in range(wish.concurrency if handler is not None else 0)
+        ]
+        self._closer: asyncio.Task[None] | None = None
+
+    def __aiter__(self) -> AsyncIterator[AsyncLeasedMessage]:
+        return self
+
+    async def __anext__(self) -> AsyncLeasedMessage:
+        self._check_no_handler()
+        message = self._intake.pop() or await self._waited()
+        if message is None:
+            raise StopAsyncIteration
+        return cast("AsyncLeasedMessage", message)
+
+    async def batches(self) -> AsyncIterator[list[AsyncLeasedMessage]]:
+        """All messages that are there, at least one, as a list at a time."""
+        self._check_no_handler()
+        while (first := self._intake.pop() or await self._waited()) is not None:
+            yield cast("list[AsyncLeasedMessage]", [first, *iter(self._intake.pop, None)])
+
+    async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
+        """These are done. Waits for nothing; `flush` waits until it is durable."""
+        self._tell(messages, ACK)
+
+    async def nack(
+        self, messages: Iterable[AsyncLeasedMessage], delay: float | None = None
+    ) -> None:
+        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        self._tell(messages, nack_terms(delay))
+
+    async def reject(self, messages: Iterable[AsyncLeasedMessage], reason: str = "") -> None:
+        """These will never succeed: put them among the dead letters."""
+        self._tell(messages, reject_terms(reason))
+
+    async def flush(self) -> None:
+        """Wait until all that was said so far is durable; raises the first failure."""
+        self._check_open()
+        await self._intake.flush()
+
+    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (as in threads)
+        """Wait until it has ended; False if it has not in time. Raises why, if not by `close`."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        if self._intake.error is not None:
+            raise self._intake.error
+        return True
+
+    async def close(self) -> None:
+        """Wait for handlers that run, and give back what was not worked on."""
+        if asyncio.current_task() in self._workers:
+            # A handler that waited for itself would wait for ever.
+            self._closer = self._closer or asyncio.create_task(self.close())
+            return
+        async with self._closing:
+            if self._is_closed:
+                return
+            try:
+                await self._intake.stop()
+                await asyncio.gather(*self._workers, return_exceptions=True)
+                await self._intake.close()
+            finally:
+                self._is_closed = True
+                self._ended.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self._wish}>"
+
+    async def _waited(self) -> LeasedFields | None:
+        while True:
+            message = self._intake.pop()
+            if message is not None:
+                return message
+            if self._is_closed or self._intake.is_closing:
+                return None
+            if self._intake.error is not None:
+                raise self._intake.error
+            self._arrival.clear()
+            await self._arrival.wait()
+
+    async def _work(self, number: int) -> None:
+        """One of the tasks that call the handler."""
+        intake = self._intake
+        try:
+            while (message := intake.pop() or await self._waited()) is not None:
+                intake.working[number] = message.lease
+                _finish(intake, message, await self._handled(message))
+                del intake.working[number]
+        except QuiverError as error:
+            logger.error("the %s has ended: %s", self._wish, error)  # noqa: TRY400  (no surprise)
+            self._ended.set()
+
+    async def _handled(self, message: LeasedFields) -> Terms:
+        if self._handler is None:
+            return ACK
+        try:
+            found = self._handler(cast("AsyncLeasedMessage", message))
+            if inspect.isawaitable(found):
+                await found
+        except Exception:
+            logger.exception("the handler of the %s failed at %r", self._wish, message)
+            return nack_terms(None)
+        return ACK
+
+    async def _settle(self, rulings: Sequence[Ruling]) -> None:
+        await self._intake.settle(rulings)
+
+    def _tell(self, messages: Iterable[AsyncLeasedMessage], terms: Terms) -> None:
+        self._check_open()
+        rulings = rulings_over(messages, terms)
+        if rulings:
+            self._intake.tell(rulings)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidRequest("the subscription is closed: subscribe again")
+
+    def _check_no_handler(self) -> None:
+        if self._handler is not None:
+            raise InvalidRequest("a subscription with a handler gives its messages to nobody else")
+
+
+# Functions and not methods: what runs in the background must not keep a subscription alive that
+# nobody holds any more.
+
+
+async def _started(
+    wish: Wish, make_core: Callable[[], Core], background: Background, arrival: threading.Condition
+) -> Intake:
+    core = make_core()
+    intakes: list[Intake] = []
+
+    def settle(rulings: Sequence[Ruling]) -> None:
+        background.call(intakes[0].settle(rulings))
+
+    def arrived() -> None:
+        with arrival:
+            arrival.notify_all()
+
+    try:
+        order = wish.order(core, settle)
+        await core.router.route(wish.topic, core.router.attempts(f"subscribing to {wish.topic}"))
+    except BaseException:
+        await core.door.close()
+        raise
+    intakes.append(Intake(core, order, wish.prefetch, LeasedMessage, arrived))
+    return intakes[0]
+
+
+def _tell(intake: Intake, rulings: list[Ruling]) -> None:
+    try:
+        intake.tell(rulings)
+    except InvalidRequest:
+        logger.warning("messages were settled after their subscription was closed: not settled")
+
+
+def _finish(intake: Intake, message: LeasedFields, terms: Terms) -> None:
+    """A handler is done with a message, and may have settled it itself."""
+    if intake.is_unsettled(message):
+        intake.tell(message.ruling(terms))

@@ -1,0 +1,139 @@
+"""Telling brokers what became of messages, gathered: few requests, however many messages.
+
+One teller for each broker. While one request is under way, everything that comes up is gathered
+for the next; so nobody waits for a timer, and a broker that hangs holds up only its own.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from quivermq.client.leases import Interval, Lease, Ruling, Terms, joined, lease_lost, overlap
+from quivermq.client.routing import Router
+from quivermq.client.settling import Settling
+from quivermq.errors import QuiverError
+
+Waiter = asyncio.Future[None]
+
+
+class _Note(NamedTuple):
+    """A ruling, and who wants to know when it is durable."""
+
+    ruling: Ruling
+    waiter: Waiter | None
+
+
+class Tellers:
+    """Carries rulings out in the background. Lives on the event loop that it was made on."""
+
+    def __init__(
+        self, router: Router, settling: Settling, topic: str, told: Callable[[], None]
+    ) -> None:
+        self.messages = 0
+        """That are ruled about, and not settled yet."""
+        self._router = router
+        self._settling = settling
+        self._topic = topic
+        self._told = told
+        self._notes: dict[int, list[_Note]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._failure: QuiverError | None = None
+
+    def tell(self, rulings: Sequence[Ruling]) -> None:
+        """Carry these out, without anybody waiting; see `take_failure`."""
+        for ruling in rulings:
+            self._add(_Note(ruling, None))
+
+    async def told(self, rulings: Sequence[Ruling]) -> None:
+        """Carry these out, and wait until it is durable; raises `LeaseLost` at last."""
+        waiters = []
+        for ruling in rulings:
+            waiters.append(asyncio.get_running_loop().create_future())
+            self._add(_Note(ruling, waiters[-1]))
+        outcomes = await asyncio.gather(*waiters, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failures:
+            raise failures[0]
+
+    async def flush(self) -> None:
+        """Wait until all that was told so far is carried out, or given up."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def take_failure(self) -> QuiverError | None:
+        """The first failure since the last call that nobody waited for."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    async def stop(self) -> None:
+        """Give up what is left."""
+        for task in self._tasks.values():
+            task.cancel()
+        await self.flush()
+
+    def _add(self, note: _Note) -> None:
+        partition = note.ruling.lease.partition
+        route = self._router.map.route(self._topic)
+        is_known = route is not None and partition < len(route.leaders)
+        leader = route.leaders[partition] if route is not None and is_known else 0
+        self.messages += note.ruling.message_count
+        self._notes.setdefault(leader, []).append(note)
+        if leader not in self._tasks:
+            self._tasks[leader] = asyncio.create_task(self._work(leader))
+
+    async def _work(self, leader: int) -> None:
+        notes: list[_Note] = []
+        try:
+            while notes := self._notes.pop(leader, []):
+                await self._settle(notes)
+                self._done(notes)
+                notes = []
+        finally:
+            del self._tasks[leader]
+            left = [*notes, *self._notes.pop(leader, [])]
+            for note in left:
+                if note.waiter is not None:
+                    note.waiter.cancel()
+            self._done(left)
+
+    def _done(self, notes: Sequence[_Note]) -> None:
+        self.messages -= sum(note.ruling.message_count for note in notes)
+        self._told()
+
+    async def _settle(self, notes: Sequence[_Note]) -> None:
+        try:
+            late = await self._settling.settled(_merged(notes))
+        except QuiverError as error:
+            for note in notes:
+                self._finish(note, error)
+            return
+        lost = {(ruling.lease, ruling.terms): ruling.intervals for ruling in late}
+        for note in notes:
+            self._finish(note, _loss(note.ruling, lost))
+
+    def _finish(self, note: _Note, failure: QuiverError | None) -> None:
+        if note.waiter is None:
+            self._failure = self._failure or failure
+        elif not note.waiter.done():
+            if failure is None:
+                note.waiter.set_result(None)
+            else:
+                note.waiter.set_exception(failure)
+
+
+def _merged(notes: Sequence[_Note]) -> list[Ruling]:
+    """One ruling for all messages of a lease that have the same coming to them."""
+    merged: dict[tuple[Lease, Terms], list[Interval]] = {}
+    for lease, terms, intervals in (note.ruling for note in notes):
+        merged.setdefault((lease, terms), []).extend(intervals)
+    return [Ruling(*key, joined(intervals)) for key, intervals in merged.items()]
+
+
+def _loss(ruling: Ruling, lost: dict[tuple[Lease, Terms], list[Interval]]) -> QuiverError | None:
+    late = lost.get((ruling.lease, ruling.terms))
+    if late is None:
+        return None
+    if not ruling.terms.ends_lease:
+        return lease_lost([ruling])
+    mine = overlap(ruling.intervals, late)
+    return lease_lost([ruling._replace(intervals=mine)]) if mine else None
