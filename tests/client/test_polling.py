@@ -335,3 +335,13 @@ def test_the_same_on_an_event_loop(pair: tuple[GroupStandIn, GroupStandIn]) -> N
 
     asyncio.run(work())
     assert sum(len(each.lot(partition).done) for each in pair for partition in range(3)) == 7
+
+
+def test_the_most_urgent_messages_come_first_in_a_poll(real: quivermq.Client) -> None:
+    real.create_topic("urgent", partitions=2)
+    for priority in (0, 7, 3):
+        for partition in (0, 1):
+            value = f"{priority}/{partition}".encode()
+            real.produce("urgent", value, priority=priority, partition=partition)
+    found = real.poll("urgent", "g", 10)
+    assert [message.priority for message in found] == [7, 7, 3, 3, 0, 0]

@@ -125,8 +125,8 @@ class Consumer:
     async def until(self, condition: Callable[[proto.GroupDescription], bool]) -> None:
         """Wait until the group's figures are so."""
         async with asyncio.timeout(PATIENCE_S):
-            while not condition(await self.describe()):
-                await asyncio.sleep(0.01)  # noqa: ASYNC110  (there is no event for it)
+            while not condition(await self.describe()):  # noqa: ASYNC110  (there is no event)
+                await asyncio.sleep(0.01)
 
     async def fetch(self, topic: str, partition: int = 0) -> list[Message]:
         """All messages of a partition, as a reader sees them."""

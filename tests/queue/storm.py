@@ -11,8 +11,8 @@ from random import Random
 
 from rich.progress import Progress
 
-from quivermq.queue import stretches
-from tests.queue.desk_stage import DeskStage
+from quivermq.queue import partition, stretches
+from tests.queue.desk_stage import DAY_MS, DeskStage
 
 STEPS = 250
 CHECK_EVERY = 5
@@ -23,10 +23,11 @@ SMALL_INDEX = 6
 def storm(seed: int) -> None:
     """Play one seed; raises at the first broken promise."""
     dice = Random(seed)
-    size = stretches.STRETCHES_MAX
+    usual = stretches.STRETCHES_MAX, partition._FLATTEN_EVERY
     # Now and then an index so small that priorities are forgotten all the time.
     is_small = dice.random() < 0.3
-    stretches.STRETCHES_MAX = SMALL_INDEX if is_small else size
+    if is_small:
+        stretches.STRETCHES_MAX, partition._FLATTEN_EVERY = SMALL_INDEX, dice.choice((1, 3))
     try:
         stage = DeskStage(is_fair=not is_small)
         acts = {act: dice.choice((0.2, 1.0, 3.0)) for act in ACTS}
@@ -38,7 +39,7 @@ def storm(seed: int) -> None:
         stage.check()
         stage.finish()
     finally:
-        stretches.STRETCHES_MAX = size
+        stretches.STRETCHES_MAX, partition._FLATTEN_EVERY = usual
 
 
 def append(stage: DeskStage, dice: Random) -> None:
@@ -85,7 +86,7 @@ def release_consumer(stage: DeskStage, dice: Random) -> None:
 
 
 def pass_time(stage: DeskStage, dice: Random) -> None:
-    jump_ms = dice.choice((0, 0, 0, 0, -3_600_000, 3_600_000))
+    jump_ms = dice.choice((0, 0, 0, 0, 0, 0, -3_600_000, 3_600_000, 2 * DAY_MS))
     stage.pass_time(dice.choice((1, 499, 500, 1_000, 10_000)), jump_ms)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.queue import IntervalSet
-from quivermq.queue.stretches import LEVELS, Stretches
+from quivermq.queue.stretches import CLOCK_ERROR_MS_MAX, LEVELS, Stretches
 
 batches = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 7), st.booleans()), max_size=40)
 
@@ -55,7 +55,8 @@ def test_what_was_trimmed_is_not_found(found, begin: int) -> None:
 @given(batches, st.integers(0, 120), st.booleans())
 def test_what_is_flattened_is_found_in_order_of_offsets(found, end: int, is_due: bool) -> None:
     stretches, levels = filled(found)
-    stretches.flatten(end, 1000 if is_due else 999, IntervalSet())
+    over_ms = 1000 + CLOCK_ERROR_MS_MAX
+    stretches.flatten(end, over_ms if is_due else over_ms - 1, IntervalSet())
     stretches.validate()
     assert Stretches.unpack(memoryview(stretches.pack())).pack() == stretches.pack()
     flat_end = stretches.flat_end
@@ -70,7 +71,7 @@ def test_what_is_flattened_is_found_in_order_of_offsets(found, end: int, is_due:
 
 def test_delayed_batches_that_were_cancelled_stay_apart() -> None:
     stretches, _ = filled([(2, 0, False), (2, 3, True), (2, 0, False)])
-    stretches.flatten(6, 5000, IntervalSet([(3, 4)]))
+    stretches.flatten(6, 2 * CLOCK_ERROR_MS_MAX, IntervalSet([(3, 4)]))
     assert walked(stretches, 0, 0, 6) == [0, 1, 4, 5]
     assert list(stretches.delayed) == [2]
 

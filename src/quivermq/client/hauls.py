@@ -47,12 +47,13 @@ class Strip(NamedTuple):
 
 
 def messages_of_hauls(hauls: Sequence[Haul], kind: type[M], limits: Limits) -> list[M]:
-    """All messages, by partition, in the order of their offsets."""
-    found: list[M] = []
-    for haul in hauls:
-        for strip in strips_of(haul):
-            found += _messages(haul.lease, strip, kind, limits)
-    return found
+    """All messages, the most urgent first; then by partition, in the order of their offsets."""
+    strips = [(haul.lease, strip) for haul in hauls for strip in strips_of(haul)]
+    strips.sort(key=lambda found: -found[1].frame.header.priority)
+    messages: list[M] = []
+    for lease, strip in strips:
+        messages += _messages(lease, strip, kind, limits)
+    return messages
 
 
 def _messages(lease: Lease, strip: Strip, kind: type[M], limits: Limits) -> list[M]:

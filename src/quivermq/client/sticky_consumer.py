@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from quivermq.client import forks
 from quivermq.client.background import Background
 from quivermq.client.core import Core
+from quivermq.client.infos import check_number
 from quivermq.client.sticky_member import READY_MAX, ConsumerSettings, StickyMember, Told
 from quivermq.client.values import Message
 from quivermq.errors import InvalidRequest
@@ -76,6 +77,7 @@ class Consumer:
 
     def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
         """The next messages, waiting so long for the first; those of the last poll are done."""
+        check_number("max_messages", max_messages, least=1, whole=True)
         self._check_open()
         taken = self._member.hand.take(max_messages)
         if not taken and self._background.call(self._member.refill(max_messages, wait)):
@@ -180,6 +182,7 @@ class AsyncConsumer:
 
     async def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
         """The next messages, waiting so long for the first; those of the last poll are done."""
+        check_number("max_messages", max_messages, least=1, whole=True)
         await self._joined()
         taken = self._member.hand.take(max_messages)
         if not taken and await self._member.refill(max_messages, wait):

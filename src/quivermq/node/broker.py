@@ -119,7 +119,12 @@ class Broker:
             lambda request: self.service.call(request, []),
         )
         self.retaining = Retaining(
-            settings, self.partitions, self.runner, self.disk_thread, self.disk
+            settings,
+            self.partitions,
+            self.runner,
+            self.disk_thread,
+            self.disk,
+            lambda group: self.consumers.dropped(group),  # noqa: PLW0108  (made later)
         )
         self._make_service()
         self._hosting_wanted = asyncio.Event()

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from quivermq.batches import Offset
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
@@ -37,6 +37,15 @@ _MESSAGE_BYTES: Final = 1024.0
 """What a message is thought to take before any was seen."""
 
 
+class Standing(NamedTuple):
+    """How far a group is, for people to watch."""
+
+    group: str
+    lag: int
+    """Messages that it is not done with."""
+    in_flight: int
+
+
 class Clerk:
     """The desk of one partition, for as long as it is led here."""
 
@@ -56,7 +65,7 @@ class Clerk:
         self._look: asyncio.Handle | None = None
         # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
         self._due_ms = (0, 0)
-        self._trimmed = -1
+        self._trimmed = 0
         self._wanted = TopicSettings()
         self._is_adopting = False
         # When the leadership was last asked about that a quorum then confirmed.
@@ -117,12 +126,28 @@ class Clerk:
             start = self.end if at_end else self.start
             await self.agreed(lambda desk: desk.open_group(group, start))
 
+    def standings(self) -> list[Standing]:
+        """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition
+        that sleeps is not woken by being watched."""
+        found = []
+        groups = self.group.replica.groups
+        for group in groups.by_name.values() if groups else ():
+            lag = max(self.end - (group.committed or 0), 0)
+            if group.is_shared:
+                dying = sum(record.end - record.start for record in group.dying.values())
+                totals = group.totals
+                settled = totals.done + totals.dead + totals.lost + dying
+                lag = max(self.end - group.start - settled, 0)
+            if not group.name.startswith("_"):
+                found.append(Standing(group.name, lag, group.leased_messages))
+        return found
+
     def trim(self) -> None:
         """Retention may have dropped what groups have not done."""
         start = self.start
         if start > self._trimmed:
-            self._trimmed = start
             self.at_desk(lambda desk: desk.trim(start))
+            self._trimmed = start
 
     def adopt(self, settings: TopicSettings) -> None:
         """Have the partition act on these settings of its topic, on all its replicas."""

@@ -1,8 +1,10 @@
 """Everything of a broker that serves consumers, put together."""
 
+from contextlib import suppress
 from typing import Final
 
 from quivermq.batches import Frame
+from quivermq.errors import NotLeader, Overloaded
 from quivermq.log.settings import STORED_LIMITS
 from quivermq.node.clerks import Clerks
 from quivermq.node.consumer_requests import ConsumerRequests
@@ -39,7 +41,7 @@ class Consumers:
         consuming = Consuming(self.clerks, self.limits, self.cache, fetching.readers, figures)
         settling = Settling(self.clerks, figures)
         self._requests = ConsumerRequests(consuming, settling, self.limits)
-        self._groups = GroupRequests(partitions, self.clerks, fetching)
+        self._groups = GroupRequests(partitions, self.clerks, fetching, figures)
 
     def handlers(self) -> dict[str, Handler]:
         return {**self._requests.handlers(), **self._groups.handlers()}
@@ -50,6 +52,13 @@ class Consumers:
     def office_changed(self, group: Group) -> None:
         """This broker began to lead a partition, or ceased to."""
         self.clerks.office_changed(group)
+
+    def dropped(self, group: Group) -> None:
+        """Retention may have taken what groups have not done."""
+        clerk = self.clerks.of(group)
+        if clerk is not None:
+            with suppress(NotLeader, Overloaded):
+                clerk.trim()
 
     async def close(self) -> None:
         await self.dead_letters.close()

@@ -38,6 +38,8 @@ _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 10.0
 _REPORT_S: Final = 60.0
 """How often a trouble that lasts is reported."""
+_PASSING_S: Final = 5.0
+"""Leaders change: what is over by then is no trouble."""
 _STORED_BEFORE: Final = " again with "
 """What a target says of a batch that it has stored so long ago that it forgot the place."""
 
@@ -149,7 +151,8 @@ class Carrier:
         self._office = office
         self._clerk = clerk
         self._loop = asyncio.get_running_loop()
-        self._reported_s = -_REPORT_S
+        self._began_s = self._loop.time()
+        self._reported_s = self._began_s - _REPORT_S
 
     async def carry_all(self, records: list[tuple[str, Dying]]) -> bool:
         """Whether all of them arrived. One that cannot be stored holds up its group alone, and a
@@ -181,8 +184,10 @@ class Carrier:
 
     def report(self, error: QuiverError) -> None:
         """A trouble that lasts is worth a line a minute."""
-        if self._loop.time() - self._reported_s >= _REPORT_S:
-            self._reported_s = self._loop.time()
+        now_s = self._loop.time()
+        is_lasting = not error.retriable or now_s - self._began_s > _PASSING_S
+        if is_lasting and now_s - self._reported_s >= _REPORT_S:
+            self._reported_s = now_s
             logger.warning(
                 "%s: messages cannot be moved, and stay where they are: %s",
                 self._clerk.group.name,

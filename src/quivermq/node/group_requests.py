@@ -7,6 +7,7 @@ from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
 from quivermq.node.clerks import Clerks
 from quivermq.node.fetching import Fetching
+from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Handler
 from quivermq.node.topic_requests import done
@@ -20,10 +21,13 @@ _INTERVALS_MAX: Final = 100_000
 class GroupRequests:
     """Answers for the partitions that are led here; the client asks each leader."""
 
-    def __init__(self, partitions: Partitions, clerks: Clerks, fetching: Fetching) -> None:
+    def __init__(
+        self, partitions: Partitions, clerks: Clerks, fetching: Fetching, counted: Counted
+    ) -> None:
         self._partitions = partitions
         self._clerks = clerks
         self._fetching = fetching
+        self._counted = counted
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -93,6 +97,7 @@ class GroupRequests:
         check_name("group", body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.agreed(lambda desk: desk.drop(body.group))
+        self._counted.shares.pop((body.topic, body.partition, body.group), None)
         return done()
 
     async def list_delayed(self, request: proto.Request) -> proto.Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 from quivermq.batches import Index
@@ -11,7 +12,7 @@ from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
-from quivermq.node.retention import droppable, is_stale
+from quivermq.node.retention import done_by_all, droppable, drops_anything, is_stale
 from quivermq.node.runner import GroupRunner
 from quivermq.queue import TopicSettings
 from quivermq.settings import BrokerSettings
@@ -29,12 +30,14 @@ class Retaining:
         runner: GroupRunner,
         disk_thread: DiskThread,
         disk: Disk,
+        on_dropped: Callable[[Group], None],
     ) -> None:
         self._settings = settings
         self._partitions = partitions
         self._runner = runner
         self._disk_thread = disk_thread
         self._disk = disk
+        self._on_dropped = on_dropped
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -65,7 +68,7 @@ class Retaining:
             await asyncio.sleep(self._settings.retention_interval_ms / 1000)
             for topic in list(self._partitions.view.topics.values()):
                 settings = topic.topic_settings
-                if settings.retention_ms or settings.retention_messages or settings.retention_bytes:
+                if drops_anything(settings):
                     for number in range(len(topic.partitions)):
                         group = self._partitions.local(topic.name, b"", number)
                         if group is not None:
@@ -79,7 +82,10 @@ class Retaining:
             logger.exception("%s: nothing could be dropped", group.name)
 
     def _drop(self, group: Group, settings: TopicSettings) -> None:
+        # Groups are told of what went the last time.
+        self._on_dropped(group)
         now_ms = self._runner.now_ms()
+        done = done_by_all(group.replica.groups)
         applied = group.replica.applied_index
         fresh = group.replica.checkpoint if is_stale(group.log, settings, now_ms) else None
 
@@ -90,7 +96,7 @@ class Retaining:
                 log.save_checkpoint(fresh.edge.next_index, fresh.data)
             first = log.first_index
             # Only what is applied here: the state machine must not miss what is dropped.
-            kept = log.drop_before(min(droppable(log, settings, now_ms), Index(applied + 1)))
+            kept = log.drop_before(min(droppable(log, settings, now_ms, done), Index(applied + 1)))
             if kept > first:
                 logger.info("%s: entries %d to %d are dropped", group.name, first, kept - 1)
 

@@ -1,15 +1,35 @@
-"""What a partition need not keep: by age, count and bytes, in whole segments."""
+"""What a partition need not keep: by age, count and bytes, or done, in whole segments."""
 
 from quivermq.batches import Index
 from quivermq.log import Log
-from quivermq.queue import TopicSettings
+from quivermq.queue import Groups, TopicSettings
 
 
-def droppable(log: Log, settings: TopicSettings, now_ms: int) -> Index:
+def drops_anything(settings: TopicSettings) -> bool:
+    """Whether there is anything to look for."""
+    return bool(
+        settings.retention_ms
+        or settings.retention_messages
+        or settings.retention_bytes
+        or settings.delete_acked
+    )
+
+
+def done_by_all(groups: Groups | None) -> int:
+    """The offset below which every group is done; 0 where there is no group that could be."""
+    if not groups:
+        return 0
+    return min(
+        group.floor if group.is_shared else group.committed or 0
+        for group in groups.by_name.values()
+    )
+
+
+def droppable(log: Log, settings: TopicSettings, now_ms: int, done: int = 0) -> Index:
     """The index before which everything may go; 0 if all must stay.
 
-    A sealed segment goes if all of it is too old, or if what stays without it still meets the
-    limit on count or bytes.
+    A sealed segment goes if all of it is too old, if what stays without it still meets the limit
+    on count or bytes, or, where the topic deletes what is done, if it ends at or below `done`.
     """
     messages = log.edge.next_offset - log.start.next_offset
     size = log.size_bytes
@@ -20,7 +40,8 @@ def droppable(log: Log, settings: TopicSettings, now_ms: int) -> Index:
         too_old = _is_too_old(footer.end.timestamp_ms, settings, now_ms)
         too_many = settings.retention_messages and messages >= settings.retention_messages
         too_large = settings.retention_bytes and size >= settings.retention_bytes
-        if not (too_old or too_many or too_large):
+        is_done = settings.delete_acked and footer.end.next_offset <= done
+        if not (too_old or too_many or too_large or is_done):
             break
         end = footer.next_index
     return end

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quivermq.queue.group import Group
-from quivermq.queue.intervals import Interval
-from quivermq.queue.pieces import Piece
+from quivermq.queue.intervals import Interval, without
+from quivermq.queue.pieces import Piece, intervals_of
 from quivermq.queue.stretches import LEVELS, Stretches
 
 RESERVE: Final = 4
@@ -118,7 +118,8 @@ class Shelf:
                 left = self._group.not_done(*found)
             else:
                 # Stretches were made one since: some may have been taken by other cursors.
-                left = self._group.fresh(*found)
+                chosen = sorted(intervals_of(self.choice.pieces))
+                left = without(self._group.fresh(*found), chosen)
             if left:
                 return left[0]
             self._move(level, found[1])

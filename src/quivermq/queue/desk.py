@@ -129,8 +129,8 @@ class Desk(DeadLetters):
     def _look(self, group: Group, end: int, now_ms: int) -> None:
         """Take over delayed batches, and see what is due."""
         stretches = self._partition.stretches
-        while (upto := group.parkable(stretches, end, PARKED_AT_ONCE)) is not None:
-            self._propose(Op.PARK, group.number, upto)
+        while batches := group.parkable(stretches, end, PARKED_AT_ONCE):
+            self._propose(Op.PARK, group.number, batches)
         group.waiting.promote(now_ms)
 
     def acknowledge(

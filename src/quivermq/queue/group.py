@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from quivermq.errors import BrokenInvariant
 from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping, take
-from quivermq.queue.stretches import LEVELS, Stretches
+from quivermq.queue.stretches import LEVELS, Delayed, Stretches
 from quivermq.queue.waiting import Parked, Waiting
 
 SPENT_MAX: Final = 1024
@@ -186,28 +186,27 @@ class Group:
 
     # Where it stands.
 
-    def park(self, stretches: Stretches, end: int, cancelled: IntervalSet) -> None:
-        """Take over the delayed batches below `end`: they wait until they are due."""
-        for one in stretches.delayed_from(self.cursors[DELAYED], end):
+    def park(self, batches: list[Delayed], cancelled: IntervalSet) -> None:
+        """Take over the next delayed batches: they wait until they are due.
+
+        They are named, and not looked up: the index may have been flattened since.
+        """
+        for one in batches:
             for low, high in self.not_done(max(one.start, self.cursors[DELAYED]), one.end):
                 for start, stop in cancelled.gaps(low, high):
                     self.waiting.put(Piece(start, stop, one.priority, 0), one.due_ms)
                 for start, stop in cancelled.within(low, high):
                     self.drop(start, stop)
-        self.cursors[DELAYED] = max(self.cursors[DELAYED], end)
+            self.cursors[DELAYED] = max(self.cursors[DELAYED], one.end)
 
     def drop(self, start: int, end: int) -> None:
         """Messages are done with."""
         self.totals.done += end - start
         self.complete(start, end)
 
-    def parkable(self, stretches: Stretches, end: int, most: int) -> int | None:
-        """Up to where `park` has something to do, no more than `most` batches; None: nowhere."""
-        upto = None
-        ahead = stretches.delayed_from(self.cursors[DELAYED], end)
-        for one in islice(ahead, most):
-            upto = one.end
-        return upto
+    def parkable(self, stretches: Stretches, end: int, most: int) -> list[Delayed]:
+        """The next batches to `park`, no more than `most`."""
+        return list(islice(stretches.delayed_from(self.cursors[DELAYED], end), most))
 
     def not_done(self, start: int, end: int) -> list[Interval]:
         """What of [start, end) is not done."""

@@ -16,7 +16,7 @@ from quivermq.errors import BrokenInvariant
 from quivermq.queue.group import Group
 from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece
-from quivermq.queue.stretches import Stretches
+from quivermq.queue.stretches import Delayed, Stretches
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -68,6 +68,9 @@ class Groups:
             Op.BURY: self._bury,
             Op.RENUMBER: self._renumber,
             Op.EXTEND: self._extend,
+            Op.PARK: self._park,
+            Op.TRIM: self._trim,
+            Op.CANCEL: self._cancel,
             Op.SEEK: self._seek,
             Op.DROP: self._drop,
             Op.CLAIM: self._claim,
@@ -82,29 +85,21 @@ class Groups:
     def apply(self, body: Buffer, stretches: Stretches) -> None:
         """Carry out the operations of a committed entry. `stretches` are the partition's own."""
         for operation in json.loads(bytes(body)):
-            self.carry_out(operation, stretches)
+            self.carry_out(operation)
             if operation[0] == Op.TRIM:
                 stretches.trim(operation[1])
 
-    def apply_ahead(self, body: Buffer, stretches: Stretches) -> None:
+    def apply_ahead(self, body: Buffer) -> None:
         """The same on a working copy, before it is committed: the index is not its own."""
         for operation in json.loads(bytes(body)):
-            self.carry_out(operation, stretches)
+            self.carry_out(operation)
 
-    def carry_out(self, operation: list[Any], stretches: Stretches) -> None:
+    def carry_out(self, operation: list[Any]) -> None:
         """One operation; changes nothing but groups."""
         kind = operation[0]
-        if kind == Op.PARK:
-            group = self.by_number[operation[1]]
-            group.park(stretches, operation[2], self.cancelled)
-        elif kind == Op.TRIM:
-            self._trim(operation[1])
-        elif kind == Op.CANCEL:
-            self._cancel(operation[1])
-        elif kind in self._acts:
-            self._acts[kind](*operation[1:])
-        else:
+        if kind not in self._acts:
             raise BrokenInvariant(f"operation {kind} is of a newer release: upgrade this broker")
+        self._acts[kind](*operation[1:])
 
     def _create(self, number: int, name: str) -> None:
         # A group that is made again under its old name is another producer of dead letters.
@@ -165,6 +160,10 @@ class Groups:
 
     def _extend(self, number: int, lease: int, visibility_ms: int) -> None:
         self.by_number[number].leases[lease].visibility_ms = visibility_ms
+
+    def _park(self, number: int, batches: list[tuple[int, int, int, int]]) -> None:
+        found = [Delayed(*batch) for batch in batches]
+        self.by_number[number].park(found, self.cancelled)
 
     def _seek(self, number: int, offset: int) -> None:
         self.by_number[number].seek(offset)

@@ -25,6 +25,9 @@ STRETCHES_MAX: Final = 262_144
 DELAYED_MAX: Final = 1_000_000
 """Delayed batches of which the index knows; past it, producers are refused."""
 
+CLOCK_ERROR_MS_MAX: Final = 24 * 3600 * 1000
+"""A delay is forgotten only so long after it ended: clocks go back."""
+
 _COUNTS: Final = Struct("<" + "I" * (LEVELS + 1) + "QQQ")
 _DELAYED: Final = Struct("<QQQB")
 
@@ -136,6 +139,9 @@ class Stretches:
         """Forget the priorities of what is below `end`; but not delays that are not over, nor
         delayed batches of which some was cancelled."""
         end = min(end, self.end)
+        for one in self.delayed_from(end, end + 1):
+            # Half of a batch would be nowhere.
+            end = min(end, one.start)
         if end <= max(self.begin, self.flat_end):
             return
         for level in range(LEVELS):
@@ -147,7 +153,8 @@ class Stretches:
         due = [
             one.start
             for one in self.delayed_from(0, end)
-            if one.due_ms <= now_ms and not cancelled.within(one.start, one.end)
+            if one.due_ms + CLOCK_ERROR_MS_MAX <= now_ms
+            and not cancelled.within(one.start, one.end)
         ]
         for start in due:
             del self.delayed[start]

@@ -36,11 +36,11 @@ class WorkingCopy:
         self.groups = self._partition.groups.copy()
         self._operations = []
         for body in proposed:
-            self.groups.apply_ahead(body, self._partition.stretches)
+            self.groups.apply_ahead(body)
 
     def _propose(self, *operation: Any) -> None:
         """Carry an operation out here, and have it carried out everywhere."""
-        self.groups.carry_out(list(operation), self._partition.stretches)
+        self.groups.carry_out(list(operation))
         self._operations.append(packed(operation))
 
     # Groups.

@@ -56,6 +56,7 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._traffic()
+        yield from self._groups_of_consumers()
         yield from self._durations()
         yield from self._consensus()
         yield from self._partitions()
@@ -75,6 +76,45 @@ class BrokerCollector(Collector):
                 for (topic, partition), passed in traffic.items()
             ]
             yield _counter(name, text, values)
+
+    def _groups_of_consumers(self) -> Iterator[Metric]:
+        for name, text, attribute in (
+            ("quiver_messages_acked", "Messages that a group is done with.", "acked"),
+            (
+                "quiver_messages_redelivered",
+                "Messages given to consumers after a failure.",
+                "redelivered",
+            ),
+            (
+                "quiver_messages_dead_lettered",
+                "Messages moved to the dead-letter topic.",
+                "dead_lettered",
+            ),
+        ):
+            shares = self._broker.figures.shares
+            yield _counter(
+                name,
+                text,
+                [
+                    ({**self._partition(topic, partition), "group": group}, getattr(n, attribute))
+                    for (topic, partition, group), n in shares.items()
+                ],
+            )
+        standings = [
+            ({**self._labels(clerk.group), "group": standing.group}, standing)
+            for clerk in self._broker.consumers.clerks
+            for standing in clerk.standings()
+        ]
+        yield _gauge(
+            "quiver_group_lag",
+            "Messages that a group is not done with.",
+            [(labels, standing.lag) for labels, standing in standings],
+        )
+        yield _gauge(
+            "quiver_group_in_flight",
+            "Messages that are leased to consumers of a group.",
+            [(labels, standing.in_flight) for labels, standing in standings],
+        )
 
     def _durations(self) -> Iterator[Metric]:
         figures = self._broker.figures
