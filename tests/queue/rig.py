@@ -38,7 +38,7 @@ class Rig:
                 term=self.term,
                 index=Index(self.partition.applied_index + 1),
                 base_offset=self.partition.next_offset,
-                timestamp_ms=self.now_ms,
+                timestamp_ms=max(self.now_ms, self.partition.timestamp_ms),
             )
         )
 

@@ -48,6 +48,9 @@ class Intake:
         self.error: QuiverError | None = None
         """Why it ended by itself."""
         self.is_closing = False
+        """It takes nothing more in."""
+        self._is_closed = False
+        """Nor can anything be settled."""
         self.messages: deque[LeasedFields] = deque()
         """Not handed out yet."""
         self.working: dict[int, Lease] = {}
@@ -113,7 +116,7 @@ class Intake:
             raise failure
 
     def _note(self, rulings: Sequence[Ruling]) -> None:
-        if self._keeper.done():
+        if self._is_closed:
             raise InvalidRequest("the subscription is closed: its messages went back to the group")
         for ruling in rulings:
             if not ruling.terms.ends_lease:
@@ -142,7 +145,7 @@ class Intake:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         waiting = [message for message in iter(self.pop, None) if message.lease.token]
-        if waiting and not self._keeper.done():
+        if waiting and not self._is_closed:
             self.tell(rulings_over(waiting, RELEASE))
         self._arrived()
 
@@ -150,6 +153,7 @@ class Intake:
         """Tell what is left to tell, give back all that is held, and close the connections."""
         await self.stop()
         await self._tellers.flush()
+        self._is_closed = True
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
         await self._tellers.stop()

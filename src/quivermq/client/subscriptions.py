@@ -86,7 +86,7 @@ class Subscription:
         self._background = background
         self._handler = handler
         self._arrival = threading.Condition()
-        self._ended = threading.Event()
+        """Told of messages, and of the end."""
         self._closing = threading.Lock()
         self._intake = background.call(_started(wish, make_core, background, self._arrival))
         self._is_closed = False
@@ -137,10 +137,11 @@ class Subscription:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it has ended; False if it has not in time. Raises why, if not by `close`."""
-        ended = self._ended.wait(timeout)
+        with self._arrival:
+            self._arrival.wait_for(lambda: self._is_closed or self._intake.error, timeout)
         if self._intake.error is not None:
             raise self._intake.error
-        return ended
+        return self._is_closed
 
     def close(self) -> None:
         """Wait for handlers that run, and give back what was not worked on."""
@@ -158,7 +159,8 @@ class Subscription:
                 self._background.call(self._intake.close())
             finally:
                 self._is_closed = True
-                self._ended.set()
+                with self._arrival:
+                    self._arrival.notify_all()
 
     def __enter__(self) -> Self:
         return self
@@ -207,7 +209,6 @@ class Subscription:
                 del intake.working[number]
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._wish, error)  # noqa: TRY400  (no surprise)
-            self._ended.set()
 
     def _handled(self, message: LeasedFields) -> Terms:
         if self._handler is None:
@@ -261,7 +262,7 @@ class AsyncSubscription:
             wish.order(core, self._settle),
             wish.prefetch,
             AsyncLeasedMessage,
-            self._arrival.set,
+            self._arrived,
         )
         self._workers = [
             asyncio.create_task(self._work(number))
@@ -368,7 +369,6 @@ class AsyncSubscription:
                 del intake.working[number]
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._wish, error)  # noqa: TRY400  (no surprise)
-            self._ended.set()
 
     async def _handled(self, message: LeasedFields) -> Terms:
         if self._handler is None:
@@ -381,6 +381,11 @@ class AsyncSubscription:
             logger.exception("the handler of the %s failed at %r", self._wish, message)
             return nack_terms(None)
         return ACK
+
+    def _arrived(self) -> None:
+        self._arrival.set()
+        if self._intake.error is not None:
+            self._ended.set()
 
     async def _settle(self, rulings: Sequence[Ruling]) -> None:
         await self._intake.settle(rulings)

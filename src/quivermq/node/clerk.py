@@ -152,6 +152,11 @@ class Clerk:
     def adopt(self, settings: TopicSettings) -> None:
         """Have the partition act on these settings of its topic, on all its replicas."""
         self._wanted = settings
+        limit = settings.rate_per_second, settings.rate_burst
+        if self.keeper is not None and not self.keeper.is_for(*limit):
+            # Whoever waits asks again, and is told by another limit.
+            self.keeper.close()
+            self.keeper = None
         if self._is_adopting or self.is_closed or settings == self.group.replica.settings:
             return
         self._is_adopting = True

@@ -18,16 +18,22 @@ Finished = Callable[[proto.Response | QuiverError], None]
 class Producing:
     """Takes batches in for the partitions that are led here."""
 
-    def __init__(self, partitions: Partitions, figures: Figures) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        figures: Figures,
+        on_stored: Callable[[Group, Frame, Produced], None],
+    ) -> None:
         self._partitions = partitions
         self._figures = figures
+        self._on_stored = on_stored
 
     def produce(self, body: proto.Produce, frames: list[Frame], finished: Finished) -> None:
         """Store batches; `finished` is called once, maybe at once. Raises refusals."""
         group = self._partitions.leading(body.topic, body.topic_id, body.partition)
         if not frames:
             raise InvalidRequest("a produce request needs at least one batch")
-        pending = PendingProduce(group, frames, finished, self._figures)
+        pending = PendingProduce(group, frames, finished, self._figures, self._on_stored)
         for number, frame in enumerate(frames):
             group.produce(frame, partial(pending.done, number))
 
@@ -43,13 +49,20 @@ class PendingProduce:
         "_frames",
         "_group",
         "_left",
+        "_on_stored",
         "_stored",
     )
 
     def __init__(
-        self, group: Group, frames: list[Frame], finished: Finished, figures: Figures
+        self,
+        group: Group,
+        frames: list[Frame],
+        finished: Finished,
+        figures: Figures,
+        on_stored: Callable[[Group, Frame, Produced], None],
     ) -> None:
         self._group = group
+        self._on_stored = on_stored
         self._frames = frames
         self._finished = finished
         self._figures = figures
@@ -61,6 +74,8 @@ class PendingProduce:
     def done(self, number: int, result: Result) -> None:
         if isinstance(result, Produced):
             self._stored[number] = result
+            if not result.is_repeat:
+                self._on_stored(self._group, self._frames[number], result)
         elif isinstance(result, QuiverError) and self._error is None:
             self._error = result
         self._left -= 1

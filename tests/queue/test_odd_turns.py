@@ -1,0 +1,125 @@
+"""Turns that are rare, each of which went wrong once: shown by storms, told one by one."""
+
+from quivermq.queue import partition, stretches
+from tests.queue.rig import Rig
+
+MINUTES_MS = 500_000
+
+
+def test_a_group_that_is_made_again_gives_out_no_token_twice() -> None:
+    rig = Rig()
+    rig.put(2)
+    first = rig.take()
+    rig.desk.drop("g")
+    second = rig.take()
+    assert first.lease != second.lease
+    assert rig.desk.acknowledge("g", first.lease, [(0, 2)]) == [(0, 2)]
+
+
+def test_a_group_that_is_made_again_is_another_producer_of_dead_letters() -> None:
+    rig = Rig()
+    rig.put(1)
+    epochs = set()
+    for _ in range(2):
+        rig.poll()
+        rig.commit()
+        epochs.add(rig.desk.dead_epoch("g"))
+        rig.desk.restart_numbers("g")
+        epochs.add(rig.desk.dead_epoch("g"))
+        rig.desk.drop("g")
+    assert len(epochs) == 4
+
+
+def test_dead_letters_are_moved_only_once_it_is_committed_that_they_are() -> None:
+    rig = Rig()
+    rig.put(2)
+    leased = rig.take()
+    rig.commit()
+    rig.desk.reject("g", leased.lease, [(0, 1)], "bad", rig.now_ms)
+    assert rig.desk.dying() == []
+    rig.change_leader()
+    rig.desk.reject("g", leased.lease, [(1, 2)], "bad", rig.now_ms)
+    rig.commit()
+    ((_, record),) = rig.desk.dying()
+    assert (record.number, record.start) == (0, 1)
+
+
+def test_a_group_may_be_sought_into_the_middle_of_a_delayed_batch() -> None:
+    rig = Rig()
+    rig.put(4, delay_ms=1_000)
+    rig.desk.open_group("g", 0)
+    rig.desk.seek("g", 2)
+    assert rig.figures().delayed == 2
+    rig.later(1_000)
+    assert rig.polled() == [2, 3]
+
+
+def test_what_is_cancelled_before_there_is_any_group_stays_so() -> None:
+    rig = Rig()
+    rig.put(3, delay_ms=1_000)
+    assert rig.desk.cancel([(1, 2)], rig.now_ms) == 1
+    rig.commit()
+    rig.restart()
+    rig.later(1_000)
+    assert rig.polled() == [0, 2]
+
+
+def test_what_was_cancelled_is_done_and_not_lost_when_it_is_deleted() -> None:
+    rig = Rig()
+    rig.desk.open_group("g", 0)
+    rig.put(3, delay_ms=1_000)
+    rig.put(1)
+    rig.desk.cancel([(0, 2)], rig.now_ms)
+    assert (rig.figures().done, rig.figures().delayed) == (2, 1)
+    rig.desk.trim(3)
+    assert (rig.figures().done, rig.figures().lost) == (2, 1)
+
+
+def test_a_delay_counts_by_the_clock_though_the_time_of_the_log_is_ahead() -> None:
+    rig = Rig()
+    rig.put(1)
+    rig.now_ms -= MINUTES_MS
+    at = rig.put(1, delay_ms=1_000)
+    assert rig.polled() == [0]
+    rig.later(1_000)
+    assert rig.polled() == [at]
+
+
+def test_what_was_due_waits_again_when_the_clock_goes_back() -> None:
+    rig = Rig()
+    rig.put(3, delay_ms=1_000)
+    rig.later(1_000)
+    assert rig.polled(1) == [0]
+    rig.now_ms -= 1
+    assert rig.polled() == []
+    assert rig.figures().delayed == 2
+    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 1
+    rig.now_ms += 1
+    assert rig.polled() == [1, 2]
+
+
+def test_flattening_leaves_no_half_of_a_delayed_batch_behind(monkeypatch) -> None:
+    monkeypatch.setattr(stretches, "STRETCHES_MAX", 2)
+    monkeypatch.setattr(partition, "_FLATTEN_EVERY", 1)
+    rig = Rig()
+    rig.put(1, priority=1)
+    rig.put(6, delay_ms=1)
+    rig.now_ms += 2 * stretches.CLOCK_ERROR_MS_MAX
+    for priority in (2, 3, 2, 3):
+        rig.put(1, priority=priority)
+    assert rig.partition.stretches.flat_end > 0
+    assert rig.polled() == list(range(11))
+
+
+def test_a_flattened_message_is_not_given_out_twice_in_one_poll(monkeypatch) -> None:
+    monkeypatch.setattr(stretches, "STRETCHES_MAX", 2)
+    monkeypatch.setattr(partition, "_FLATTEN_EVERY", 1)
+    rig = Rig()
+    rig.put(4, priority=5)
+    leased = rig.take()
+    rig.commit()
+    for priority in (1, 2, 1):
+        rig.put(1, priority=priority)
+    assert rig.partition.stretches.flat_end > 0
+    rig.desk.release("g", leased.lease, None)
+    assert sorted(rig.polled()) == list(range(7))
