@@ -116,14 +116,20 @@ class Clerk:
         end, now_ms = self.end, self.now_ms()
         return self.group.at_desk(lambda desk: self._meet(desk).ready(group, end, now_ms, limit))
 
+    def is_open(self, group: str) -> bool:
+        """Whether a group shares work here; it may, if nobody is served here any more."""
+        try:
+            return self.group.at_desk(lambda desk: _is_open(self._meet(desk), group))
+        except NotLeader:
+            return True
+
     async def open(self, group: str, *, at_end: bool) -> None:
         """Let a group share work, from what is kept, or from what comes, on."""
-        if not self.group.at_desk(lambda desk: _is_open(self._meet(desk), group)):
-            # The end is that of the partition only where it is led indeed; and whoever waits for
-            # what comes next relies on it, whatever becomes of this leader.
-            await self.confirm()
-            start = self.end if at_end else self.start
-            await self.agreed(lambda desk: desk.open_group(group, start))
+        # The end is that of the partition only where it is led indeed; and whoever waits for
+        # what comes next relies on it, whatever becomes of this leader.
+        await self.confirm()
+        start = self.end if at_end else self.start
+        await self.agreed(lambda desk: desk.open_group(group, start))
 
     def standings(self) -> list[Standing]:
         """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition

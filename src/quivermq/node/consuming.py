@@ -99,6 +99,7 @@ class Consuming:
         try:
             while True:
                 clerks = self._led(body.topic, body.topic_id, body.partitions)
+                await _open_all(clerks, body.group, at_end=body.start_latest)
                 await self._take(visit, clerks)
                 if visit.holds:
                     return self._answer(visit)
@@ -175,7 +176,7 @@ class Consuming:
             clerks = self._led(body.topic, body.topic_id, body.partitions)
             for clerk in clerks:
                 clerk.know(body.consumer, body.consumer_name)
-                await clerk.open(body.group, at_end=body.start_latest)
+            await _open_all(clerks, body.group, at_end=body.start_latest)
             ready = [clerk for clerk in clerks if _is_ready(clerk, body.group)]
             if ready or loop.time() >= deadline_s:
                 break
@@ -212,7 +213,6 @@ class Consuming:
     async def _lease_at(self, clerk: Clerk, visit: _Visit) -> None:
         body = visit.body
         clerk.know(body.consumer, body.consumer_name)
-        await clerk.open(body.group, at_end=body.start_latest)
         clerk.trim()
         wanted = self._wanted(clerk, visit)
         ready = clerk.ready(body.group, wanted)
@@ -399,6 +399,18 @@ def _carry_out(jobs: list[_Job], bytes_max: int) -> None:
 def _acknowledging(group: str, hold: _Hold) -> Callable[[Desk], object]:
     intervals = runs_of(hold.pieces)
     return lambda desk: desk.acknowledge(group, hold.leased.lease, intervals)
+
+
+async def _open_all(clerks: list[Clerk], group: str, *, at_end: bool) -> None:
+    """Let a group begin in all partitions at once: also where others give it something first, it
+    is not to miss what comes from here on."""
+    missing = [clerk for clerk in clerks if not clerk.is_open(group)]
+    for result in await asyncio.gather(
+        *(clerk.open(group, at_end=at_end) for clerk in missing), return_exceptions=True
+    ):
+        # A partition that moved away is left to who leads it.
+        if isinstance(result, BaseException) and not isinstance(result, NotLeader):
+            raise result
 
 
 def _is_ready(clerk: Clerk, group: str) -> bool:
