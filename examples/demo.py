@@ -1,9 +1,11 @@
-"""A tour in half a minute: a cluster, a million messages, and leaders killed under load.
+"""A tour in half a minute: a cluster, a million messages, leaders killed under load, and a group
+that works on everything all the same.
 
     make demo        or        python -m examples.demo [--messages N] [--kills N]
 
 Starts three brokers on free ports in a temporary directory, and leaves nothing behind. The exit
-code is 0 only if every acknowledged message was found again, once, at its offset.
+code is 0 only if every acknowledged message was found again, once, at its offset, and the group has
+finished every one.
 """
 
 import argparse
@@ -29,6 +31,17 @@ class Acknowledged:
 
     values: dict[tuple[int, int], bytes] = field(default_factory=dict)
     slowest_s: float = 0.0
+
+
+@dataclass
+class Finished:
+    """What workers of a group have finished: acknowledged, so that it never comes again."""
+
+    places: set[tuple[int, int]] = field(default_factory=set)
+    returned: int = 0
+    """Deliveries of a message whose first consumer lost its lease."""
+    again: int = 0
+    """Deliveries after the acknowledgement: there must be none."""
 
 
 @dataclass
@@ -77,6 +90,29 @@ def produce_until(
         number += 1
 
 
+def work_until(
+    stop: threading.Event, client: quivermq.Client, finished: Finished, known: Finished
+) -> None:
+    """Poll, work, acknowledge; once told to stop, until the group has finished everything.
+
+    What was leased by a poll whose answer died with its broker comes back when its time is over.
+    """
+    while not (stop.is_set() and is_finished(client)):
+        messages = client.poll("orders", group="billing", wait=0.5, visibility=5.0)
+        finished.again += sum((m.partition, m.offset) in known.places for m in messages)
+        finished.returned += sum(m.delivery_count > 1 for m in messages)
+        try:
+            client.ack(messages)
+        except quivermq.LeaseLost:
+            continue  # somebody else has some of them, and finishes those
+        known.places.update((m.partition, m.offset) for m in messages)
+
+
+def is_finished(client: quivermq.Client) -> bool:
+    group = client.group("orders", "billing")
+    return not (group.lag or group.in_flight or group.delayed)
+
+
 def under_fire(cluster: Cluster, client: quivermq.Client, report: Report, kills: int) -> None:
     """Kill the leader of partition 0 with -9, again and again, while producers work."""
     stop, acknowledged = threading.Event(), [Acknowledged() for _ in range(2)]
@@ -84,7 +120,12 @@ def under_fire(cluster: Cluster, client: quivermq.Client, report: Report, kills:
         threading.Thread(target=produce_until, args=(stop, client, b"p%d" % number, mine))
         for number, mine in enumerate(acknowledged)
     ]
-    for thread in threads:
+    finished, known, no_more = [Finished(), Finished()], Finished(), threading.Event()
+    workers = [
+        threading.Thread(target=work_until, args=(no_more, client, mine, known))
+        for mine in finished
+    ]
+    for thread in threads + workers:
         thread.start()
     for _ in range(kills):
         time.sleep(2)
@@ -102,6 +143,28 @@ def under_fire(cluster: Cluster, client: quivermq.Client, report: Report, kills:
     report.add("acknowledged while leaders died", f"{len(promised):,} messages; kills: {kills}")
     report.add("longest that a producer waited", f"{slowest:.1f} s")
     check(client, promised, report)
+    no_more.set()
+    for worker in workers:
+        worker.join()
+    check_group(client, promised, finished, known, report)
+
+
+def check_group(
+    client: quivermq.Client,
+    promised: dict[tuple[int, int], bytes],
+    finished: list[Finished],
+    known: Finished,
+    report: Report,
+) -> None:
+    """The group has finished everything, and nothing came again after it was acknowledged."""
+    group = client.group("orders", "billing")
+    left = [place for place in promised if place not in known.places]
+    again = sum(mine.again for mine in finished)
+    if left or again or group.lag or group.in_flight:
+        raise SystemExit(f"UNFINISHED: {len(left)}, {again} came again after their ack; {group}")
+    returned = sum(mine.returned for mine in finished)
+    report.add("finished by two workers of a group", f"{len(known.places):,} messages")
+    report.add("delivered again after its ack", f"none; {returned} whose lease was lost before")
 
 
 def check(client: quivermq.Client, promised: dict[tuple[int, int], bytes], report: Report) -> None:

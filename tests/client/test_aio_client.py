@@ -23,6 +23,7 @@ from quivermq.client.aio_group_calls import AsyncGroupCalls
 from quivermq.client.aio_group_care import AsyncGroupCare
 from quivermq.client.group_calls import GroupCalls
 from quivermq.client.group_care import GroupCare
+from quivermq.client.sticky_consumer import AsyncConsumer, Consumer
 from quivermq.errors import InvalidRequest
 from tests.client.brokers import BrokerThread
 
@@ -96,6 +97,7 @@ def test_a_blocking_client_works_inside_a_running_loop(broker: BrokerThread) -> 
         (GroupCare, AsyncGroupCare),
         (LeasedMessage, AsyncLeasedMessage),
         (LeasedTable, AsyncLeasedTable),
+        (Consumer, AsyncConsumer),
         (Producer, AsyncProducer),
         (Reader, AsyncReader),
         (Subscription, AsyncSubscription),
@@ -112,5 +114,8 @@ def test_both_clients_have_the_same_names_and_parameters(blocking: type, awaitab
         return
     names = {name for name in vars(blocking) if not name.startswith("_")} - {"after_fork"}
     assert names <= {name for name in vars(awaitable) if not name.startswith("_")} | {"after_fork"}
-    for name in names - {"flush"}:  # only threads can be made to wait with a time limit of theirs
+    values = {name for name in names if isinstance(getattr(blocking, name), property)}
+    assert all(isinstance(getattr(awaitable, name), property) for name in values)
+    # Only threads can be made to wait with a time limit of theirs.
+    for name in names - values - {"flush"}:
         assert parameters(getattr(blocking, name)) == parameters(getattr(awaitable, name)), name

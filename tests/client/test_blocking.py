@@ -95,6 +95,7 @@ def test_answers_are_matched_by_id_in_any_order(stand_in: StandIn, door: Blockin
         assert run(connection.take(number, soon())).response.id == number
     door.release(connection)
     assert run(door.connection(stand_in.address, soon())) is connection
+    door.release(connection)
     connection.close()
 
 
@@ -198,3 +199,44 @@ def test_a_closed_client_says_so(stand_in: StandIn) -> None:
     client.close()
     with pytest.raises(InvalidRequest, match="closed"):
         client.ping()
+
+
+def test_a_cancelled_request_leaves_the_connection_good(
+    stand_in: StandIn, door: BlockingDoor
+) -> None:
+    stand_in.script("ping", HANG)
+    connection = run(door.connection(stand_in.address, soon()))
+    hanging = run(connection.post(ping(), (), soon()))
+    late = run(connection.post(ping(), (), soon()))
+    connection.cancel(hanging)
+    connection.cancel(late)
+    stand_in.until("cancel", 2)
+    # The answer that came all the same is nobody's.
+    assert asked(connection, ping()) == "done"
+    door.release(connection)
+    assert run(door.connection(stand_in.address, soon())) is connection
+    door.release(connection)
+
+
+def test_the_first_of_several_answers_ends_the_wait(stand_in: StandIn, door: BlockingDoor) -> None:
+    stand_in.script("ping", HANG)
+    one = run(door.connection(stand_in.address, soon()))
+    other = run(door.connection(stand_in.address, soon()))
+    asked_both = [
+        (one, run(one.post(ping(), (), soon()))),
+        (other, run(other.post(ping(), (), soon()))),
+    ]
+    stand_in.until("ping", 2)
+    run(door.first_answered(asked_both, soon()))
+    answered = [connection.is_answered(number) for connection, number in asked_both]
+    assert answered.count(True) == 1
+    left = [pair for pair, done in zip(asked_both, answered, strict=True) if not done]
+    before = time.monotonic()
+    run(door.first_answered(left, soon(0.05)))
+    assert time.monotonic() - before >= 0.05
+    stand_in.drop_all()
+    run(door.first_answered(left, soon()))
+    with pytest.raises(ConnectionFailed, match="closed the connection"):
+        run(left[0][0].take(left[0][1], soon()))
+    for connection in (one, other):
+        door.release(connection)

@@ -10,6 +10,7 @@ import pytest
 
 import quivermq
 import quivermq.aio
+from tests.client.group_stand_in import GroupStandIn
 from tests.client.stand_in import StandIn
 
 # Forking a process with threads is what is tested: later versions of Python warn of it.
@@ -89,3 +90,31 @@ def test_an_asyncio_client_says_that_it_stayed_with_the_parent(stand_in: StandIn
             await client.ping()
 
     asyncio.run(parent())
+
+
+def test_a_child_does_not_give_back_what_its_parent_polled() -> None:
+    with GroupStandIn() as stand_in, quivermq.connect(stand_in.address) as client:
+        client.produce_many("t", [b"v"] * 2)
+        (mine,) = client.poll("t", group="g", max_messages=1)
+
+        def work() -> int:
+            (found,) = client.poll("t", group="g")
+            client.close()
+            return found.offset
+
+        assert in_child(work) == 1
+        assert stand_in.polls[0].consumer != stand_in.polls[-1].consumer
+        (release,) = stand_in.releases
+        assert release.consumer == stand_in.polls[-1].consumer
+        mine.ack()
+        assert stand_in.lot().done == {0}
+
+
+def test_a_subscription_stays_with_the_parent() -> None:
+    with GroupStandIn() as stand_in, quivermq.connect(stand_in.address) as client:
+        client.produce_many("t", [b"v"] * 2)
+        with client.subscribe("t", group="g") as subscription:
+            first = next(subscription)
+            told = in_child(lambda: subscription.ack([first]))
+            assert "closed" in told
+            first.ack()

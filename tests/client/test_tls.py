@@ -11,7 +11,8 @@ import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.errors import ConnectionFailed
+from quivermq.errors import ConnectionFailed, Timeout
+from tests.client.group_stand_in import GroupStandIn
 from tests.client.stand_in import STORE_AND_HANG, StandIn
 
 pytestmark = pytest.mark.skipif(
@@ -80,5 +81,23 @@ def test_a_certificate_that_nobody_trusts_is_refused(guarded: StandIn) -> None:
 
 
 def test_a_plain_client_does_not_get_through(guarded: StandIn) -> None:
-    with pytest.raises(ConnectionFailed):
+    with pytest.raises((ConnectionFailed, Timeout)):
         quivermq.connect(guarded.address, timeout=0.3)
+
+
+def test_the_first_of_several_answers_is_waited_for_with_tls(certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with (
+        GroupStandIn(topics={"t": 2}, node=1, tls=context) as one,
+        GroupStandIn(topics={"t": 2}, node=2, tls=context) as two,
+    ):
+        for each, other in ((one, two), (two, one)):
+            each.addresses[other.node] = other.address
+            each.leaders.update({0: 1, 1: 2})
+        with quivermq.connect(one.address, tls=trusting(certificate)) as client:
+            assert client.poll("t", group="g", wait=0.1) == []
+            assert two.count("await_ready") >= 1
+            client.produce_many("t", [b"v"] * 3, partition=1)
+            client.ack(client.poll("t", group="g", wait=5))
+        assert two.lot(1).done == {0, 1, 2}

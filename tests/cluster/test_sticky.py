@@ -73,9 +73,7 @@ class Worker:
     def _work(self) -> None:
         try:
             for message in self.consumer:
-                self._journal.append(
-                    (message.partition, message.offset, message.key, message.value)
-                )
+                self._journal.append((message.key or b"", message.value))
         except BaseException as error:
             self.failure = error
 

@@ -19,10 +19,15 @@ async def test_those_who_came_first_are_woken_until_they_want_all_there_is() -> 
     assert table.wake("g", 0) == 0
     assert table.wake("g", 1) == 1
     assert woken(waiters) == [0]
-    assert table.wake("g", 11) == 2
+    # What the first one is about to take is there for nobody else.
+    assert table.wake("g", 10) == 0
+    assert table.wake("g", 21) == 2
     assert woken(waiters) == [0, 1, 2]
+    for waiter in waiters[:3]:
+        table.leave("g", waiter)
     assert table.wake("other", 100) == 0
     assert table.consumers("g") == [3, 4]
+    assert table.wake("g", 1) == 1
 
 
 @on_loop

@@ -13,6 +13,7 @@ from quivermq.batches import Origin, encode_batch
 from quivermq.transports import Server
 from quivermq.transports.metrics import FOLLOWER, LEADER, Metrics
 from quivermq.wire import proto
+from tests.node.consumer_stage import GROUP, Consumer
 from tests.transports.browser import get
 from tests.transports.stage import (
     PATIENT,
@@ -251,6 +252,37 @@ async def test_a_family_that_is_made_in_parts_is_whole(tmp_path: Path) -> None:
             where = {"topic": "many", "partition": number}
             assert found.value("quiver_messages_produced_total", **where) == number
         assert len(found.values("quiver_messages_produced_total")) == 1_001
+
+
+@on_loop
+async def test_groups_are_shown_as_they_stand(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic(max_deliveries=2)
+        await consumer.store(b"a", b"b", b"c", b"d", b"e")
+        acked, failed, rejected = await consumer.poll(3)
+        await consumer.ack([acked])
+        await consumer.nack([failed], delay_ms=0)
+        await consumer.reject([rejected], "why")
+        await consumer.poll(2)
+        await until(lambda: server.broker.figures.shares["orders", 0, GROUP].dead_lettered)
+        found = await scrape(server)
+        group = {"topic": "orders", "partition": 0, "group": GROUP}
+        for name, value in (
+            ("quiver_messages_acked_total", 1),
+            ("quiver_messages_redelivered_total", 1),
+            ("quiver_messages_dead_lettered_total", 1),
+            ("quiver_group_lag", 3),
+            ("quiver_group_in_flight", 2),
+        ):
+            assert found.value(name, **group) == value, name
+        assert found.value("quiver_messages_delivered_total", topic="orders") == 5
+        # Watching does not wake: a partition with a group may sleep.
+        (clerk,) = [c for c in server.broker.consumers.clerks if c.group.name.topic == "orders"]
+        await until(lambda: clerk.group.replica.is_asleep)
+        await scrape(server)
+        assert clerk.group.replica.is_asleep
+        await consumer.close()
 
 
 @on_loop

@@ -1,15 +1,35 @@
 """`quiver consume`: messages of a topic on standard output."""
 
 import asyncio
-from contextlib import aclosing
-from datetime import datetime
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated
 
 import typer
 
+from quivermq.cli.consume_options import (
+    PREFETCH,
+    REASON,
+    VISIBILITY_SECONDS,
+    Ack,
+    ChosenAck,
+    ChosenMode,
+    ChosenThen,
+    Details,
+    Follow,
+    Group,
+    Max,
+    Mode,
+    Partition,
+    Prefetch,
+    Reason,
+    Start,
+    Then,
+    Visibility,
+    beginning_of_group,
+    check_shared_only,
+    chosen_mode,
+    place,
+)
 from quivermq.cli.message_lines import MessageLines
-from quivermq.cli.misuse import Misuse
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -17,62 +37,28 @@ from quivermq.cli.options import (
     Servers,
     Timeout,
 )
-from quivermq.cli.output import count, remark
-from quivermq.cli.partition_streams import as_they_come, in_order_of_time
-from quivermq.cli.quantities import parse_moment
-
-if TYPE_CHECKING:
-    from quivermq.client import AsyncClient, AsyncReader, Message
+from quivermq.cli.shared_consuming import SharedConsuming
+from quivermq.cli.single_reading import SingleReading
+from quivermq.cli.sticky_consuming import StickyConsuming
 
 app = typer.Typer(add_completion=False)
-_COMMIT_MESSAGES: Final = 10_000
-_COMMIT_SECONDS: Final = 1.0
-
-
-class Mode(Enum):
-    """How messages are given out. `single`: this reader alone decides where it is."""
-
-    SINGLE = "single"
 
 
 @app.command()
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read.")],
-    mode: Annotated[  # noqa: ARG001  (one mode: nothing depends on it)
-        Mode, typer.Option(help="single: you say where to begin.")
-    ] = Mode.SINGLE,
-    partition: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Only this partition.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="WHERE",
-            help="earliest, latest, an offset, a time (2025-01-31T12:00) or an age (2h).",
-            show_default="earliest, or where --group is",
-        ),
-    ] = None,
-    max_: Annotated[
-        int | None, typer.Option("--max", min=1, metavar="N", help="Stop after so many.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Go on where this group is, and commit what was printed."
-        ),
-    ] = None,
-    details: Annotated[
-        bool | None,
-        typer.Option(
-            "--details/--no-details",
-            help="Show partition, offset, time and key too.",
-            show_default="on a terminal",
-        ),
-    ] = None,
+    group: Group = None,
+    mode: ChosenMode = None,
+    start: Start = None,
+    partition: Partition = None,
+    max_: Max = None,
+    follow: Follow = False,
+    details: Details = None,
+    ack: ChosenAck = Ack.MANUAL,
+    then: ChosenThen = Then.ACK,
+    reason: Reason = None,
+    visibility: Visibility = VISIBILITY_SECONDS,
+    prefetch: Prefetch = PREFETCH,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
@@ -80,152 +66,36 @@ def consume(
     """Print the messages of a topic, one a line.
 
     In a pipe a line is the value and nothing else; with --json it is an object
-    with everything. Without --follow it ends at the last message there is.
+    with everything. Without --follow it ends when nothing is waiting.
     """
+    chosen = chosen_mode(mode, group)
+    check_shared_only(chosen, ack, then, reason)
     lines = MessageLines(as_json=as_json, details=details)
-    reading = _Reading(lines, topic, partition, _where(start), group, follow=follow, max_=max_ or 0)
+    consuming: SharedConsuming | StickyConsuming | SingleReading
+    if group is None or chosen is Mode.SINGLE:
+        consuming = SingleReading(
+            lines, topic, partition, place(start), group, follow=follow, max_=max_ or 0
+        )
+    elif chosen is Mode.STICKY:
+        begin = beginning_of_group(start, partition, chosen)
+        consuming = StickyConsuming(lines, topic, group, begin, follow=follow, max_=max_ or 0)
+    else:
+        consuming = SharedConsuming(
+            lines,
+            topic,
+            group,
+            start=beginning_of_group(start, partition, chosen),
+            follow=follow,
+            max_=max_ or 0,
+            auto_ack=ack is Ack.AUTO,
+            then=then,
+            reason=reason or REASON,
+            visibility=visibility,
+            prefetch=prefetch,
+        )
     try:
-        asyncio.run(reading.run(servers, timeout))
+        asyncio.run(consuming.run(servers, timeout))
     finally:
         lines.flush()
     if not as_json:
-        reading.remark_on_end()
-
-
-def _where(start: str | None) -> str | int | datetime | None:
-    if start is None or start in {"earliest", "latest"}:
-        return start
-    if start.isascii() and start.isdigit():
-        return int(start)
-    try:
-        return parse_moment(start, datetime.now().astimezone())
-    except ValueError as error:
-        raise Misuse(f"--from: {error}; or earliest, latest or an offset") from None
-
-
-class _Enough(Exception):
-    """As many messages as were asked for."""
-
-
-class _Reading:
-    """From where to begin, through the partitions, to the line that sums it up."""
-
-    def __init__(
-        self,
-        lines: MessageLines,
-        topic: str,
-        partition: int | None,
-        start: str | int | datetime | None,
-        group: str | None,
-        *,
-        follow: bool,
-        max_: int,
-    ) -> None:
-        self._lines = lines
-        self._topic = topic
-        self._partition = partition
-        self._start = start
-        self._group = group
-        self._follow = follow
-        self._max = max_
-        self._printed = 0
-        self._positions: dict[int, int] = {}
-        self._committed: dict[int, int] = {}
-
-    async def run(self, servers: str, seconds: float) -> None:
-        import quivermq.aio  # noqa: PLC0415  (help and completion need no client)
-
-        async with quivermq.aio.connect(servers, timeout=seconds) as client:
-            starts = await self._starts(client)
-            readers = [
-                client.read(self._topic, partition=partition, start=start, follow=self._follow)
-                for partition, start in starts.items()
-            ]
-            try:
-                if self._follow:
-                    await self._print_as_they_come(client, readers)
-                else:
-                    await self._print_in_order(client, readers)
-            except _Enough:
-                pass
-            finally:
-                await self._commit(client)
-                for reader in readers:
-                    await reader.close()
-
-    async def _starts(self, client: "AsyncClient") -> dict[int, Any]:
-        """Where to begin, by partition."""
-        topic = await client.topic(self._topic)
-        known = {partition.partition: partition for partition in topic.partitions}
-        if self._partition is not None and self._partition not in known:
-            raise Misuse(f"{self._topic} has partitions 0 to {len(known) - 1}")
-        wanted = sorted(known) if self._partition is None else [self._partition]
-        if isinstance(self._start, int) and len(wanted) > 1:
-            raise Misuse("an offset counts within one partition: name it by --partition")
-        starts: dict[int, Any] = dict.fromkeys(wanted, self._start or "earliest")
-        if self._group is None or self._start is not None:
-            return starts
-        committed = await client.committed(self._topic, group=self._group)
-        for partition in wanted:
-            offset = committed.get(partition, 0)
-            lost = known[partition].start_offset - offset
-            if partition in committed and lost > 0:
-                remark(
-                    f"partition {partition}: {count(lost, 'message')} went away unread", "yellow"
-                )
-            starts[partition] = max(offset, known[partition].start_offset)
-        return starts
-
-    async def _print_in_order(self, client: "AsyncClient", readers: list["AsyncReader"]) -> None:
-        async with aclosing(in_order_of_time(readers)) as messages:
-            async for message in messages:
-                self._print(message)
-                if self._printed % _COMMIT_MESSAGES == 0:
-                    await self._commit(client)
-
-    async def _print_as_they_come(
-        self, client: "AsyncClient", readers: list["AsyncReader"]
-    ) -> None:
-        committing = asyncio.create_task(self._keep_committing(client))
-        try:
-            await as_they_come(readers, self._print_soon)
-        finally:
-            committing.cancel()
-
-    def _print(self, message: "Message") -> None:
-        self._lines.write(message)
-        self._printed += 1
-        self._positions[message.partition] = message.offset + 1
-        if self._printed == self._max:
-            raise _Enough
-
-    def _print_soon(self, message: "Message") -> None:
-        # One flush for all that came together.
-        asyncio.get_running_loop().call_soon(self._lines.flush)
-        self._print(message)
-
-    async def _keep_committing(self, client: "AsyncClient") -> None:
-        while True:
-            await asyncio.sleep(_COMMIT_SECONDS)
-            await self._commit(client)
-
-    async def _commit(self, client: "AsyncClient") -> None:
-        """What was printed counts as done, once it has left this process."""
-        if self._group is None:
-            return
-        self._lines.flush()
-        for partition, offset in list(self._positions.items()):
-            if self._committed.get(partition) != offset:
-                await client.commit(
-                    self._topic, group=self._group, partition=partition, offset=offset
-                )
-                self._committed[partition] = offset
-
-    def remark_on_end(self) -> None:
-        """For people: how many, and if none, why perhaps."""
-        if self._printed:
-            remark(f"{count(self._printed, 'message')} of {self._topic}")
-        elif self._start == "latest":
-            remark("nothing: latest is behind the last message; --follow waits for more")
-        else:
-            remark("nothing there; --follow waits for messages")
+        consuming.remark_on_end()

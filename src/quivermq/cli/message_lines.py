@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 from quivermq.cli.output import results, shown
 
 if TYPE_CHECKING:
-    from quivermq.client import Message
+    from collections.abc import Mapping
+
+    from quivermq.client import AsyncLeasedMessage, LeasedMessage, Message
+
+    AnyMessage = Message | LeasedMessage | AsyncLeasedMessage
 
 
 class MessageLines:
@@ -24,13 +28,14 @@ class MessageLines:
         has_colour = console.is_terminal and not console.no_color
         self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if has_colour else ("", "")
 
-    def write(self, message: "Message") -> None:
-        self._out.write(self._line(message) + b"\n")
+    def write(self, message: "AnyMessage", label: str = "") -> None:
+        """`label` comes first, for people."""
+        self._out.write(label.encode() + self._line(message) + b"\n")
 
     def flush(self) -> None:
         self._out.flush()
 
-    def _line(self, message: "Message") -> bytes:
+    def _line(self, message: "AnyMessage") -> bytes:
         if self._as_json:
             return json.dumps(plain(message)).encode()
         if self._details:
@@ -38,7 +43,7 @@ class MessageLines:
         # A terminal gets harmless text; a pipe gets the very bytes.
         return shown(message.value).encode() if self._is_terminal else message.value
 
-    def _detailed(self, message: "Message") -> str:
+    def _detailed(self, message: "AnyMessage") -> str:
         moment = datetime.fromtimestamp(message.timestamp / 1000).astimezone()
         parts = [f"{message.partition}/{message.offset}", f"{moment:%Y-%m-%d %H:%M:%S}"]
         if message.key is not None:
@@ -48,25 +53,43 @@ class MessageLines:
         )
         if message.priority:
             parts.append(f"priority={message.priority}")
+        if _deliveries(message) > 1:
+            parts.append(f"delivery={_deliveries(message)}")
         return f"{self._dim}{'  '.join(parts)}{self._plain}  {shown(message.value)}"
 
 
-def plain(message: "Message") -> dict[str, Any]:
-    """For machines: text where all of it is UTF-8, else everything in base64; `encoding` says."""
-    parts = [message.value, message.key or b"", *message.headers.values()]
-    is_text = all(_is_utf8(part) for part in parts)
-    text = _utf8 if is_text else _base64
-    return {
+def plain(message: "AnyMessage") -> dict[str, Any]:
+    """For machines."""
+    told: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
         "timestamp": message.timestamp,
-        "key": None if message.key is None else text(message.key),
-        "value": text(message.value),
-        "headers": {name: text(value) for name, value in message.headers.items()},
         "priority": message.priority,
+        **plain_content(message.key, message.value, message.headers),
+    }
+    if _deliveries(message):
+        told["delivery_count"] = _deliveries(message)
+    return told
+
+
+def plain_content(
+    key: bytes | None, value: bytes, headers: "Mapping[str, bytes]"
+) -> dict[str, Any]:
+    """Text where all of it is UTF-8, else everything in base64; `encoding` says."""
+    is_text = all(_is_utf8(part) for part in (value, key or b"", *headers.values()))
+    text = _utf8 if is_text else _base64
+    return {
+        "key": None if key is None else text(key),
+        "value": text(value),
+        "headers": {name: text(header) for name, header in headers.items()},
         "encoding": "utf8" if is_text else "base64",
     }
+
+
+def _deliveries(message: "AnyMessage") -> int:
+    """How often a group got it; 0: it was not delivered to one, but read."""
+    return getattr(message, "delivery_count", 0)
 
 
 def _is_utf8(data: bytes) -> bool:

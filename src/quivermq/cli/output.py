@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -31,11 +31,12 @@ def remarks() -> Console:
 
 
 def table(*columns: str) -> Table:
-    """An empty table; a column whose name ends in `>` holds numbers, and is set right."""
+    """An empty table; a column whose name ends in `>` holds numbers: set right, and never cut."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in columns:
         right = name.endswith(">")
-        made.add_column(name.removesuffix(">"), justify="right" if right else "left")
+        justify: JustifyMethod = "right" if right else "left"
+        made.add_column(name.removesuffix(">"), justify=justify, no_wrap=right, overflow="fold")
     return made
 
 

@@ -1,6 +1,6 @@
 """`quiver topic`: create, list, describe, alter and delete topics."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +14,6 @@ from quivermq.cli.options import (
     Timeout,
     Yes,
     connect,
-    duration,
-    size,
 )
 from quivermq.cli.output import (
     count,
@@ -26,58 +24,32 @@ from quivermq.cli.output import (
     remark,
     table,
 )
-from quivermq.cli.quantities import format_duration, format_size
+from quivermq.cli.quantities import format_size
+from quivermq.cli.topic_settings import (
+    Burst,
+    DeadLetter,
+    MaxAge,
+    MaxBytes,
+    MaxDeliveries,
+    MaxMessages,
+    Rate,
+    RetryBase,
+    RetryFirst,
+    RetryLongest,
+    changed_rate_limit,
+    changed_retention,
+    changed_retry,
+    delivery_lines,
+    kept,
+)
 from quivermq.cli.troubles import brokers_down, partition_troubles
 
 if TYPE_CHECKING:
-    from quivermq.client import PartitionInfo, Retention, TopicInfo
+    from quivermq.client import PartitionInfo, TopicInfo
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-_LIFTED = {"none", "unlimited"}
-
-
-def _age(text: str) -> float:
-    return 0.0 if text.lower() in _LIFTED else duration(text)
-
-
-def _bytes(text: str) -> float:
-    return 0 if text.lower() in _LIFTED else size(text)
-
-
-def _messages(text: str) -> int:
-    if text.lower() in _LIFTED:
-        return 0
-    if not text.replace("_", "").isdecimal():
-        raise typer.BadParameter(f"{text!r} is no number of messages: write 1000000, or none")
-    return int(text)
-
-
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
-MaxAge = Annotated[
-    float | None,
-    typer.Option(
-        metavar="DURATION",
-        parser=_age,
-        help="Drop messages older than this: 12h, 7d; none: keep them.",
-    ),
-]
-MaxBytes = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SIZE",
-        parser=_bytes,
-        help="Drop the oldest messages of a partition past this: 500MB, 10GB; none: keep them.",
-    ),
-]
-MaxMessages = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        parser=_messages,
-        help="Drop the oldest messages of a partition past so many; none: keep them.",
-    ),
-]
 
 
 @app.command()
@@ -92,17 +64,30 @@ def create(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
+    rate_limit: Rate = None,
+    burst: Burst = None,
+    max_deliveries: MaxDeliveries = None,
+    dead_letter: DeadLetter = None,
+    retry_first: RetryFirst = None,
+    retry_base: RetryBase = None,
+    retry_longest: RetryLongest = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic; if it is there with the same settings, all is well too."""
+    limit = changed_rate_limit(None, rate_limit, burst)
+    named = {} if max_deliveries is None else {"max_deliveries": max_deliveries}
     with connect(servers, timeout) as client:
         found = client.create_topic(
             name,
             partitions=partitions,
             replication=replication,
-            retention=_retention(None, max_age, max_bytes, max_messages),
+            retention=changed_retention(None, max_age, max_bytes, max_messages),
+            rate_limit=limit,
+            dead_letter=dead_letter,
+            retry=changed_retry(None, retry_first, retry_base, retry_longest),
+            **named,
         )
     if as_json:
         print_json(_plain(found))
@@ -135,7 +120,7 @@ def list_(
             str(topic.replication),
             f"{topic.message_count:,}",
             format_size(topic.size_bytes),
-            _kept(topic.retention),
+            kept(topic.retention),
             _state(topic, down),
         )
     print_table(made)
@@ -169,6 +154,8 @@ def describe(
             style="" if not partition_troubles(partition, down) else "yellow",
         )
     print_table(made)
+    for line in delivery_lines(topic):
+        print_line(line)
     for partition in topic.partitions:
         for trouble in partition_troubles(partition, down):
             print_line(f"partition {partition.partition}: {trouble}", "yellow")
@@ -184,17 +171,36 @@ def alter(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
+    rate_limit: Rate = None,
+    burst: Burst = None,
+    max_deliveries: MaxDeliveries = None,
+    dead_letter: DeadLetter = None,
+    retry_first: RetryFirst = None,
+    retry_base: RetryBase = None,
+    retry_longest: RetryLongest = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Change a topic; what is not named stays as it is."""
-    limits = (max_age, max_bytes, max_messages)
-    if partitions is None and limits == (None, None, None):
-        raise Misuse("say what to change: --partitions, --max-age, --max-bytes or --max-messages")
+    limits, rate = (max_age, max_bytes, max_messages), (rate_limit, burst)
+    waits = (retry_first, retry_base, retry_longest)
+    named = (partitions, max_deliveries, dead_letter, *limits, *rate, *waits)
+    if all(value is None for value in named):
+        raise Misuse(
+            "say what to change: --partitions, --max-age ...; --help names all that can be"
+        )
+    plain: dict[str, Any] = {"max_deliveries": max_deliveries, "dead_letter": dead_letter}
     with connect(servers, timeout) as client:
-        retention = _retention(client.topic(name).retention, *limits)
-        found = client.alter_topic(name, partitions=partitions, retention=retention)
+        before = client.topic(name)
+        found = client.alter_topic(
+            name,
+            partitions=partitions,
+            retention=changed_retention(before.retention, *limits),
+            rate_limit=changed_rate_limit(before.rate_limit, *rate),
+            retry=changed_retry(before.retry, *waits),
+            **{option: value for option, value in plain.items() if value is not None},
+        )
     if as_json:
         print_json(_plain(found))
     else:
@@ -224,41 +230,14 @@ def delete(
         print_json({"deleted": names})
 
 
-def _retention(
-    before: "Retention | None",
-    max_age: float | None,
-    max_bytes: float | None,
-    max_messages: int | None,
-) -> "Retention":
-    """`before` with what was named on the command line; 0 lifts a limit."""
-    import quivermq  # noqa: PLC0415  (help and completion need no client)
-
-    limits = {"max_age": max_age, "max_bytes": max_bytes, "max_messages": max_messages}
-    named: dict[str, Any] = {
-        limit: value or None for limit, value in limits.items() if value is not None
-    }
-    return replace(before or quivermq.Retention(), **named)
-
-
 def _summary(topic: "TopicInfo") -> str:
     partitions = count(len(topic.partitions), "partition")
     replicas = count(topic.replication, "replica")
-    kept = f"kept {_kept(topic.retention)}"
+    duration = f"kept {kept(topic.retention)}"
     if not topic.message_count:
-        return f"{topic.name}: {partitions} with {replicas} each, empty, {kept}"
+        return f"{topic.name}: {partitions} with {replicas} each, empty, {duration}"
     messages = f"{count(topic.message_count, 'message')}, {format_size(topic.size_bytes)}"
-    return f"{topic.name}: {partitions} with {replicas} each, {messages}, {kept}"
-
-
-def _kept(retention: "Retention") -> str:
-    parts = []
-    if retention.max_age:
-        parts.append(format_duration(retention.max_age_ms / 1000))
-    if retention.max_bytes:
-        parts.append(format_size(retention.max_bytes))
-    if retention.max_messages:
-        parts.append(f"{retention.max_messages:,} messages")
-    return ", ".join(parts) or "for ever"
+    return f"{topic.name}: {partitions} with {replicas} each, {messages}, {duration}"
 
 
 def _state(topic: "TopicInfo", down: frozenset[int]) -> str:

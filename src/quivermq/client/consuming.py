@@ -78,8 +78,10 @@ class Consuming:
         """This consumer ends: give back what it holds, so that others need not wait for it."""
         door = self._router.door
         held = self.holdings.take_all(door.now())
+        attempts = Attempts(door, RELEASE_SECONDS, "giving back what was polled")
         for (topic, group), partitions in held.items():
-            attempts = Attempts(door, RELEASE_SECONDS, f"giving back messages of {topic}")
+            if door.now() >= attempts.deadline:
+                return
             with suppress(QuiverError):  # best effort: leases expire by themselves
                 await self.release_of(topic, group, partitions, attempts)
 

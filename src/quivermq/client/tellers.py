@@ -11,7 +11,7 @@ from typing import NamedTuple
 from quivermq.client.leases import Interval, Lease, Ruling, Terms, joined, lease_lost, overlap
 from quivermq.client.routing import Router
 from quivermq.client.settling import Settling
-from quivermq.errors import QuiverError
+from quivermq.errors import ConnectionFailed, QuiverError
 
 Waiter = asyncio.Future[None]
 
@@ -36,6 +36,8 @@ class Tellers:
         self._topic = topic
         self._told = told
         self._notes: dict[int, list[_Note]] = {}
+        self._marks: dict[int, list[Waiter]] = {}
+        """Who waits until all notes before are settled."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._failure: QuiverError | None = None
 
@@ -57,8 +59,11 @@ class Tellers:
 
     async def flush(self) -> None:
         """Wait until all that was told so far is carried out, or given up."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        marks = []
+        for leader in self._tasks:
+            marks.append(asyncio.get_running_loop().create_future())
+            self._marks.setdefault(leader, []).append(marks[-1])
+        await asyncio.gather(*marks)
 
     def take_failure(self) -> QuiverError | None:
         """The first failure since the last call that nobody waited for."""
@@ -67,9 +72,10 @@ class Tellers:
 
     async def stop(self) -> None:
         """Give up what is left."""
-        for task in self._tasks.values():
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await self.flush()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _add(self, note: _Note) -> None:
         partition = note.ruling.lease.partition
@@ -83,18 +89,22 @@ class Tellers:
 
     async def _work(self, leader: int) -> None:
         notes: list[_Note] = []
+        marks: list[Waiter] = []
         try:
             while notes := self._notes.pop(leader, []):
+                marks = self._marks.pop(leader, [])
                 await self._settle(notes)
                 self._done(notes)
-                notes = []
+                _pass(marks)
+                notes, marks = [], []
         finally:
             del self._tasks[leader]
+            # There are any only if it was stopped.
             left = [*notes, *self._notes.pop(leader, [])]
             for note in left:
-                if note.waiter is not None:
-                    note.waiter.cancel()
+                self._finish(note, ConnectionFailed("closed before these messages were settled"))
             self._done(left)
+            _pass([*marks, *self._marks.pop(leader, [])])
 
     def _done(self, notes: Sequence[_Note]) -> None:
         self.messages -= sum(note.ruling.message_count for note in notes)
@@ -119,6 +129,12 @@ class Tellers:
                 note.waiter.set_result(None)
             else:
                 note.waiter.set_exception(failure)
+
+
+def _pass(marks: Sequence[Waiter]) -> None:
+    for mark in marks:
+        if not mark.done():
+            mark.set_result(None)
 
 
 def _merged(notes: Sequence[_Note]) -> list[Ruling]:

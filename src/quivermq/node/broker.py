@@ -213,7 +213,7 @@ class Broker:
             )
         )
         self.service = Service(
-            Producing(self.partitions, self.figures),
+            Producing(self.partitions, self.figures, self.consumers.stored),
             {
                 **topics.handlers(),
                 **offsets.handlers(),

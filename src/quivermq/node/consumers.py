@@ -19,6 +19,7 @@ from quivermq.node.partitions import Partitions
 from quivermq.node.rate_limits import RateLimits
 from quivermq.node.service import Answer, Bulky, Handler
 from quivermq.node.settling import Settling
+from quivermq.replica import Produced
 from quivermq.wire import proto
 
 _CACHE_BYTES: Final = 32 << 20
@@ -52,6 +53,17 @@ class Consumers:
     def office_changed(self, group: Group) -> None:
         """This broker began to lead a partition, or ceased to."""
         self.clerks.office_changed(group)
+        if not group.was_serving:
+            self.cache.drop(group.id)
+
+    def stored(self, group: Group, frame: Frame, place: Produced) -> None:
+        """A batch was stored. Those who wait for it are woken next, and find it in memory."""
+        clerk = self.clerks.of(group)
+        if clerk is not None and len(clerk.waiting):
+            header = frame.header._replace(
+                base_offset=place.base_offset, timestamp_ms=place.timestamp_ms
+            )
+            self.cache.add(group.id, Frame(header, frame.body))
 
     def dropped(self, group: Group) -> None:
         """Retention may have taken what groups have not done."""

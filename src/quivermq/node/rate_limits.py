@@ -142,9 +142,7 @@ class RateLimits:
         if settings is None or not settings.rate_per_second:
             return None
         limit = settings.rate_per_second, settings.rate_burst
-        if clerk.keeper is None or not clerk.keeper.is_for(*limit):
-            if clerk.keeper is not None:
-                clerk.keeper.close()
+        if clerk.keeper is None:
             clerk.keeper = RateKeeper(*limit)
         return clerk.keeper
 

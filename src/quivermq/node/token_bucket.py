@@ -2,7 +2,7 @@
 
 from typing import Final
 
-GRAIN_S: Final = 0.025
+GRAIN_S: Final = 0.05
 """No timer is finer than this under load. A fast bucket keeps as many tokens as come in so long,
 whatever its burst, or it would never reach its rate."""
 _GATHER_S: Final = 0.005

@@ -32,6 +32,8 @@ class WaitTable:
 
     def __init__(self) -> None:
         self._waiting: dict[str, OrderedDict[Waiter, None]] = {}
+        # Woken, and not come yet: what they want is not there for others.
+        self._called: dict[str, dict[Waiter, None]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -56,6 +58,12 @@ class WaitTable:
             waiting.move_to_end(waiter, last=False)
 
     def leave(self, group: str, waiter: Waiter) -> None:
+        """It comes, or waits no more."""
+        called = self._called.get(group)
+        if called is not None:
+            called.pop(waiter, None)
+            if not called:
+                del self._called[group]
         waiting = self._waiting.get(group)
         if waiting is not None:
             waiting.pop(waiter, None)
@@ -66,11 +74,13 @@ class WaitTable:
         """Wake those who have waited longest, until they want all that is ready; how many."""
         woken = 0
         waiting = self._waiting.get(group)
+        ready -= sum(waiter.wants for waiter in self._called.get(group, ()))
         while waiting and ready > 0:
             waiter, _ = waiting.popitem(last=False)
             if waiter.wake():
                 ready -= waiter.wants
                 woken += 1
+                self._called.setdefault(group, {})[waiter] = None
         if waiting is not None and not waiting:
             del self._waiting[group]
         return woken

@@ -1,0 +1,306 @@
+"""Sticky consumers, blocking and awaitable, of a real broker in this process."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+import quivermq
+import quivermq.aio
+from quivermq.client import sticky_member
+from quivermq.errors import Fenced, InvalidRequest, TooLarge, TopicNotFound
+from tests.client.brokers import BrokerThread
+from tests.client.test_forks import in_child
+
+PATIENCE_S = 20.0
+_numbers = count()
+
+
+@pytest.fixture
+def topic(real: quivermq.Client) -> str:
+    """A topic of four partitions with ten messages each."""
+    name = f"sticky-{next(_numbers)}"
+    real.create_topic(name, partitions=4)
+    for partition in range(4):
+        real.produce_many(name, [b"%d" % number for number in range(10)], partition=partition)
+    return name
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def taken(consumer: quivermq.Consumer, most: int) -> list[quivermq.Message]:
+    found: list[quivermq.Message] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < most:
+        assert time.monotonic() < deadline, f"{len(found)} of {most}"
+        found += consumer.poll(most - len(found), 0.1)
+    return found
+
+
+def committed(client: quivermq.Client, topic: str) -> int:
+    return sum(client.committed(topic, "g").values())
+
+
+def test_all_messages_come_each_partition_in_order(real: quivermq.Client, topic: str) -> None:
+    with real.consumer(topic, group="g") as consumer:
+        found = taken(consumer, 40)
+    for partition in range(4):
+        offsets = [message.offset for message in found if message.partition == partition]
+        assert offsets == list(range(10))
+
+
+def test_no_partition_has_to_wait_for_another(real: quivermq.Client, topic: str) -> None:
+    real.produce_many(topic, [b"x" * 1000] * 5_000, partition=0)
+    with real.consumer(topic, group="g") as consumer:
+        seen = {next(consumer).partition for _ in range(2_000)}
+    assert seen == {0, 1, 2, 3}
+
+
+def test_a_commit_covers_the_message_at_hand(real: quivermq.Client, topic: str) -> None:
+    with real.consumer(topic, group="g", auto_commit=False) as consumer:
+        for number, _ in enumerate(consumer, 1):
+            if number == 7:
+                consumer.commit()
+                assert committed(real, topic) == 7
+            if number == 9:
+                break
+    assert committed(real, topic) == 7
+
+
+def test_what_the_loop_is_past_is_committed_now_and_then(real: quivermq.Client, topic: str) -> None:
+    with real.consumer(topic, group="g") as consumer:
+        for _ in range(5):
+            next(consumer)
+        wait_until(lambda: committed(real, topic) > 0)
+        assert committed(real, topic) == 4, "the fifth is being worked on"
+
+
+def test_closing_commits_what_was_given_out(real: quivermq.Client, topic: str) -> None:
+    with real.consumer(topic, group="g") as consumer:
+        for _ in range(5):
+            next(consumer)
+    assert committed(real, topic) == 5
+
+
+def test_trouble_leaves_the_message_at_hand_uncommitted(real: quivermq.Client, topic: str) -> None:
+    def fail_at_the_fifth() -> None:
+        with real.consumer(topic, group="g") as consumer:
+            for number, _ in enumerate(consumer, 1):
+                1 // (5 - number)
+
+    with pytest.raises(ZeroDivisionError):
+        fail_at_the_fifth()
+    assert committed(real, topic) == 4
+
+
+def test_a_slow_handler_loses_nothing(real: quivermq.Client, topic: str) -> None:
+    with real.consumer(topic, group="g", session=0.6) as consumer:
+        next(consumer)
+        generation = consumer.generation
+        time.sleep(1.5)
+        consumer.commit()
+        assert consumer.generation == generation
+        assert consumer.assignment == [0, 1, 2, 3]
+
+
+def test_a_partition_moves_only_when_what_was_given_out_is_done(
+    real: quivermq.Client, topic: str
+) -> None:
+    with real.consumer(topic, group="g") as first:
+        at_hand = next(message for message in first if message.partition == 3)
+        with real.consumer(topic, group="g") as second:
+            wait_until(lambda: second.assignment == [2])
+            assert first.assignment == [0, 1]
+            time.sleep(0.3)
+            assert second.assignment == [2], "its message is still worked on"
+            first.poll(1, wait=0.0)
+            wait_until(lambda: second.assignment == [2, 3])
+            following = next(message for message in second if message.partition == 3)
+            assert following.offset == at_hand.offset + 1
+
+
+def test_who_commits_by_hand_is_waited_for(real: quivermq.Client, topic: str) -> None:
+    with real.consumer(topic, group="g", auto_commit=False) as first:
+        taken(first, 40)
+        with real.consumer(topic, group="g") as second:
+            wait_until(lambda: first.assignment == [0, 1])
+            first.poll(1, wait=0.5)
+            assert second.assignment == []
+            first.commit()
+            wait_until(lambda: second.assignment == [2, 3])
+            assert second.poll(1, wait=0.5) == []
+
+
+def test_who_never_commits_is_not_waited_for_for_ever(
+    real: quivermq.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sticky_member, "COMMIT_SECONDS_MAX", 0.2)
+    with real.consumer(topic, group="g", auto_commit=False) as first:
+        taken(first, 40)
+        with real.consumer(topic, group="g") as second:
+            wait_until(lambda: first.assignment == [0, 1])
+            first.poll(1, wait=0.0)
+            again = taken(second, 20)
+            assert [m.offset for m in again if m.partition == 2] == list(range(10))
+            with pytest.raises(Fenced, match=r"\[2, 3\]"):
+                first.commit()
+            first.commit()
+
+
+def test_listeners_are_told_and_may_commit(real: quivermq.Client, topic: str) -> None:
+    told: list[tuple[str, list[int]]] = []
+    consumers: list[quivermq.Consumer] = []
+
+    def revoked(partitions: list[int]) -> None:
+        consumers[0].commit()
+        told.append(("revoked", partitions))
+
+    def assigned(partitions: list[int]) -> None:
+        told.append(("assigned", partitions))
+
+    with real.consumer(topic, group="g", on_assigned=assigned, on_revoked=revoked) as first:
+        consumers.append(first)
+        wait_until(lambda: told == [("assigned", [0, 1, 2, 3])])
+        with real.consumer(topic, group="g") as second:
+            wait_until(lambda: second.assignment == [2, 3])
+            assert sorted(told[1:]) == [("revoked", [2]), ("revoked", [3])]
+        wait_until(lambda: told[-1] == ("assigned", [2, 3]))
+
+
+def test_a_listener_that_fails_ends_the_consumer_with_its_word(
+    real: quivermq.Client, topic: str
+) -> None:
+    def broken(partitions: list[int]) -> None:
+        raise ValueError(f"no room for {partitions}")
+
+    with (
+        real.consumer(topic, group="g", on_assigned=broken) as consumer,
+        pytest.raises(InvalidRequest, match="no room for"),
+    ):
+        for _ in consumer:
+            pass
+    with real.consumer(topic, group="other", on_assigned=broken) as consumer:  # noqa: SIM117
+        with real.consumer(topic, group="other") as heir:
+            wait_until(lambda: heir.assignment == [0, 1, 2, 3])
+
+
+def test_a_group_that_is_deleted_under_its_members_starts_over(
+    real: quivermq.Client, topic: str
+) -> None:
+    with real.consumer(topic, group="g") as consumer:
+        taken(consumer, 40)
+        consumer.commit()
+        real.delete_group(topic, "g")
+        for partition in range(4):
+            real.produce(topic, b"one more", partition=partition)
+        again = taken(consumer, 44)
+        for partition in range(4):
+            offsets = [message.offset for message in again if message.partition == partition]
+            assert offsets == list(range(11))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"mode": "shared"}, InvalidRequest),
+        ({"mode": "single"}, InvalidRequest),
+        ({"assignor": "clever"}, InvalidRequest),
+        ({"session": 0.4}, InvalidRequest),
+        ({"session": 100_000}, InvalidRequest),
+        ({"start": "yesterday"}, InvalidRequest),
+        ({"prefetch_bytes": 0}, InvalidRequest),
+        ({"group": ""}, InvalidRequest),
+        ({"group": "_own"}, InvalidRequest),
+        ({"group": "a/b"}, InvalidRequest),
+        ({"group": "g" * 201}, TooLarge),
+        ({"topic": "nothing"}, TopicNotFound),
+    ],
+)
+def test_a_consumer_that_cannot_be_is_refused(
+    real: quivermq.Client, topic: str, changes: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        real.consumer(**{"topic": topic, "group": "g", **changes})
+
+
+@pytest.mark.parametrize("end", [quivermq.Consumer.close, quivermq.Consumer.abandon])
+def test_a_closed_consumer_says_so_and_its_loop_ends(
+    real: quivermq.Client, topic: str, end: Callable[[quivermq.Consumer], None]
+) -> None:
+    consumer = real.consumer(topic, group="g")
+    ended = threading.Thread(target=lambda: list(consumer))
+    ended.start()
+    time.sleep(0.1)  # it waits for more by then
+    end(consumer)
+    ended.join(PATIENCE_S)
+    assert not ended.is_alive()
+    assert list(consumer) == []
+    with pytest.raises(InvalidRequest, match="closed"):
+        consumer.poll()
+    with pytest.raises(InvalidRequest, match="closed"):
+        consumer.commit()
+    with pytest.raises(InvalidRequest):
+        consumer.poll(0)
+
+
+def test_closing_a_client_closes_its_consumers(broker: BrokerThread, topic: str) -> None:
+    client = quivermq.connect(broker.address)
+    consumer = client.consumer(topic, group="g")
+    client.close()
+    assert list(consumer) == []
+
+
+def test_a_consumer_that_nobody_closed_is_told_of(real: quivermq.Client, topic: str) -> None:
+    consumer = real.consumer(topic, group="g")
+    with pytest.warns(ResourceWarning, match="not closed"):
+        consumer.__del__()
+    consumer.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_consumer_says_that_it_stayed_with_the_parent(real: quivermq.Client, topic: str) -> None:
+    with real.consumer(topic, group="g") as consumer:
+        assert "forked" in in_child(consumer.poll)
+        assert taken(consumer, 40)
+
+
+def test_the_awaitable_consumer_does_the_same(broker: BrokerThread, topic: str) -> None:
+    told: list[tuple[str, list[int]]] = []
+
+    async def assigned(partitions: list[int]) -> None:
+        told.append(("assigned", partitions))
+
+    async def work() -> None:
+        async with quivermq.aio.connect(broker.address) as client:
+            first = client.consumer(topic, group="g", on_assigned=assigned)
+            assert first.assignment == []
+            async for message in first:
+                if message.offset == 9:
+                    break
+            await first.commit()
+            assert first.assignment == [0, 1, 2, 3]
+            async with client.consumer(topic, group="g") as second:
+                async with asyncio.timeout(PATIENCE_S):
+                    while second.assignment != [2, 3]:
+                        await first.poll(wait=0.01)
+                await client.produce(topic, b"last", partition=3)
+                async for message in second:
+                    if message.value == b"last":
+                        break
+                assert second.generation > 0
+            await first.close()
+            assert [message async for message in first] == []
+            with pytest.raises(InvalidRequest, match="closed"):
+                await first.poll()
+
+    asyncio.run(work())
+    assert told[0] == ("assigned", [0, 1, 2, 3])
