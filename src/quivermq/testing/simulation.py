@@ -37,7 +37,8 @@ ANSWER_MS_MAX: Final = 4_000
 """No request waits longer than this for its answer in a cluster that serves."""
 DRAINING_MS_MAX: Final = 60_000
 """Consumers that do all they get have done everything by then."""
-HOUR_MS: Final = 3_600_000
+CLOCKS_WRONG_MS_MAX: Final = 12 * 3_600_000
+"""No clock was ever further ahead than this; well below the time that producers are remembered."""
 CHECK_MS: Final = 250
 STORY_LINES: Final = 30
 
@@ -200,7 +201,8 @@ class Simulation:
             producer.is_stopped = True
         world = self.world
         # Whatever a wrong clock postponed is due.
-        self._clocks_ms = max(host.clock.now_ms for host in world.hosts.values()) + HOUR_MS
+        latest_ms = max(host.clock.now_ms for host in world.hosts.values())
+        self._clocks_ms = latest_ms + CLOCKS_WRONG_MS_MAX
         self._set_clocks()
         for consumer in self._consumers:
             consumer.is_sweeping = True
