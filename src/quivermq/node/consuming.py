@@ -33,8 +33,8 @@ _VISIBILITY_MS: Final = 30_000
 _PARTITIONS_MAX: Final = 10_000
 _ENVELOPE_BYTES: Final = 4_096
 _VAIN_S: Final = 0.002
-_PACKED_HERE_BYTES: Final = 256 << 10
-"""Batches in memory are cut on the event loop only up to here."""
+_PACKED_HERE_BYTES: Final = 1 << 20
+"""Batches in memory are cut on the event loop if no more than this is leased."""
 
 
 @dataclass(eq=False, slots=True)
@@ -266,7 +266,7 @@ class Consuming:
         """The batches of everything that is leased; what does not fit goes back."""
         jobs = [_Job(hold, self._cache) for hold in visit.holds]
         if all(job.known is not None for job in jobs) and (
-            sum(len(frame) for job in jobs for frame in job.known or ()) <= _PACKED_HERE_BYTES
+            sum(job.leased_bytes for job in jobs) <= _PACKED_HERE_BYTES
         ):
             _carry_out(jobs, visit.bytes_max)
         else:
@@ -373,6 +373,15 @@ class _Job:
         self._log: Log = group.log
         self._end = Index(group.replica.applied_index + 1)
         self._message_bytes = hold.clerk.message_bytes
+
+    @property
+    def leased_bytes(self) -> int:
+        """More or less: what is cut is copied, and the rest of a batch only to decompress it."""
+        headers = [frame.header for frame in self.known or ()]
+        packed = sum(
+            each.decoded_bytes for each in headers if each.decoded_bytes != each.body_bytes
+        )
+        return packed + int(sum(end - start for start, end in self.runs) * self._message_bytes)
 
     def carry_out(self, bytes_max: int, *, at_least_one: bool) -> None:
         frames = self.known
