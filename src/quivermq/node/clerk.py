@@ -186,11 +186,14 @@ class Clerk:
         """
         if self.group.replica.configuration.voters == (self.group.member,):
             return
+        # Whoever has to ask may wait longer for the answer, or a slow quorum would never do; but an
+        # answer that is older than an election takes may be what a paused broker finds.
         fresh_s = self.group.election_s / 4
         while self._loop.time() - self._confirmed_s > fresh_s:
             result = await asyncio.shield(self._confirming or self._ask_quorum())
             if isinstance(result, QuiverError):
                 raise result
+            fresh_s = self.group.election_s
 
     def _ask_quorum(self) -> asyncio.Future[Result]:
         asked_s = self._loop.time()

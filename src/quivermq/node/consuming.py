@@ -99,6 +99,7 @@ class Consuming:
         try:
             while True:
                 clerks = self._led(body.topic, body.topic_id, body.partitions)
+                visit.throttled_s = 0.0
                 await _open_all(clerks, body.group, at_end=body.start_latest)
                 await self._take(visit, clerks)
                 if visit.holds:
@@ -222,8 +223,10 @@ class Consuming:
         # Should this one be held up, by a client that reads slowly, say, others get their chance.
         clerk.wake_later(body.group)
         await clerk.confirm()
-        expected = int(ready * clerk.message_bytes) + _ENVELOPE_BYTES
-        await visit.room(min(visit.bytes_max, expected) if not visit.holds else visit.bytes_max)
+        if not visit.holds:
+            # For all that may come, at once: nobody waits for room with leases in hand.
+            expected = int(body.messages_max * clerk.message_bytes) + _ENVELOPE_BYTES
+            await visit.room(min(visit.bytes_max, expected))
         if not clerk.settings.rate_per_second:
             self._lease(clerk, visit, wanted, tokens=0)
             return
