@@ -15,7 +15,6 @@ from quivermq.cluster import (
     alter_topic,
     create_topic,
     delete_topic,
-    finish_move,
     finish_moves,
     found_cluster,
     grant_producers,
@@ -100,6 +99,16 @@ def test_a_topic_that_cannot_be_is_refused(
         create_topic(view, name, topic_id=ID, partitions_max=10, **wrong)  # type: ignore[arg-type]
 
 
+def test_a_name_that_differs_in_case_only_is_refused_while_the_other_exists(view: View) -> None:
+    view = edited(view, create_topic(view, "Orders", topic_id=ID))
+    for name in ("orders", "ORDERS"):
+        with pytest.raises(InvalidRequest, match="the existing 'Orders' in upper and lower case"):
+            create_topic(view, name, topic_id=ID)
+    assert create_topic(view, "Orders", topic_id=ID) is None
+    assert create_topic(view, "orders2", topic_id=ID) is not None
+    assert create_topic(edited(view, delete_topic(view, "Orders")), "orders", topic_id=ID)
+
+
 def test_a_cluster_without_serving_brokers_takes_no_topic() -> None:
     with pytest.raises(InvalidRequest, match="0 brokers"):
         create_topic(View(), "a", topic_id=ID)
@@ -147,10 +156,9 @@ def test_a_move_has_a_target_until_it_is_done_and_then_no_founders(view: View) -
     assert aimed.placement("a", 0) == Placement((1, 2), (1, 2), (3, 2))
     assert aimed.placement("a", 1) == view.placement("a", 1)
     assert edited(aimed, finish_moves(aimed, [move])).placement("a", 0) == Placement((3, 2))
-    assert edited(aimed, finish_move(aimed, "a", 0)).placement("a", 0) == Placement((3, 2))
     assert finish_moves(aimed, [Move("a", 0, (1, 3))]) is None, "it aims elsewhere"
     assert finish_moves(aimed, [Move("a", 2, (1,)), Move("b", 0, (1,))]) is None, "they are gone"
-    assert finish_move(view, "a", 0) is None, "nothing moves"
+    assert finish_moves(view, [move]) is None, "nothing moves"
     assert set_targets(aimed, [move]) is None, "it moves there already"
 
 
@@ -294,6 +302,6 @@ def test_a_move_that_is_aimed_elsewhere_takes_nothing_from_who_may_be_a_member_b
     view = edited(view, set_targets(view, [Move("a", 0, (1,))]))
     assert view.placement("a", 0) == Placement((1, 2), (1, 2), (1,), leaving=(3,))
     assert [hosted.partition for hosted in view.hosted(3)] == [0, 1]
-    view = edited(view, finish_move(view, "a", 0))
+    view = edited(view, finish_moves(view, [Move("a", 0, (1,))]))
     assert view.placement("a", 0) == Placement((1,))
     assert [hosted.partition for hosted in view.hosted(3)] == [1]

@@ -4,10 +4,9 @@ import asyncio
 from pathlib import Path
 
 from quivermq.batches import Message
-from quivermq.node.group import Group
 from quivermq.wire import proto
-from tests.node.cluster_stage import Brokers, cluster
-from tests.node.consumer_stage import Consumer, values
+from tests.node.cluster_stage import cluster
+from tests.node.consumer_stage import Consumer, led, move_leader, values
 from tests.transports.stage import on_loop, serving, until
 
 DLQ = "orders.dlq"
@@ -234,20 +233,6 @@ async def test_a_redrive_to_a_topic_that_is_gone_waits_for_it(tmp_path: Path) ->
         await consumer.close()
 
 
-def leader(brokers: Brokers, topic: str = "orders", partition: int = 0) -> int:
-    for node, server in brokers.running.items():
-        group = server.broker.partitions.local(topic, b"", partition)
-        if group is not None and group.was_serving:
-            return node
-    return 0
-
-
-def group_of(brokers: Brokers, node: int, topic: str = "orders") -> Group:
-    group = brokers.running[node].broker.partitions.local(topic, b"", 0)
-    assert group is not None
-    return group
-
-
 @on_loop
 async def test_dead_letters_come_once_across_changes_of_leaders(tmp_path: Path) -> None:
     async with cluster(tmp_path) as brokers:
@@ -256,25 +241,12 @@ async def test_dead_letters_come_once_across_changes_of_leaders(tmp_path: Path) 
         count = 40
         await consumer.store(*[b"%d" % number for number in range(count)])
         got = await consumer.poll()
-        await until(lambda: leader(brokers))
-
-        async def move_leader() -> None:
-            old = leader(brokers)
-            to = next(node for node in brokers.running if node != old)
-            group_of(brokers, old).transfer_leader(
-                next(
-                    member
-                    for member in group_of(brokers, old).replica.configuration.voters
-                    if member & 0xFFFF == to
-                )
-            )
-            await until(lambda: leader(brokers) not in {old, 0})
-
+        await until(lambda: led(brokers))
         for one in got:
             # Through whoever leads: the broker that is asked passes it on.
             await consumer.reject([one], "each for itself")
             if one.message.offset % 10 == 5:
-                await move_leader()
+                await move_leader(brokers, to=led(brokers).get(0, 0) % 3 + 1)
         letters = await dead_letters(consumer, count)
         await consumer.until(lambda figures: figures.floor == count)
         letters = await consumer.fetch(DLQ)

@@ -6,11 +6,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
-from quivermq.cluster import METADATA_GROUP, View, create_topic, delete_topic, group_id
+from quivermq.cluster import (
+    METADATA_GROUP,
+    Edit,
+    Move,
+    View,
+    create_topic,
+    delete_topic,
+    group_id,
+    set_targets,
+)
 from quivermq.errors import QuiverError
 from quivermq.log import Log, RealDisk
 from quivermq.node.directory import Directory
@@ -21,7 +31,7 @@ from quivermq.node.runner import GroupRunner
 from quivermq.replica import ReplicaSettings
 from tests.cluster.catalogs import broker, edited, view_of, with_topic
 from tests.node.group_stage import SMALL
-from tests.transports.stage import on_loop, until
+from tests.transports.stage import PATIENCE_S, on_loop, until
 
 
 class Crash(BaseException):
@@ -59,6 +69,19 @@ class CrashingDisk(RealDisk):
     def sync_folder(self, path: str) -> None:
         self._count()
         super().sync_folder(path)
+
+
+class StuckRemovals(RealDisk):
+    """Removes nothing until it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_removing, self.release = Event(), Event()
+
+    def remove(self, path: str) -> None:
+        self.is_removing.set()
+        self.release.wait()
+        super().remove(path)
 
 
 class Host:
@@ -128,6 +151,34 @@ async def test_what_the_catalog_wants_runs_and_what_it_drops_is_removed(tmp_path
         await it.hosting.reconcile(it.current(ALONE))
         assert it.runner.groups == {}
         assert it.directory.logs == {}
+        assert not (tmp_path / "log/orders").exists()
+
+
+@on_loop
+async def test_who_should_lead_follows_the_catalog(tmp_path: Path) -> None:
+    view = with_topic(view_of([broker(1), broker(2)]), "orders", replication=2)
+    async with host(tmp_path) as it:
+        for members in ((1, 2), (2, 1), (1, 2)):
+            view = edited(view, set_targets(view, [Move("orders", 0, members)]) or Edit())
+            await it.hosting.reconcile(it.current(view))
+            (group,) = it.runner.groups.values()
+            assert group.is_preferred == (members[0] == 1)
+
+
+@on_loop
+async def test_nobody_waits_for_the_disk_while_a_large_topic_is_removed(tmp_path: Path) -> None:
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        it.directory.disk = disk = StuckRemovals(tmp_path)
+        removal = asyncio.create_task(it.hosting.reconcile(it.current(ALONE)))
+        try:
+            await until(disk.is_removing.is_set)
+            async with asyncio.timeout(PATIENCE_S):
+                await it.thread.run(lambda: None)
+            assert not removal.done()
+        finally:
+            disk.release.set()
+        await removal
         assert not (tmp_path / "log/orders").exists()
 
 

@@ -9,8 +9,8 @@ import pytest
 from quivermq.node.rate_keeper import RateKeeper
 from quivermq.node.token_bucket import GRAIN_S, TokenBucket
 from quivermq.wire import proto
-from tests.node.cluster_stage import Brokers, cluster
-from tests.node.consumer_stage import Consumer, values
+from tests.node.cluster_stage import cluster
+from tests.node.consumer_stage import Consumer, led, values
 from tests.transports.stage import on_loop, serving, until
 
 
@@ -91,19 +91,17 @@ async def test_whoever_leaves_or_loses_patience_takes_nothing_along() -> None:
 async def test_a_poll_waits_for_its_turn_instead_of_failing(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
-        await consumer.make_topic(rate_per_second=20.0, rate_burst=2)
+        await consumer.make_topic(rate_per_second=1.0, rate_burst=2)
         await consumer.store(*[b"%d" % number for number in range(10)])
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         assert values(await consumer.poll()) == [b"0", b"1"]
         # Without the time to wait: nothing, and when there will be something.
         assert await consumer.poll() == []
-        assert 0 < consumer.throttled_ms <= 60
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        got = []
-        while len(got) < 5:
-            got += await consumer.poll(wait_ms=10_000)
-        assert values(got) == [b"2", b"3", b"4", b"5", b"6"]
-        assert loop.time() - began >= 4 / 20
+        assert 0 < consumer.throttled_ms <= 1_000
+        got = await consumer.poll(wait_ms=10_000)
+        assert values(got) == [b"2"]
+        assert loop.time() - began >= 0.99
         assert {one.delivery for one in got} == {1}
         await consumer.close()
 
@@ -132,23 +130,13 @@ async def test_the_rate_holds_for_a_topic_whose_partitions_are_led_by_several_br
 
         await asyncio.gather(*(consume(*place) for place in nodes.items()))
         took = loop.time() - began
-        assert 0.8 * 100 * took <= len(times) <= 1.02 * 100 * took + 10
+        assert 0.5 * 100 * took <= len(times) <= 1.02 * 100 * took + 10
         for start in range(0, len(times), 10):
             for end in range(start + 1, len(times)):
                 # What was delivered is noticed later than it was allowed: hence the slack.
                 window = times[end] - times[start]
                 assert end - start <= 100 * (window + 0.1) + 10
         await first.close()
-
-
-def led(brokers: Brokers) -> dict[int, int]:
-    """Who leads which partition."""
-    found = {}
-    for node, server in brokers.running.items():
-        for clerk in server.broker.consumers.clerks:
-            if clerk.group.name.topic == "orders":
-                found[clerk.group.name.partition] = node
-    return found
 
 
 @on_loop

@@ -2,13 +2,25 @@
 
 import asyncio
 from pathlib import Path
+from threading import Event
+
+import pytest
 
 from quivermq.batches import encode_batch
 from quivermq.node.group import Group
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.cluster_stage import Brokers, cluster
-from tests.transports.stage import Talker, make_topic, on_loop, serving, store, until, waiting_fetch
+from tests.transports.stage import (
+    PATIENT,
+    Talker,
+    make_topic,
+    on_loop,
+    serving,
+    store,
+    until,
+    waiting_fetch,
+)
 
 
 def orders(server: Server) -> Group:
@@ -17,7 +29,16 @@ def orders(server: Server) -> Group:
 
 
 def leader_of_orders(brokers: Brokers) -> int:
-    return next((n for n, server in brokers.running.items() if orders(server).was_serving), 0)
+    """0 if nobody leads. Some may not have heard of the topic yet."""
+    return next(
+        (
+            node
+            for node, server in brokers.running.items()
+            for group in server.broker.runner.groups.values()
+            if group.name.topic == "orders" and group.was_serving
+        ),
+        0,
+    )
 
 
 def produce(number: int, **changes: object) -> proto.Request:
@@ -54,6 +75,7 @@ async def test_what_was_passed_on_is_not_passed_on_again(tmp_path: Path) -> None
     async with cluster(tmp_path) as brokers:
         talker = await Talker.by_socket(brokers.running[1])
         await make_topic(talker)
+        await until(lambda: leader_of_orders(brokers))
         leader = leader_of_orders(brokers)
         follower = next(node for node in brokers.running if node != leader)
         other = await Talker.by_socket(brokers.running[follower])
@@ -68,7 +90,7 @@ async def test_what_was_passed_on_is_not_passed_on_again(tmp_path: Path) -> None
 
 @on_loop
 async def test_whoever_waits_at_a_leader_that_goes_is_answered_by_the_next(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as brokers:
+    async with cluster(tmp_path, **PATIENT) as brokers:
         talker = await Talker.by_socket(brokers.running[1])
         await make_topic(talker)
         await until(lambda: leader_of_orders(brokers))
@@ -140,4 +162,31 @@ async def test_without_a_majority_writes_are_refused_and_come_back_with_it(tmp_p
         await brokers.start(2, 3)
         await brokers.until_ready(1, 2, 3)
         await store(talker, b"z")
+        talker.close()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@on_loop
+async def test_a_produce_is_answered_in_its_time_whatever_the_disk_does_and_may_be_stored_later(
+    tmp_path: Path, direct: bool
+) -> None:
+    async with serving(tmp_path, fsync="always") as server:
+        talker = await Talker.by_socket(server)
+        await make_topic(talker)
+        release = Event()
+        server.broker.disk_thread.submit(release.wait, lambda _: None)
+        try:
+            talker.say(produce(7, direct=direct, timeout_ms=60_000), encode_batch([b"patient"]))
+            began = asyncio.get_running_loop().time()
+            hasty = produce(8, direct=direct, timeout_ms=200)
+            answer = await talker.ask(hasty, encode_batch([b"hasty"]))
+            assert answer.error.code == "Timeout"
+            assert asyncio.get_running_loop().time() - began >= 0.2
+        finally:
+            release.set()
+        answer = await talker.hear(7)
+        assert answer.produced.batches[0].first_offset == 0
+        await until(lambda: orders(server).readable_end == 2)
+        await until(lambda: server.broker.figures.traffic["orders", 0].messages_in == 2)
+        assert not [response for response in talker.heard if response.id == 8]
         talker.close()

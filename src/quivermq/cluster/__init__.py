@@ -13,7 +13,6 @@ from quivermq.cluster.edits import (
     create_topic,
     delete_topic,
     end_rebalance,
-    finish_move,
     finish_moves,
     found_cluster,
     grant_producers,
@@ -38,7 +37,6 @@ from quivermq.cluster.plan import (
     rebalance,
     rebalance_leaders,
     replace,
-    steps,
 )
 from quivermq.cluster.records import (
     LEAVING,
@@ -96,7 +94,6 @@ __all__ = [
     "drain",
     "end_rebalance",
     "epoch_of",
-    "finish_move",
     "finish_moves",
     "found_cluster",
     "grant_producers",
@@ -119,6 +116,5 @@ __all__ = [
     "set_broker_state",
     "set_targets",
     "start_rebalance",
-    "steps",
     "sticky_key",
 ]

@@ -84,6 +84,7 @@ def create_topic(
     if name in view.topics:
         _check_same(view.topics[name], partitions, replication, settings)
         return None
+    _check_case(view, name)
     partitions = partitions or default_partitions
     _check_partitions(partitions, partitions_max)
     replication = replication or min(REPLICATION_DEFAULT, max(1, len(view.serving)))
@@ -96,6 +97,18 @@ def create_topic(
         dice=view.version if dice is None else dice,
     )
     return _put(Topic(name, topic_id, replication, asdict(settings), tuple(placements)))
+
+
+def _check_case(view: View, name: str) -> None:
+    """Refuse what differs from another name in case only: both have a folder of their name on
+    every broker, and some file systems take the two for one."""
+    folded = name.lower()
+    for other in view.topics:
+        if other.lower() == folded:
+            raise InvalidRequest(
+                f"topic {name!r} differs from the existing {other!r} in upper and lower case only: "
+                "use that one, or choose another name"
+            )
 
 
 def alter_topic(
@@ -248,11 +261,6 @@ def finish_moves(view: View, moves: Iterable[Move]) -> Edit | None:
         and view.placement(move.topic, move.partition).target == move.replicas != ()
     ]
     return _placed(view, ((move, Placement(replicas=move.replicas)) for move in done))
-
-
-def finish_move(view: View, topic: str, partition: int) -> Edit | None:
-    """The members of the partition are its target."""
-    return finish_moves(view, [Move(topic, partition, view.placement(topic, partition).target)])
 
 
 def _aimed(view: View, move: Move) -> Placement:

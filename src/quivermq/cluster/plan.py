@@ -1,8 +1,8 @@
 """Plans: which replicas should go where, as pure functions of the catalog.
 
 A plan is a list of moves, each with the members that one partition is to have, the preferred leader
-first. It says nothing about when: whoever carries it out takes `steps` one by one. Partitions that
-are being moved already are left alone, unless a broker that goes away would be part of the result.
+first. It says nothing about when. Partitions that are being moved already are left alone, unless a
+broker that goes away would be part of the result.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,11 +26,6 @@ class Move:
     partition: int
     replicas: tuple[int, ...]
     old: tuple[int, ...] = ()
-
-    @property
-    def copies(self) -> int:
-        """How many members have to be brought up to date."""
-        return len(set(self.replicas) - set(self.old))
 
     @property
     def keeps_majority(self) -> bool:
@@ -146,30 +141,6 @@ def metadata_voters(
         tuple(member for member in members if member in voters),
         tuple(member for member in members if member not in voters),
     )
-
-
-def steps(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, ...]]:
-    """How the members become others one at a time: each step takes in one, lets one go, or both.
-    A group of several so never loses all who know its log at once."""
-    members, path = list(old), []
-    leaving = [member for member in old if member not in new]
-    for member in new:
-        if member in members:
-            continue
-        same = [other for other in leaving if node_of(other) == node_of(member)]
-        if leaving:
-            gone = (same or leaving)[0]
-            leaving.remove(gone)
-            members[members.index(gone)] = member
-        else:
-            members.append(member)
-        path.append(tuple(members))
-    for gone in leaving:
-        members.remove(gone)
-        path.append(tuple(members))
-    if tuple(members) != tuple(new):
-        path[-1:] = [tuple(new)]
-    return path
 
 
 class _Plan:

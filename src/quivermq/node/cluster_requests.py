@@ -184,7 +184,9 @@ class ClusterRequests:
                 f"{group.name} is to have members {sorted(planned)}, says the catalog, and not "
                 f"{sorted(body.members)}"
             )
-        await reconfigure(group, list(body.members), timeout_s=request.timeout_ms / 1000 or _MOVE_S)
+        timeout_s = request.timeout_ms / 1000 or _MOVE_S
+        is_alive = self._parts.is_alive
+        await reconfigure(group, list(body.members), is_alive=is_alive, timeout_s=timeout_s)
         return done()
 
     async def bootstrap(self, request: proto.Request) -> proto.Response:

@@ -15,14 +15,14 @@ from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt, InvalidRequest, NotLeader, OffsetOutOfRange, QuiverError
 from quivermq.log import Log
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks
+from quivermq.node.clerks import Clerks, check_group
 from quivermq.node.figures import Figures
 from quivermq.node.frame_cache import FrameCache
 from quivermq.node.leased_batches import Packed, before, beyond, pack, read_runs, runs_of
 from quivermq.node.rate_limits import RateLimits
 from quivermq.node.service import Answer, Room
 from quivermq.node.wait_table import Waiter
-from quivermq.queue import Ask, Desk, Interval, Leased, Piece, check_name
+from quivermq.queue import Ask, Desk, Interval, Leased, Piece
 from quivermq.wire import proto
 
 _BYTES_DEFAULT: Final = 4 << 20
@@ -115,8 +115,8 @@ class Consuming:
                 if not await self._wait(visit, clerks, waiter, in_front=was_woken):
                     return self._nothing(visit)
         finally:
-            # Whoever was woken, and leaves something behind, lets the next one look.
-            for number in body.partitions if waiter is not None or visit.holds else ():
+            # Whoever was woken, and took nothing, lets the next one look.
+            for number in body.partitions if waiter is not None and waiter.woken.done() else ():
                 self._wake(body, number)
 
     def _wake(self, body: proto.Poll, number: int) -> None:
@@ -219,10 +219,12 @@ class Consuming:
         if not ready:
             return
         visit.is_in_vain = True
+        # Should this one be held up, by a client that reads slowly, say, others get their chance.
+        clerk.wake_later(body.group)
         await clerk.confirm()
         expected = int(ready * clerk.message_bytes) + _ENVELOPE_BYTES
         await visit.room(min(visit.bytes_max, expected) if not visit.holds else visit.bytes_max)
-        if not self._limits.has_limit(body.topic):
+        if not clerk.settings.rate_per_second:
             self._lease(clerk, visit, wanted, tokens=0)
             return
         # Not while it has something: whoever waits for more keeps nothing from anybody.
@@ -422,7 +424,7 @@ def _check(body: proto.Poll) -> None:
 
 
 def _check_names(group: str, partitions: Sequence[int]) -> None:
-    check_name("group", group)
+    check_group(group)
     if not partitions:
         raise InvalidRequest("name at least one partition")
     if len(partitions) > _PARTITIONS_MAX:

@@ -110,7 +110,7 @@ class Controller:
             return
         try:
             await self._keep_members(view)
-        except Timeout as error:
+        except (NotEnoughReplicas, Timeout) as error:
             # A broker that is down must not hold up moves: they may be what lets it go.
             self._note(str(error))
         if await self._move_one(view):
@@ -142,7 +142,13 @@ class Controller:
             {*voters, *unregistered},
             set(learners),
         ):
-            await reconfigure(group, {*voters, *unregistered}, learners, _MOVE_S)
+            await reconfigure(
+                group,
+                {*voters, *unregistered},
+                learners,
+                is_alive=self._is_alive,
+                timeout_s=_MOVE_S,
+            )
 
     async def _move_one(self, view: View) -> bool:
         """Move the first partition that can be moved; False if there is none to move."""

@@ -77,6 +77,10 @@ class DiskThread:
         """For jobs that consist of many: `work` for each item, at the same time, in the thread."""
         return list(self._helpers.map(work, items))
 
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Do `work` beside the thread, which goes on: for what takes long, and nobody waits for."""
+        return await self._loop.run_in_executor(self._helpers, work)
+
     async def close(self) -> None:
         """Finish what was submitted, then end the thread."""
         if self._is_closed:

@@ -68,6 +68,9 @@ class Hosting:
                 wanted = {g: want for g, want in wanted.items() if self.is_made(g, want.member)}
             for group in [group for group in self.lost if group not in wanted]:
                 del self.lost[group]
+            for want in wanted.values():
+                if running := self._runner.groups.get(want.group_id):
+                    running.is_preferred = want.is_preferred
             missing = (w for w in wanted.values() if w.group_id not in self._runner.groups)
             while batch := list(islice(missing, _OPEN_AT_ONCE)):
                 await self._start([want for want in batch if want.group_id not in self.lost])
@@ -103,7 +106,7 @@ class Hosting:
             group = self._runner.groups.get(group_id)
             if group is not None:
                 self._runner.remove(group)
-            await self._disk_thread.run(lambda: self._remove_listed([group_id.hex()]))
+            await self._remove_listed([group_id.hex()])
 
     async def _remove_all_but(self, wanted: dict[bytes, Wanted]) -> None:
         members = {group_id: want.member for group_id, want in wanted.items()}
@@ -120,22 +123,29 @@ class Hosting:
             if not log.is_metadata and members.get(bytes.fromhex(group)) != log.member
         ]
         if gone:
-            await self._disk_thread.run(lambda: self._remove_listed(gone))
+            await self._remove_listed(gone)
 
     async def _remove(self, groups: list[Group]) -> None:
         if groups:
             for group in groups:
                 logger.info("%s is removed from this broker", group.name)
                 self._runner.remove(group)
-            gone = [group.id.hex() for group in groups]
-            await self._disk_thread.run(lambda: self._remove_listed(gone))
+            await self._remove_listed([group.id.hex() for group in groups])
 
-    def _remove_listed(self, gone: list[str]) -> None:
-        """In this order: a log that is listed and gone would count as lost."""
+    async def _remove_listed(self, gone: list[str]) -> None:
+        """In this order: a log that is listed and gone would count as lost.
+
+        Files are removed aside: there may be thousands, and nobody's fsync is to wait for them.
+        """
+        folders = await self._disk_thread.run(lambda: self._unlist(gone))
+        await self._disk_thread.aside(lambda: self._remove_folders(folders))
+
+    def _unlist(self, gone: list[str]) -> list[str]:
+        """In the disk thread, behind all that was written to these logs: their folders."""
         directory = self._directory
         folders = [directory.logs[group].folder for group in gone if group in directory.logs]
         directory.list_logs({g: log for g, log in directory.logs.items() if g not in gone})
-        self._remove_folders(folders)
+        return folders
 
     def _remove_folders(self, folders: list[str]) -> None:
         disk = self._directory.disk
@@ -148,6 +158,7 @@ class Hosting:
     async def _start(self, batch: list[Wanted]) -> None:
         if not batch:
             return
+        await self._remove_other_members(batch)
         logs = await self._disk_thread.run(lambda: self._logs_of(batch))
         for want, log in zip(batch, logs, strict=True):
             if isinstance(log, QuiverError):
@@ -172,8 +183,8 @@ class Hosting:
             is_preferred=want.is_preferred,
         )
 
-    def _logs_of(self, batch: list[Wanted]) -> list[Log | QuiverError]:
-        """In the disk thread."""
+    async def _remove_other_members(self, batch: list[Wanted]) -> None:
+        """What another member of a group knew must not speak for the one that is wanted."""
         listed = self._directory.logs
         other = [
             want.group_id.hex()
@@ -181,9 +192,11 @@ class Hosting:
             if want.group_id.hex() in listed and not self.is_made(want.group_id, want.member)
         ]
         if other:
-            # What another member of this group knew must not speak for this one.
-            self._remove_listed(other)
-            listed = self._directory.logs
+            await self._remove_listed(other)
+
+    def _logs_of(self, batch: list[Wanted]) -> list[Log | QuiverError]:
+        """In the disk thread."""
+        listed = self._directory.logs
         fresh = [
             want
             for want in batch

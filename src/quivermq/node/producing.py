@@ -1,11 +1,13 @@
 """Produce: from a request to its answer without a task, a future or a copy in between."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from quivermq.batches import Frame
-from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.errors import InvalidRequest, QuiverError, Timeout
 from quivermq.node.figures import Figures
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
@@ -13,6 +15,9 @@ from quivermq.replica import Produced, Result
 from quivermq.wire import proto
 
 Finished = Callable[[proto.Response | QuiverError], None]
+
+_LOOK_AGAIN_S: Final = 0.05
+"""How late a request may be told that its time is over."""
 
 
 class Producing:
@@ -27,15 +32,52 @@ class Producing:
         self._partitions = partitions
         self._figures = figures
         self._on_stored = on_stored
+        self._loop = asyncio.get_running_loop()
+        self._open: set[PendingProduce] = set()
+        # One timer for all, set for the first deadline: most requests end long before theirs.
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
 
-    def produce(self, body: proto.Produce, frames: list[Frame], finished: Finished) -> None:
-        """Store batches; `finished` is called once, maybe at once. Raises refusals."""
+    def produce(
+        self, body: proto.Produce, frames: list[Frame], finished: Finished, timeout_s: float
+    ) -> None:
+        """Store batches; `finished` is called once, maybe at once, at the latest in `timeout_s`.
+
+        Raises refusals.
+        """
         group = self._partitions.leading(body.topic, body.topic_id, body.partition)
         if not frames:
             raise InvalidRequest("a produce request needs at least one batch")
-        pending = PendingProduce(group, frames, finished, self._figures, self._on_stored)
+        pending = PendingProduce(
+            group, frames, finished, self._figures, self._on_stored, self._open.discard
+        )
+        pending.deadline = self._loop.time() + timeout_s
+        self._open.add(pending)
         for number, frame in enumerate(frames):
             group.produce(frame, partial(pending.done, number))
+        if self._timer is None or pending.deadline < self._due:
+            self._look_at(pending.deadline)
+
+    def _look_at(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        self._timer = self._loop.call_at(due, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        now = self._loop.time()
+        self._timer = None
+        for pending in [pending for pending in self._open if pending.deadline <= now]:
+            pending.give_up()
+        if self._open:
+            first = min(pending.deadline for pending in self._open)
+            self._look_at(max(first, now + _LOOK_AGAIN_S))
+
+    def close(self) -> None:
+        """Look at no deadline any more: the groups end what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class PendingProduce:
@@ -43,6 +85,7 @@ class PendingProduce:
 
     __slots__ = (
         "_began",
+        "_closed",
         "_error",
         "_figures",
         "_finished",
@@ -51,6 +94,7 @@ class PendingProduce:
         "_left",
         "_on_stored",
         "_stored",
+        "deadline",
     )
 
     def __init__(
@@ -60,7 +104,10 @@ class PendingProduce:
         finished: Finished,
         figures: Figures,
         on_stored: Callable[[Group, Frame, Produced], None],
+        closed: Callable[["PendingProduce"], None],
     ) -> None:
+        self.deadline = 0.0
+        self._closed = closed
         self._group = group
         self._on_stored = on_stored
         self._frames = frames
@@ -82,8 +129,21 @@ class PendingProduce:
         if self._left == 0:
             self._finish()
 
+    def give_up(self) -> None:
+        """Answer that nobody knows. What is stored after all is still counted."""
+        name, waited_s = self._group.name, time.perf_counter() - self._began
+        self._closed(self)
+        finished, self._finished = self._finished, lambda _: None
+        finished(
+            Timeout(
+                f"{name} did not store it within {waited_s:.1f} s, and may still do so; try again. "
+                f"If this goes on, see whether its disks are full or too slow"
+            )
+        )
+
     def _finish(self) -> None:
         figures = self._figures
+        self._closed(self)
         self._count()
         if self._error is not None:
             self._finished(self._error)

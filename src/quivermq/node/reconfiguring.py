@@ -6,12 +6,12 @@ leader finish: every step leads from any configuration on the way to the one tha
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import cycle
 from typing import Final
 
 from quivermq.cluster import node_of
-from quivermq.errors import InvalidRequest, NotLeader, Timeout
+from quivermq.errors import InvalidRequest, NotEnoughReplicas, NotLeader, Timeout
 from quivermq.node.group import Group
 from quivermq.node.metadata import ask
 from quivermq.raft import Act, Change, Configuration, MembershipChange
@@ -24,19 +24,23 @@ _LAG_MAX: Final = 64
 
 
 async def reconfigure(
-    group: Group, voters: Collection[int], learners: Collection[int] = (), timeout_s: float = 60.0
+    group: Group,
+    voters: Collection[int],
+    learners: Collection[int] = (),
+    *,
+    is_alive: Callable[[int], bool],
+    timeout_s: float,
 ) -> None:
     """Let the group have exactly these members. Raises `NotLeader` when somebody else must go on.
 
-    `Timeout` says that a member could not be brought up to date; asking again goes on from there.
+    `Timeout` says that a member could not be brought up to date, `NotEnoughReplicas` that its
+    broker is down; asking again goes on from there.
     """
     if not voters:
         raise InvalidRequest(f"{group.name} cannot be without members that vote")
-    if not voters:
-        raise InvalidRequest(f"{group.name} cannot do without members")
     try:
         async with asyncio.timeout(timeout_s):
-            while not await _step(group, set(voters), set(learners)):
+            while not await _step(group, set(voters), set(learners), is_alive):
                 pass
     except TimeoutError:
         raise Timeout(
@@ -44,7 +48,9 @@ async def reconfigure(
         ) from None
 
 
-async def _step(group: Group, voters: set[int], learners: set[int]) -> bool:
+async def _step(
+    group: Group, voters: set[int], learners: set[int], is_alive: Callable[[int], bool]
+) -> bool:
     """One change; True if there is none left to make."""
     if not group.was_serving:
         raise NotLeader(f"{group.name} is led elsewhere", leader=_leader(group))
@@ -58,7 +64,7 @@ async def _step(group: Group, voters: set[int], learners: set[int]) -> bool:
     if not change:
         await _hand_over(group, voters)
         return False
-    await _bring_up(group, _to_wait_for(configuration, change, voters))
+    await _bring_up(group, _to_wait_for(configuration, change, voters), is_alive)
     logger.info("%s: %s", group.name, " ".join(map(str, change)))
     await _propose(group, MembershipChange(tuple(change)))
     return False
@@ -97,11 +103,18 @@ def _to_wait_for(configuration: Configuration, change: list[Change], voters: set
     return set()
 
 
-async def _bring_up(group: Group, rising: set[int]) -> None:
-    """Wait until these have nearly everything."""
+async def _bring_up(group: Group, rising: set[int], is_alive: Callable[[int], bool]) -> None:
+    """Wait until these have nearly everything; not for a broker that is down: that may take for
+    ever, and whoever asked has other groups to see to."""
     while behind := [member for member in rising if not _is_up_to_date(group, member)]:
         if not group.was_serving:
             raise NotLeader(f"{group.name} is led elsewhere", leader=_leader(group))
+        down = [node_of(member) for member in behind if not is_alive(node_of(member))]
+        if down:
+            raise NotEnoughReplicas(
+                f"{group.name} waits for node {down[0]}, which is down: start it, or let it go "
+                f"with `quiver cluster remove {down[0]}`"
+            )
         logger.debug("%s waits for %s", group.name, behind)
         group.wake()
         await asyncio.sleep(_LOOK_AGAIN_S)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -43,7 +44,8 @@ class GroupRunner:
     ) -> None:
         self.disk = disk
         self.dice: Dice = Random()  # noqa: S311  (spreads elections, hides nothing)
-        self.replica_settings = replica_settings
+        # Whoever does not wait for the disk acknowledges what the power may take.
+        self.replica_settings = replace(replica_settings, forgetful_disk=writes_inline)
         self.log_settings = log_settings
         self.writes_inline = writes_inline
         self.groups: dict[bytes, Group] = {}

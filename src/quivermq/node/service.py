@@ -108,7 +108,8 @@ class Service:
             reply(result, ())
 
         try:
-            self._producing.produce(request.produce, frames, finished)
+            wait_s = request.timeout_ms / 1000 or self._timeout_s
+            self._producing.produce(request.produce, frames, finished, wait_s)
         except TopicNotFound:
             return self._spawn(request, frames, reply, room)
         except NotLeader as error:
@@ -193,7 +194,7 @@ class Service:
         if self._has_left() and name != "stats":
             raise ConnectionFailed("this broker has left its cluster: ask another, and stop it")
         if name == "produce":
-            return await self._produce_here(request.produce, frames), ()
+            return await self._produce_here(request, frames), ()
         bulky = self._bulky.get(name)
         if bulky is not None:
             return await bulky.handle(request, room)
@@ -203,7 +204,7 @@ class Service:
         found = await handler(request)
         return found if isinstance(found, tuple) else (found, ())
 
-    async def _produce_here(self, body: proto.Produce, frames: list[Frame]) -> proto.Response:
+    async def _produce_here(self, request: proto.Request, frames: list[Frame]) -> proto.Response:
         future: asyncio.Future[proto.Response] = asyncio.get_running_loop().create_future()
 
         def finished(result: proto.Response | QuiverError) -> None:
@@ -214,7 +215,8 @@ class Service:
             else:
                 future.set_result(result)
 
-        self._producing.produce(body, frames, finished)
+        wait_s = request.timeout_ms / 1000 or self._timeout_s
+        self._producing.produce(request.produce, frames, finished, wait_s)
         return await future
 
     def refusal(self, error: QuiverError) -> proto.Response:
@@ -227,6 +229,7 @@ class Service:
     async def close(self) -> None:
         """End everything that waits, and begin nothing more."""
         self._is_closed = True
+        self._producing.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -7,9 +7,9 @@ from typing import Final
 
 from quivermq.errors import InvalidRequest
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks
+from quivermq.node.clerks import Clerks, check_group
 from quivermq.node.figures import Figures
-from quivermq.queue import Desk, Interval, check_name
+from quivermq.queue import Desk, Interval
 from quivermq.queue.desk import VISIBILITY_MS_MAX
 from quivermq.wire import proto
 
@@ -29,7 +29,7 @@ class Settling:
         self._figures = figures
 
     async def settle(self, body: proto.Settle) -> proto.Response:
-        check_name("group", body.group)
+        check_group(body.group)
         _check(body.verdicts)
         by_partition: dict[int, list[Numbered]] = {}
         for number, verdict in enumerate(body.verdicts):
@@ -70,7 +70,7 @@ class Settling:
 
     async def release_consumer(self, body: proto.ReleaseConsumer) -> proto.Response:
         """A consumer ends: what it holds goes back at once."""
-        check_name("group", body.group)
+        check_group(body.group)
         clerks = [
             self._clerks.leading(body.topic, body.topic_id, number)
             for number in dict.fromkeys(body.partitions)

@@ -16,10 +16,13 @@ def on_append(replica: Replica, message: Message) -> None:
         return
     if log.append_after(message.index, message.log_term, message.entries):
         last_matched = message.index + len(message.entries)
+        replica.agreed = max(replica.agreed, last_matched)
         # Beyond the last entry of this message the logs may differ, whatever the leader committed.
         log.commit_to(min(message.commit, last_matched))
         _acknowledge(replica, message, last_matched)
         return
+    if replica.options.forgetful_disk:
+        _deny(replica, message, message.index)
     hint, hint_term = log.agreement_by_term(min(message.index, log.last_index), message.log_term)
     replica.send(
         Message(
@@ -37,7 +40,14 @@ def on_append(replica: Replica, message: Message) -> None:
 
 def on_heartbeat(replica: Replica, message: Message) -> None:
     hear_leader(replica, message)
-    replica.log.commit_to(message.commit)
+    log = replica.log
+    if replica.options.forgetful_disk and message.commit > max(replica.agreed, log.committed):
+        # The leader counts on what was acknowledged before a start, and that may be lost: even
+        # where the log is long enough, it may end in entries that had been replaced.
+        log.commit_to(replica.agreed)
+        _deny(replica, message, message.commit)
+        return
+    log.commit_to(message.commit)
     reply = Message(
         Kind.HEARTBEAT_REPLY, message.sender, replica.id, replica.term, round=message.round
     )
@@ -101,6 +111,24 @@ def _acknowledge(replica: Replica, message: Message, index: int) -> None:
     replica.after_write.append(
         Message(Kind.APPEND_REPLY, message.sender, replica.id, replica.term, 0, index)
     )
+
+
+def _deny(replica: Replica, message: Message, index: int) -> None:
+    """Tell the leader that this log is not known to reach `index`, whatever was acknowledged."""
+    log = replica.log
+    hint = min(index, log.last_index)
+    denial = Message(
+        Kind.HEARTBEAT_REPLY,
+        message.sender,
+        replica.id,
+        replica.term,
+        log_term=log.term(hint) or 0,
+        index=index,
+        reject=True,
+        hint=hint,
+        round=message.round,
+    )
+    replica.send(denial)
 
 
 def _restore(replica: Replica, snapshot: Snapshot) -> bool:

@@ -77,6 +77,8 @@ def on_heartbeat_reply(replica: Replica, message: Message) -> None:
         return
     progress.active = True
     progress.paused = False
+    if message.reject:
+        replication.take_denial(replica, message, progress)
     # A probed member that is caught up gets an empty append, or it would be probed for ever.
     if progress.match < replica.log.last_index or progress.pace is Pace.PROBE:
         replication.send_append(replica, message.sender, progress)

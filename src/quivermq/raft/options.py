@@ -30,6 +30,9 @@ class Options:
     forward_proposals: bool = False
     # Answer reads from the leader's lease alone. Safe only with bounded clock drift (§6.4.1).
     lease_reads: bool = False
+    # What this member acknowledges may be lost with the power. It then behaves like one that is
+    # behind; otherwise a member that finds its log too short stops, because that cannot happen.
+    forgetful_disk: bool = False
     validate_membership: bool = True
     step_down_on_removal: bool = True
 

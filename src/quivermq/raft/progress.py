@@ -56,8 +56,9 @@ class Inflight:
 class Progress:
     """One member, seen from the leader.
 
-    `match` is the highest index known to be in the member's durable log: it never goes back within
-    a term and counts towards commit. `next` is the next index to send, always above `match`.
+    `match` is the highest index known to be in the member's durable log: it counts towards commit,
+    and goes back within a term only if the member says that its disk forgets. `next` is the next
+    index to send, always above `match`.
     """
 
     __slots__ = (
@@ -150,6 +151,13 @@ class Progress:
             self.paused = False
         self.sent_commit = min(self.sent_commit, self.next - 1)
         return True
+
+    def distrust(self, index: int, hint: int) -> None:
+        """Probe from what may agree: the member no longer vouches for its log up to `index`."""
+        self.match = 0
+        self._change_pace(Pace.PROBE)
+        self.next = max(min(index, hint + 1), 1)
+        self.sent_commit = 0
 
     def _change_pace(self, pace: Pace) -> None:
         self.pace = pace

@@ -39,6 +39,7 @@ class Replica:
 
     __slots__ = (
         "after_write",
+        "agreed",
         "configuration",
         "dice",
         "election_elapsed",
@@ -77,6 +78,8 @@ class Replica:
 
         self.leader = NOBODY
         self.role = Role.FOLLOWER
+        # Up to here the log is that of this term's leader, as appends to this very object showed.
+        self.agreed = 0
         self.configuration = configuration
         self.progress: dict[int, Progress] = {}
         # Answers to this member's own candidacy.
@@ -234,6 +237,7 @@ class Replica:
         if term != self.term:
             self.term = term
             self.vote = NOBODY
+            self.agreed = 0
         self.leader = NOBODY
         self.votes = {}
         self.election_elapsed = 0

@@ -73,15 +73,28 @@ def send_heartbeats(replica: Replica) -> None:
 
 def take_rejection(replica: Replica, message: Message, progress: Progress) -> None:
     """The member's log differs at the append's position: go back and try again."""
-    hint = message.hint
-    if message.log_term > 0:
-        # The follower's log has terms up to `log_term` at `hint`; where ours has higher ones, the
-        # logs differ. Skip those without asking.
-        hint, _ = replica.log.agreement_by_term(hint, message.log_term)
-    if progress.rejected(message.index, hint):
+    if progress.rejected(message.index, _possible_agreement(replica, message)):
         if progress.pace is Pace.REPLICATE:
             progress.probe()
         send_append(replica, message.sender, progress)
+
+
+def take_denial(replica: Replica, message: Message, progress: Progress) -> None:
+    """The member may have lost what it acknowledged: believe nothing of it, and probe.
+
+    What was committed by counting it stays committed. That is what its disk was configured to risk.
+    """
+    if message.index <= progress.match and progress.pace is not Pace.SNAPSHOT:
+        progress.distrust(message.index, _possible_agreement(replica, message))
+
+
+def _possible_agreement(replica: Replica, message: Message) -> int:
+    """How far the log of who rejects may agree with the own one."""
+    if message.log_term > 0:
+        # The follower's log has terms up to `log_term` at `hint`; where ours has higher ones, the
+        # logs differ. Skip those without asking.
+        return replica.log.agreement_by_term(message.hint, message.log_term)[0]
+    return message.hint
 
 
 def take_acknowledgement(replica: Replica, index: int, progress: Progress) -> bool:

@@ -34,6 +34,9 @@ class ReplicaSettings:
     sleep_ticks: int = 20
     """A group that had nothing to do for so long falls asleep; 0: never."""
 
+    forgetful_disk: bool = False
+    """Whether disk work is called done before it is durable, so that the power may take it."""
+
     message_bytes_max: int = 1 * MIB
     """Entries, and parts of a checkpoint, in one message to a peer; one entry may exceed it."""
     recent_bytes_max: int = 8 * MIB
@@ -51,6 +54,7 @@ class ReplicaSettings:
         """The same for the Raft core."""
         return Options(
             async_storage=True,
+            forgetful_disk=self.forgetful_disk,
             election_ticks=self.election_ticks,
             heartbeat_ticks=self.heartbeat_ticks,
             message_bytes_max=self.message_bytes_max,

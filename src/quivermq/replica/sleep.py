@@ -50,6 +50,7 @@ class Sleeper:
             isinstance(mail, Consensus)
             and mail.message.kind is Said.HEARTBEAT_REPLY
             and mail.message.term <= self._core.replica.term
+            and not mail.message.reject
         )
         if is_pulse:
             return not self.is_asleep
