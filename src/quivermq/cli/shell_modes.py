@@ -69,10 +69,8 @@ class StickyWay:
     """Messages of the partitions that are assigned to this member."""
 
     def __init__(self, client: "Client", topic: str, group: str) -> None:
-        from quivermq.client.options import program_name  # noqa: PLC0415  (help needs no client)
-
         self.consumer: Consumer = client.consumer(
-            topic, group=group, mode="sticky", auto_commit=False, name=program_name()
+            topic, group=group, mode="sticky", auto_commit=False
         )
         self._taken = 0
 

@@ -39,7 +39,6 @@ class StickyConsuming:
 
     async def run(self, servers: str, seconds: float) -> None:
         import quivermq.aio  # noqa: PLC0415  (help and completion need no client)
-        from quivermq.client.options import program_name  # noqa: PLC0415  (likewise)
 
         async with (
             quivermq.aio.connect(servers, timeout=seconds) as client,
@@ -48,7 +47,6 @@ class StickyConsuming:
                 group=self._group,
                 mode="sticky",
                 start=self._start,
-                name=program_name(),
                 on_assigned=lambda came: remark(f"partitions came: {numbers(came)}"),
                 on_revoked=lambda gone: remark(f"partitions go: {numbers(gone)}"),
             ) as consumer,
