@@ -45,6 +45,7 @@ class Book(Protocol):
 
     def deliver(self, found: Sequence[Delivered], /) -> None: ...
     def say(self, said: Sequence[Said], /) -> None: ...
+    def leave(self, consumer: str, at_ns: int, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,10 @@ class Consumer:
             except QuiverError as error:
                 self.failures.append(error)
                 time.sleep(_LOOK_AGAIN_S)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._book.leave(self._plan.name, time.monotonic_ns())
 
     def _take_one_poll(self) -> None:
         messages = self.poll()
@@ -114,6 +119,7 @@ class Consumer:
             def close_when_over() -> None:
                 while not is_over():
                     time.sleep(_LOOK_AGAIN_S)
+                self._leave()
                 pushed.close()
 
             threading.Thread(target=close_when_over, daemon=True).start()
@@ -259,6 +265,9 @@ class Journal:
 
     def say(self, said: Sequence[Said]) -> None:
         self._write(journal_line(said=said))
+
+    def leave(self, consumer: str, at_ns: int) -> None:
+        self._write(journal_line(left=[(consumer, at_ns)]))
 
     def _write(self, line: str) -> None:
         os.write(self._file, line.encode() + b"\n")
