@@ -148,7 +148,7 @@ def test_a_pipe_that_closes_acknowledges_nothing_more(servers: str, topic: str) 
     assert group["in_flight"] == 0, "it gave back what it held"
     # What a pipe holds may be printed and acknowledged; all else is there.
     assert group["lag"] >= 3_000
-    assert group["lag"] + group["done"] == 5_004
+    assert group["lag"] + group["done"] == 5_004, str(group)
 
 
 def test_a_lease_that_was_lost_meanwhile_is_told(servers: str) -> None:

@@ -15,12 +15,12 @@ from tests.node.consumer_stage import (
     refusal,
     values,
 )
-from tests.transports.stage import on_loop, until
+from tests.transports.stage import PATIENT, on_loop, until
 
 
 @on_loop
 async def test_leases_acks_and_delays_go_on_under_the_next_leader(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as brokers:
+    async with cluster(tmp_path, **PATIENT) as brokers:
         consumer = Consumer(brokers.running[1])
         await consumer.make_topic()
         await until(lambda: led(brokers))
@@ -28,7 +28,7 @@ async def test_leases_acks_and_delays_go_on_under_the_next_leader(tmp_path: Path
         await consumer.store(b"acked", b"held", b"back", b"fresh")
         acked, held, back = await consumer.poll(3)
         await consumer.ack([acked])
-        await consumer.nack([back], delay_ms=200)
+        await consumer.nack([back], delay_ms=2_500)
         await move_leader(brokers, 2)
         other = Consumer(brokers.running[2], 2)
         assert values(await other.poll()) == [b"fresh"]
@@ -43,7 +43,7 @@ async def test_leases_acks_and_delays_go_on_under_the_next_leader(tmp_path: Path
 
 @on_loop
 async def test_a_lease_expires_under_the_next_leader_though_nobody_polls(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as brokers:
+    async with cluster(tmp_path, **PATIENT) as brokers:
         consumer = Consumer(brokers.running[1])
         await consumer.make_topic()
         await until(lambda: led(brokers))
@@ -61,7 +61,7 @@ async def test_a_lease_expires_under_the_next_leader_though_nobody_polls(tmp_pat
 
 @on_loop
 async def test_a_poll_that_waits_at_a_leader_that_goes_is_sent_to_the_next(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as brokers:
+    async with cluster(tmp_path, **PATIENT) as brokers:
         consumer, other = Consumer(brokers.running[1]), Consumer(brokers.running[1], 2)
         await consumer.make_topic()
         await until(lambda: led(brokers))
@@ -81,7 +81,7 @@ async def test_a_poll_that_waits_at_a_leader_that_goes_is_sent_to_the_next(tmp_p
 
 @on_loop
 async def test_a_poll_serves_the_partitions_that_are_still_here(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as brokers:
+    async with cluster(tmp_path, **PATIENT) as brokers:
         consumer = Consumer(brokers.running[1])
         await consumer.make_topic(partitions=2)
         await until(lambda: len(led(brokers)) == 2)
@@ -108,7 +108,7 @@ async def test_a_poll_serves_the_partitions_that_are_still_here(tmp_path: Path) 
 
 @on_loop
 async def test_a_leader_that_was_replaced_unnoticed_leases_nothing(tmp_path: Path) -> None:  # F5
-    async with cluster(tmp_path) as brokers:
+    async with cluster(tmp_path, **PATIENT) as brokers:
         consumer = Consumer(brokers.running[1])
         await consumer.make_topic()
         await until(lambda: led(brokers))
@@ -130,7 +130,7 @@ async def test_a_leader_that_was_replaced_unnoticed_leases_nothing(tmp_path: Pat
 
 @on_loop
 async def test_settling_needs_all_its_partitions_here(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as brokers:
+    async with cluster(tmp_path, **PATIENT) as brokers:
         consumer = Consumer(brokers.running[1])
         await consumer.make_topic(partitions=2)
         await until(lambda: len(led(brokers)) == 2)

@@ -26,6 +26,7 @@ POLL_BYTES: Final = 8 << 20
 WAIT_SECONDS: Final = 10.0
 """How long a broker holds one request; a longer wait takes several."""
 
+_BEGUN_MAX: Final = 10_000
 # A partition that moved to another leader is not polled for at most so long.
 ROUTE_SECONDS_MAX: Final = 3.0
 # With a partition that nobody leads, the others are not waited for longer than this at a time.
@@ -86,6 +87,8 @@ class Polling:
         self._router = router
         self._holdings = holdings
         self._turns = count()
+        # Topics and groups of which all leaders were asked.
+        self._begun: set[tuple[str, str]] = set()
 
     async def poll(self, order: Order, wait: float) -> list[Haul]:
         """Messages, as soon as there are any; empty if there were none for `wait` seconds."""
@@ -95,6 +98,8 @@ class Polling:
         attempts = self._attempts(order)
         while True:
             shares = turned(await self.shares(order.topic, attempts), turn)
+            if (order.topic, order.group) not in self._begun:
+                await self._begin(order, shares, attempts)
             round_ = _Round(self, order, end, attempts)
             catch = await round_.work(shares)
             if catch.hauls:
@@ -111,6 +116,19 @@ class Polling:
                     await self._look_around(order.topic)
             elif round_.failures:
                 await recover_share(self._router, order.topic, *round_.failures[0], attempts)
+
+    async def _begin(self, order: Order, shares: Sequence[Share], attempts: Attempts) -> None:
+        """Let the group begin in every partition at once, whoever is polled first: what comes from
+        here on is its own everywhere."""
+        has_begun = True
+        for share in shares if len(shares) > 1 else ():
+            request = _await_request(order, share, 0.0)
+            try:
+                await self._router.exchange(share.target.address, request, (), attempts)
+            except QuiverError:
+                has_begun = False  # polling tells why, and the next poll asks again
+        if has_begun and len(self._begun) < _BEGUN_MAX:
+            self._begun.add((order.topic, order.group))
 
     async def shares(self, topic: str, attempts: Attempts) -> list[Share]:
         """Whom to poll. Brokers leave out what they do not lead, without a word: so who leads is

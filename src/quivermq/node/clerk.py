@@ -116,14 +116,20 @@ class Clerk:
         end, now_ms = self.end, self.now_ms()
         return self.group.at_desk(lambda desk: self._meet(desk).ready(group, end, now_ms, limit))
 
+    def is_open(self, group: str) -> bool:
+        """Whether a group shares work here; it may, if nobody is served here any more."""
+        try:
+            return self.group.at_desk(lambda desk: _is_open(self._meet(desk), group))
+        except NotLeader:
+            return True
+
     async def open(self, group: str, *, at_end: bool) -> None:
         """Let a group share work, from what is kept, or from what comes, on."""
-        if not self.group.at_desk(lambda desk: _is_open(self._meet(desk), group)):
-            # The end is that of the partition only where it is led indeed; and whoever waits for
-            # what comes next relies on it, whatever becomes of this leader.
-            await self.confirm()
-            start = self.end if at_end else self.start
-            await self.agreed(lambda desk: desk.open_group(group, start))
+        # The end is that of the partition only where it is led indeed; and whoever waits for
+        # what comes next relies on it, whatever becomes of this leader.
+        await self.confirm()
+        start = self.end if at_end else self.start
+        await self.agreed(lambda desk: desk.open_group(group, start))
 
     def standings(self) -> list[Standing]:
         """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition
@@ -180,11 +186,14 @@ class Clerk:
         """
         if self.group.replica.configuration.voters == (self.group.member,):
             return
+        # Whoever has to ask may wait longer for the answer, or a slow quorum would never do; but an
+        # answer that is older than an election takes may be what a paused broker finds.
         fresh_s = self.group.election_s / 4
         while self._loop.time() - self._confirmed_s > fresh_s:
             result = await asyncio.shield(self._confirming or self._ask_quorum())
             if isinstance(result, QuiverError):
                 raise result
+            fresh_s = self.group.election_s
 
     def _ask_quorum(self) -> asyncio.Future[Result]:
         asked_s = self._loop.time()

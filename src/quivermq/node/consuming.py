@@ -33,8 +33,8 @@ _VISIBILITY_MS: Final = 30_000
 _PARTITIONS_MAX: Final = 10_000
 _ENVELOPE_BYTES: Final = 4_096
 _VAIN_S: Final = 0.002
-_PACKED_HERE_BYTES: Final = 256 << 10
-"""Batches in memory are cut on the event loop only up to here."""
+_PACKED_HERE_BYTES: Final = 1 << 20
+"""Batches in memory are cut on the event loop if no more than this is leased."""
 
 
 @dataclass(eq=False, slots=True)
@@ -99,6 +99,8 @@ class Consuming:
         try:
             while True:
                 clerks = self._led(body.topic, body.topic_id, body.partitions)
+                visit.throttled_s = 0.0
+                await _open_all(clerks, body.group, at_end=body.start_latest)
                 await self._take(visit, clerks)
                 if visit.holds:
                     return self._answer(visit)
@@ -175,7 +177,7 @@ class Consuming:
             clerks = self._led(body.topic, body.topic_id, body.partitions)
             for clerk in clerks:
                 clerk.know(body.consumer, body.consumer_name)
-                await clerk.open(body.group, at_end=body.start_latest)
+            await _open_all(clerks, body.group, at_end=body.start_latest)
             ready = [clerk for clerk in clerks if _is_ready(clerk, body.group)]
             if ready or loop.time() >= deadline_s:
                 break
@@ -212,7 +214,6 @@ class Consuming:
     async def _lease_at(self, clerk: Clerk, visit: _Visit) -> None:
         body = visit.body
         clerk.know(body.consumer, body.consumer_name)
-        await clerk.open(body.group, at_end=body.start_latest)
         clerk.trim()
         wanted = self._wanted(clerk, visit)
         ready = clerk.ready(body.group, wanted)
@@ -222,8 +223,10 @@ class Consuming:
         # Should this one be held up, by a client that reads slowly, say, others get their chance.
         clerk.wake_later(body.group)
         await clerk.confirm()
-        expected = int(ready * clerk.message_bytes) + _ENVELOPE_BYTES
-        await visit.room(min(visit.bytes_max, expected) if not visit.holds else visit.bytes_max)
+        if not visit.holds:
+            # For all that may come, at once: nobody waits for room with leases in hand.
+            expected = int(body.messages_max * clerk.message_bytes) + _ENVELOPE_BYTES
+            await visit.room(min(visit.bytes_max, expected))
         if not clerk.settings.rate_per_second:
             self._lease(clerk, visit, wanted, tokens=0)
             return
@@ -266,7 +269,7 @@ class Consuming:
         """The batches of everything that is leased; what does not fit goes back."""
         jobs = [_Job(hold, self._cache) for hold in visit.holds]
         if all(job.known is not None for job in jobs) and (
-            sum(len(frame) for job in jobs for frame in job.known or ()) <= _PACKED_HERE_BYTES
+            sum(job.leased_bytes for job in jobs) <= _PACKED_HERE_BYTES
         ):
             _carry_out(jobs, visit.bytes_max)
         else:
@@ -374,6 +377,15 @@ class _Job:
         self._end = Index(group.replica.applied_index + 1)
         self._message_bytes = hold.clerk.message_bytes
 
+    @property
+    def leased_bytes(self) -> int:
+        """More or less: what is cut is copied, and the rest of a batch only to decompress it."""
+        headers = [frame.header for frame in self.known or ()]
+        packed = sum(
+            each.decoded_bytes for each in headers if each.decoded_bytes != each.body_bytes
+        )
+        return packed + int(sum(end - start for start, end in self.runs) * self._message_bytes)
+
     def carry_out(self, bytes_max: int, *, at_least_one: bool) -> None:
         frames = self.known
         if frames is None:
@@ -399,6 +411,18 @@ def _carry_out(jobs: list[_Job], bytes_max: int) -> None:
 def _acknowledging(group: str, hold: _Hold) -> Callable[[Desk], object]:
     intervals = runs_of(hold.pieces)
     return lambda desk: desk.acknowledge(group, hold.leased.lease, intervals)
+
+
+async def _open_all(clerks: list[Clerk], group: str, *, at_end: bool) -> None:
+    """Let a group begin in all partitions at once: also where others give it something first, it
+    is not to miss what comes from here on."""
+    missing = [clerk for clerk in clerks if not clerk.is_open(group)]
+    for result in await asyncio.gather(
+        *(clerk.open(group, at_end=at_end) for clerk in missing), return_exceptions=True
+    ):
+        # A partition that moved away is left to who leads it.
+        if isinstance(result, BaseException) and not isinstance(result, NotLeader):
+            raise result
 
 
 def _is_ready(clerk: Clerk, group: str) -> bool:

@@ -223,13 +223,29 @@ class Carrier:
         letters = DeadLetterBatches(source, record, topic, epoch, office.limits)
         try:
             async for frame in office.batches(clerk, record):
-                for home, letter in letters.of(frame):
-                    await self._store(home, letter)
+                await self._bring_batch(letters, frame)
         except (OutOfSequence, Fenced):
             # The target has forgotten this producer, or knows a later one by its name.
             await clerk.agreed(lambda desk: desk.restart_numbers(source.group))
             return False
         return True
+
+    async def _bring_batch(self, letters: DeadLetterBatches, frame: Frame) -> None:
+        try:
+            for home, letter in letters.of(frame):
+                await self._store(home, letter)
+        except TooLarge:
+            # A message that just fits its limit does not with its story: better bare than stuck.
+            for home, forms in letters.one_by_one(frame):
+                await self._store_first_that_fits(home, forms)
+
+    async def _store_first_that_fits(self, home: Home, forms: list[Frame]) -> None:
+        *larger, smallest = forms
+        for form in larger:
+            with suppress(TooLarge):
+                await self._store(home, form)
+                return
+        await self._store(home, smallest)
 
     async def _redrive(self, source: Source, record: Dying) -> None:
         """Store a record where its messages came from. What has no place any more holds up

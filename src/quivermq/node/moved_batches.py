@@ -56,18 +56,36 @@ class DeadLetters:
         self._producer = producer_of(source)
 
     def of(self, frame: Frame) -> Iterator[tuple[Home, Frame]]:
-        record = self._record
-        messages = _of_record(frame, record, self._limits)
+        messages = _of_record(frame, self._record, self._limits)
         if messages:
-            origin = Origin(
-                producer_id=self._producer,
-                producer_epoch=self._epoch,
-                sequence=record.number + messages[0].offset - record.start,
-                priority=frame.header.priority,
+            yield from self._letters(frame, messages, has_story=True)
+
+    def one_by_one(self, frame: Frame) -> Iterator[tuple[Home, list[Frame]]]:
+        """For a target that finds something too large: each message with its story, or else, if
+        that is what makes it too large, without."""
+        for message in _of_record(frame, self._record, self._limits):
+            told, bare = (
+                [letter for _, letter in self._letters(frame, [message], has_story=has_story)]
+                for has_story in (True, False)
             )
-            headers = [_with_story(message, self._source, record) for message in messages]
-            for letter in _encoded(frame, messages, headers, origin, self._limits):
-                yield self._home, letter
+            yield self._home, told + bare
+
+    def _letters(
+        self, frame: Frame, messages: list[Message], *, has_story: bool
+    ) -> Iterator[tuple[Home, Frame]]:
+        record = self._record
+        origin = Origin(
+            producer_id=self._producer,
+            producer_epoch=self._epoch,
+            sequence=record.number + messages[0].offset - record.start,
+            priority=frame.header.priority,
+        )
+        headers = [
+            _with_story(message, self._source, record) if has_story else message.headers
+            for message in messages
+        ]
+        for letter in _encoded(frame, messages, headers, origin, self._limits):
+            yield self._home, letter
 
 
 class Redriven:
