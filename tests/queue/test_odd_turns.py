@@ -123,3 +123,16 @@ def test_a_flattened_message_is_not_given_out_twice_in_one_poll(monkeypatch) -> 
     assert rig.partition.stretches.flat_end > 0
     rig.desk.release("g", leased.lease, None)
     assert sorted(rig.polled()) == list(range(7))
+
+
+def test_delays_that_are_long_over_are_forgotten_when_there_are_many(monkeypatch) -> None:
+    monkeypatch.setattr(stretches, "DELAYED_MAX", 20)
+    monkeypatch.setattr(partition, "_FLATTEN_EVERY", 1)
+    rig = Rig()
+    for _ in range(20):
+        rig.put(1, delay_ms=1)
+    assert not rig.partition.stretches.takes_delayed
+    rig.later(2 * stretches.CLOCK_ERROR_MS_MAX)
+    rig.put(1)
+    assert rig.partition.stretches.takes_delayed
+    assert rig.polled() == list(range(21))

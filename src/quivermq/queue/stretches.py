@@ -110,7 +110,12 @@ class Stretches:
     @property
     def is_full(self) -> bool:
         """Whether something should be flattened."""
-        return self.size >= STRETCHES_MAX
+        return self.size >= STRETCHES_MAX or len(self.delayed) >= DELAYED_MAX // 2
+
+    @property
+    def takes_delayed(self) -> bool:
+        """Whether there is room for a further delayed batch."""
+        return len(self.delayed) < DELAYED_MAX
 
     @property
     def middle(self) -> int:
