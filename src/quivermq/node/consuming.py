@@ -136,8 +136,9 @@ class Consuming:
         for clerk in clerks:
             clerk.park(group, waiter, in_front=in_front)
         try:
-            # Something may have come while the last of the partitions was looked at.
-            if any(not clerk.is_closed and _is_ready(clerk, group) for clerk in clerks):
+            # Something may have come while the last of the partitions was looked at; or an office
+            # was lost, and nobody is woken there any more.
+            if any(clerk.is_closed or _is_ready(clerk, group) for clerk in clerks):
                 return True
             async with asyncio.timeout_at(visit.deadline_s):
                 await waiter.woken
@@ -180,14 +181,18 @@ class Consuming:
     async def _take(self, visit: _Visit, clerks: list[Clerk]) -> None:
         """Lease and read what is ready; `visit.holds` is what leaves."""
         try:
+            refusals: list[NotLeader] = []
             for clerk in clerks:
                 if visit.messages >= visit.body.messages_max:
                     break
                 try:
                     await self._lease_at(clerk, visit)
-                except NotLeader:
+                except NotLeader as error:
                     # It moved away meanwhile: serve the others.
-                    continue
+                    refusals.append(error)
+            if len(refusals) == len(clerks):
+                # Nothing to be had is another answer than nobody to have it from.
+                raise refusals[0]
             if visit.holds:
                 await self._read(visit)
             if visit.body.auto_ack:
