@@ -14,8 +14,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import count
-from operator import attrgetter
+from itertools import count, groupby
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from quivermq.client.core import Core
@@ -108,18 +108,17 @@ class Intake:
         lost = {lease for lease in map(_LEASE_OF, found) if lease.token} - self._left.keys()
         return [message for message in found if message.lease not in lost] if lost else found
 
-    def is_unsettled(self, message: LeasedFields) -> bool:
-        """Nobody said yet what became of it."""
-        return message.offset in self._left.get(message.lease, ())
-
     def finish(self, done: Iterable[tuple[LeasedFields, Terms]]) -> None:
         """Handlers are done with messages, and may have settled some themselves."""
-        by_terms: dict[Terms, list[LeasedFields]] = {}
-        for message, terms in done:
-            if self.is_unsettled(message):
-                by_terms.setdefault(terms, []).append(message)
-        for terms, messages in by_terms.items():
-            self.tell(rulings_over(messages, terms))
+        for terms, some in groupby(done, itemgetter(1)):
+            open_ones = [message for message, _ in some if message.lease.token]
+            for ruling in rulings_over(open_ones, terms):
+                left = self._left.get(ruling.lease)
+                if left is not None:
+                    spans = ruling.intervals
+                    parts = [part for start, end in spans for part in left.within(start, end)]
+                    if parts:
+                        self.tell([ruling._replace(intervals=parts)])
 
     # ---- settling
 
