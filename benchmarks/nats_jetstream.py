@@ -30,6 +30,7 @@ class Nats(Rival):
     name = "NATS JetStream"
     why_not = "sync_interval=always needs 2.10 or later"
     servers = 1
+    fetched = FETCHED
 
     def __init__(self, values: Sequence[bytes], *, fsync: bool) -> None:
         super().__init__(values, fsync=fsync)
@@ -127,12 +128,12 @@ class Nats(Rival):
         from nats.js.api import ConsumerConfig  # noqa: PLC0415  (not everywhere)
 
         subscription = await self._stream.pull_subscribe(
-            self._topic, "readers", config=ConsumerConfig(max_ack_pending=100 * FETCHED)
+            self._topic, "readers", config=ConsumerConfig(max_ack_pending=100_000)
         )
         began = time.perf_counter()
         messages = 0
         while messages < self._stored and time.perf_counter() - began < seconds:
-            wanted = min(FETCHED, self._stored - messages)
+            wanted = min(self.fetched, self._stored - messages)
             found = await subscription.fetch(wanted, timeout=FETCH_SECONDS)
             for message in found:
                 await message.ack()

@@ -92,15 +92,13 @@ def test_headers_priority_and_raw_bytes_travel(servers: str, topic: str) -> None
     assert raw.stdout == b"\xff\x00\n"
 
 
-def test_a_group_goes_on_where_it_was(servers: str, topic: str) -> None:
+def test_a_single_reader_goes_on_where_its_group_committed(servers: str, topic: str) -> None:
+    single = ["consume", topic, "--mode", "single", "--group", "g", "--servers", servers]
     quiver("produce", topic, "a", "b", "c", "--partition", "2", "--servers", servers)
-    taken = quiver("consume", topic, "--group", "g", "--max", "2", "--servers", servers)
-    assert taken.stdout == "a\nb\n"
-    rest = quiver("consume", topic, "--group", "g", "--servers", servers)
-    assert rest.stdout == "c\n"
-    assert quiver("consume", topic, "--group", "g", "--servers", servers).stdout == ""
-    again = quiver("consume", topic, "--group", "g", "--from", "earliest", "--servers", servers)
-    assert again.stdout == "a\nb\nc\n"
+    assert quiver(*single, "--max", "2").stdout == "a\nb\n"
+    assert quiver(*single).stdout == "c\n"
+    assert quiver(*single).stdout == ""
+    assert quiver(*single, "--from", "earliest").stdout == "a\nb\nc\n"
 
 
 def test_following_shows_messages_as_they_come_until_enough(servers: str, topic: str) -> None:
@@ -120,7 +118,18 @@ def test_following_shows_messages_as_they_come_until_enough(servers: str, topic:
 def test_a_reader_that_is_interrupted_ends_quietly(servers: str, topic: str) -> None:
     quiver("produce", topic, "a", "--servers", servers)
     with subprocess.Popen(
-        [*COMMAND, "consume", topic, "--follow", "--group", "g", "--servers", servers],
+        [
+            *COMMAND,
+            "consume",
+            topic,
+            "--follow",
+            "--mode",
+            "single",
+            "--group",
+            "g",
+            "--servers",
+            servers,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -132,7 +141,8 @@ def test_a_reader_that_is_interrupted_ends_quietly(servers: str, topic: str) -> 
         following.send_signal(2)
         assert following.wait(20) == 130
         assert following.stderr.read() == ""
-    assert quiver("consume", topic, "--group", "g", "--servers", servers).stdout == ""
+    again = quiver("consume", topic, "--mode", "single", "--group", "g", "--servers", servers)
+    assert again.stdout == ""
 
 
 def test_a_pipe_that_closes_early_ends_the_reader_quietly(servers: str, topic: str) -> None:

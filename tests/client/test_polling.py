@@ -9,7 +9,7 @@ import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.errors import InvalidRequest, LeaseLost, NotLeader, TopicNotFound
+from quivermq.errors import Forbidden, InvalidRequest, LeaseLost, NotLeader, TopicNotFound
 from quivermq.wire import proto
 from tests.client.group_stand_in import GroupStandIn
 from tests.client.stand_in import DROP
@@ -298,6 +298,25 @@ def test_a_table_is_settled_by_masks_and_nothing_twice(
         (proto.EXTEND, []),
         (proto.ACK, [(2, 7)]),
     ]
+
+
+def test_a_table_that_could_not_be_settled_can_be_settled_again(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 3)
+    batch = client.poll_arrow("t", group="g")
+    stand_in.script("settle", Forbidden("not you"))
+    with pytest.raises(Forbidden):
+        batch.ack()
+    batch.ack()
+    assert stand_in.lot().done == {0, 1, 2}
+    stand_in.lot().done.clear()
+    lost = client.poll_arrow("t", group="g")
+    stand_in.lose_leases()
+    with pytest.raises(LeaseLost):
+        lost.ack([True, False, False])
+    with pytest.raises(LeaseLost, match="offset 1, offset 2"):
+        lost.ack()
 
 
 def test_an_empty_table_can_be_settled_too(client: quivermq.Client, stand_in: GroupStandIn) -> None:

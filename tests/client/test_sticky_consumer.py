@@ -12,7 +12,7 @@ import pytest
 import quivermq
 import quivermq.aio
 from quivermq.client import sticky_member
-from quivermq.errors import InvalidRequest, TooLarge, TopicNotFound
+from quivermq.errors import Fenced, InvalidRequest, TooLarge, TopicNotFound
 from tests.client.brokers import BrokerThread
 from tests.client.test_forks import in_child
 
@@ -151,6 +151,9 @@ def test_who_never_commits_is_not_waited_for_for_ever(
             first.poll(1, wait=0.0)
             again = taken(second, 20)
             assert [m.offset for m in again if m.partition == 2] == list(range(10))
+            with pytest.raises(Fenced, match=r"\[2, 3\]"):
+                first.commit()
+            first.commit()
 
 
 def test_listeners_are_told_and_may_commit(real: quivermq.Client, topic: str) -> None:
@@ -185,6 +188,9 @@ def test_a_listener_that_fails_ends_the_consumer_with_its_word(
     ):
         for _ in consumer:
             pass
+    with real.consumer(topic, group="other", on_assigned=broken) as consumer:  # noqa: SIM117
+        with real.consumer(topic, group="other") as heir:
+            wait_until(lambda: heir.assignment == [0, 1, 2, 3])
 
 
 def test_a_group_that_is_deleted_under_its_members_starts_over(
@@ -226,11 +232,15 @@ def test_a_consumer_that_cannot_be_is_refused(
         real.consumer(**{"topic": topic, "group": "g", **changes})
 
 
-def test_a_closed_consumer_says_so_and_its_loop_ends(real: quivermq.Client, topic: str) -> None:
+@pytest.mark.parametrize("end", [quivermq.Consumer.close, quivermq.Consumer.abandon])
+def test_a_closed_consumer_says_so_and_its_loop_ends(
+    real: quivermq.Client, topic: str, end: Callable[[quivermq.Consumer], None]
+) -> None:
     consumer = real.consumer(topic, group="g")
     ended = threading.Thread(target=lambda: list(consumer))
     ended.start()
-    consumer.close()
+    time.sleep(0.1)  # it waits for more by then
+    end(consumer)
     ended.join(PATIENCE_S)
     assert not ended.is_alive()
     assert list(consumer) == []

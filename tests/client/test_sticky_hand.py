@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from quivermq.client.sticky_hand import Hand
-from quivermq.client.sticky_lane import Lane
+from quivermq.client.sticky_tenure import Tenure
 from quivermq.client.values import Message
 
 
 class Known:
-    """As much of a lane as a hand knows."""
+    """As much of a tenure as a hand knows."""
 
     def __init__(self) -> None:
         self.yielded = self.past = 0
@@ -24,7 +24,7 @@ class Known:
         self.is_free = True
 
 
-def lane() -> Any:
+def tenure() -> Any:
     return Known()
 
 
@@ -50,8 +50,8 @@ def offsets(taken: list[Message]) -> list[int]:
 
 
 def test_a_message_is_done_when_the_next_is_asked_for(hand: Hand) -> None:
-    one = lane()
-    hand.put(cast("Lane", one), messages(5, 3))
+    one = tenure()
+    hand.put(cast("Tenure", one), messages(5, 3))
     assert offsets(hand.take()) == [5]
     assert (one.yielded, one.past) == (6, 0)
     assert offsets(hand.take()) == [6]
@@ -59,9 +59,9 @@ def test_a_message_is_done_when_the_next_is_asked_for(hand: Hand) -> None:
 
 
 def test_messages_taken_together_are_done_together(hand: Hand) -> None:
-    one, other = lane(), lane()
-    hand.put(cast("Lane", one), messages(0, 2))
-    hand.put(cast("Lane", other), messages(7, 2, 1))
+    one, other = tenure(), tenure()
+    hand.put(cast("Tenure", one), messages(0, 2))
+    hand.put(cast("Tenure", other), messages(7, 2, 1))
     assert offsets(hand.take(3)) == [0, 1, 7]
     assert (one.past, other.past) == (0, 0)
     assert offsets(hand.take(3)) == [8]
@@ -71,20 +71,20 @@ def test_messages_taken_together_are_done_together(hand: Hand) -> None:
 
 
 def test_what_is_withdrawn_is_not_given_out(hand: Hand) -> None:
-    one, other = lane(), lane()
-    hand.put(cast("Lane", one), messages(0, 2))
-    hand.put(cast("Lane", other), messages(7, 1, 1))
-    hand.withdraw(cast("Lane", one))
+    one, other = tenure(), tenure()
+    hand.put(cast("Tenure", one), messages(0, 2))
+    hand.put(cast("Tenure", other), messages(7, 1, 1))
+    hand.withdraw(cast("Tenure", one))
     assert one.is_free, "nothing of it was given out"
     assert offsets(hand.take(9)) == [7]
     assert one.yielded == 0
 
 
 def test_what_is_worked_on_is_free_only_when_it_is_done(hand: Hand) -> None:
-    one = lane()
-    hand.put(cast("Lane", one), messages(0, 2))
+    one = tenure()
+    hand.put(cast("Tenure", one), messages(0, 2))
     hand.take()
-    hand.withdraw(cast("Lane", one))
+    hand.withdraw(cast("Tenure", one))
     assert not one.is_free
     assert hand.take() == []
     assert one.is_free
@@ -92,8 +92,8 @@ def test_what_is_worked_on_is_free_only_when_it_is_done(hand: Hand) -> None:
 
 
 def test_nothing_is_given_out_when_no_beat_was_answered_for_a_session(hand: Hand) -> None:
-    one = lane()
-    hand.put(cast("Lane", one), messages(0, 1))
+    one = tenure()
+    hand.put(cast("Tenure", one), messages(0, 1))
     hand.valid_until = time.monotonic() - 1
     assert hand.take() == []
     hand.valid_until = time.monotonic() + 60

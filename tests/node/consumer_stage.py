@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 
 from quivermq.batches import Frame, Message, Origin, decode_messages, encode_batch
 from quivermq.client.asyncio_door import AsyncioConnection
+from quivermq.cluster import node_of
 from quivermq.errors import QuiverError
+from quivermq.node.clerk import Clerk
 from quivermq.transports import Server
 from quivermq.transports.memory import MemoryDoor
 from quivermq.wire import error_from_proto, frames_of, proto
+from tests.node.cluster_stage import Brokers
 from tests.transports.stage import PATIENCE_S
 
 TOPIC, GROUP = "orders", "workers"
@@ -179,3 +182,30 @@ async def refusal(asking: Any) -> str:
     except QuiverError as error:
         return error.code
     return ""
+
+
+def led(brokers: Brokers) -> dict[int, int]:
+    """Who leads which partition."""
+    found = {}
+    for node, server in brokers.running.items():
+        for clerk in server.broker.consumers.clerks:
+            if clerk.group.name.topic == "orders":
+                found[clerk.group.name.partition] = node
+    return found
+
+
+async def move_leader(brokers: Brokers, to: int, partition: int = 0) -> None:
+    """Have a broker lead a partition."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (old := led(brokers).get(partition)) != to:
+            clerk = clerk_of(brokers, old, partition) if old else None
+            if clerk is not None:
+                voters = clerk.group.replica.configuration.voters
+                (member,) = [member for member in voters if node_of(member) == to]
+                # One that is not quite up to date declines; it may be asked again.
+                clerk.group.transfer_leader(member)
+            await asyncio.sleep(0.05)
+
+
+def clerk_of(brokers: Brokers, node: int, partition: int = 0) -> Clerk:
+    return brokers.running[node].broker.consumers.clerks.leading("orders", b"", partition)

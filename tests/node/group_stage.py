@@ -10,7 +10,8 @@ from threading import Event
 from quivermq.batches import encode_batch
 from quivermq.log import LogSettings, SimulatedDisk
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.group import Group, GroupName
+from quivermq.node.group import Group
+from quivermq.node.group_names import GroupName
 from quivermq.node.runner import GroupRunner
 from quivermq.replica import Produced, ReplicaSettings, Result, found_log
 from tests.transports.stage import until

@@ -7,8 +7,7 @@ from typing import Any
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
-from tests.node.consumer_stage import Consumer, values
-from tests.node.test_rate_limits import led
+from tests.node.consumer_stage import Consumer, led, values
 from tests.transports.stage import on_loop, serving, until
 
 QUICK: dict[str, Any] = {"segment_bytes": 64 << 10, "retention_interval_ms": 20}

@@ -25,7 +25,7 @@ from quivermq.errors import QuiverError
 from quivermq.log import Log, RealDisk
 from quivermq.node.directory import Directory
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.group import GroupName
+from quivermq.node.group_names import GroupName
 from quivermq.node.hosting import Hosting, Wanted
 from quivermq.node.runner import GroupRunner
 from quivermq.replica import ReplicaSettings

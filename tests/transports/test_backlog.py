@@ -112,3 +112,23 @@ async def test_who_gives_up_while_waiting_is_forgotten() -> None:
     reader.unread = 60
     room.look_again()
     await behind
+
+
+@on_loop
+async def test_room_that_is_not_needed_after_all_is_there_for_others() -> None:
+    found, _ = backlog()
+    await found.room(1, 50)
+    await found.room(2, 50)
+    waiting = asyncio.create_task(found.room(3, 40))
+    await asyncio.sleep(0)
+    await found.room(1, 20)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await found.room(1, 0)
+    await waiting
+    # It may ask again, and waits like everybody.
+    again = asyncio.create_task(found.room(1, 50))
+    await asyncio.sleep(0)
+    assert not again.done()
+    found.settle(2)
+    await again

@@ -21,7 +21,7 @@ def cut(frame: Frame, start: int, stop: int, limits: Limits = DEFAULT_LIMITS) ->
         raise InvalidRequest(f"{frame!r} does not hold offsets {start} to {stop - 1}")
     if count == header.count:
         return frame
-    part = without_surroundings(decode_batch(frame, limits).slice(skipped, count))
+    part = without_surroundings(decode_batch(frame, limits, first=skipped, stop=skipped + count))
     body = memoryview(part.serialize()).cast("B")
     size = len(body)
     return Frame(

@@ -47,8 +47,11 @@ class Message(NamedTuple):
     priority: int
 
 
-def decode_batch(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """The frame's messages as a validated `pyarrow.RecordBatch`, without copying the body.
+def decode_batch(
+    frame: Frame, limits: Limits = DEFAULT_LIMITS, *, first: int = 0, stop: int | None = None
+) -> Any:
+    """The frame's messages, from the `first` up to before `stop`, as a validated
+    `pyarrow.RecordBatch`, without copying the body. Of the others is known only that they exist.
 
     Raises `Corrupt` for a body that is not what the header says, `TooLarge` for a message past
     the limits. Checksums are `Frame.parse`'s business and are not computed again.
@@ -64,6 +67,10 @@ def decode_batch(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> Any:
     )
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(frame.body), schema_of(header.flags))
+        if first or (stop is not None and stop < header.count):
+            # Arrow gives up the process if a column turns out to be shorter than a slice.
+            batch.validate()
+            batch = batch[first:stop]
         batch.validate(full=True)
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise Corrupt(f"the body is not a valid Arrow batch: {error}") from error
@@ -95,9 +102,7 @@ def decode_columns(
 ) -> Columns:
     """The frame's messages, from the `first` up to before `stop`, as Python values."""
     flags, taken_ms = frame.header.flags, frame.header.timestamp_ms
-    batch = decode_batch(frame, limits)
-    if first or stop is not None:
-        batch = batch[first:stop]
+    batch = decode_batch(frame, limits, first=first, stop=stop)
     return Columns(
         _timestamps(batch, taken_ms) if flags & _TIMESTAMP else repeat(taken_ms),
         batch.column("key").to_pylist() if flags & _KEY else repeat(None),

@@ -187,7 +187,9 @@ def alter(
     waits = (retry_first, retry_base, retry_longest)
     named = (partitions, max_deliveries, dead_letter, *limits, *rate, *waits)
     if all(value is None for value in named):
-        raise Misuse("say what to change: quiver topic alter --help names what can be")
+        raise Misuse(
+            "say what to change: --partitions, --max-age ...; --help names all that can be"
+        )
     plain: dict[str, Any] = {"max_deliveries": max_deliveries, "dead_letter": dead_letter}
     with connect(servers, timeout) as client:
         before = client.topic(name)

@@ -22,8 +22,8 @@ from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import AsyncReader
 from quivermq.client.reading import Place
 from quivermq.client.sticky_consumer import AsyncConsumer, Listener, check_mode
-from quivermq.client.sticky_lane import Start
 from quivermq.client.sticky_member import ConsumerSettings
+from quivermq.client.sticky_tenure import Start
 from quivermq.client.subscriptions import AsyncSubscription
 from quivermq.client.values import BatchReceipt, Receipt
 

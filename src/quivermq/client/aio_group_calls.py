@@ -18,7 +18,8 @@ from quivermq.client.leases import (
     reject_terms,
     rulings_over,
 )
-from quivermq.client.subscriptions import AsyncSubscription, Wish
+from quivermq.client.subscriptions import AsyncSubscription
+from quivermq.client.wishes import Wish
 from quivermq.errors import LeaseLost
 
 

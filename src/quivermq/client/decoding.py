@@ -53,19 +53,19 @@ def messages_of(
 def record_batch_of(frame: Frame, start: int, stop: int | None, limits: Limits) -> Any:
     """The frame's messages with offsets in [start, stop) as a `pyarrow.RecordBatch` of `SCHEMA`."""
     header = frame.header
-    batch = decode_batch(frame, limits)
-    rows, flags = header.count, header.flags
+    first, end = _rows(frame, start, stop)
+    batch = decode_batch(frame, limits, first=first, stop=end)
+    rows, flags = end - first, header.flags
+    offset = pa.scalar(header.base_offset + first, pa.int64())
     columns = [
-        pc.add(_numbers(_room_for(rows)).slice(0, rows), pa.scalar(header.base_offset, pa.int64())),
+        pc.add(_numbers(_room_for(rows)).slice(0, rows), offset),
         _timestamps(batch, header.timestamp_ms, rows, flags),
         batch.column("key") if flags & _KEY else pa.nulls(rows, pa.binary()),
         batch.column("value"),
         batch.column("headers") if flags & _HEADERS else pa.nulls(rows, HEADERS_TYPE),
         pa.repeat(pa.scalar(header.priority, pa.int32()), rows),
     ]
-    whole = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    first, end = _rows(frame, start, stop)
-    return whole if (first, end) == (0, rows) else whole.slice(first, end - first)
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def _rows(frame: Frame, start: int, stop: int | None) -> tuple[int, int]:

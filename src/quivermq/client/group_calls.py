@@ -20,7 +20,8 @@ from quivermq.client.leases import (
     reject_terms,
     rulings_over,
 )
-from quivermq.client.subscriptions import Subscription, Wish
+from quivermq.client.subscriptions import Subscription
+from quivermq.client.wishes import Wish
 from quivermq.errors import LeaseLost
 
 

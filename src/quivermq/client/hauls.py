@@ -1,6 +1,6 @@
 """What polls bring, as messages or as one Arrow table. No I/O; nothing per message in Python."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress, count, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quivermq.batches import Frame, Limits, decode_columns
+from quivermq.client.collecting import collector_paused
 from quivermq.client.decoding import SCHEMA, record_batch_of
 from quivermq.client.leased import LeasedFields
 from quivermq.client.leases import Interval, Lease
@@ -51,8 +52,9 @@ def messages_of_hauls(hauls: Sequence[Haul], kind: type[M], limits: Limits) -> l
     strips = [(haul.lease, strip) for haul in hauls for strip in strips_of(haul)]
     strips.sort(key=lambda found: -found[1].frame.header.priority)
     messages: list[M] = []
-    for lease, strip in strips:
-        messages += _messages(lease, strip, kind, limits)
+    with collector_paused():
+        for lease, strip in strips:
+            messages += _messages(lease, strip, kind, limits)
     return messages
 
 
@@ -64,7 +66,9 @@ def _messages(lease: Lease, strip: Strip, kind: type[M], limits: Limits) -> list
         first=strip.start - header.base_offset,
         stop=strip.stop - header.base_offset,
     )
-    deliveries = list(chain.from_iterable(map(repeat, strip.deliveries, strip.run_lengths)))
+    deliveries: Iterable[int] = repeat(strip.deliveries[0])
+    if len(strip.deliveries) > 1:
+        deliveries = list(chain.from_iterable(map(repeat, strip.deliveries, strip.run_lengths)))
     columns: Iterator[tuple[Any, ...]] = zip(
         repeat(lease.topic),
         repeat(lease.partition),

@@ -12,16 +12,18 @@ Other threads may call `pop`; everything else happens on the loop.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain, count
+from itertools import count, groupby
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from quivermq.client.core import Core
 from quivermq.client.hauls import messages_of_hauls
 from quivermq.client.leased import LeasedFields
-from quivermq.client.leases import RELEASE, Lease, Ruling, extend_terms, rulings_over
+from quivermq.client.leases import RELEASE, Lease, Ruling, Terms, extend_terms, rulings_over
 from quivermq.client.polling import Order, turned
+from quivermq.client.remainders import Remainder
 from quivermq.client.retry import Attempts
 from quivermq.client.routing import Share
 from quivermq.client.surveying import recover_share
@@ -32,6 +34,9 @@ from quivermq.errors import InvalidRequest, LeaseLost, QuiverError
 WAIT_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 2.0
 KEEPER_SECONDS_MIN: Final = 0.02
+
+_LEASE_OF: Final = attrgetter("lease")
+_COUNT_OF: Final = attrgetter("count")
 
 
 class Intake:
@@ -62,8 +67,8 @@ class Intake:
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
         self._visibility_s = order.visibility_ms / 1000
-        self._left: dict[Lease, set[int]] = {}
-        """Offsets that are not settled, of leases that are ours."""
+        self._left: dict[Lease, Remainder] = {}
+        """What is not settled, of leases that are ours."""
         self._until: dict[Lease, float] = {}
         self._tellers = Tellers(core.router, core.consuming.settling, order.topic, self._wake)
         self._shares: dict[int, Share] = {}
@@ -92,9 +97,28 @@ class Intake:
                 return message
         return None
 
-    def is_unsettled(self, message: LeasedFields) -> bool:
-        """Nobody said yet what became of it."""
-        return message.offset in self._left.get(message.lease, ())
+    def pop_all(self) -> list[LeasedFields]:
+        """All messages that are there. Any thread may call this."""
+        popleft = self.messages.popleft
+        found: list[LeasedFields] = []
+        with suppress(IndexError):  # another thread was faster
+            for _ in range(len(self.messages)):
+                found.append(popleft())  # noqa: PERF401  (what was taken before a failure counts)
+        self._loop.call_soon_threadsafe(self._wake)
+        lost = {lease for lease in map(_LEASE_OF, found) if lease.token} - self._left.keys()
+        return [message for message in found if message.lease not in lost] if lost else found
+
+    def finish(self, done: Iterable[tuple[LeasedFields, Terms]]) -> None:
+        """Handlers are done with messages, and may have settled some themselves."""
+        for terms, some in groupby(done, itemgetter(1)):
+            open_ones = [message for message, _ in some if message.lease.token]
+            for ruling in rulings_over(open_ones, terms):
+                left = self._left.get(ruling.lease)
+                if left is not None:
+                    spans = ruling.intervals
+                    parts = [part for start, end in spans for part in left.within(start, end)]
+                    if parts:
+                        self.tell([ruling._replace(intervals=parts)])
 
     # ---- settling
 
@@ -126,8 +150,8 @@ class Intake:
             left = self._left.get(ruling.lease)
             if left is not None:
                 for start, end in ruling.intervals:
-                    left.difference_update(range(start, end))
-                if not left:
+                    left.remove(start, end)
+                if not left.count:
                     self._drop(ruling.lease)
         self._wake()
 
@@ -226,8 +250,7 @@ class Intake:
         until = self._loop.time() + self._visibility_s
         for haul in catch.hauls:
             if haul.lease.token:
-                ranges = (range(piece.start, piece.end) for piece in haul.pieces)
-                self._left[haul.lease] = set(chain.from_iterable(ranges))
+                self._left[haul.lease] = Remainder(piece[:2] for piece in haul.pieces)
                 self._until[haul.lease] = until
         if messages:
             self.messages.extend(messages)
@@ -255,7 +278,7 @@ class Intake:
 
     def _free(self) -> int:
         is_auto = self._order.auto_ack
-        held = len(self.messages) if is_auto else sum(map(len, self._left.values()))
+        held = len(self.messages) if is_auto else sum(map(_COUNT_OF, self._left.values()))
         # Also what is not told yet takes room.
         free = self._prefetch - held - max(0, self._tellers.messages - self._prefetch)
         # As long as there is work here, not for every single message.

@@ -16,6 +16,7 @@ from quivermq.client.leases import (
     nack_terms,
     reject_terms,
 )
+from quivermq.errors import LeaseLost
 
 Mask = Sequence[bool] | Any
 """One bool for each row: a sequence, or a pyarrow boolean array."""
@@ -47,9 +48,8 @@ class TableRulings:
             Ruling(rows.lease, terms, []) for rows in self._rows if is_open_to(rows.lease, terms)
         ]
 
-    def _rulings(self, mask: Mask | None, terms: Terms) -> list[Ruling]:
-        """What is to become of the masked rows, without those that were settled before."""
-        chosen = self._chosen(mask)
+    def _rulings(self, chosen: Any, terms: Terms) -> list[Ruling]:
+        """What is to become of these rows."""
         offsets = self.table.column("offset").combine_chunks()
         rulings = []
         for lease, first, stop in self._rows:
@@ -58,11 +58,15 @@ class TableRulings:
                 found = intervals_of_rows(offsets.slice(first, rows), chosen.slice(first, rows))
                 if found:
                     rulings.append(Ruling(lease, terms, found))
-        left = pc.invert(chosen)
-        self._left = left if self._left is None else pc.and_(self._left, left)
         return rulings
 
+    def _note(self, chosen: Any) -> None:
+        """These rows are settled."""
+        left = pc.invert(chosen)
+        self._left = left if self._left is None else pc.and_(self._left, left)
+
     def _chosen(self, mask: Mask | None) -> Any:
+        """The masked rows, without those that were settled before."""
         if mask is None:
             return pa.repeat(pa.scalar(True), len(self)) if self._left is None else self._left
         chosen = mask_of(mask, len(self))
@@ -82,19 +86,29 @@ class LeasedTable(TableRulings):
 
     def ack(self, mask: Mask | None = None) -> None:
         """These are done. Durable when this returns."""
-        self._carry_out(self._rulings(mask, ACK))
+        self._end(mask, ACK)
 
     def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
         """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
-        self._carry_out(self._rulings(mask, nack_terms(delay)))
+        self._end(mask, nack_terms(delay))
 
     def reject(self, mask: Mask | None = None, reason: str = "") -> None:
         """These will never succeed: put them among the dead letters at once."""
-        self._carry_out(self._rulings(mask, reject_terms(reason)))
+        self._end(mask, reject_terms(reason))
 
     def extend(self, seconds: float) -> None:
         """It takes longer: all leases last for so long from here."""
         self._carry_out(self._extensions(seconds))
+
+    def _end(self, mask: Mask | None, terms: Terms) -> None:
+        chosen = self._chosen(mask)
+        try:
+            self._carry_out(self._rulings(chosen, terms))
+        except LeaseLost:
+            # They are settled, if not by us; after other failures they can be settled again.
+            self._note(chosen)
+            raise
+        self._note(chosen)
 
     def _carry_out(self, rulings: list[Ruling]) -> None:
         if rulings:
@@ -106,19 +120,29 @@ class AsyncLeasedTable(TableRulings):
 
     async def ack(self, mask: Mask | None = None) -> None:
         """These are done."""
-        await self._carry_out(self._rulings(mask, ACK))
+        await self._end(mask, ACK)
 
     async def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
         """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
-        await self._carry_out(self._rulings(mask, nack_terms(delay)))
+        await self._end(mask, nack_terms(delay))
 
     async def reject(self, mask: Mask | None = None, reason: str = "") -> None:
         """These will never succeed: put them among the dead letters at once."""
-        await self._carry_out(self._rulings(mask, reject_terms(reason)))
+        await self._end(mask, reject_terms(reason))
 
     async def extend(self, seconds: float) -> None:
         """It takes longer: all leases last for so long from here."""
         await self._carry_out(self._extensions(seconds))
+
+    async def _end(self, mask: Mask | None, terms: Terms) -> None:
+        chosen = self._chosen(mask)
+        try:
+            await self._carry_out(self._rulings(chosen, terms))
+        except LeaseLost:
+            # They are settled, if not by us; after other failures they can be settled again.
+            self._note(chosen)
+            raise
+        self._note(chosen)
 
     async def _carry_out(self, rulings: list[Ruling]) -> None:
         if rulings:

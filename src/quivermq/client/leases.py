@@ -5,7 +5,7 @@ number of messages is gathered into one ruling for each lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter, sub
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -25,6 +25,9 @@ _NACK = proto.Outcome.Value("NACK")
 _REJECT = proto.Outcome.Value("REJECT")
 _RELEASE = proto.Outcome.Value("RELEASE")
 _EXTEND = proto.Outcome.Value("EXTEND")
+
+_LEASE_OF: Final = attrgetter("lease")
+_OFFSET_OF: Final = attrgetter("offset")
 
 
 class Lease:
@@ -125,8 +128,8 @@ def rulings_over(messages: Iterable[IsLeased], terms: Terms) -> list[Ruling]:
     """The same for all these messages: one ruling for each lease."""
     offsets: dict[Lease, list[int]] = {}
     try:
-        for message in messages:
-            offsets.setdefault(message.lease, []).append(message.offset)
+        for lease, several in groupby(messages, _LEASE_OF):
+            offsets.setdefault(lease, []).extend(map(_OFFSET_OF, several))
     except AttributeError as error:
         raise InvalidRequest(f"these are not messages that were polled: {error}") from error
     return [
@@ -156,10 +159,10 @@ def is_open_to(lease: Lease, terms: Terms) -> bool:
     )
 
 
-def intervals_of(offsets: Sequence[int]) -> list[Interval]:
+def intervals_of(offsets: list[int]) -> list[Interval]:
     """The offsets as intervals, in order."""
     first, count = offsets[0], len(offsets)
-    if offsets[-1] - first == count - 1 and list(offsets) == list(range(first, first + count)):
+    if offsets[-1] - first == count - 1 and offsets == list(range(first, first + count)):
         return [(first, first + count)]
     ordered = sorted(set(offsets))
     gaps = enumerate(map(sub, ordered[1:], ordered), 1)

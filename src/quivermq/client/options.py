@@ -5,6 +5,7 @@ import ssl
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Protocol, Self, TypeVar
 
@@ -69,4 +70,10 @@ def chosen_identity(producer_id: int | None, epoch: int) -> Identity | None:
 
 def program_name() -> str:
     """How this client shows up at the broker: the program's name and process."""
-    return f"{PurePath(sys.argv[0] or 'python').name}[{os.getpid()}]"
+    # Every poll tells, and a fork is another process.
+    return _name_of(sys.argv[0], os.getpid())
+
+
+@lru_cache(maxsize=4)
+def _name_of(program: str, process: int) -> str:
+    return f"{PurePath(program or 'python').name}[{process}]"

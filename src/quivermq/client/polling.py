@@ -14,7 +14,7 @@ from quivermq.batches import Frame
 from quivermq.client.door import Reply
 from quivermq.client.holdings import Holding, Holdings
 from quivermq.client.leases import Lease, Ruling
-from quivermq.client.retry import Attempts
+from quivermq.client.retry import ATTEMPT_SECONDS_MIN, Attempts
 from quivermq.client.routing import Posted, Router, Share
 from quivermq.client.surveying import recover_share
 from quivermq.errors import ConnectionFailed, QuiverError, Timeout
@@ -26,10 +26,12 @@ POLL_BYTES: Final = 8 << 20
 WAIT_SECONDS: Final = 10.0
 """How long a broker holds one request; a longer wait takes several."""
 
+_BEGUN_MAX: Final = 10_000
 # A partition that moved to another leader is not polled for at most so long.
 ROUTE_SECONDS_MAX: Final = 3.0
 # With a partition that nobody leads, the others are not waited for longer than this at a time.
 _LAME_WAIT_SECONDS: Final = 0.25
+_LOOK_SECONDS: Final = 0.05
 
 
 class Piece(NamedTuple):
@@ -85,6 +87,8 @@ class Polling:
         self._router = router
         self._holdings = holdings
         self._turns = count()
+        # Topics and groups of which all leaders were asked.
+        self._begun: set[tuple[str, str]] = set()
 
     async def poll(self, order: Order, wait: float) -> list[Haul]:
         """Messages, as soon as there are any; empty if there were none for `wait` seconds."""
@@ -94,6 +98,8 @@ class Polling:
         attempts = self._attempts(order)
         while True:
             shares = turned(await self.shares(order.topic, attempts), turn)
+            if (order.topic, order.group) not in self._begun:
+                await self._begin(order, shares, attempts)
             round_ = _Round(self, order, end, attempts)
             catch = await round_.work(shares)
             if catch.hauls:
@@ -106,10 +112,23 @@ class Polling:
                     await door.sleep(min(catch.throttled_s, left))
                 # Somebody works: patience with the others begins anew.
                 attempts = self._attempts(order)
-                if round_.failures:
+                if round_.is_lame or round_.failures:
                     await self._look_around(order.topic)
             elif round_.failures:
                 await recover_share(self._router, order.topic, *round_.failures[0], attempts)
+
+    async def _begin(self, order: Order, shares: Sequence[Share], attempts: Attempts) -> None:
+        """Let the group begin in every partition at once, whoever is polled first: what comes from
+        here on is its own everywhere."""
+        has_begun = True
+        for share in shares if len(shares) > 1 else ():
+            request = _await_request(order, share, 0.0)
+            try:
+                await self._router.exchange(share.target.address, request, (), attempts)
+            except QuiverError:
+                has_begun = False  # polling tells why, and the next poll asks again
+        if has_begun and len(self._begun) < _BEGUN_MAX:
+            self._begun.add((order.topic, order.group))
 
     async def shares(self, topic: str, attempts: Attempts) -> list[Share]:
         """Whom to poll. Brokers leave out what they do not lead, without a word: so who leads is
@@ -211,8 +230,15 @@ class Polling:
 
     async def _look_around(self, topic: str) -> None:
         """Ask who leads; a cluster that does not tell is no reason to stop."""
-        with suppress(ConnectionFailed, Timeout):
+        try:
             await self._router.refresh(topic, Attempts(self._router.door, 1.0, "asking who leads"))
+        except QuiverError as error:
+            if not error.retriable:
+                raise
+
+    def short_attempts(self, order: Order) -> Attempts:
+        """For those who must not keep the others waiting."""
+        return Attempts(self._router.door, ATTEMPT_SECONDS_MIN, f"polling {order.topic}")
 
     def _attempts(self, order: Order) -> Attempts:
         return self._router.attempts(f"polling {order.topic} for group {order.group!r}")
@@ -228,22 +254,29 @@ class _Round:
         self._attempts = attempts
         self._now = polling._router.door.now  # noqa: SLF001  (two halves of one module)
         self.has_answer = False
+        self.is_lame = False
+        """Not everybody could be asked who should have been."""
         self.failures: list[tuple[Share, QuiverError]] = []
 
     async def work(self, shares: list[Share]) -> Catch:
         """What the first that has something gives."""
         if len(shares) == 1:
             return await self._ask(shares[0], self._left())
-        # Who can be reached only by way of others may take long to answer.
-        in_order = sorted(shares, key=lambda share: not share.target.direct)
-        catch = await self._first_of(in_order)
-        if catch.hauls or catch.throttled_s or not self.has_answer or not self._left():
+        near = [share for share in shares if share.target.direct]
+        # Brokers in between look for a leader for as long as they may: these are not waited for.
+        far = [share for share in shares if not share.target.direct]
+        catch = await self._first_of(near or far)
+        if catch.hauls or catch.throttled_s or not self.has_answer:
             return catch
         failed = [share for share, _ in self.failures]
-        wait = min(self._left(), _LAME_WAIT_SECONDS) if failed else self._left()
-        well = [share for share in in_order if share not in failed]
-        ready = await self._polling.await_ready(self._order, well, wait, self._attempts)
-        return await self._first_of(ready)
+        well = [share for share in near if share not in failed]
+        if self._left() or far:
+            self.is_lame = bool(failed or far)
+            wait = max(_LOOK_SECONDS, self._left())
+            wait = min(wait, _LAME_WAIT_SECONDS) if self.is_lame else wait
+            ready = await self._polling.await_ready(self._order, well + far, wait, self._attempts)
+            catch = await self._first_of(ready)
+        return catch
 
     async def _first_of(self, shares: Sequence[Share]) -> Catch:
         catch = NOTHING
@@ -254,8 +287,11 @@ class _Round:
         return catch
 
     async def _ask(self, share: Share, wait: float) -> Catch:
+        attempts = self._attempts
+        if self.has_answer and not share.target.direct:
+            attempts = self._polling.short_attempts(self._order)
         try:
-            catch = await self._polling.poll_share(self._order, share, wait, self._attempts)
+            catch = await self._polling.poll_share(self._order, share, wait, attempts)
         except QuiverError as error:
             self.failures.append((share, error))
             # A topic that is not there may have been created again: a fresh map tells.

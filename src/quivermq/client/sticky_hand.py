@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from quivermq.client.sticky_lane import Lane
+from quivermq.client.sticky_tenure import Tenure
 from quivermq.client.values import Message
 
 
@@ -21,8 +21,8 @@ class Hand:
         self._call_soon = call_soon
         """Calls something on the event loop, from any thread."""
         self._lock = threading.Lock()
-        self._ready: deque[tuple[Lane, Message]] = deque()
-        self._working: dict[Lane, None] = {}
+        self._ready: deque[tuple[Tenure, Message]] = deque()
+        self._working: dict[Tenure, None] = {}
         """In the order in which they were given out."""
         self.valid_until = 0.0
         """By then a beat must have been answered: past that, others may have been given what is
@@ -36,10 +36,10 @@ class Hand:
             if self.is_stale:
                 return taken
             while self._ready and len(taken) < most:
-                lane, message = self._ready.popleft()
-                if not lane.is_withdrawn:
-                    lane.yielded = message.offset + 1
-                    self._working[lane] = None
+                tenure, message = self._ready.popleft()
+                if not tenure.is_withdrawn:
+                    tenure.yielded = message.offset + 1
+                    self._working[tenure] = None
                     taken.append(message)
             return taken
 
@@ -48,26 +48,26 @@ class Hand:
         """Nobody can say whether the partitions are still ours."""
         return time.monotonic() >= self.valid_until
 
-    def put(self, lane: Lane, messages: list[Message]) -> None:
+    def put(self, tenure: Tenure, messages: list[Message]) -> None:
         """Have these ready."""
         with self._lock:
-            self._ready.extend((lane, message) for message in messages)
+            self._ready.extend((tenure, message) for message in messages)
 
     def finish(self) -> None:
         """The user is done with everything that it was given."""
         with self._lock:
             self._finish()
 
-    def withdraw(self, lane: Lane) -> None:
-        """Give out nothing more of it; `lane.freed` tells when the user is done with the rest."""
+    def withdraw(self, tenure: Tenure) -> None:
+        """Give out nothing more of it; `tenure.freed` tells when the user is done with the rest."""
         with self._lock:
-            lane.is_withdrawn = True
-            if lane not in self._working:
-                self._call_soon(lane.freed.set)
+            tenure.is_withdrawn = True
+            if tenure not in self._working:
+                self._call_soon(tenure.freed.set)
 
     def _finish(self) -> None:
-        for lane in self._working:
-            lane.past = lane.yielded
-            if lane.is_withdrawn:
-                self._call_soon(lane.freed.set)
+        for tenure in self._working:
+            tenure.past = tenure.yielded
+            if tenure.is_withdrawn:
+                self._call_soon(tenure.freed.set)
         self._working.clear()

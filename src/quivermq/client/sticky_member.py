@@ -18,7 +18,7 @@ from quivermq.client.core import Core
 from quivermq.client.infos import check_number
 from quivermq.client.sticky_beats import Beats
 from quivermq.client.sticky_hand import Hand
-from quivermq.client.sticky_lane import Lane, Ownership, Start
+from quivermq.client.sticky_tenure import FETCHES_AT_ONCE, Ownership, Start, Tenure
 from quivermq.errors import Fenced, InvalidRequest, QuiverError, TopicNotFound
 from quivermq.wire import proto
 
@@ -27,7 +27,7 @@ FINISH_SECONDS_MAX: Final = 300.0
 """How long a partition that is revoked waits for a user that works on its messages."""
 COMMIT_SECONDS_MAX: Final = 5.0
 """How long it then waits for the user to commit, where that is the user's business."""
-LANE_BYTES_MIN: Final = 256 << 10
+TENURE_BYTES_MIN: Final = 256 << 10
 COMMITS_AT_ONCE: Final = 64
 READY_MAX: Final = 500
 """Messages at hand at a time: few, because what is at hand is not fairly shared any more."""
@@ -75,8 +75,8 @@ class StickyMember:
         self._beats = Beats(core.router, settings, secrets.randbelow((1 << 63) - 1) + 1)
         self._loop = asyncio.get_running_loop()
         self.hand = Hand(self._loop.call_soon_threadsafe)
-        self._lanes: dict[int, Lane] = {}
-        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._tenures: dict[int, Tenure] = {}
+        self._tasks: dict[Tenure, asyncio.Task[None]] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._turn = 0
         self._arrived = asyncio.Event()
@@ -84,6 +84,7 @@ class StickyMember:
         """Partitions that were lost with messages that were given out and not committed."""
         self._failure: QuiverError | None = None
         self._is_closed = False
+        self._fetches = asyncio.Semaphore(FETCHES_AT_ONCE)
         self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
 
     @property
@@ -129,16 +130,18 @@ class StickyMember:
 
     def _share_out(self, most: int) -> bool:
         """Take from all partitions that have messages, alike; a different one first each time."""
-        lanes = [
-            lane for lane in self._lanes.values() if lane.has_messages and not lane.is_withdrawn
+        tenures = [
+            tenure
+            for tenure in self._tenures.values()
+            if tenure.has_messages and not tenure.is_withdrawn
         ]
-        if not lanes:
+        if not tenures:
             return False
         self._turn += 1
-        first = self._turn % len(lanes)
-        each = max(1, most // len(lanes))
-        for lane in (lanes[first:] + lanes[:first])[:most]:
-            self.hand.put(lane, lane.take(each))
+        first = self._turn % len(tenures)
+        each = max(1, most // len(tenures))
+        for tenure in (tenures[first:] + tenures[:first])[:most]:
+            self.hand.put(tenure, tenure.take(each))
         return True
 
     @property
@@ -148,7 +151,7 @@ class StickyMember:
     async def commit(self) -> None:
         """Commit everything that the user was given; raises `Fenced` if some of it was lost."""
         self.hand.finish()
-        for failure in await self._commit(self._lanes.values()):
+        for failure in await self._commit(self._tenures.values()):
             raise failure
         lost, self._lost = sorted(self._lost), set()
         if lost:
@@ -172,13 +175,14 @@ class StickyMember:
             self.hand.finish()
         try:
             if self._settings.auto_commit and not self.hand.is_stale:
-                await self._commit(self._lanes.values())
+                await self._commit(self._tenures.values())
         finally:
             await self._end()
 
     async def abandon(self) -> None:
         """Vanish without a word, as if it had died."""
         self._is_closed = True
+        self._arrived.set()
         for task in self._chores:
             task.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
@@ -189,7 +193,7 @@ class StickyMember:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._lanes, self.assignment = {}, ()
+        self._tenures, self.assignment = {}, ()
         with suppress(QuiverError):
             # Those that remain find out by its silence, if they are not told.
             if is_leaving and self.generation:
@@ -199,42 +203,43 @@ class StickyMember:
     # Beats, and what they tell.
 
     async def _beat_on(self) -> None:
-        while True:
+        while self._failure is None:
             began = time.monotonic()
             try:
                 self._obey(await self._beats.say(), began)
-            except TopicNotFound as error:
-                self._fail(error)
-                return
             except QuiverError as error:
                 if not error.retriable:
                     self._fail(error)
-                    return
+        with suppress(QuiverError):
+            # Its partitions go to members that can work.
+            await self._beats.leave()
 
     def _fail(self, error: QuiverError) -> None:
-        self._failure = error
-        for lane in list(self._lanes.values()):
-            self._lose(lane)
+        """Something is wrong for good: the user is told with the next call."""
+        self._failure = self._failure or error
+        self._beats.hurry()
+        for tenure in list(self._tenures.values()):
+            self._lose(tenure)
         self._arrived.set()
 
     def _obey(self, state: proto.StickyState, began: float) -> None:
         """Begin, hand over and drop partitions until it is as the coordinator says."""
-        if 0 < state.generation < self.generation:
-            return  # of a coordinator that does not know yet that it is none any more
+        if self._failure is not None or 0 < state.generation < self.generation:
+            return  # the latter is of a coordinator that does not know yet that it is none any more
         self._beats.generation = state.generation
         self.hand.valid_until = began + self._settings.session
         assigned = {each.partition: each.epoch for each in state.assigned}
         revoked = set(state.revoked)
-        for number, lane in list(self._lanes.items()):
+        for number, tenure in list(self._tenures.items()):
             if number in revoked:
-                if not lane.is_withdrawn:
+                if not tenure.is_withdrawn:
                     self._note_assignment(without=number)
-                    self.hand.withdraw(lane)
-                    self._chore(self._hand_over(lane))
-            elif assigned.get(number) != lane.epoch:
-                self._lose(lane)
-        self._beats.release(revoked - self._lanes.keys(), revoked)
-        begun = [number for number in assigned if number not in self._lanes]
+                    self.hand.withdraw(tenure)
+                    self._chore(self._hand_over(tenure))
+            elif assigned.get(number) != tenure.epoch:
+                self._lose(tenure)
+        self._beats.release(revoked - self._tenures.keys(), revoked)
+        begun = [number for number in assigned if number not in self._tenures]
         for number in begun:
             self._begin(number, assigned[number])
         if begun:
@@ -245,27 +250,34 @@ class StickyMember:
     def _begin(self, partition: int, epoch: int) -> None:
         settings = self._settings
         owned = Ownership(settings.topic, settings.group, partition, epoch)
-        lane = Lane(self._core.router, owned, settings.start, self._lane_bytes(), self._arrived.set)
-        self._lanes[partition] = lane
-        task = self._loop.create_task(lane.run())
-        self._tasks[lane] = task
-        task.add_done_callback(lambda _: self._ended(lane))
+        tenure = Tenure(
+            self._core.router,
+            owned,
+            settings.start,
+            self._tenure_bytes(),
+            self._fetches,
+            self._arrived.set,
+        )
+        self._tenures[partition] = tenure
+        task = self._loop.create_task(tenure.run())
+        self._tasks[tenure] = task
+        task.add_done_callback(lambda _: self._ended(tenure))
 
-    def _lane_bytes(self) -> int:
-        share = max(LANE_BYTES_MIN, self._settings.prefetch_bytes // (len(self._lanes) + 1))
-        for lane in self._lanes.values():
-            lane.bytes_max = share
+    def _tenure_bytes(self) -> int:
+        share = max(TENURE_BYTES_MIN, self._settings.prefetch_bytes // (len(self._tenures) + 1))
+        for tenure in self._tenures.values():
+            tenure.bytes_max = share
         return share
 
-    def _ended(self, lane: Lane) -> None:
-        """A lane runs until it is cancelled, or until something is wrong for good."""
-        task = self._tasks.pop(lane)
+    def _ended(self, tenure: Tenure) -> None:
+        """A tenure runs until it is cancelled, or until something is wrong for good."""
+        task = self._tasks.pop(tenure)
         error = None if task.cancelled() else task.exception()
-        if error is None or self._is_closed or self._lanes.get(lane.partition) is not lane:
+        if error is None or self._is_closed or self._tenures.get(tenure.partition) is not tenure:
             return
-        self._lose(lane)
+        self._lose(tenure)
         # Whoever deletes a group takes its claims away too: they can be made again.
-        was_claimed = isinstance(error, InvalidRequest) and lane.committed >= 0
+        was_claimed = isinstance(error, InvalidRequest) and tenure.committed >= 0
         if was_claimed or isinstance(error, Fenced | TopicNotFound):
             # The next beat tells what became of it; at once, unless it is told over and over.
             self._chore(self._ask_soon())
@@ -278,39 +290,43 @@ class StickyMember:
         await asyncio.sleep(0.1)
         self._beats.hurry()
 
-    def _lose(self, lane: Lane) -> None:
+    def _lose(self, tenure: Tenure) -> None:
         """It is not ours any more, and nothing can be done about what was given out."""
-        if self._lanes.get(lane.partition) is not lane:
+        if self._tenures.get(tenure.partition) is not tenure:
             return
-        del self._lanes[lane.partition]
-        self.hand.withdraw(lane)
-        if lane.yielded > lane.committed >= 0:
-            self._lost.add(lane.partition)
-        self._stop(lane)
+        del self._tenures[tenure.partition]
+        self.hand.withdraw(tenure)
+        self._note_loss(tenure)
+        self._stop(tenure)
         self._note_assignment()
-        self._chore(self._tell(self._on_revoked, [lane.partition]))
+        self._chore(self._tell(self._on_revoked, [tenure.partition]))
 
-    def _stop(self, lane: Lane) -> None:
-        task = self._tasks.get(lane)
+    def _note_loss(self, tenure: Tenure) -> None:
+        if tenure.yielded > tenure.committed >= 0:
+            self._lost.add(tenure.partition)
+
+    def _stop(self, tenure: Tenure) -> None:
+        task = self._tasks.get(tenure)
         if task is not None:
             task.cancel()
 
-    async def _hand_over(self, lane: Lane) -> None:
+    async def _hand_over(self, tenure: Tenure) -> None:
         """Finish, commit, release."""
-        self._stop(lane)
+        self._stop(tenure)
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_SECONDS_MAX):
-                await lane.freed.wait()
-        await self._tell(self._on_revoked, [lane.partition])
+                await tenure.freed.wait()
+        await self._tell(self._on_revoked, [tenure.partition])
         if self._settings.auto_commit:
-            await self._commit([lane])
-        elif lane.yielded > lane.committed >= 0:
+            await self._commit([tenure])
+        elif tenure.yielded > tenure.committed >= 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(COMMIT_SECONDS_MAX):
-                    await lane.reached(lane.yielded)
-        if self._lanes.get(lane.partition) is lane:
-            del self._lanes[lane.partition]
-            self._beats.release([lane.partition])
+                    await tenure.reached(tenure.yielded)
+        if self._tenures.get(tenure.partition) is tenure:
+            del self._tenures[tenure.partition]
+            self._note_loss(tenure)
+            self._beats.release([tenure.partition])
             self._beats.hurry()
 
     async def _tell(self, told: Told, partitions: list[int]) -> None:
@@ -320,7 +336,9 @@ class StickyMember:
             self._fail(InvalidRequest(f"a function that was to be told failed: {error!r}"))
 
     def _note_assignment(self, without: int | None = None) -> None:
-        numbers = (n for n, lane in self._lanes.items() if not lane.is_withdrawn and n != without)
+        numbers = (
+            n for n, tenure in self._tenures.items() if not tenure.is_withdrawn and n != without
+        )
         self.assignment = tuple(sorted(numbers))
 
     # Commits.
@@ -328,17 +346,17 @@ class StickyMember:
     async def _commit_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(AUTO_COMMIT_SECONDS)
-            await self._commit(self._lanes.values())
+            await self._commit(self._tenures.values())
 
-    async def _commit(self, lanes: Iterable[Lane]) -> list[BaseException]:
+    async def _commit(self, tenures: Iterable[Tenure]) -> list[BaseException]:
         """What the user is past of these. What is fenced is lost; returns what else went wrong."""
-        wanted = [lane for lane in lanes if lane.past > lane.committed >= 0]
+        wanted = [tenure for tenure in tenures if tenure.past > tenure.committed >= 0]
         outcomes = await asyncio.gather(
-            *(self._commit_one(lane) for lane in wanted), return_exceptions=True
+            *(self._commit_one(tenure) for tenure in wanted), return_exceptions=True
         )
-        for lane, outcome in zip(wanted, outcomes, strict=True):
+        for tenure, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, Fenced):
-                self._lose(lane)
+                self._lose(tenure)
                 self._beats.hurry()
         return [
             outcome
@@ -346,9 +364,9 @@ class StickyMember:
             if isinstance(outcome, BaseException) and not isinstance(outcome, Fenced)
         ]
 
-    async def _commit_one(self, lane: Lane) -> None:
+    async def _commit_one(self, tenure: Tenure) -> None:
         async with self._commits:
-            await lane.commit(lane.past)
+            await tenure.commit(tenure.past)
 
     def _chore(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

@@ -9,56 +9,21 @@ import inspect
 import logging
 import threading
 import warnings
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Self, cast
 
 from quivermq.client import forks
 from quivermq.client.background import Background
 from quivermq.client.core import Core
-from quivermq.client.infos import check_number
 from quivermq.client.intake import Intake
 from quivermq.client.leased import AsyncLeasedMessage, LeasedFields, LeasedMessage
 from quivermq.client.leases import ACK, Ruling, Terms, nack_terms, reject_terms, rulings_over
-from quivermq.client.polling import Order
+from quivermq.client.wishes import Wish
 from quivermq.errors import InvalidRequest, QuiverError
 
 logger = logging.getLogger("quivermq.client")
-
-PREFETCH_MAX: Final = 100_000
-CONCURRENCY_MAX: Final = 1_000
-
-
-class Wish(NamedTuple):
-    """What to subscribe to."""
-
-    topic: str
-    group: str
-    prefetch: int
-    visibility: float
-    ack: str
-    concurrency: int
-    start: str
-
-    def check(self, handler: object) -> None:
-        """Raise `InvalidRequest` unless it can be done."""
-        for name, most in (("prefetch", PREFETCH_MAX), ("concurrency", CONCURRENCY_MAX)):
-            check_number(name, getattr(self, name), least=1, whole=True)
-            if getattr(self, name) > most:
-                raise InvalidRequest(f"{name} must be at most {most:,}: {getattr(self, name)!r}")
-        if handler is not None and not callable(handler):
-            raise InvalidRequest(
-                f"a handler is called with a message: {handler!r} cannot be called"
-            )
-
-    def order(self, core: Core, settle: Callable[[Sequence[Ruling]], Any]) -> Order:
-        """The same as it is polled, checked."""
-        return core.consuming.order(
-            self.topic, self.group, self.prefetch, self.visibility, self.ack, self.start, settle
-        )
-
-    def __str__(self) -> str:
-        return f"subscription of group {self.group!r} to {self.topic!r}"
 
 
 class Subscription:
@@ -89,6 +54,7 @@ class Subscription:
         """Told of messages, and of the end."""
         self._closing = threading.Lock()
         self._intake = background.call(_started(wish, make_core, background, self._arrival))
+        self._outbox = _Outbox(self._intake, background)
         self._is_closed = False
         self._workers = [
             threading.Thread(target=self._work, args=(number,), name=f"quivermq-{wish.group}")
@@ -113,7 +79,7 @@ class Subscription:
         """All messages that are there, at least one, as a list at a time."""
         self._check_no_handler()
         while (first := self._intake.pop() or self._waited()) is not None:
-            yield cast("list[LeasedMessage]", [first, *iter(self._intake.pop, None)])
+            yield cast("list[LeasedMessage]", [first, *self._intake.pop_all()])
 
     def ack(self, messages: Iterable[LeasedMessage]) -> None:
         """These are done. Returns at once; `flush` waits until it is durable."""
@@ -205,7 +171,7 @@ class Subscription:
             while (message := intake.pop() or self._waited()) is not None:
                 intake.working[number] = message.lease
                 terms = self._handled(message)
-                self._background.post(_finish, intake, message, terms)
+                self._outbox.put(message, terms)
                 del intake.working[number]
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._wish, error)  # noqa: TRY400  (no surprise)
@@ -284,7 +250,7 @@ class AsyncSubscription:
         """All messages that are there, at least one, as a list at a time."""
         self._check_no_handler()
         while (first := self._intake.pop() or await self._waited()) is not None:
-            yield cast("list[AsyncLeasedMessage]", [first, *iter(self._intake.pop, None)])
+            yield cast("list[AsyncLeasedMessage]", [first, *self._intake.pop_all()])
 
     async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
         """These are done. Waits for nothing; `flush` waits until it is durable."""
@@ -365,7 +331,7 @@ class AsyncSubscription:
         try:
             while (message := intake.pop() or await self._waited()) is not None:
                 intake.working[number] = message.lease
-                _finish(intake, message, await self._handled(message))
+                intake.finish([(message, await self._handled(message))])
                 del intake.working[number]
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._wish, error)  # noqa: TRY400  (no surprise)
@@ -439,7 +405,24 @@ def _tell(intake: Intake, rulings: list[Ruling]) -> None:
         logger.warning("messages were settled after their subscription was closed: not settled")
 
 
-def _finish(intake: Intake, message: LeasedFields, terms: Terms) -> None:
-    """A handler is done with a message, and may have settled it itself."""
-    if intake.is_unsettled(message):
-        intake.tell(message.ruling(terms))
+class _Outbox:
+    """What handlers are done with, on its way to the event loop: one call for many messages."""
+
+    def __init__(self, intake: Intake, background: Background) -> None:
+        self._intake = intake
+        self._background = background
+        self._done: deque[tuple[LeasedFields, Terms]] = deque()
+        self._is_posted = False
+
+    def put(self, message: LeasedFields, terms: Terms) -> None:
+        """Any thread may call this."""
+        self._done.append((message, terms))
+        if not self._is_posted:
+            self._is_posted = True
+            self._background.post(self._empty)
+
+    def _empty(self) -> None:
+        # First: whoever puts something in from here on posts again.
+        self._is_posted = False
+        done = self._done
+        self._intake.finish([done.popleft() for _ in range(len(done))])

@@ -18,7 +18,7 @@ from quivermq.cluster.records import NODE_MAX
 from quivermq.errors import Corrupt, Forbidden, QuiverError
 from quivermq.node.directory import Directory
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.group import GroupName
+from quivermq.node.group_names import GroupName
 from quivermq.node.hosting import Hosting, Wanted
 from quivermq.node.metadata import Metadata
 from quivermq.node.peers import Links

@@ -63,10 +63,13 @@ class Clerk:
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
         self._look: asyncio.Handle | None = None
+        # As long as the office lasts there is one desk.
+        self._desk: Desk | None = None
         # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
         self._due_ms = (0, 0)
         self._trimmed = 0
-        self._wanted = TopicSettings()
+        self.settings = TopicSettings()
+        """Those of the topic, as the catalog has them."""
         self._is_adopting = False
         # When the leadership was last asked about that a quorum then confirmed.
         self._confirmed_s = -1e9
@@ -79,6 +82,11 @@ class Clerk:
         found = self.group.at_desk(act)
         self.look_after()
         return found
+
+    def _meet(self, desk: Desk) -> Desk:
+        """Remember the desk, to look at it without waking anybody."""
+        self._desk = desk
+        return desk
 
     async def agreed(self, act: Callable[[Desk], _T]) -> _T:
         """Say something at the desk; returns when it, and all said before, is committed."""
@@ -106,25 +114,30 @@ class Clerk:
     def ready(self, group: str, limit: int = _COUNTED_MAX) -> int:
         """How many messages could be leased at once, counted up to `limit`."""
         end, now_ms = self.end, self.now_ms()
-        return self.group.at_desk(lambda desk: desk.ready(group, end, now_ms, limit))
 
-    def is_open(self, group: str) -> bool:
-        """Whether a group shares work here already."""
-
-        def look(desk: Desk) -> bool:
-            found = desk.groups.by_name.get(group)
-            return found is not None and found.is_shared
+        def look(desk: Desk) -> int:
+            found = self._meet(desk).ready(group, end, now_ms, limit)
+            if desk.has_operations:
+                # It took over delayed messages: the alarm has to ring for them too.
+                self.look_after()
+            return found
 
         return self.group.at_desk(look)
 
+    def is_open(self, group: str) -> bool:
+        """Whether a group shares work here; it may, if nobody is served here any more."""
+        try:
+            return self.group.at_desk(lambda desk: _is_open(self._meet(desk), group))
+        except NotLeader:
+            return True
+
     async def open(self, group: str, *, at_end: bool) -> None:
         """Let a group share work, from what is kept, or from what comes, on."""
-        if not self.is_open(group):
-            # The end is that of the partition only where it is led indeed; and whoever waits for
-            # what comes next relies on it, whatever becomes of this leader.
-            await self.confirm()
-            start = self.end if at_end else self.start
-            await self.agreed(lambda desk: desk.open_group(group, start))
+        # The end is that of the partition only where it is led indeed; and whoever waits for
+        # what comes next relies on it, whatever becomes of this leader.
+        await self.confirm()
+        start = self.end if at_end else self.start
+        await self.agreed(lambda desk: desk.open_group(group, start))
 
     def standings(self) -> list[Standing]:
         """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition
@@ -151,7 +164,7 @@ class Clerk:
 
     def adopt(self, settings: TopicSettings) -> None:
         """Have the partition act on these settings of its topic, on all its replicas."""
-        self._wanted = settings
+        self.settings = settings
         limit = settings.rate_per_second, settings.rate_burst
         if self.keeper is not None and not self.keeper.is_for(*limit):
             # Whoever waits asks again, and is told by another limit.
@@ -170,7 +183,7 @@ class Clerk:
         if isinstance(result, QuiverError):
             logger.debug("%s: settings are not in force yet: %s", self.group.name, result)
         # They may have changed meanwhile, or have to be proposed again.
-        self._loop.call_later(_ADOPT_AGAIN_S, lambda: self.adopt(self._wanted))
+        self._loop.call_later(_ADOPT_AGAIN_S, lambda: self.adopt(self.settings))
 
     # Being the leader indeed.
 
@@ -181,11 +194,14 @@ class Clerk:
         """
         if self.group.replica.configuration.voters == (self.group.member,):
             return
+        # Whoever has to ask may wait longer for the answer, or a slow quorum would never do; but an
+        # answer that is older than an election takes may be what a paused broker finds.
         fresh_s = self.group.election_s / 4
         while self._loop.time() - self._confirmed_s > fresh_s:
             result = await asyncio.shield(self._confirming or self._ask_quorum())
             if isinstance(result, QuiverError):
                 raise result
+            fresh_s = self.group.election_s
 
     def _ask_quorum(self) -> asyncio.Future[Result]:
         asked_s = self._loop.time()
@@ -262,18 +278,16 @@ class Clerk:
             return
         for group in self.waiting.groups:
             self.wake(group)
-        now_ms, steady_ms = self.now_ms(), self.steady_ms()
-        try:
-            alarm_ms, is_dying = self.group.at_desk(
-                lambda desk: (desk.alarm_ms(now_ms, steady_ms), _has_dying(desk))
-            )
-        except NotLeader:
-            return
-        except Overloaded:
-            alarm_ms, is_dying = _BUSY_MS, False
-        self._set_alarm(alarm_ms)
-        if is_dying:
-            self._on_dying(self)
+        desk = self._desk
+        if desk is None:
+            with suppress(NotLeader, Overloaded):
+                desk = self.group.at_desk(self._meet)
+        if desk is not None:
+            self._set_alarm(desk.alarm_ms(self.now_ms(), self.steady_ms()))
+            if _has_dying(desk):
+                self._on_dying(self)
+        else:
+            self._set_alarm(_BUSY_MS)
 
     def _set_alarm(self, alarm_ms: int | None) -> None:
         if self._alarm is not None:
@@ -324,6 +338,12 @@ class Clerk:
             self.keeper.close()
         self.group.off_messages(self)
         self.waiting.wake_all()
+
+
+def _is_open(desk: Desk, group: str) -> bool:
+    """Whether a group shares work already."""
+    found = desk.groups.by_name.get(group)
+    return found is not None and found.is_shared
 
 
 def _has_dying(desk: Desk) -> bool:

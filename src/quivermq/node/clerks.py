@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
+from quivermq.errors import InvalidRequest
 from quivermq.node.clerk import Clerk
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
+from quivermq.queue import check_name
 
 
 class Clerks:
@@ -59,3 +61,10 @@ class Clerks:
         for clerk in self:
             clerk.close()
         self._clerks = {}
+
+
+def check_group(name: str) -> None:
+    """Raise `InvalidRequest` unless consumers may use a group of this name."""
+    check_name("group", name)
+    if name.startswith("_"):
+        raise InvalidRequest(f"names of groups that start with '_' are reserved: {name!r}")

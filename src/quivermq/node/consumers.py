@@ -53,6 +53,8 @@ class Consumers:
     def office_changed(self, group: Group) -> None:
         """This broker began to lead a partition, or ceased to."""
         self.clerks.office_changed(group)
+        if not group.was_serving:
+            self.cache.drop(group.id)
 
     def stored(self, group: Group, frame: Frame, place: Produced) -> None:
         """A batch was stored. Those who wait for it are woken next, and find it in memory."""

@@ -11,18 +11,18 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final
 
-from quivermq.batches import Frame, Index
+from quivermq.batches import Frame
 from quivermq.errors import Corrupt, InvalidRequest, NotLeader, OffsetOutOfRange, QuiverError
-from quivermq.log import Log
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks
+from quivermq.node.clerks import Clerks, check_group
 from quivermq.node.figures import Figures
 from quivermq.node.frame_cache import FrameCache
-from quivermq.node.leased_batches import Packed, before, beyond, pack, read_runs, runs_of
+from quivermq.node.holds import Hold, Job, read_all
+from quivermq.node.leased_batches import beyond, runs_of
 from quivermq.node.rate_limits import RateLimits
 from quivermq.node.service import Answer, Room
 from quivermq.node.wait_table import Waiter
-from quivermq.queue import Ask, Desk, Interval, Leased, Piece, check_name
+from quivermq.queue import Ask, Desk, Interval, Piece
 from quivermq.wire import proto
 
 _BYTES_DEFAULT: Final = 4 << 20
@@ -33,23 +33,8 @@ _VISIBILITY_MS: Final = 30_000
 _PARTITIONS_MAX: Final = 10_000
 _ENVELOPE_BYTES: Final = 4_096
 _VAIN_S: Final = 0.002
-_PACKED_HERE_BYTES: Final = 256 << 10
-"""Batches in memory are cut on the event loop only up to here."""
-
-
-@dataclass(eq=False, slots=True)
-class _Hold:
-    """What is leased at one partition for an answer that is being made."""
-
-    clerk: Clerk
-    leased: Leased
-    tokens: int
-    """Taken of the rate limit for it."""
-    sent: Packed = field(default_factory=lambda: Packed([], 0))
-
-    @property
-    def pieces(self) -> list[Piece]:
-        return before(self.leased.pieces, self.sent.end)
+_PACKED_HERE_BYTES: Final = 1 << 20
+"""Batches in memory are cut on the event loop if no more than this is leased."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +47,7 @@ class _Visit:
     throttled_s: float = 0.0
     is_in_vain: bool = False
     """Something was ready, and then it was not."""
-    holds: list[_Hold] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
 
     @property
     def bytes_max(self) -> int:
@@ -99,6 +84,8 @@ class Consuming:
         try:
             while True:
                 clerks = self._led(body.topic, body.topic_id, body.partitions)
+                visit.throttled_s = 0.0
+                await _open_all(clerks, body.group, at_end=body.start_latest)
                 await self._take(visit, clerks)
                 if visit.holds:
                     return self._answer(visit)
@@ -115,8 +102,8 @@ class Consuming:
                 if not await self._wait(visit, clerks, waiter, in_front=was_woken):
                     return self._nothing(visit)
         finally:
-            # Whoever was woken, and leaves something behind, lets the next one look.
-            for number in body.partitions if waiter is not None or visit.holds else ():
+            # Whoever was woken, and took nothing, lets the next one look.
+            for number in body.partitions if waiter is not None and waiter.woken.done() else ():
                 self._wake(body, number)
 
     def _wake(self, body: proto.Poll, number: int) -> None:
@@ -175,7 +162,7 @@ class Consuming:
             clerks = self._led(body.topic, body.topic_id, body.partitions)
             for clerk in clerks:
                 clerk.know(body.consumer, body.consumer_name)
-                await clerk.open(body.group, at_end=body.start_latest)
+            await _open_all(clerks, body.group, at_end=body.start_latest)
             ready = [clerk for clerk in clerks if _is_ready(clerk, body.group)]
             if ready or loop.time() >= deadline_s:
                 break
@@ -212,17 +199,20 @@ class Consuming:
     async def _lease_at(self, clerk: Clerk, visit: _Visit) -> None:
         body = visit.body
         clerk.know(body.consumer, body.consumer_name)
-        await clerk.open(body.group, at_end=body.start_latest)
         clerk.trim()
         wanted = self._wanted(clerk, visit)
         ready = clerk.ready(body.group, wanted)
         if not ready:
             return
         visit.is_in_vain = True
+        # Should this one be held up, by a client that reads slowly, say, others get their chance.
+        clerk.wake_later(body.group)
         await clerk.confirm()
-        expected = int(ready * clerk.message_bytes) + _ENVELOPE_BYTES
-        await visit.room(min(visit.bytes_max, expected) if not visit.holds else visit.bytes_max)
-        if not self._limits.has_limit(body.topic):
+        if not visit.holds:
+            # For all that may come, at once: nobody waits for room with leases in hand.
+            expected = int(body.messages_max * clerk.message_bytes) + _ENVELOPE_BYTES
+            await visit.room(min(visit.bytes_max, expected))
+        if not clerk.settings.rate_per_second:
             self._lease(clerk, visit, wanted, tokens=0)
             return
         # Not while it has something: whoever waits for more keeps nothing from anybody.
@@ -256,20 +246,20 @@ class Consuming:
         if tokens > given:
             self._limits.give_back(body.topic, tokens - given)
         if leased is not None:
-            visit.holds.append(_Hold(clerk, leased, min(tokens, given)))
+            visit.holds.append(Hold(clerk, leased, min(tokens, given)))
 
     # Reading.
 
     async def _read(self, visit: _Visit) -> None:
         """The batches of everything that is leased; what does not fit goes back."""
-        jobs = [_Job(hold, self._cache) for hold in visit.holds]
+        jobs = [Job(hold, self._cache) for hold in visit.holds]
         if all(job.known is not None for job in jobs) and (
-            sum(len(frame) for job in jobs for frame in job.known or ()) <= _PACKED_HERE_BYTES
+            sum(job.leased_bytes for job in jobs) <= _PACKED_HERE_BYTES
         ):
-            _carry_out(jobs, visit.bytes_max)
+            read_all(jobs, visit.bytes_max)
         else:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._readers, _carry_out, jobs, visit.bytes_max)
+            await loop.run_in_executor(self._readers, read_all, jobs, visit.bytes_max)
         for job in jobs:
             if job.trouble is not None:
                 self._meet_trouble(job.hold.clerk, job.trouble)
@@ -288,7 +278,7 @@ class Consuming:
         # Retention was faster: the group is told, and the poll goes on.
         clerk.trim()
 
-    def _keep(self, job: "_Job") -> None:
+    def _keep(self, job: Job) -> None:
         clerk = job.hold.clerk
         for frame in job.read:
             self._cache.add(clerk.group.id, frame)
@@ -297,12 +287,12 @@ class Consuming:
             seen = sum(map(len, job.hold.sent.frames)) / count
             clerk.message_bytes += (seen - clerk.message_bytes) / 4
 
-    def _return_surplus(self, visit: _Visit, hold: _Hold) -> None:
+    def _return_surplus(self, visit: _Visit, hold: Hold) -> None:
         surplus = beyond(hold.leased.pieces, hold.sent.end)
         if surplus:
             self._release(visit, hold, surplus)
 
-    def _release(self, visit: _Visit, hold: _Hold, intervals: list[Interval]) -> None:
+    def _release(self, visit: _Visit, hold: Hold, intervals: list[Interval]) -> None:
         if hold.tokens:
             unused = min(hold.tokens, sum(end - start for start, end in intervals))
             hold.tokens -= unused
@@ -342,7 +332,7 @@ class Consuming:
             self._count(visit.body, hold, pieces)
         return response, frames
 
-    def _count(self, body: proto.Poll, hold: _Hold, pieces: list[Piece]) -> None:
+    def _count(self, body: proto.Poll, hold: Hold, pieces: list[Piece]) -> None:
         name = hold.clerk.group.name
         traffic = self._figures.traffic[name.topic, name.partition]
         traffic.messages_out += sum(piece.end - piece.start for piece in pieces)
@@ -358,45 +348,21 @@ class Consuming:
         return proto.Response(polled=polled), ()
 
 
-class _Job:
-    """The batches of one hold, to be found in memory or in the log."""
-
-    def __init__(self, hold: _Hold, cache: FrameCache) -> None:
-        group = hold.clerk.group
-        self.hold = hold
-        self.runs = runs_of(hold.leased.pieces)
-        self.known = cache.covering(group.id, self.runs)
-        self.read: list[Frame] = []
-        self.trouble: QuiverError | None = None
-        self._log: Log = group.log
-        self._end = Index(group.replica.applied_index + 1)
-        self._message_bytes = hold.clerk.message_bytes
-
-    def carry_out(self, bytes_max: int, *, at_least_one: bool) -> None:
-        frames = self.known
-        if frames is None:
-            frames = self.read = read_runs(
-                self._log, self.runs, self._end, bytes_max, self._message_bytes
-            )
-        self.hold.sent = pack(frames, self.runs, bytes_max, at_least_one=at_least_one)
-
-
-def _carry_out(jobs: list[_Job], bytes_max: int) -> None:
-    """Read and cut the batches of all jobs; in a thread, unless there is nothing to wait for."""
-    left, is_empty = bytes_max, True
-    for job in jobs:
-        try:
-            job.carry_out(left, at_least_one=is_empty)
-        except QuiverError as error:
-            job.trouble = error
-        sent = job.hold.sent.frames
-        left -= sum(map(len, sent))
-        is_empty = is_empty and not sent
-
-
-def _acknowledging(group: str, hold: _Hold) -> Callable[[Desk], object]:
+def _acknowledging(group: str, hold: Hold) -> Callable[[Desk], object]:
     intervals = runs_of(hold.pieces)
     return lambda desk: desk.acknowledge(group, hold.leased.lease, intervals)
+
+
+async def _open_all(clerks: list[Clerk], group: str, *, at_end: bool) -> None:
+    """Let a group begin in all partitions at once: also where others give it something first, it
+    is not to miss what comes from here on."""
+    missing = [clerk for clerk in clerks if not clerk.is_open(group)]
+    for result in await asyncio.gather(
+        *(clerk.open(group, at_end=at_end) for clerk in missing), return_exceptions=True
+    ):
+        # A partition that moved away is left to who leads it.
+        if isinstance(result, BaseException) and not isinstance(result, NotLeader):
+            raise result
 
 
 def _is_ready(clerk: Clerk, group: str) -> bool:
@@ -422,7 +388,7 @@ def _check(body: proto.Poll) -> None:
 
 
 def _check_names(group: str, partitions: Sequence[int]) -> None:
-    check_name("group", group)
+    check_group(group)
     if not partitions:
         raise InvalidRequest("name at least one partition")
     if len(partitions) > _PARTITIONS_MAX:

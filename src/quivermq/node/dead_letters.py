@@ -7,7 +7,7 @@ everybody agrees on: a repeat after a failover is recognised by the target.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -19,12 +19,14 @@ from quivermq.errors import (
     OutOfSequence,
     QuiverError,
     TooLarge,
+    TopicExists,
     TopicNotFound,
 )
 from quivermq.node.clerk import Clerk
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures
-from quivermq.node.moved_batches import Home, Source, dead_letters, redriven
+from quivermq.node.moved_batches import DeadLetters as DeadLetterBatches
+from quivermq.node.moved_batches import Home, Redriven, Source
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Answer
 from quivermq.queue import Dying
@@ -102,8 +104,14 @@ class DeadLetters:
 
     # What a carrier needs.
 
-    def read(self, clerk: Clerk, record: Dying) -> Awaitable[list[Frame]]:
-        return self._fetching.read_range(clerk.group, record.start, record.end)
+    async def batches(self, clerk: Clerk, record: Dying) -> AsyncIterator[Frame]:
+        """Those that hold the messages of a record, a few at a time."""
+        at = record.start
+        while at < record.end:
+            for frame in await self._fetching.read_on(clerk.group, at):
+                if at < record.end:
+                    yield frame
+                    at = frame.header.next_offset
 
     @property
     def limits(self) -> Limits:
@@ -126,7 +134,8 @@ class DeadLetters:
         name = origin.topic_settings.dead_letter or f"{source.topic}.dlq"
         if name not in self._partitions.view.topics:
             creation = proto.CreateTopic(name=name, partitions=len(origin.partitions))
-            await self._ask(proto.Request(create_topic=creation), [])
+            with suppress(TopicExists):
+                await self._ask(proto.Request(create_topic=creation), [])
             # It was made elsewhere; that it is known here takes a moment.
             await self._until_known(name)
         return name
@@ -196,10 +205,9 @@ class Carrier:
 
     async def _carry(self, source: Source, record: Dying) -> bool:
         """False: it has to be carried again, under another number."""
-        frames = await self._office.read(self._clerk, record)
         if record.redrive:
-            await self._redrive(frames, source, record)
-        elif not await self._bring(frames, source, record):
+            await self._redrive(source, record)
+        elif not await self._bring(source, record):
             return False
         clerk = self._clerk
         await clerk.agreed(lambda desk: desk.bury(source.group, record.number))
@@ -207,31 +215,59 @@ class Carrier:
             self._office.count(source, record.end - record.start)
         return True
 
-    async def _bring(self, frames: list[Frame], source: Source, record: Dying) -> bool:
+    async def _bring(self, source: Source, record: Dying) -> bool:
         """Store a record among the dead letters; False if its numbers had to begin anew."""
-        topic = await self._office.find_or_make(source)
-        clerk = self._clerk
+        office, clerk = self._office, self._clerk
+        topic = await office.find_or_make(source)
         epoch = clerk.group.at_desk(lambda desk: desk.dead_epoch(source.group))
-        letters = dead_letters(frames, source, record, epoch, self._office.limits)
+        letters = DeadLetterBatches(source, record, topic, epoch, office.limits)
         try:
-            await self._store_all((Home(topic, source.partition), frame) for frame in letters)
+            async for frame in office.batches(clerk, record):
+                await self._bring_batch(letters, frame)
         except (OutOfSequence, Fenced):
             # The target has forgotten this producer, or knows a later one by its name.
             await clerk.agreed(lambda desk: desk.restart_numbers(source.group))
             return False
         return True
 
-    async def _redrive(self, frames: list[Frame], source: Source, record: Dying) -> None:
-        await self._store_all(redriven(frames, source, record, self._office.limits))
+    async def _bring_batch(self, letters: DeadLetterBatches, frame: Frame) -> None:
+        try:
+            for home, letter in letters.of(frame):
+                await self._store(home, letter)
+        except TooLarge:
+            # A message that just fits its limit does not with its story: better bare than stuck.
+            for home, forms in letters.one_by_one(frame):
+                await self._store_first_that_fits(home, forms)
 
-    async def _store_all(self, batches: Iterator[tuple[Home | None, Frame]]) -> None:
-        for home, frame in batches:
-            if home is None:
-                raise InvalidRequest("a dead letter does not say where it came from: purge it")
-            try:
-                await self._office.store(home.topic, home.partition, frame)
-            except TooLarge:
+    async def _store_first_that_fits(self, home: Home, forms: list[Frame]) -> None:
+        *larger, smallest = forms
+        for form in larger:
+            with suppress(TooLarge):
+                await self._store(home, form)
+                return
+        await self._store(home, smallest)
+
+    async def _redrive(self, source: Source, record: Dying) -> None:
+        """Store a record where its messages came from. What has no place any more holds up
+        nothing but the end of the record."""
+        batches = Redriven(source, record, self._office.limits)
+        trouble: QuiverError | None = None
+        async for frame in self._office.batches(self._clerk, record):
+            for home, batch in batches.of(frame):
+                try:
+                    await self._store(home, batch)
+                except QuiverError as error:
+                    trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+
+    async def _store(self, home: Home | None, frame: Frame) -> None:
+        if home is None:
+            raise InvalidRequest("a dead letter does not say where it came from: purge it")
+        try:
+            await self._office.store(home.topic, home.partition, frame)
+        except TooLarge:
+            raise
+        except InvalidRequest as error:
+            if _STORED_BEFORE not in str(error):
                 raise
-            except InvalidRequest as error:
-                if _STORED_BEFORE not in str(error):
-                    raise

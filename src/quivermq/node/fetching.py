@@ -150,17 +150,18 @@ class Fetching:
         found = await loop.run_in_executor(self.readers, offset_of_time, group.log, timestamp_ms)
         return min(found, end)
 
-    async def read_range(self, group: Group, start: int, end: int) -> list[Frame]:
-        """The batches that hold the messages from `start` to before `end`; all of them."""
+    async def read_on(self, group: Group, offset: int) -> list[Frame]:
+        """Some batches from the one that holds `offset` on."""
         loop = asyncio.get_running_loop()
-        last = Index(group.replica.applied_index + 1)
+        end = Index(group.replica.applied_index + 1)
         try:
-            return await loop.run_in_executor(
-                self.readers, read_all, group.log, Offset(start), Offset(end), last
+            part = await loop.run_in_executor(
+                self.readers, read_batches, group.log, Offset(offset), end, _BYTES_DEFAULT
             )
         except Corrupt as error:
             group.meet_damage(error)
             raise NotLeader(f"{group.name} is damaged here and is being mended") from error
+        return part.frames
 
 
 def bytes_wanted(body: proto.Fetch) -> int:
@@ -184,20 +185,6 @@ def read_batches(log: Log, offset: Offset, end: Index, bytes_max: int) -> Part:
         left -= sum(map(len, frames))
         index = Index(index + len(frames))
     return Part(found, found[-1].header.next_offset if found else offset)
-
-
-def read_all(log: Log, start: Offset, end: Offset, last: Index) -> list[Frame]:
-    """The batches that hold messages from `start` to before `end`, before entry `last`."""
-    index = log.index_of_offset(start)
-    found: list[Frame] = []
-    while index < last and start < end:
-        frames = log.read(index, end=last)
-        for frame in frames:
-            if frame.header.kind == Kind.DATA and frame.header.base_offset < end:
-                found.append(frame)
-                start = frame.header.next_offset
-        index = Index(index + len(frames))
-    return found
 
 
 def offset_of_time(log: Log, timestamp_ms: int) -> Offset:

@@ -6,7 +6,6 @@ all stirred groups go on at once, so that what came in together is written and s
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, ParamSpec, TypeVar
 
 from quivermq.batches import Frame, Offset
@@ -23,6 +22,7 @@ from quivermq.errors import (
 from quivermq.log import Log
 from quivermq.node.crew import Crew
 from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log, waits_for_no_disk
+from quivermq.node.group_names import GroupName
 from quivermq.queue import Desk
 from quivermq.replica import (
     Answer,
@@ -46,21 +46,6 @@ _STUMBLES: Final = (Corrupt, OffsetOutOfRange, StorageFailed, BrokenInvariant)
 _Input = ParamSpec("_Input")
 T = TypeVar("T")
 Done = Callable[[Result], None]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupName:
-    """Which partition it is, for people and for the disk."""
-
-    topic: str
-    partition: int
-
-    @property
-    def folder(self) -> str:
-        return f"log/{self.topic}/{self.partition}"
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}"
 
 
 class Group:
@@ -136,7 +121,8 @@ class Group:
         """Serve a consumer: what `act` returns, or raises; `NotLeader` where nobody is served.
 
         `done` is called once, when everything that was said at the desk so far is committed, or
-        that is not known. If this raises, it is not called.
+        that is not known. If this raises, it is not called. What nobody waits for is proposed
+        with what comes next, or a moment later.
         """
         if self.trouble or self.is_closed:
             raise NotLeader(f"{self.name} does not run here: {self.trouble or 'it is closed'}")
@@ -151,7 +137,10 @@ class Group:
                 self._stumbled(error)
             raise
         finally:
-            self.stir()
+            if done is None:
+                self._crew.stirred_later(self)
+            else:
+                self.stir()
         return result
 
     def forget(self, token: int) -> None:
@@ -195,6 +184,8 @@ class Group:
 
     def transfer_leader(self, target: int) -> None:
         if not (self.trouble or self.is_closed):
+            # What was said at the desk goes with the office.
+            self.go_on()
             self._step(self.replica.transfer_leader, target)
 
     def _step(

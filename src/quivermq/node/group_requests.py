@@ -5,13 +5,13 @@ from typing import Final
 
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks
+from quivermq.node.clerks import Clerks, check_group
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Handler
 from quivermq.node.topic_requests import done
-from quivermq.queue import Desk, Figures, Interval, check_name
+from quivermq.queue import Desk, Figures, Interval
 from quivermq.wire import proto
 
 _LISTED_MAX: Final = 10_000
@@ -72,7 +72,7 @@ class GroupRequests:
 
     async def seek_group(self, request: proto.Request) -> proto.Response:
         body = request.seek_group
-        check_name("group", body.group)
+        check_group(body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
         where = body.WhichOneof("where")
@@ -94,7 +94,7 @@ class GroupRequests:
 
     async def delete_group(self, request: proto.Request) -> proto.Response:
         body = request.delete_group
-        check_name("group", body.group)
+        check_group(body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.agreed(lambda desk: desk.drop(body.group))
         self._counted.shares.pop((body.topic, body.partition, body.group), None)
@@ -147,7 +147,7 @@ class GroupRequests:
 
     async def claim(self, request: proto.Request) -> proto.Response:
         body = request.claim
-        check_name("group", body.group)
+        check_group(body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         committed = await clerk.agreed(lambda desk: desk.claim(body.group, body.epoch))
         offset = clerk.start if committed is None else committed

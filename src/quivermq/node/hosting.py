@@ -22,7 +22,8 @@ from quivermq.node.deferred_sync import UnsyncedDisk
 from quivermq.node.directory import Directory, ListedLog
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disk_work import open_log
-from quivermq.node.group import Group, GroupName
+from quivermq.node.group import Group
+from quivermq.node.group_names import GroupName
 from quivermq.node.runner import GroupRunner
 from quivermq.replica import blank_log, found_log
 

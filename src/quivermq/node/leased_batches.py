@@ -52,7 +52,7 @@ def read_runs(
             frames = log.read(index, end=end, bytes_max=min(left, guess))
             for frame in frames:
                 header = frame.header
-                if header.kind == Kind.DATA and header.next_offset > at < stop:
+                if header.kind == Kind.DATA and at < stop and at < header.next_offset:
                     found.append(frame)
                     left -= len(frame)
                     at = header.next_offset

@@ -5,7 +5,7 @@ them before recognises them by their producer and number. So batches follow thos
 log, whose bounds never change.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -42,37 +42,75 @@ def producer_of(source: Source, number: int | None = None) -> int:
     return int.from_bytes(digest, "big") >> 1 or 1
 
 
-def dead_letters(
-    frames: Iterable[Frame], source: Source, record: Dying, epoch: int, limits: Limits
-) -> Iterator[Frame]:
-    """What a record becomes in the dead-letter topic. `frames` hold its messages."""
-    producer = producer_of(source)
-    for frame, messages in _of_record(frames, record, limits):
+class DeadLetters:
+    """What a record becomes in the dead-letter topic, batch by batch of the source."""
+
+    def __init__(
+        self, source: Source, record: Dying, target: str, epoch: int, limits: Limits
+    ) -> None:
+        self._source = source
+        self._record = record
+        self._home = Home(target, source.partition)
+        self._epoch = epoch
+        self._limits = limits
+        self._producer = producer_of(source)
+
+    def of(self, frame: Frame) -> Iterator[tuple[Home, Frame]]:
+        messages = _of_record(frame, self._record, self._limits)
+        if messages:
+            yield from self._letters(frame, messages, has_story=True)
+
+    def one_by_one(self, frame: Frame) -> Iterator[tuple[Home, list[Frame]]]:
+        """For a target that finds something too large: each message with its story, or else, if
+        that is what makes it too large, without."""
+        for message in _of_record(frame, self._record, self._limits):
+            told, bare = (
+                [letter for _, letter in self._letters(frame, [message], has_story=has_story)]
+                for has_story in (True, False)
+            )
+            yield self._home, told + bare
+
+    def _letters(
+        self, frame: Frame, messages: list[Message], *, has_story: bool
+    ) -> Iterator[tuple[Home, Frame]]:
+        record = self._record
         origin = Origin(
-            producer_id=producer,
-            producer_epoch=epoch,
+            producer_id=self._producer,
+            producer_epoch=self._epoch,
             sequence=record.number + messages[0].offset - record.start,
             priority=frame.header.priority,
         )
-        headers = [_with_story(message, source, record) for message in messages]
-        yield from _encoded(frame, messages, headers, origin, limits)
+        headers = [
+            _with_story(message, self._source, record) if has_story else message.headers
+            for message in messages
+        ]
+        for letter in _encoded(frame, messages, headers, origin, self._limits):
+            yield self._home, letter
 
 
-def redriven(
-    frames: Iterable[Frame], source: Source, record: Dying, limits: Limits
-) -> Iterator[tuple[Home | None, Frame]]:
-    """What a record becomes where its messages came from; no home: nobody knows where that is."""
-    producer = producer_of(source, record.number)
-    sent: dict[Home | None, int] = {}
-    for frame, messages in _of_record(frames, record, limits):
-        for home, group in groupby(messages, key=home_of):
+class Redriven:
+    """What a record becomes where its messages came from, batch by batch of the source, in order.
+
+    No home: nobody knows where that is.
+    """
+
+    def __init__(self, source: Source, record: Dying, limits: Limits) -> None:
+        self._record = record
+        self._limits = limits
+        self._producer = producer_of(source, record.number)
+        self._sent: dict[Home | None, int] = {}
+
+    def of(self, frame: Frame) -> Iterator[tuple[Home | None, Frame]]:
+        for home, group in groupby(_of_record(frame, self._record, self._limits), key=home_of):
             part = list(group)
-            first = sent.get(home, 0)
-            sent[home] = first + len(part)
-            origin = Origin(producer_id=producer, sequence=first, priority=frame.header.priority)
+            first = self._sent.get(home, 0)
+            self._sent[home] = first + len(part)
+            origin = Origin(
+                producer_id=self._producer, sequence=first, priority=frame.header.priority
+            )
             headers = [_without_story(message.headers) for message in part]
-            for encoded in _encoded(frame, part, headers, origin, limits):
-                yield home, encoded
+            for batch in _encoded(frame, part, headers, origin, self._limits):
+                yield home, batch
 
 
 def home_of(message: Message) -> Home | None:
@@ -83,15 +121,10 @@ def home_of(message: Message) -> Home | None:
     return Home(topic.decode(errors="replace"), int(partition))
 
 
-def _of_record(
-    frames: Iterable[Frame], record: Dying, limits: Limits
-) -> Iterator[tuple[Frame, list[Message]]]:
-    for frame in frames:
-        first = frame.header.base_offset
-        low, high = max(record.start - first, 0), record.end - first
-        messages = decode_messages(frame, limits)[low:high]
-        if messages:
-            yield frame, messages
+def _of_record(frame: Frame, record: Dying, limits: Limits) -> list[Message]:
+    first = frame.header.base_offset
+    low, high = max(record.start - first, 0), max(record.end - first, 0)
+    return decode_messages(frame, limits)[low:high]
 
 
 def _encoded(

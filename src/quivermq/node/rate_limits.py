@@ -55,8 +55,9 @@ class RateLimits:
         return found.topic_settings if found is not None else None
 
     def has_limit(self, topic: str) -> bool:
-        settings = self._settings(topic)
-        return settings is not None and settings.rate_per_second > 0
+        found = self._partitions.view.topics.get(topic)
+        # The record as it is: every poll asks.
+        return found is not None and found.settings.get("rate_per_second", 0) > 0
 
     async def take(self, topic: str, topic_id: bytes, wanted: int, wait_s: float) -> Taken:
         """Up to `wanted` tokens, waiting for the first; none if there are none in time."""

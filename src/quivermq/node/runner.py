@@ -26,6 +26,8 @@ logger = logging.getLogger("quivermq.runner")
 
 _PASSES_MAX: Final = 8
 """Before the loop gets to read sockets and to tick again."""
+_GATHER_S: Final = 0.005
+"""A lease and the acknowledgement of what takes less than this are one entry, and one fsync."""
 
 
 class GroupRunner:
@@ -54,6 +56,7 @@ class GroupRunner:
         self._on_office = on_office
         self._awake: set[Group] = set()
         self._stirred: list[Group] = []
+        self._stirred_later: dict[Group, None] = {}
         self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._throttle = Throttle(copy_bytes_per_second, self._loop.time, self._loop.call_later)
@@ -88,6 +91,17 @@ class GroupRunner:
         self._stirred.append(group)
         self._awake.add(group)
         self._schedule()
+
+    def stirred_later(self, group: Group) -> None:
+        """It has something that nobody waits for: most likely there is more in a moment."""
+        if not self._stirred_later:
+            self._loop.call_later(_GATHER_S, self._stir_all)
+        self._stirred_later[group] = None
+
+    def _stir_all(self) -> None:
+        groups, self._stirred_later = self._stirred_later, {}
+        for group in groups:
+            group.stir()
 
     def _schedule(self) -> None:
         if not self._is_scheduled:

@@ -7,9 +7,9 @@ from typing import Final
 
 from quivermq.errors import InvalidRequest
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks
+from quivermq.node.clerks import Clerks, check_group
 from quivermq.node.figures import Figures
-from quivermq.queue import Desk, Interval, check_name
+from quivermq.queue import Desk, Interval
 from quivermq.queue.desk import VISIBILITY_MS_MAX
 from quivermq.wire import proto
 
@@ -17,6 +17,7 @@ _VERDICTS_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000
 _REASON_CHARACTERS_MAX: Final = 1_000
 _DELAY_MS_MAX: Final = 7 * 24 * 3600 * 1000
+_OUTCOMES: Final = frozenset(proto.Outcome.values())
 
 Numbered = tuple[int, proto.Verdict]
 
@@ -29,7 +30,7 @@ class Settling:
         self._figures = figures
 
     async def settle(self, body: proto.Settle) -> proto.Response:
-        check_name("group", body.group)
+        check_group(body.group)
         _check(body.verdicts)
         by_partition: dict[int, list[Numbered]] = {}
         for number, verdict in enumerate(body.verdicts):
@@ -39,12 +40,12 @@ class Settling:
             partition: self._clerks.leading(body.topic, body.topic_id, partition)
             for partition in by_partition
         }
-        lost = await asyncio.gather(
-            *(
-                self._settle_at(clerks[partition], body.group, verdicts)
-                for partition, verdicts in by_partition.items()
-            )
-        )
+        settling = [
+            self._settle_at(clerks[partition], body.group, verdicts)
+            for partition, verdicts in by_partition.items()
+        ]
+        # Mostly there is one, which needs no task of its own.
+        lost = [await settling[0]] if len(settling) == 1 else await asyncio.gather(*settling)
         found = sorted(chain.from_iterable(lost), key=lambda one: one.verdict)
         return proto.Response(settled=proto.Settled(lost=found))
 
@@ -70,7 +71,7 @@ class Settling:
 
     async def release_consumer(self, body: proto.ReleaseConsumer) -> proto.Response:
         """A consumer ends: what it holds goes back at once."""
-        check_name("group", body.group)
+        check_group(body.group)
         clerks = [
             self._clerks.leading(body.topic, body.topic_id, number)
             for number in dict.fromkeys(body.partitions)
@@ -127,7 +128,7 @@ def _check(verdicts: Sequence[proto.Verdict]) -> None:
     for verdict in verdicts:
         if not verdict.lease:
             raise InvalidRequest("a verdict needs the lease that it is about")
-        if verdict.outcome not in proto.Outcome.values():
+        if verdict.outcome not in _OUTCOMES:
             raise InvalidRequest(f"outcome {verdict.outcome} is unknown: upgrade this broker")
         if verdict.delay_ms > _DELAY_MS_MAX:
             raise InvalidRequest(f"a message cannot be delayed by more than {_DELAY_MS_MAX} ms")

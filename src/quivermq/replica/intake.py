@@ -141,6 +141,8 @@ class Intake:
         if header.producer_id and not self._comes_next(header):
             return self._repeat(token, header)
         self._check_room()
+        if header.not_before_ms and not self._partition.stretches.takes_delayed:
+            raise Overloaded("too many delayed batches wait in this partition; try again later")
         # A body that is not what its header says would be a riddle to every consumer.
         check_batch(frame, self._settings.limits)
         pending = self._wait(token, frame, now_ms)

@@ -36,6 +36,18 @@ def transfer_leader(stage: Stage) -> None:
         stage.world.story.strike("transfer", f"from node {leader.member} to {target}")
 
 
+def dead_letters_unavailable(stage: Stage) -> None:
+    """F31: the topic of dead letters cannot be written for a while."""
+    topic = stage.world.around.dead_letters
+    topic.is_available = False
+
+    def return_() -> None:
+        topic.is_available = True
+
+    stage.after(stage.between(500, 8_000), return_)
+    stage.world.story.strike("no dead letters", "their topic is unavailable")
+
+
 def lull(stage: Stage) -> None:
     """No fault, but the hour for some: clients have nothing to do, so that groups fall asleep."""
     duration_ms = stage.between(500, 6_000)
@@ -66,6 +78,7 @@ FAULTS: Final[dict[Fault, float]] = {
     change_membership: 3_000,
     retention: 2_500,
     transfer_leader: 3_000,
+    dead_letters_unavailable: 6_000,
     lull: 6_000,
 }
 """Each fault with its usual time between two strikes, in ms."""

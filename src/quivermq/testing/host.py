@@ -6,65 +6,46 @@ queued work; a supervisor starts the process again after a while.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 from quivermq.batches import Index
 from quivermq.errors import ConnectionFailed, Corrupt, StorageFailed, StorageFull
-from quivermq.log import Log, LogSettings, SimulatedDisk
+from quivermq.log import Log, SimulatedDisk
 from quivermq.log.simulated_disk import Faults, Killed
-from quivermq.replica import Replica, ReplicaSettings, blank_log, carry_out, found_log
+from quivermq.replica import Replica, blank_log, carry_out, found_log
 from quivermq.replica.effects import (
     Answer,
     Effect,
-    Mail,
     Persist,
     Repair,
+    Result,
     SaveCheckpoint,
     Send,
     Token,
 )
 from quivermq.testing.clock import NodeClock
 from quivermq.testing.lookout import Lookout
-from quivermq.testing.network import Network
-from quivermq.testing.process import Condition, DropBefore, HostWork, Process
-from quivermq.testing.requests import Ask, ChangeMembership, Ping, Produce, Reply
-from quivermq.testing.story import Story
-from quivermq.testing.virtual_time import VirtualTime
+from quivermq.testing.process import Condition, DropBefore, Process
+from quivermq.testing.requests import (
+    Ask,
+    ChangeMembership,
+    Ping,
+    Poll,
+    Polled,
+    Produce,
+    Reply,
+    Settle,
+    Settled,
+)
+from quivermq.testing.serving import Serving
+from quivermq.testing.surroundings import Surroundings
 
 LOG_ID: Final = b"simulated-quiver"
 FOLDER: Final = "log/simulated/0"
 RETRY_FULL_DISK_MS: Final = 300
 RESTART_MS: Final = 500
-
-
-class Observer(Protocol):
-    """Sees what a host does, and may raise `Violation`."""
-
-    def stepped(self, host: "Host") -> None: ...
-    def started(self, host: "Host") -> None: ...
-    def writes(self, host: "Host", work: HostWork) -> None: ...
-    def wrote(self, host: "Host", work: HostWork) -> None: ...
-    def drops(self, host: "Host", end: Index) -> None: ...
-    def ask(self, host: "Host", token: Token) -> None: ...
-    def answer(self, host: "Host", token: Token) -> None: ...
-    def sends(self, host: "Host", to: int, mail: Mail) -> None: ...
-
-
-@dataclass(slots=True)
-class Surroundings:
-    """What all hosts of a simulation share."""
-
-    time: VirtualTime
-    network: Network
-    story: Story
-    log_settings: LogSettings
-    replica_settings: ReplicaSettings
-    observer: Observer
-    nodes: Callable[[], Sequence[int]]
-    """Every node that was not switched off for good."""
 
 
 class Host:
@@ -169,7 +150,8 @@ class Host:
     def _run_on(self, log: Log) -> None:
         around = self.around
         replica = Replica(self.member, log, around.replica_settings, self.dice)
-        self.process = Process(log, replica, Lookout(around.replica_settings.election_ticks))
+        lookout = Lookout(around.replica_settings.election_ticks)
+        self.process = Process(log, replica, lookout, Serving(self))
         mending = ", mending" if replica.is_mending else ""
         self._tell(
             f"starts: term {replica.term}, applied {replica.applied_index}, "
@@ -187,6 +169,8 @@ class Host:
             self._look_after_peers()
         if not self.replica.is_asleep:
             self.replica.tick(self.clock.now_ms)
+        if self.process is not None:
+            self.process.serving.tick()
 
     def _look_after_peers(self) -> None:
         """Give signs of life, and miss those of others, in place of a replica that sleeps."""
@@ -277,7 +261,11 @@ class Host:
         process.askers[ask.token] = client
         self.around.observer.ask(self, ask.token)
         request = ask.request
-        if isinstance(request, Produce):
+        if isinstance(request, Poll | Settle):
+            refusal = process.serving.ask(ask.token, request)
+            if refusal is not None:
+                self._reply(process, ask.token, refusal)
+        elif isinstance(request, Produce):
             process.replica.produce(ask.token, request.frame, self.clock.now_ms)
         elif isinstance(request, ChangeMembership):
             process.replica.change_membership(ask.token, request.change)
@@ -362,13 +350,16 @@ class Host:
                 process.lookout.tell(effect.to)
                 self.around.network.send(self.member, effect.to, effect.mail)
             elif isinstance(effect, Answer):
-                self.around.observer.answer(self, effect.token)
-                client = process.askers.pop(effect.token)
-                reply = Reply(effect.token, effect.result)
-                self.around.network.send(self.member, client, reply)
+                result = process.serving.answered(effect.token, effect.result)
+                if result is not None:
+                    self._reply(process, effect.token, result)
             elif isinstance(effect, Persist | SaveCheckpoint | Repair):
                 process.disk_queue.append(effect)
         self._work_on_disk()
+
+    def _reply(self, process: Process, token: Token, result: Result | Polled | Settled) -> None:
+        self.around.observer.answer(self, token)
+        self.around.network.send(self.member, process.askers.pop(token), Reply(token, result))
 
     def _work_on_disk(self) -> None:
         """Begin the next piece of disk work, if there is one and none is under way."""

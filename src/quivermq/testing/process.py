@@ -8,6 +8,7 @@ from quivermq.log import Log
 from quivermq.replica import DiskWork, Replica
 from quivermq.replica.effects import Token
 from quivermq.testing.lookout import Lookout
+from quivermq.testing.serving import Serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Process:
     log: Log
     replica: Replica
     lookout: Lookout
+    serving: Serving
     disk_queue: deque[HostWork] = field(default_factory=deque)
     is_writing: bool = False
     askers: dict[Token, int] = field(default_factory=dict)

@@ -1,8 +1,10 @@
 """What clients and nodes of a simulation say to each other."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 from quivermq.batches import Frame
+from quivermq.queue import Interval, Leased
 from quivermq.raft import MembershipChange
 from quivermq.replica.effects import Result, Token
 
@@ -27,11 +29,63 @@ class ChangeMembership:
 
 
 @dataclass(frozen=True, slots=True)
+class Poll:
+    """Lease messages to a consumer."""
+
+    group: str
+    consumer: int
+    messages_max: int
+    visibility_ms: int
+    auto_ack: bool
+    sent_us: int
+    """When it was sent, by the one clock that is right; for the checkers alone."""
+
+
+class Verb(Enum):
+    """What a consumer says of messages that it has."""
+
+    ACK = "acked"
+    FAIL = "nacked"
+    REJECT = "rejected"
+    RELEASE = "released"
+    EXTEND = "extended"
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """What became of leased messages."""
+
+    verb: Verb
+    group: str
+    lease: int
+    intervals: tuple[Interval, ...]
+    delay_ms: int | None = None
+    """Of a nack; and of an extension, how long from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What a consumer is given; None: nothing."""
+
+    leased: Leased | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """It is so, but for what was lost."""
+
+    lost: tuple[Interval, ...]
+
+
+Consuming = Poll | Settle
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A client's request on its way to a node."""
 
     token: Token
-    request: Produce | Read | ChangeMembership
+    request: Produce | Read | ChangeMembership | Consuming
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +93,7 @@ class Reply:
     """A node's answer on its way to the client."""
 
     token: Token
-    result: Result
+    result: Result | Polled | Settled
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Final
 from quivermq.log import LogSettings
 from quivermq.replica import ReplicaSettings
 from quivermq.testing.checkers import Copy
+from quivermq.testing.consumers import GROUPS, Consumer
 from quivermq.testing.faults import Nemesis
 from quivermq.testing.host import Host
 from quivermq.testing.operator import Operator
@@ -34,10 +35,14 @@ SLEEPING_MS_MAX: Final = 20_000
 SLEPT_MS: Final = 5_000
 ANSWER_MS_MAX: Final = 4_000
 """No request waits longer than this for its answer in a cluster that serves."""
+DRAINING_MS_MAX: Final = 60_000
+"""Consumers that do all they get have done everything by then."""
+CLOCKS_WRONG_MS_MAX: Final = 12 * 3_600_000
+"""No clock was ever further ahead than this; well below the time that producers are remembered."""
 CHECK_MS: Final = 250
 STORY_LINES: Final = 30
 
-_FIRST_PRODUCER, _READER, _OPERATOR = -1, -100, -200
+_FIRST_PRODUCER, _READER, _OPERATOR, _FIRST_CONSUMER = -1, -100, -200, -300
 _LATE_PRODUCER_ID: Final = 1000
 
 
@@ -71,6 +76,8 @@ class Simulation:
         self.world.add_client(operator)
         self._operator = operator
         self._producers: list[Producer] = []
+        self._consumers: list[Consumer] = []
+        self._clocks_ms = 0
         self._setting = Setting(
             self.world.time,
             self.world.network,
@@ -90,6 +97,7 @@ class Simulation:
             self._heal()
             self._look_after()
             self._demand_service()
+            self._drain()
             self._settle()
             if self.world.around.replica_settings.sleep_ticks:
                 self._sleep_and_wake()
@@ -133,6 +141,12 @@ class Simulation:
             # F27: another life of the first producer, while the first one goes on.
             start_ms = self._dice.uniform(1_000, duration_ms)
             self.world.time.after_ms(start_ms, lambda: self._add_producer(1, epoch=1))
+        for number in range(self._dice.choice((0, 1, 2, 4))):
+            dice = Random(self._dice.random())
+            group = dice.choice(GROUPS)
+            consumer = Consumer(_FIRST_CONSUMER - number, self._setting, dice, group)
+            self.world.add_client(consumer)
+            self._consumers.append(consumer)
         self.world.time.run_for_ms(duration_ms)
 
     def _add_producer(self, producer_id: int, epoch: int) -> None:
@@ -148,6 +162,7 @@ class Simulation:
         self._nemesis.stop()
         world.network.heal()
         world.quiet_until_ms = 0
+        world.around.dead_letters.is_available = True
         everybody = self._dice.random() < 0.5
         world.story.tell("healing" + (", everybody restarts" if everybody else ""))
         self._healed_at_ms = world.time.now_ms
@@ -177,7 +192,56 @@ class Simulation:
                     world.story.counts["given up"] += 1
                     host.give_up("it could not be mended")
         self._operator.tidy()
+        self._set_clocks()
         world.time.after_ms(CHECK_MS, self._look_after)
+
+    def _drain(self) -> None:
+        """No new batches; consumers do all that is left, and it must be all that was not done."""
+        for producer in self._producers:
+            producer.is_stopped = True
+        world = self.world
+        # Whatever a wrong clock postponed is due.
+        latest_ms = max(host.clock.now_ms for host in world.hosts.values())
+        self._clocks_ms = latest_ms + CLOCKS_WRONG_MS_MAX
+        self._set_clocks()
+        for consumer in self._consumers:
+            consumer.is_sweeping = True
+        if not world.time.run_for_ms(DRAINING_MS_MAX, self._is_drained):
+            raise Violation(f"I5: not drained in {DRAINING_MS_MAX} ms: {self._backlog()}")
+        leader = world.leader
+        for group in {consumer.group: 0 for consumer in self._consumers}:
+            letters = world.around.dead_letters.letters.get(group, [])
+            if leader is not None:
+                world.watch.drained(group, leader.replica.edge.next_offset, letters)
+            world.story.counts["dead letters"] += len(letters)
+        for consumer in self._consumers:
+            consumer.is_stopped = True
+
+    def _set_clocks(self) -> None:
+        """No clock is behind, also none of a machine that comes later."""
+        for host in self.world.hosts.values():
+            if host.clock.now_ms < self._clocks_ms:
+                host.clock.jump(self._clocks_ms - host.clock.now_ms)
+
+    def _is_drained(self) -> bool:
+        leader = self.world.leader
+        if leader is None or not all(producer.is_done for producer in self._producers):
+            return False
+        groups, end = leader.replica.groups, leader.replica.edge.next_offset
+        for consumer in self._consumers:
+            found = groups.by_name.get(consumer.group) if groups else None
+            if found is None or found.floor < end or found.dying:
+                return False
+        return leader.replica.is_serving
+
+    def _backlog(self) -> str:
+        leader = self.world.leader
+        groups = leader.replica.groups if leader else None
+        return "; ".join(
+            f"{group.name} is at {group.floor}, leases {list(group.leases)}, dying "
+            f"{list(group.dying)}, waiting {group.waiting.parked()[:5]}"
+            for group in (groups.by_name.values() if groups else ())
+        )
 
     def _settle(self) -> None:
         """No new batches; all that were made are acknowledged, all replicas become equal."""

@@ -2,8 +2,9 @@
 
     python -m quivermq.testing.soak --minutes 60 --seed 7
 
-Round after round: a topic, clients at work on it, faults one after another and over each other;
-then everything heals, every replica is read, and an independent checker compares. The dice are
+Round after round: a topic, producers, readers and consumers at work on it, faults one after another
+and over each other; then everything heals, every replica is read, the consumers finish their work,
+and independent checkers compare. The dice are
 seeded, so a failure can be tried again; how processes and threads interleave is up to the machine.
 """
 
@@ -12,19 +13,26 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 from typing import Final
 
 from rich.console import Console
 
+from quivermq.errors import TopicNotFound
 from quivermq.testing.cluster import Cluster
 from quivermq.testing.cluster_faults import ClusterFaults, Undo
+from quivermq.testing.consumer import Plan
+from quivermq.testing.consumer_load import ConsumerLoad
+from quivermq.testing.group_trial import check_group
 from quivermq.testing.trial import trial
 
 SETTINGS: Final = {"tick_ms": 50, "segment_bytes": 1 << 20}
 ROUND_S: Final = 30.0
 _PROGRESS_S: Final = 60.0
+_DRAIN_S: Final = 180.0
 _LASTING_CHANCE: Final = 0.1
+_CONSUMER_DIES_CHANCE: Final = 0.3
 _OVERLAP_MAX: Final = 2
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
 
@@ -41,27 +49,50 @@ class Soak:
         self._began = time.monotonic()
         self.struck: Counter[str] = Counter()
         self.acked = 0
+        """Messages that producers were told are stored."""
+        self.consumed = 0
+        """Messages of which consumers were told that their group is done with them."""
 
     def run_round(self, number: int, seconds: float) -> None:
         """One topic, its load, faults for so long, and the judgement."""
         topic = f"round-{number}"
         lost = self._faults.lost_disk
         lost.clear()
-        with trial(
-            self._cluster, topic=topic, partitions=3, seed=number, may_fail=True, loses_disk=lost
-        ) as load:
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                self._strike()
-                load.wait_progress(timeout=_PROGRESS_S)
+        plan = Plan(topic, "soak", max_messages=200, seed=number)
+        with ConsumerLoad(self._cluster, plan, threads=2) as consumers:
+            consumers.add_thread("pushed", is_pushed=True)
+            with trial(
+                self._cluster,
+                topic=topic,
+                partitions=3,
+                seed=number,
+                may_fail=True,
+                loses_disk=lost,
+            ) as load:
+                consumers.add_process()
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    self._strike(consumers)
+                    load.wait_progress(timeout=_PROGRESS_S)
+                    consumers.wait_progress(timeout=_PROGRESS_S)
+            self._cluster.start()
+            consumers.drain(_DRAIN_S)
         self.acked += sum(load.history.acked_count(place) for place in load.places)
-        self._cluster.start()
+        self.consumed += consumers.history.acked_count
         with self._cluster.connect() as client:
+            check_group(self._cluster, client, topic, consumers.history)
             client.delete_topic(topic)
+            with suppress(TopicNotFound):
+                client.delete_topic(f"{topic}.dlq")
 
-    def _strike(self) -> None:
+    def _strike(self, consumers: ConsumerLoad) -> None:
         """A fault that lasts, or a few that pass, over each other; then all of them end."""
         dice, faults = self._dice, self._faults
+        if dice.random() < _CONSUMER_DIES_CHANCE:
+            self.tell("kill a consumer")
+            self.struck["kill_consumer"] += 1
+            consumers.processes[-1].kill()
+            consumers.add_process()
         if dice.random() < _LASTING_CHANCE:
             chosen = [dice.choice(faults.lasting())]
         else:
@@ -104,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     CONSOLE.print(f"seed {seed}")
     run = soak(options.minutes * 60, seed)
     struck = ", ".join(f"{name} {count}" for name, count in run.struck.most_common())
-    CONSOLE.print(f"seed {seed} passed: {run.acked:,} messages acknowledged, {struck}")
+    CONSOLE.print(
+        f"seed {seed} passed: {run.acked:,} messages stored, {run.consumed:,} consumed, {struck}"
+    )
     return 0
 
 

@@ -28,6 +28,10 @@ class Story:
         self.counts: Counter[str] = Counter()
         """How often anything else worth counting happened."""
 
+    @property
+    def now_us(self) -> int:
+        return self._time.now_us
+
     def tell(self, text: str) -> None:
         """An event that a reader of a failure wants to see."""
         seconds = self._time.now_us / (1000 * US_PER_MS)

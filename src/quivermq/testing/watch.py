@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from quivermq.batches import Frame, Index
+from quivermq.queue import Leased
 from quivermq.raft import Kind, Message
 from quivermq.replica.effects import (
     Consensus,
@@ -31,7 +32,15 @@ from quivermq.testing.checkers import (
     TimeOrder,
 )
 from quivermq.testing.host import Host
+from quivermq.testing.lease_checkers import (
+    CountedFailures,
+    EveryMessage,
+    NeverEarly,
+    OneWinner,
+    offsets_of,
+)
 from quivermq.testing.process import HostWork
+from quivermq.testing.requests import Poll, Settle, Settled, Verb
 from quivermq.testing.story import Story, Violation
 
 FIRST_INDEX: Final = 2
@@ -73,6 +82,10 @@ class Watch:
         self.fresh_reads = FreshReads()
         self.newest_epoch = NewestEpoch()
         self.one_answer = OneAnswer()
+        self.one_winner = OneWinner()
+        self.counted_failures = CountedFailures()
+        self.never_early = NeverEarly()
+        self.every_message = EveryMessage()
         self.configuration_at = 0
         self.members: tuple[int, ...] = ()
         """Who takes part, as of the last applied entry that anybody has shown."""
@@ -102,6 +115,33 @@ class Watch:
     def read(self, end_at_start: int, ready: ReadReady) -> None:
         self.fresh_reads.finish(end_at_start, ready.end)
         self._story.counts["reads"] += 1
+
+    def granted(self, host: Host, poll: Poll, leased: Leased) -> None:
+        """A leader gives messages out."""
+        group, pieces = poll.group, leased.pieces
+        self.one_winner.grant(group, poll.consumer, leased.lease, pieces, poll.sent_us)
+        self.counted_failures.grant(group, pieces)
+        self.never_early.grant(group, pieces, host.clock.now_ms)
+        if poll.auto_ack:
+            self.one_winner.finish(group, 0, offsets_of(pieces), self._story.now_us)
+        self._story.counts["messages given out"] += len(offsets_of(pieces))
+
+    def settled(self, said: Settle, answer: Settled) -> None:
+        """A leader confirms what a consumer said of messages."""
+        lost = set(offsets_of(answer.lost))
+        kept = [offset for offset in offsets_of(said.intervals) if offset not in lost]
+        self._story.counts[f"messages {said.verb.value}"] += len(kept)
+        self._story.counts[f"messages {said.verb.value} lost"] += len(lost)
+        if said.verb is Verb.ACK:
+            self.one_winner.finish(said.group, said.lease, kept, self._story.now_us)
+
+    def tries(self, group: str, parts: Sequence[Sequence[int]]) -> None:
+        """Somebody is about to finish messages, whatever comes of it."""
+        self.every_message.tried.update((group, offset) for offset in offsets_of(parts))
+
+    def drained(self, group: str, end: int, letters: Sequence[int]) -> None:
+        """A group has done with everything below `end`."""
+        self.every_message.check(group, end, letters, self.one_winner.winners)
 
     def ask(self, host: Host, token: int) -> None:
         self.one_answer.ask(token, host.member, host.life)
@@ -214,3 +254,4 @@ class Watch:
         ProducerOrder().check(history)
         OneCopy().check(history)
         TimeOrder().check(history)
+        self.never_early.check(history)

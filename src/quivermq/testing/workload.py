@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from quivermq.batches import Frame, Origin, encode_batch
 from quivermq.errors import Fenced, QuiverError
 from quivermq.replica.effects import Produced, ReadReady
+from quivermq.testing.clock import EPOCH_MS
 from quivermq.testing.network import Network
 from quivermq.testing.requests import Ask, Produce, Read, Reply
 from quivermq.testing.story import Story, Violation
@@ -107,7 +108,10 @@ class Producer:
             + b"." * dice.randrange(VALUE_BYTES_MAX)
             for number in range(dice.choice((1, 1, 2, 5)))
         ]
-        origin = Origin(self.producer_id, self.epoch, self._sequence)
+        priority = dice.choice((0, 0, 0, 3, 7))
+        delay_ms = dice.choice((0, 0, 0, 0, 0, 10, 1_000, 4_000))
+        not_before_ms = EPOCH_MS + self._setting.time.now_ms + delay_ms if delay_ms else 0
+        origin = Origin(self.producer_id, self.epoch, self._sequence, priority, not_before_ms)
         self._sequence += len(values)
         frame = encode_batch(values, origin=origin)
         self._setting.watch.send(frame, values)

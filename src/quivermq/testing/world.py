@@ -4,10 +4,12 @@ from random import Random
 
 from quivermq.log import LogSettings
 from quivermq.replica import ReplicaSettings
-from quivermq.testing.host import Host, Surroundings
+from quivermq.testing.dead_letter_topic import DeadLetterTopic
+from quivermq.testing.host import Host
 from quivermq.testing.network import Network
 from quivermq.testing.requests import Reply
 from quivermq.testing.story import Story
+from quivermq.testing.surroundings import Surroundings
 from quivermq.testing.virtual_time import VirtualTime
 from quivermq.testing.watch import Watch
 from quivermq.testing.workload import Client
@@ -33,6 +35,7 @@ class World:
             settings,
             self.watch,
             lambda: self.nodes,
+            DeadLetterTopic(Random(dice.random())),
         )
         self.quiet_until_ms = 0
         """Until then clients begin nothing."""

@@ -18,6 +18,10 @@ from quivermq.wire import frames_of, proto
 
 WAIT_SECONDS: Final = 5.0
 """How long a broker holds a fetch until there are messages."""
+CROWDED_WAIT_SECONDS: Final = 0.5
+"""The same where partitions have to take turns."""
+FETCHES_AT_ONCE: Final = 500
+"""Of one consumer: brokers limit the open requests of a connection."""
 AGAIN_SECONDS: Final = 0.2
 _DATA: Final = int(Kind.DATA)
 
@@ -33,7 +37,7 @@ class Ownership(NamedTuple):
     epoch: int
 
 
-class Lane:
+class Tenure:
     """Messages of one partition in order, from where the group stands."""
 
     def __init__(
@@ -42,6 +46,7 @@ class Lane:
         owned: Ownership,
         start: Start,
         bytes_max: int,
+        fetches: asyncio.Semaphore,
         on_messages: Callable[[], None],
     ) -> None:
         self.owned = owned
@@ -60,6 +65,7 @@ class Lane:
         """The user is done with all that it was given, after it was withdrawn."""
         self._router = router
         self._start = start
+        self._fetches = fetches
         self._on_messages = on_messages
         self._topic_id = b""
         self._frames: deque[Frame] = deque()
@@ -156,8 +162,10 @@ class Lane:
         body = request.fetch
         body.topic, body.group, body.partition, body.epoch = self._named
         body.offset, body.bytes_max = offset, self.bytes_max
-        body.wait_ms = int(WAIT_SECONDS * 1000)
-        reply = await self._ask(request, body, "reading", WAIT_SECONDS)
+        async with self._fetches:
+            wait = CROWDED_WAIT_SECONDS if self._fetches.locked() else WAIT_SECONDS
+            body.wait_ms = int(wait * 1000)
+            reply = await self._ask(request, body, "reading", wait)
         frames = frames_of(reply.packet, self._router.limits) if reply.packet.batches else []
         data = [frame for frame in frames if frame.header.kind == _DATA]
         if data:
