@@ -186,8 +186,9 @@ class Consuming:
                 try:
                     await self._lease_at(clerk, visit)
                 except NotLeader:
-                    # It moved away meanwhile: serve the others.
-                    continue
+                    # It moved away meanwhile: serve the others, if there are any.
+                    if len(clerks) == 1:
+                        raise
             if visit.holds:
                 await self._read(visit)
             if visit.body.auto_ack:
