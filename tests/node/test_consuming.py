@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.queue import Ask, Desk
 from quivermq.wire import proto
-from tests.node.consumer_stage import GROUP, Consumer, Delivery, refusal, values
+from tests.node.consumer_stage import GROUP, Consumer, Delivery, deliveries, refusal, values
 from tests.transports.stage import on_loop, serving, until
 
 
@@ -398,3 +399,79 @@ async def test_a_claim_fences_whoever_claimed_before(tmp_path: Path) -> None:
         assert dict(answer.offsets_committed.offsets) == {0: 2}
         await consumer.close()
         await other.close()
+
+
+@on_loop
+async def test_at_most_once_delivers_what_is_done_though_another_partition_is_not(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic(partitions=2)
+        for partition in range(2):
+            await consumer.store(b"%d" % partition, partition=partition)
+        consumers = server.broker.consumers
+        clerk = consumers.clerks.leading("orders", b"", 1)
+        loop = asyncio.get_running_loop()
+
+        async def room(size: int) -> None:
+            # The office is lost while the batches are read.
+            loop.call_soon(clerk.close)
+
+        body = consumer.poll_request(partitions=[0, 1], auto_ack=True)
+        response, frames = await consumers._requests._consuming.poll(body, room)
+        assert values(deliveries(response.polled, list(frames))) == [b"0"]
+        assert (await consumer.describe()).done == 1
+        await consumer.close()
+
+
+@on_loop
+async def test_at_most_once_does_not_deliver_what_somebody_else_has(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        await consumer.store(b"a", b"b")
+        consumers = server.broker.consumers
+        clerk = consumers.clerks.leading("orders", b"", 0)
+        loop = asyncio.get_running_loop()
+
+        def take_over() -> None:
+            """Its lease ends while the batches are read, and another consumer is faster."""
+            now_ms, far_ms = clerk.now_ms(), clerk.steady_ms() + 1_000_000
+
+            def act(desk: Desk) -> None:
+                assert desk.expire(now_ms, far_ms) == 2
+                assert desk.lease(Ask(GROUP, 2, 1, 30_000), clerk.end, now_ms, far_ms)
+
+            clerk.at_desk(act)
+
+        async def room(size: int) -> None:
+            loop.call_soon(take_over)
+
+        body = consumer.poll_request(auto_ack=True)
+        response, frames = await consumers._requests._consuming.poll(body, room)
+        assert values(deliveries(response.polled, list(frames))) == [b"b"]
+        await consumer.close()
+
+
+@on_loop
+async def test_a_partition_in_trouble_does_not_keep_the_others_from_being_served(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic(partitions=2)
+        for partition in range(2):
+            await consumer.store(b"%d" % partition, partition=partition)
+        assert len(await consumer.poll(partitions=[0, 1], group="other")) == 2
+        await consumer.poll(partitions=[0, 1], messages_max=1)
+        clerk = server.broker.consumers.clerks.leading("orders", b"", 0)
+        await consumer.store(b"more")
+        office = clerk.group.replica._live._intake  # type: ignore[union-attr]
+        assert office is not None
+        # As many requests wait as may.
+        office._requests += 1_000_000
+        assert values(await consumer.poll(partitions=[0, 1])) == [b"1"]
+        assert await refusal(consumer.poll(partitions=[0])) == "Overloaded"
+        office._requests -= 1_000_000
+        await consumer.close()

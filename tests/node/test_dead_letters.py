@@ -274,3 +274,53 @@ async def test_dead_letters_come_once_across_changes_of_leaders(tmp_path: Path) 
             b"%d" % number for number in range(count)
         ]
         await consumer.close()
+
+
+@on_loop
+async def test_what_has_no_home_stays_dead_and_can_be_purged(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer, stranger = Consumer(server), Consumer(server)
+        await consumer.make_topic()
+        await consumer.store(b"a", b"b")
+        await consumer.reject(await consumer.poll(), "later")
+        await dead_letters(consumer, 2)
+        stranger.topic = DLQ
+        await stranger.store(b"homeless")
+        gone = {"quiver-topic": b"gone", "quiver-partition": b"0"}
+        await stranger.store(b"evicted", headers=[gone])
+        answer = await consumer.ask(redrive=proto.Redrive(topic=DLQ))
+        assert answer.redriven.messages == 4
+        again = await consumer.poll(wait_ms=10_000)
+        while len(again) < 2:
+            again += await consumer.poll(wait_ms=10_000)
+        assert values(again) == [b"a", b"b"]
+        await until(lambda: not carries(consumer))
+        listed = (await consumer.ask(list_dead=proto.ListDead(topic=DLQ))).dead_listed
+        assert [(part.start, part.end) for part in listed.intervals] == [(2, 4)]
+        purged = await consumer.ask(redrive=proto.Redrive(topic=DLQ, purge=True))
+        assert purged.redriven.messages == 2
+        # What arrived did so once.
+        assert len(await consumer.fetch("orders")) == 4
+        await consumer.close()
+        await stranger.close()
+
+
+@on_loop
+async def test_what_dies_as_the_carrier_leaves_is_carried_too(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        await consumer.store(b"a", b"b")
+        first, second = await consumer.poll()
+        office = server.broker.consumers.dead_letters
+        clerk = server.broker.consumers.clerks.leading("orders", b"", 0)
+        # A carrier that has seen that there is nothing, and is about to go.
+        leaving = asyncio.get_running_loop().create_task(asyncio.sleep(0.2))
+        office._carrying[clerk] = leaving
+        leaving.add_done_callback(lambda _: office._carried(clerk))
+        await consumer.reject([first], "now")
+        assert carries(consumer) == 1
+        assert [letter.value for letter in await dead_letters(consumer, 1)] == [b"a"]
+        await consumer.ack([second])
+        await until(lambda: not carries(consumer))
+        await consumer.close()

@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from quivermq.batches import Frame, Index, Offset, decode_messages, encode_batch
+from quivermq.batches import Frame, Index, Limits, Offset, decode_messages, encode_batch
+from quivermq.log import LogSettings
 from quivermq.node.leased_batches import before, beyond, pack, read_runs, runs_of
 from quivermq.queue import Interval, Piece
 from tests.log.logs import new_log
@@ -90,3 +91,21 @@ def test_the_log_gives_the_batches_of_all_runs(message_bytes: float) -> None:
     assert read_runs(log, [(0, 50)], end, ENDLESS, message_bytes) == frames
     some = read_runs(log, [(2, 3), (4, 5), (37, 41)], end, ENDLESS, message_bytes)
     assert some == [frames[0], frames[3], frames[4]]
+
+
+def test_a_batch_that_only_larger_limits_let_in_can_be_cut_all_the_same() -> None:
+    limits = Limits(message_bytes_max=32 << 20, batch_bytes_max=64 << 20)
+    frame = encode_batch([b"%d" % number + bytes(10 << 20) for number in range(3)], limits=limits)
+    (part,) = pack([frame], [(1, 2)], ENDLESS, at_least_one=True).frames
+    assert [message.value[:1] for message in decode_messages(part, limits)] == [b"1"]
+
+
+def test_a_few_batches_of_many_do_not_hold_on_to_what_was_read_with_them() -> None:
+    _, log = new_log(LogSettings())
+    frames = stored(*[1] * 40)
+    log.append(frames)
+    few = read_runs(log, [(3, 4), (30, 31)], Index(41), ENDLESS, 100.0)
+    assert offsets(few) == [3, 30]
+    assert {type(frame.body) for frame in few} == {bytes}
+    many = read_runs(log, [(0, 40)], Index(41), ENDLESS, 100.0)
+    assert {type(frame.body) for frame in many} == {memoryview}

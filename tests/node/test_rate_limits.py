@@ -157,3 +157,15 @@ async def test_a_limit_that_is_lifted_holds_nobody_up(tmp_path: Path) -> None:
         assert len(await polling) == 1
         await consumer.close()
         await other.close()
+
+
+@on_loop
+async def test_a_limit_that_has_nothing_for_years_is_told_in_hours(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic(rate_per_second=1e-9, rate_burst=1)
+        await consumer.store(b"a", b"b")
+        assert values(await consumer.poll()) == [b"a"]
+        assert await consumer.poll() == []
+        assert consumer.throttled_ms == 3_600_000
+        await consumer.close()

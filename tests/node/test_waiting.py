@@ -3,7 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from quivermq.node.clerk import Clerk
+from quivermq.queue import desk
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.consumer_stage import GROUP, Consumer, Delivery, refusal, values
@@ -278,3 +281,128 @@ async def test_the_first_poll_of_a_group_is_woken_by_a_message_that_comes_due(
         assert got.value == b"later"
         assert due_ms <= server.broker.runner.now_ms() < due_ms + 5_000
         await consumer.close()
+
+
+@on_loop
+async def test_delayed_messages_in_portions_wake_who_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "PARKED_AT_ONCE", 2)
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        assert await consumer.poll() == []
+        soon_ms = clerk_of(server).now_ms() + 100
+        for _ in range(9):
+            await consumer.store(b"far", not_before_ms=soon_ms + 3_600_000)
+        await consumer.store(b"soon", not_before_ms=soon_ms)
+        async with asyncio.timeout(5):
+            assert values(await consumer.poll(wait_ms=30_000)) == [b"soon"]
+        assert (await consumer.describe()).delayed == 9
+        await consumer.close()
+
+
+@on_loop
+async def test_whoever_waits_to_hear_and_goes_away_as_it_is_woken_passes_it_on(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        consuming = server.broker.consumers._requests._consuming
+        body = proto.AwaitReady(topic="orders", partitions=[0], group=GROUP, wait_ms=30_000)
+        first = asyncio.create_task(consuming.await_ready(body))
+        await parked(server, 1)
+        second = asyncio.create_task(consuming.await_ready(body))
+        await parked(server, 2)
+        clerk = clerk_of(server)
+        # Woken for a message, and cancelled before it gets to run.
+        wake = clerk.waiting.wake
+
+        def wake_and_cancel(group: str, ready: int) -> int:
+            woken = wake(group, ready)
+            if woken:
+                first.cancel()
+                clerk.waiting.wake = wake  # type: ignore[method-assign]
+            return woken
+
+        clerk.waiting.wake = wake_and_cancel  # type: ignore[method-assign]
+        await consumer.store(b"a")
+        async with asyncio.timeout(5):
+            assert list((await second).ready.partitions) == [0]
+        assert first.cancelled()
+        await consumer.close()
+
+
+@on_loop
+async def test_an_alarm_at_a_desk_that_takes_nothing_in_is_patient(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        waiting, other = Consumer(server, 1), Consumer(server, 2)
+        await other.make_topic()
+        await other.store(b"a")
+        assert await other.poll(visibility_ms=100)
+        polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
+        await parked(server, 1)
+        clerk = clerk_of(server)
+        office = clerk.group.replica._live._intake  # type: ignore[union-attr]
+        assert office is not None
+        rings = 0
+        ring = clerk._ring
+
+        def counted() -> None:
+            nonlocal rings
+            rings += 1
+            ring()
+
+        clerk._ring = counted  # type: ignore[method-assign]
+        # As many requests wait as may.
+        office._requests += 1_000_000
+        clerk.look_after()
+        await asyncio.sleep(0.4)
+        assert rings < 30
+        assert len(clerk._to_wake) <= 1
+        office._requests -= 1_000_000
+        async with asyncio.timeout(5):
+            assert values(await polling) == [b"a"]
+        await waiting.close()
+        await other.close()
+
+
+@on_loop
+async def test_a_name_is_no_place_to_store_things(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        await consumer.poll(consumer_name="n" * 1_000_000)
+        assert {len(name) for name in clerk_of(server).names.values()} == {200}
+        await consumer.close()
+
+
+@on_loop
+async def test_what_one_group_does_is_looked_at_for_that_group_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        busy, idle = Consumer(server, 1), Consumer(server, 2)
+        await busy.make_topic()
+        await busy.store(b"a", b"b")
+        groups = [f"idle-{number}" for number in range(20)]
+        for group in groups:
+            await idle.ack(await idle.poll(group=group), group=group)
+        polls = [asyncio.create_task(idle.poll(group=group, wait_ms=30_000)) for group in groups]
+        await parked(server, len(groups))
+        looks: list[str] = []
+        ready = desk.Desk.ready
+
+        def counted(self: desk.Desk, group: str, end: int, now_ms: int, limit: int) -> int:
+            looks.append(group)
+            return ready(self, group, end, now_ms, limit)
+
+        monkeypatch.setattr(desk.Desk, "ready", counted)
+        for one in await busy.poll():
+            await busy.ack([one])
+        assert set(looks) == {GROUP}
+        await busy.store(b"c")
+        assert [values(got) for got in await asyncio.gather(*polls)] == [[b"c"]] * len(groups)
+        await busy.close()
+        await idle.close()

@@ -2,9 +2,10 @@
 
 import pytest
 
+from quivermq.batches import Index
 from quivermq.errors import NotLeader, Overloaded
-from quivermq.queue import Ask, Desk, Leased
-from quivermq.replica import Changed, ReplicaSettings
+from quivermq.queue import Ask, Desk, Leased, Partition
+from quivermq.replica import Changed, ReplicaSettings, intake
 from tests.replica.group import Group, Node
 
 
@@ -181,3 +182,21 @@ def test_what_the_core_refuses_was_never_said() -> None:
     group.tick(3)
     assert all(leader.answers[token] == Changed() for token in taken[:-1])
     assert leader.replica.at_desk(lambda desk: desk.committed("g"), None, 0, 0) == 7
+
+
+def test_what_one_act_says_is_as_many_entries_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_GATHERED_BYTES_MAX", 100)
+    office = intake.Intake(Partition(), ReplicaSettings())
+
+    def say_much(desk: Desk) -> None:
+        for number in range(50):
+            desk.commit(f"group-{number}", number)
+
+    _, is_waiting = office.serve(say_much, 7, 0, 0)
+    frames = office.stamp_waiting(1, Index(1))
+    assert is_waiting
+    assert len(frames) > 10
+    assert max(len(frame.body) for frame in frames) < 200
+    # Who waits hears of the last of them.
+    answered = [office.applied(frame.header) for frame in frames]
+    assert answered == [[]] * (len(frames) - 1) + [[7]]

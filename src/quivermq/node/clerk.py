@@ -33,6 +33,7 @@ _ADOPT_AGAIN_S: Final = 0.5
 _BUSY_MS: Final = 50
 _COUNTED_MAX: Final = 10_000
 _NAMES_MAX: Final = 10_000
+_NAME_CHARACTERS_MAX: Final = 200
 _MESSAGE_BYTES: Final = 1024.0
 """What a message is thought to take before any was seen."""
 
@@ -63,6 +64,11 @@ class Clerk:
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
         self._look: asyncio.Handle | None = None
+        # Of what something was said since the last look.
+        self._stirs_all = False
+        self._stirred: set[str] = set()
+        # Groups of which somebody is woken in a moment: one timer for each.
+        self._to_wake: set[str] = set()
         # As long as the office lasts there is one desk.
         self._desk: Desk | None = None
         # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
@@ -77,20 +83,31 @@ class Clerk:
 
     # The desk.
 
-    def at_desk(self, act: Callable[[Desk], _T]) -> _T:
-        """Say something at the desk, and do not wait until it is committed."""
+    def at_desk(self, act: Callable[[Desk], _T], of: str | None = None) -> _T:
+        """Say something at the desk, and do not wait until it is committed. `of`: the group that
+        it is about, if it is one."""
+        self._check_open()
         found = self.group.at_desk(act)
-        self.look_after()
+        self.look_after(of)
         return found
+
+    def _check_open(self) -> None:
+        """The office may have been won again, and have another clerk: nobody would look after what
+        is said here."""
+        if self.is_closed:
+            raise NotLeader(f"{self.group.name} is not led by this leader any more; try again")
 
     def _meet(self, desk: Desk) -> Desk:
         """Remember the desk, to look at it without waking anybody."""
-        self._desk = desk
+        if self._desk is not desk:
+            self._desk = desk
+            desk.on_restart = self.look_after
         return desk
 
-    async def agreed(self, act: Callable[[Desk], _T]) -> _T:
+    async def agreed(self, act: Callable[[Desk], _T], of: str | None = None) -> _T:
         """Say something at the desk; returns when it, and all said before, is committed."""
-        self.look_after()
+        self._check_open()
+        self.look_after(of)
         return await said(self.group, act)
 
     def now_ms(self) -> int:
@@ -119,16 +136,16 @@ class Clerk:
             found = self._meet(desk).ready(group, end, now_ms, limit)
             if desk.has_operations:
                 # It took over delayed messages: the alarm has to ring for them too.
-                self.look_after()
+                self.look_after(group)
             return found
 
         return self.group.at_desk(look)
 
     def is_open(self, group: str) -> bool:
-        """Whether a group shares work here; it may, if nobody is served here any more."""
+        """Whether a group shares work here; it may, if nobody is served here for the moment."""
         try:
             return self.group.at_desk(lambda desk: _is_open(self._meet(desk), group))
-        except NotLeader:
+        except (NotLeader, Overloaded):
             return True
 
     async def open(self, group: str, *, at_end: bool) -> None:
@@ -137,7 +154,7 @@ class Clerk:
         # what comes next relies on it, whatever becomes of this leader.
         await self.confirm()
         start = self.end if at_end else self.start
-        await self.agreed(lambda desk: desk.open_group(group, start))
+        await self.agreed(lambda desk: desk.open_group(group, start), of=group)
 
     def standings(self) -> list[Standing]:
         """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition
@@ -233,6 +250,7 @@ class Clerk:
     def _messages_came(self) -> None:
         """Called once for each time that it is asked for: ask for the next."""
         if not self.is_closed:
+            self._stirs_all = True
             self._look_now()
             if len(self.waiting):
                 self.group.on_messages(self, self._messages_came)
@@ -248,17 +266,23 @@ class Clerk:
             # it is made again by the next poll and not by one that waits.
             return
         except Overloaded:
-            self._loop.call_later(_LOOK_AGAIN_S, self.wake, group)
+            self.wake_later(group)
             return
         self.waiting.wake(group, ready)
 
     def wake_later(self, group: str) -> None:
         """Somebody was told that messages are ready: should it not come, the next one is told."""
-        if self.waiting.has(group):
-            self._loop.call_later(_LOOK_AGAIN_S, self.wake, group)
+        if self.waiting.has(group) and group not in self._to_wake:
+            self._to_wake.add(group)
+            self._loop.call_later(_LOOK_AGAIN_S, self._wake_again, group)
+
+    def _wake_again(self, group: str) -> None:
+        self._to_wake.discard(group)
+        self.wake(group)
 
     def know(self, consumer: int, name: str) -> None:
         """Remember what people see of a consumer."""
+        name = name[:_NAME_CHARACTERS_MAX]
         if self.names.get(consumer) != name:
             self.names.pop(consumer, None)
             self.names[consumer] = name
@@ -267,8 +291,13 @@ class Clerk:
 
     # What happens by itself.
 
-    def look_after(self) -> None:
-        """Something was said at the desk: see soon, once for many, what follows from it."""
+    def look_after(self, group: str | None = None) -> None:
+        """Something was said at the desk, of one group or maybe of all: see soon, once for many,
+        what follows from it."""
+        if group is None:
+            self._stirs_all = True
+        else:
+            self._stirred.add(group)
         if self._look is None and not self.is_closed:
             self._look = self._loop.call_soon(self._look_now)
 
@@ -276,7 +305,10 @@ class Clerk:
         self._look = None
         if self.is_closed:
             return
-        for group in self.waiting.groups:
+        # Not at those of whom nothing was said: there may be thousands of groups.
+        groups = self.waiting.groups if self._stirs_all else self._stirred
+        self._stirs_all, self._stirred = False, set()
+        for group in groups:
             self.wake(group)
         desk = self._desk
         if desk is None:
@@ -312,8 +344,15 @@ class Clerk:
             # Not at the desk: a partition that has nothing to do may sleep.
             self._wait_for_alarm()
             return
-        with suppress(NotLeader, Overloaded):
+        try:
             self.group.at_desk(lambda desk: desk.expire(now_ms, steady_ms))
+        except Overloaded:
+            self._set_alarm(_BUSY_MS)
+            return
+        except NotLeader:
+            # It is told in a moment.
+            return
+        self._stirs_all = True
         self._look_now()
 
     def give_back(self, group: str, lease: int, intervals: list[Interval]) -> None:
@@ -321,7 +360,7 @@ class Clerk:
         if self.is_closed:
             return
         try:
-            self.at_desk(lambda desk: desk.release(group, lease, intervals))
+            self.at_desk(lambda desk: desk.release(group, lease, intervals), of=group)
         except Overloaded:
             self._loop.call_later(_LOOK_AGAIN_S, self.give_back, group, lease, intervals)
         except QuiverError as error:

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quivermq.batches import Frame
-from quivermq.errors import Corrupt, InvalidRequest, NotLeader, OffsetOutOfRange, QuiverError
+from quivermq.errors import (
+    Corrupt,
+    InvalidRequest,
+    NotLeader,
+    OffsetOutOfRange,
+    Overloaded,
+    QuiverError,
+    Timeout,
+)
 from quivermq.node.clerk import Clerk
 from quivermq.node.clerks import Clerks, check_group
 from quivermq.node.figures import Figures
@@ -135,19 +143,23 @@ class Consuming:
         group = visit.body.group
         for clerk in clerks:
             clerk.park(group, waiter, in_front=in_front)
+        is_coming = False
         try:
             # Something may have come while the last of the partitions was looked at; or an office
             # was lost, and nobody is woken there any more.
-            if any(clerk.is_closed or _is_ready(clerk, group) for clerk in clerks):
-                return True
-            async with asyncio.timeout_at(visit.deadline_s):
-                await waiter.woken
+            if not any(clerk.is_closed or _is_ready(clerk, group) for clerk in clerks):
+                async with asyncio.timeout_at(visit.deadline_s):
+                    await waiter.woken
+            is_coming = True
         except TimeoutError:
-            return False
+            pass
         finally:
             for clerk in clerks:
                 clerk.leave(group, waiter)
-        return True
+                if waiter.is_woken and not is_coming:
+                    # Woken in the moment that it gave up: what it was woken for is for others.
+                    clerk.wake_later(group)
+        return is_coming
 
     async def await_ready(self, body: proto.AwaitReady) -> proto.Response:
         """Tell which partitions have something to lease, once any has."""
@@ -180,21 +192,21 @@ class Consuming:
 
     async def _take(self, visit: _Visit, clerks: list[Clerk]) -> None:
         """Lease and read what is ready; `visit.holds` is what leaves."""
+        troubles: list[QuiverError] = []
         try:
-            refusals: list[NotLeader] = []
             for clerk in clerks:
                 if visit.messages >= visit.body.messages_max:
                     break
                 try:
                     await self._lease_at(clerk, visit)
-                except NotLeader as error:
-                    # It moved away meanwhile: serve the others.
-                    refusals.append(error)
-            if len(refusals) == len(clerks):
-                # Nothing to be had is another answer than nobody to have it from.
-                raise refusals[0]
+                except (NotLeader, Overloaded, Timeout, InvalidRequest) as error:
+                    # It moved away meanwhile, or has trouble: the others are served.
+                    troubles.append(error)
             if visit.holds:
                 await self._read(visit)
+            elif len(troubles) == len(clerks):
+                # Nothing to be had is another answer than nobody to have it from.
+                raise troubles[0]
             if visit.body.auto_ack:
                 await self._acknowledge(visit)
         except BaseException:
@@ -212,11 +224,12 @@ class Consuming:
         visit.is_in_vain = True
         # Should this one be held up, by a client that reads slowly, say, others get their chance.
         clerk.wake_later(body.group)
-        await clerk.confirm()
         if not visit.holds:
             # For all that may come, at once: nobody waits for room with leases in hand.
             expected = int(body.messages_max * clerk.message_bytes) + _ENVELOPE_BYTES
             await visit.room(min(visit.bytes_max, expected))
+        # Last, as all that is waited for makes it old.
+        await clerk.confirm()
         if not clerk.settings.rate_per_second:
             self._lease(clerk, visit, wanted, tokens=0)
             return
@@ -241,12 +254,12 @@ class Consuming:
 
     def _lease(self, clerk: Clerk, visit: _Visit, wanted: int, tokens: int) -> None:
         body = visit.body
-        # Also for who acknowledges at once: what is not sent after all goes back.
-        ask = Ask(
-            body.group, body.consumer, wanted, body.visibility_ms or _VISIBILITY_MS, auto_ack=False
-        )
+        # Also for who acknowledges at once: what is not sent after all goes back. It has to last
+        # until the answer is made, and the consumer has no use for it.
+        visibility_ms = (not body.auto_ack and body.visibility_ms) or _VISIBILITY_MS
+        ask = Ask(body.group, body.consumer, wanted, visibility_ms, auto_ack=False)
         end, now_ms, steady_ms = clerk.end, clerk.now_ms(), clerk.steady_ms()
-        leased = clerk.at_desk(lambda desk: desk.lease(ask, end, now_ms, steady_ms))
+        leased = clerk.at_desk(lambda desk: desk.lease(ask, end, now_ms, steady_ms), of=body.group)
         given = 0 if leased is None else sum(piece.end - piece.start for piece in leased.pieces)
         if tokens > given:
             self._limits.give_back(body.topic, tokens - given)
@@ -310,11 +323,23 @@ class Consuming:
         visit.holds = []
 
     async def _acknowledge(self, visit: _Visit) -> None:
-        """At most once: done before it leaves."""
+        """At most once: done before it leaves. What cannot be done does not leave; what is done
+        elsewhere does all the same, or it would be lost."""
         group = visit.body.group
-        await asyncio.gather(
-            *(hold.clerk.agreed(_acknowledging(group, hold)) for hold in visit.holds)
+        outcomes = await asyncio.gather(
+            *(hold.clerk.agreed(_acknowledging(group, hold), of=group) for hold in visit.holds),
+            return_exceptions=True,
         )
+        trouble: BaseException | None = None
+        for hold, outcome in zip(list(visit.holds), outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                trouble = trouble or outcome
+                self._release(visit, hold, runs_of(hold.leased.pieces))
+                visit.holds.remove(hold)
+            elif outcome and not hold.lose(outcome):
+                visit.holds.remove(hold)
+        if trouble is not None and not visit.holds:
+            raise trouble
 
     # Answering.
 
@@ -353,7 +378,7 @@ class Consuming:
         return proto.Response(polled=polled), ()
 
 
-def _acknowledging(group: str, hold: Hold) -> Callable[[Desk], object]:
+def _acknowledging(group: str, hold: Hold) -> Callable[[Desk], list[Interval]]:
     intervals = runs_of(hold.pieces)
     return lambda desk: desk.acknowledge(group, hold.leased.lease, intervals)
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from quivermq.batches import Frame, Limits
 from quivermq.errors import (
@@ -29,11 +29,12 @@ from quivermq.node.moved_batches import DeadLetters as DeadLetterBatches
 from quivermq.node.moved_batches import Home, Redriven, Source
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Answer
-from quivermq.queue import Dying
+from quivermq.queue import Dying, Interval
 from quivermq.wire import error_from_proto, proto
 
 logger = logging.getLogger("quivermq.dead_letters")
 
+T = TypeVar("T")
 Call = Callable[[proto.Request, list[Frame]], Awaitable[Answer]]
 
 _FIRST_WAIT_S: Final = 0.1
@@ -70,7 +71,13 @@ class DeadLetters:
         if clerk not in self._carrying and not self._is_closed:
             task = asyncio.create_task(self._carry(clerk), name=f"carry {clerk.group.name}")
             self._carrying[clerk] = task
-            task.add_done_callback(lambda _: self._carrying.pop(clerk, None))
+            task.add_done_callback(lambda _: self._carried(clerk))
+
+    def _carried(self, clerk: Clerk) -> None:
+        del self._carrying[clerk]
+        if not self._is_closed:
+            # Something may have come up that was not carried, as it was being carried.
+            clerk.look_after()
 
     async def _carry(self, clerk: Clerk) -> None:
         carrier = Carrier(self, clerk)
@@ -112,6 +119,11 @@ class DeadLetters:
                 if at < record.end:
                     yield frame
                     at = frame.header.next_offset
+
+    async def in_thread(self, work: Callable[[Frame], T], frame: Frame) -> T:
+        """Take a batch apart where that holds up nobody."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._fetching.readers, work, frame)
 
     @property
     def limits(self) -> Limits:
@@ -205,12 +217,13 @@ class Carrier:
 
     async def _carry(self, source: Source, record: Dying) -> bool:
         """False: it has to be carried again, under another number."""
+        kept: list[Interval] = []
         if record.redrive:
-            await self._redrive(source, record)
+            kept = await self._redrive(source, record)
         elif not await self._bring(source, record):
             return False
         clerk = self._clerk
-        await clerk.agreed(lambda desk: desk.bury(source.group, record.number))
+        await clerk.agreed(lambda desk: desk.bury(source.group, record.number, kept))
         if not record.redrive:
             self._office.count(source, record.end - record.start)
         return True
@@ -232,7 +245,7 @@ class Carrier:
 
     async def _bring_batch(self, letters: DeadLetterBatches, frame: Frame) -> None:
         try:
-            for home, letter in letters.of(frame):
+            for home, letter in await self._office.in_thread(letters.all_of, frame):
                 await self._store(home, letter)
         except TooLarge:
             # A message that just fits its limit does not with its story: better bare than stuck.
@@ -247,23 +260,34 @@ class Carrier:
                 return
         await self._store(home, smallest)
 
-    async def _redrive(self, source: Source, record: Dying) -> None:
-        """Store a record where its messages came from. What has no place any more holds up
-        nothing but the end of the record."""
+    async def _redrive(self, source: Source, record: Dying) -> list[Interval]:
+        """Store a record where its messages came from; returns what stays dead, as there is no
+        place for it. While that is all of it, it waits for its place."""
         batches = Redriven(source, record, self._office.limits)
-        trouble: QuiverError | None = None
+        troubles: dict[Home, QuiverError] = {}
+        kept: list[Interval] = []
+        stays = 0
         async for frame in self._office.batches(self._clerk, record):
-            for home, batch in batches.of(frame):
-                try:
-                    await self._store(home, batch)
-                except QuiverError as error:
-                    trouble = trouble or error
-        if trouble is not None:
-            raise trouble
+            for home, place, batch in await self._office.in_thread(batches.all_of, frame):
+                if home is not None and home not in troubles:
+                    try:
+                        await self._store(home, batch)
+                    except QuiverError as error:
+                        troubles[home] = error
+                if home is None:
+                    stays += batch.header.count
+                if home is None or home in troubles:
+                    # What follows has no place either: its numbers would have a gap.
+                    kept.append(place)
+        passing = [error for error in troubles.values() if error.retriable]
+        is_all = sum(end - start for start, end in kept) == record.end - record.start
+        if passing or (is_all and troubles):
+            raise (passing or list(troubles.values()))[0]
+        if stays:
+            self.report(InvalidRequest(f"{stays} dead letters do not say where they came from"))
+        return kept
 
-    async def _store(self, home: Home | None, frame: Frame) -> None:
-        if home is None:
-            raise InvalidRequest("a dead letter does not say where it came from: purge it")
+    async def _store(self, home: Home, frame: Frame) -> None:
         try:
             await self._office.store(home.topic, home.partition, frame)
         except TooLarge:

@@ -8,7 +8,8 @@ from quivermq.log import Log
 from quivermq.node.clerk import Clerk
 from quivermq.node.frame_cache import FrameCache
 from quivermq.node.leased_batches import Packed, before, pack, read_runs, runs_of
-from quivermq.queue import Leased, Piece
+from quivermq.queue import Interval, Leased, Piece
+from quivermq.queue.intervals import IntervalSet
 
 
 @dataclass(eq=False, slots=True)
@@ -24,6 +25,16 @@ class Hold:
     @property
     def pieces(self) -> list[Piece]:
         return before(self.leased.pieces, self.sent.end)
+
+    def lose(self, lost: list[Interval]) -> bool:
+        """Somebody else has some of it; returns whether anything is left."""
+        pieces = [
+            piece.part(low, high)
+            for piece in self.leased.pieces
+            for low, high in IntervalSet(lost).gaps(piece.start, piece.end)
+        ]
+        self.leased = self.leased._replace(pieces=pieces)
+        return bool(pieces)
 
 
 class Job:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from quivermq.batches import Frame, Index, Kind, Offset, cut
 from quivermq.log import Log
+from quivermq.log.settings import STORED_LIMITS
 from quivermq.queue import Interval, Piece
 
 _READ_BYTES_MIN: Final = 8 << 20
@@ -50,13 +51,23 @@ def read_runs(
             guess = int((stop - at) * message_bytes) + _READ_SLACK
             index = log.index_of_offset(Offset(at))
             frames = log.read(index, end=end, bytes_max=min(left, guess))
+            wanted: list[Frame] = []
             for frame in frames:
                 header = frame.header
                 if header.kind == Kind.DATA and at < stop and at < header.next_offset:
-                    found.append(frame)
+                    wanted.append(frame)
                     left -= len(frame)
                     at = header.next_offset
+            found += _apart(wanted, sum(map(len, frames)))
     return found
+
+
+def _apart(wanted: list[Frame], read_bytes: int) -> list[Frame]:
+    """What is read at once is one piece of memory, as long as any of it is kept: a few batches of
+    many are copied out of it."""
+    if 2 * sum(map(len, wanted)) >= read_bytes:
+        return wanted
+    return [Frame(frame.header, bytes(frame.body)) for frame in wanted]
 
 
 def pack(
@@ -88,7 +99,8 @@ def pack(
             start, stop = wanted[0]
             fitting = max(1, (stop - start) * bytes_max // size)
             end = start + fitting
-            sent.append(cut(frame, start, end) if fitting < frame.header.count else frame)
+            whole = fitting == frame.header.count
+            sent.append(frame if whole else cut(frame, start, end, STORED_LIMITS))
         break
     return Packed(sent, end)
 
@@ -98,8 +110,8 @@ def _leased_parts(frame: Frame, wanted: Sequence[Interval]) -> list[Frame]:
     if 2 * leased >= frame.header.count:
         return [frame]
     if len(wanted) > _CUTS_MAX:
-        return [cut(frame, wanted[0][0], wanted[-1][1])]
-    return [cut(frame, start, stop) for start, stop in wanted]
+        return [cut(frame, wanted[0][0], wanted[-1][1], STORED_LIMITS)]
+    return [cut(frame, start, stop, STORED_LIMITS) for start, stop in wanted]
 
 
 def beyond(pieces: Iterable[Piece], end: int) -> list[Interval]:

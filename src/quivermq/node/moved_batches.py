@@ -10,8 +10,17 @@ from hashlib import blake2b
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from quivermq.batches import Flag, Frame, Limits, Message, Origin, decode_messages, encode_batches
-from quivermq.queue import Dying
+from quivermq.batches import (
+    Flag,
+    Frame,
+    Limits,
+    Message,
+    Origin,
+    cut,
+    decode_messages,
+    encode_batches,
+)
+from quivermq.queue import Dying, Interval
 
 PREFIX: Final = "quiver-"
 _REASON, _GROUP, _TIME = "quiver-reason", "quiver-group", "quiver-time"
@@ -55,10 +64,9 @@ class DeadLetters:
         self._limits = limits
         self._producer = producer_of(source)
 
-    def of(self, frame: Frame) -> Iterator[tuple[Home, Frame]]:
+    def all_of(self, frame: Frame) -> list[tuple[Home, Frame]]:
         messages = _of_record(frame, self._record, self._limits)
-        if messages:
-            yield from self._letters(frame, messages, has_story=True)
+        return list(self._letters(frame, messages, has_story=True)) if messages else []
 
     def one_by_one(self, frame: Frame) -> Iterator[tuple[Home, list[Frame]]]:
         """For a target that finds something too large: each message with its story, or else, if
@@ -100,7 +108,11 @@ class Redriven:
         self._producer = producer_of(source, record.number)
         self._sent: dict[Home | None, int] = {}
 
-    def of(self, frame: Frame) -> Iterator[tuple[Home | None, Frame]]:
+    def all_of(self, frame: Frame) -> list[tuple[Home | None, Interval, Frame]]:
+        """Each with the offsets that its messages have in the source."""
+        return list(self._of(frame))
+
+    def _of(self, frame: Frame) -> Iterator[tuple[Home | None, Interval, Frame]]:
         for home, group in groupby(_of_record(frame, self._record, self._limits), key=home_of):
             part = list(group)
             first = self._sent.get(home, 0)
@@ -109,8 +121,10 @@ class Redriven:
                 producer_id=self._producer, sequence=first, priority=frame.header.priority
             )
             headers = [_without_story(message.headers) for message in part]
+            at = int(part[0].offset)
             for batch in _encoded(frame, part, headers, origin, self._limits):
-                yield home, batch
+                yield home, (at, at + batch.header.count), batch
+                at += batch.header.count
 
 
 def home_of(message: Message) -> Home | None:
@@ -122,9 +136,10 @@ def home_of(message: Message) -> Home | None:
 
 
 def _of_record(frame: Frame, record: Dying, limits: Limits) -> list[Message]:
-    first = frame.header.base_offset
-    low, high = max(record.start - first, 0), max(record.end - first, 0)
-    return decode_messages(frame, limits)[low:high]
+    low = max(record.start, frame.header.base_offset)
+    high = min(record.end, frame.header.next_offset)
+    # Only these: others of a large batch would cost time for nothing.
+    return decode_messages(cut(frame, low, high, limits), limits) if low < high else []
 
 
 def _encoded(

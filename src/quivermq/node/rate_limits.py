@@ -24,6 +24,8 @@ Call = Callable[[proto.Request], Awaitable[Answer]]
 
 _WAIT_S_MAX: Final = 5.0
 """Whoever waits longer asks again: the limit, or its keeper, may have changed."""
+_AGAIN_S_MAX: Final = 3_600.0
+"""What is told of a limit that has nothing for years: it may be changed before."""
 _GRACE_MS: Final = 2_000
 _PAUSE_S: Final = 0.1
 """Before a keeper that cannot be asked is asked again."""
@@ -134,7 +136,8 @@ class RateLimits:
             # It may have been paused, and replaced, while somebody waited.
             await clerk.confirm()
             if not taken.taken:
-                taken.again_ms = max(1, round(keeper.again_s(body.wanted) * 1000))
+                again_s = min(keeper.again_s(body.wanted), _AGAIN_S_MAX)
+                taken.again_ms = max(1, round(again_s * 1000))
         return proto.Response(tokens_taken=taken)
 
     def _keeper(self, clerk: Clerk, topic: str) -> RateKeeper | None:

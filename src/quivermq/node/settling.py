@@ -64,7 +64,7 @@ class Settling:
                     lost.append(proto.Lost(verdict=number, intervals=intervals))
             return lost, _done(desk, group) - before
 
-        lost, acked = await clerk.agreed(settle)
+        lost, acked = await clerk.agreed(settle, of=group)
         name = clerk.group.name
         self._figures.shares[name.topic, name.partition, group].acked += acked
         return lost
@@ -78,7 +78,9 @@ class Settling:
         ]
 
         async def release(clerk: Clerk) -> None:
-            await clerk.agreed(lambda desk: desk.release_consumer(body.group, body.consumer))
+            await clerk.agreed(
+                lambda desk: desk.release_consumer(body.group, body.consumer), of=body.group
+            )
 
         await asyncio.gather(*map(release, clerks))
         return proto.Response(done=proto.Done())

@@ -19,6 +19,10 @@ class Waiter:
         """How many messages it would take."""
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def is_woken(self) -> bool:
+        return self.woken.done() and not self.woken.cancelled()
+
     def wake(self) -> bool:
         """False if it was woken before, or waits no more."""
         if self.woken.done():

@@ -16,7 +16,11 @@ RESERVE: Final = 4
 """One of so many deliveries is for the levels below the highest."""
 
 PIECES_MAX: Final = 200_000
-"""Pieces of a group that may be leased or waiting; past it, nothing fresh is given out."""
+"""Pieces of a group that may be leased, waiting or dying; past it, nothing fresh is given out.
+Messages that their producer delayed are not among them: they are bounded by themselves."""
+
+PIECES_AT_ONCE: Final = 4096
+"""Pieces of one lease."""
 
 
 @dataclass(slots=True)
@@ -79,21 +83,24 @@ class Shelf:
         self._group = group
         self._stretches = stretches
         self._end = end
-        pieces = len(group.waiting) + group.leased_pieces
-        self._fresh_left = max(PIECES_MAX - pieces, 0)
+        self._left = PIECES_AT_ONCE
+        self._fresh_left = room_for_fresh(group)
 
     def has(self, level: int) -> bool:
+        if not self._left:
+            return False
         return self._group.waiting.first_ready(level) is not None or self._fresh(level) is not None
 
     def take(self, level: int, wanted: int) -> int:
         """Take messages of a level: those that came back, then fresh ones, both in order."""
         taken = 0
-        while taken < wanted:
+        while taken < wanted and self._left:
             piece = self._group.waiting.first_ready(level)
             if piece is not None:
                 stop = min(piece.end, piece.start + wanted - taken)
                 self.choice.returned += self._group.waiting.take(piece.start, stop)
                 taken += stop - piece.start
+                self._left -= 1
                 continue
             fresh = self._fresh(level)
             if fresh is None:
@@ -101,6 +108,7 @@ class Shelf:
             start, stop = fresh[0], min(fresh[1], fresh[0] + wanted - taken)
             self.choice.fresh.append((start, stop, level))
             self._fresh_left -= 1
+            self._left -= 1
             self._move(level, stop)
             taken += stop - start
         return taken
@@ -129,10 +137,17 @@ class Shelf:
         self.choice.cursors[level] = cursor
 
 
+def room_for_fresh(group: Group) -> int:
+    """How many pieces of fresh messages may be given out."""
+    waiting = len(group.waiting) - group.waiting.delayed_pieces
+    return max(PIECES_MAX - waiting - group.leased_pieces - len(group.dying), 0)
+
+
 def count_ready(group: Group, stretches: Stretches, end: int, limit: int) -> int:
     """How many messages could be chosen, counted no further than `limit`."""
     found = group.waiting.ready_messages
-    for level in range(LEVELS):
+    # Whoever is told of messages that are not given out would ask for them again and again.
+    for level in range(LEVELS if room_for_fresh(group) else 0):
         if found >= limit:
             break
         found += stretches.count(level, group.cursors[level], end, limit - found)

@@ -5,6 +5,7 @@ nothing is lost if that takes long. Its number is the producer's sequence that t
 under, so the target recognises a repeat.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from quivermq.queue.group import Dying, Group
@@ -39,11 +40,11 @@ class DeadLetters(WorkingCopy):
                 ]
         return found
 
-    def bury(self, group: str, number: int) -> None:
-        """A record is stored where it should be."""
+    def bury(self, group: str, number: int, kept: Sequence[Interval] = ()) -> None:
+        """A record is stored where it should be; of a redrive, what is `kept` stays dead."""
         found = self.groups.by_name.get(group)
         if found is not None and number in found.dying:
-            self._propose(Op.BURY, found.number, number)
+            self._propose(Op.BURY, found.number, number, joined(kept))
 
     def dead_epoch(self, group: str) -> int:
         """The epoch of the producer that moves this group's dead letters."""

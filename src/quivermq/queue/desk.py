@@ -4,8 +4,8 @@ It decides on its working copy of the groups; each decision is an operation to b
 are timed by the leader's steady clock alone: no jump of the wall clock ends one.
 """
 
-from collections.abc import Iterable
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import Final, NamedTuple
 
 from quivermq.errors import InvalidRequest, Overloaded
@@ -24,7 +24,11 @@ from quivermq.queue.working_copy import GROUPS_MAX
 LEASES_MAX: Final = 100_000
 """Live leases of one group."""
 CANCELLED_MAX: Final = 100_000
-PARKED_AT_ONCE: Final = 10_000
+PARKED_AT_ONCE: Final = 2_000
+EXPIRED_AT_ONCE: Final = 1_000
+"""Delayed batches that are taken over, and leases that are ended, in one go: whoever leads has
+others to serve."""
+_LEFTOVERS: Final = 10_000
 VISIBILITY_MS_MAX: Final = 12 * 3600 * 1000
 
 
@@ -55,11 +59,18 @@ class Desk(DeadLetters):
         super().__init__(partition, groups_max=groups_max)
         # Leases of another leadership, whose grants may be lost, never share a number with ours.
         # Nor does a group that is deleted and made again give out a number for the second time.
-        self._first_lease = self._next_lease = (partition.term << 32) + 1
+        # A term of very many leases reaches into the numbers of the next one.
+        known = [n for group in self.groups.by_name.values() for n in (*group.leases, *group.spent)]
+        self._first_lease = self._next_lease = max([partition.term << 32, *known]) + 1
         self._choosers: dict[int, Chooser] = {}
+        self._leftovers_max = _LEFTOVERS
+        self.on_restart: Callable[[], None] | None = None
+        """Called when something that was said turns out not to be: the alarm may be another."""
         # When each lease ends, and the same in order, with leftovers of leases that are gone.
         self._deadlines: dict[tuple[int, int], int] = {}
         self._expiring: list[tuple[int, int, int]] = []
+        # Numbers of groups that have not taken over all delayed batches yet.
+        self._behind: set[int] = set()
         self._arm_all(steady_ms)
 
     def _arm_all(self, steady_ms: int) -> None:
@@ -71,18 +82,29 @@ class Desk(DeadLetters):
     def _arm(self, group: Group, lease: int, deadline: int) -> None:
         self._deadlines[group.number, lease] = deadline
         heappush(self._expiring, (deadline, group.number, lease))
+        if len(self._expiring) > self._leftovers_max:
+            self._forget_ended()
+            self._leftovers_max = 2 * len(self._expiring) + _LEFTOVERS
 
-    def begin_again(self, proposed: Iterable[bytes], steady_ms: int) -> None:
-        """Something was not proposed after all: start from what is applied and `proposed`, the
-        bodies of entries that are under way."""
-        self._start_again(proposed)
+    def _forget_ended(self) -> None:
+        """Long leases that were settled soon must not be remembered until their time is over."""
         live = {
             (group.number, lease)
             for group in self.groups.by_name.values()
             for lease in group.leases
         }
         self._deadlines = {key: at for key, at in self._deadlines.items() if key in live}
+        self._expiring = [(at, *key) for key, at in self._deadlines.items()]
+        heapify(self._expiring)
+
+    def begin_again(self, proposed: Iterable[bytes], steady_ms: int) -> None:
+        """Something was not proposed after all: start from what is applied and `proposed`, the
+        bodies of entries that are under way."""
+        self._start_again(proposed)
+        self._forget_ended()
         self._arm_all(steady_ms)
+        if self.on_restart is not None:
+            self.on_restart()
 
     # Leases.
 
@@ -100,6 +122,10 @@ class Desk(DeadLetters):
         chooser = self._choosers.setdefault(group.number, Chooser())
         choice = chooser.choose(group, self._partition.stretches, end, ask.messages_max)
         if not choice:
+            if choice.cursors:
+                # What is done already was stepped over, here and so everywhere.
+                skipped = list(choice.cursors.items())
+                self._propose(Op.GRANT, group.number, 0, ask.consumer, 0, [], [], skipped)
             return None
         pieces = choice.pieces
         lease = 0 if ask.auto_ack else self._next_lease
@@ -128,9 +154,12 @@ class Desk(DeadLetters):
 
     def _look(self, group: Group, end: int, now_ms: int) -> None:
         """Take over delayed batches, and see what is due."""
-        stretches = self._partition.stretches
-        while batches := group.parkable(stretches, end, PARKED_AT_ONCE):
+        if batches := group.parkable(self._partition.stretches, end, PARKED_AT_ONCE):
             self._propose(Op.PARK, group.number, batches)
+        if len(batches) == PARKED_AT_ONCE:
+            self._behind.add(group.number)
+        else:
+            self._behind.discard(group.number)
         group.waiting.promote(now_ms)
 
     def acknowledge(
@@ -141,7 +170,7 @@ class Desk(DeadLetters):
         wanted = self._wanted(found, lease, intervals)
         if not 0 < lease < self._next_lease:
             return wanted
-        repeated = joined(found.spent.get(lease, ()))
+        repeated = found.spent.get(lease, IntervalSet())
         held = self._held(found, lease, wanted)
         rest = without(wanted, held)
         # Its lease is over, and nobody else has it.
@@ -152,21 +181,25 @@ class Desk(DeadLetters):
             fresh = self._fresh(found, without(rest, waiting))
         if held or waiting or fresh:
             self._propose(Op.FINISH, found.number, lease, sorted(held + waiting), fresh)
-        return without(without(rest, sorted(waiting + fresh)), repeated)
+        lost = without(rest, sorted(waiting + fresh))
+        return [part for low, high in lost for part in repeated.gaps(low, high)]
 
     def _fresh(self, group: Group, intervals: list[Interval]) -> list[Interval]:
         """What of these offsets no cursor has taken."""
-        end = self._partition.next_offset
-        return [part for low, high in intervals for part in group.fresh(low, min(high, end))]
+        if not intervals:
+            return []
+        end = min(intervals[-1][1], self._partition.next_offset)
+        fresh = IntervalSet(group.fresh(intervals[0][0], end))
+        return [part for low, high in intervals for part in fresh.within(low, high)]
 
     def _wanted(self, group: Group, lease: int, intervals: list[Interval] | None) -> list[Interval]:
         if intervals is not None:
             return joined(intervals)
         held = group.leases.get(lease)
-        return [] if held is None else intervals_of(held.pieces)
+        return [] if held is None else joined(intervals_of(held.pieces))
 
     def _held(self, group: Group, lease: int, wanted: list[Interval]) -> list[Interval]:
-        return intervals_of(self._held_pieces(group, lease, wanted))
+        return joined(intervals_of(self._held_pieces(group, lease, wanted)))
 
     def _held_pieces(self, group: Group, lease: int, wanted: list[Interval]) -> list[Piece]:
         held = group.leases.get(lease)
@@ -203,14 +236,18 @@ class Desk(DeadLetters):
         how: str,
     ) -> None:
         settings = self._partition.settings
-        returns, dead = [], []
+        returns: list[tuple[int, int, int, bool]] = []
+        dead: list[Piece] = []
         for piece in pieces:
             failures = piece.failures + 1
             if failures >= settings.max_deliveries:
                 dead.append(piece)
                 continue
             wait = backoff_ms(settings, failures) if delay_ms is None else delay_ms
-            returns.append((piece.start, piece.end, now_ms + wait if wait else 0, True))
+            start, due_ms = piece.start, now_ms + wait if wait else 0
+            if returns and returns[-1][1:3] == (start, due_ms):
+                start = returns.pop()[0]
+            returns.append((start, piece.end, due_ms, True))
         if returns:
             self._propose(Op.GIVE_BACK, group.number, lease, returns)
         if dead:
@@ -220,7 +257,8 @@ class Desk(DeadLetters):
     def _condemn(
         self, group: Group, lease: int, pieces: list[Piece], reason: str, now_ms: int
     ) -> None:
-        self._propose(Op.CONDEMN, group.number, lease, intervals_of(pieces), reason, now_ms)
+        intervals = joined(intervals_of(pieces))
+        self._propose(Op.CONDEMN, group.number, lease, intervals, reason, now_ms)
 
     def reject(
         self, group: str, lease: int, intervals: list[Interval] | None, reason: str, now_ms: int
@@ -256,7 +294,7 @@ class Desk(DeadLetters):
         for number in mine:
             pieces = found.leases[number].pieces
             given += messages_in(pieces)
-            self._give_back(found, number, intervals_of(pieces))
+            self._give_back(found, number, joined(intervals_of(pieces)))
         return given
 
     def extend(self, group: str, lease: int, visibility_ms: int, steady_ms: int) -> bool:
@@ -278,7 +316,9 @@ class Desk(DeadLetters):
     def expire(self, now_ms: int, steady_ms: int) -> int:
         """End the leases whose time is over; returns how many messages they held."""
         expired = 0
-        while self._expiring and self._expiring[0][0] <= steady_ms:
+        for _ in range(EXPIRED_AT_ONCE):
+            if not self._expiring or self._expiring[0][0] > steady_ms:
+                break
             deadline, number, lease = heappop(self._expiring)
             if self._deadlines.get((number, lease)) != deadline:
                 continue
@@ -289,6 +329,12 @@ class Desk(DeadLetters):
             pieces = list(holder.leases[lease].pieces)
             expired += messages_in(pieces)
             self._failed(holder, lease, pieces, None, now_ms, "lease expired")
+        for number in list(self._behind):
+            behind = self.groups.by_number.get(number)
+            if behind is not None:
+                self._look(behind, self._partition.next_offset, now_ms)
+            else:
+                self._behind.discard(number)
         for group in self.groups.by_name.values():
             # Or the alarm would ring for it until somebody asks.
             group.waiting.promote(now_ms)
@@ -296,7 +342,7 @@ class Desk(DeadLetters):
 
     def alarm_ms(self, now_ms: int, steady_ms: int) -> int | None:
         """In how many milliseconds something happens by itself; None: never."""
-        waits: list[int] = []
+        waits: list[int] = [0] if self._behind else []
         while self._expiring:
             deadline, number, lease = self._expiring[0]
             group = self.groups.by_number.get(number)
@@ -317,14 +363,19 @@ class Desk(DeadLetters):
 
     def delayed(self, now_ms: int, from_ms: int, limit: int) -> list[Delayed]:
         """Batches that are not due, the next ones first, without what was cancelled."""
-        found = [one for one in self._delayed(now_ms) if one.due_ms >= from_ms]
-        return sorted(found, key=lambda one: (one.due_ms, one.start))[:limit]
+        found = (one for one in self._delayed(now_ms) if one.due_ms >= from_ms)
+        return nsmallest(limit, found, key=lambda one: (one.due_ms, one.start))
 
     def _delayed(self, now_ms: int) -> Iterable[Delayed]:
+        cancelled = self.groups.cancelled
         for one in self._partition.stretches.delayed.values():
-            if one.due_ms > now_ms:
-                for start, end in self.groups.cancelled.gaps(one.start, one.end):
-                    yield one._replace(start=start, end=end)
+            if one.due_ms <= now_ms:
+                continue
+            if not len(cancelled):
+                yield one
+                continue
+            for start, end in cancelled.gaps(one.start, one.end):
+                yield one._replace(start=start, end=end)
 
     def delayed_total(self, now_ms: int) -> int:
         """How many messages are not due."""
@@ -332,8 +383,13 @@ class Desk(DeadLetters):
 
     def cancel(self, intervals: list[Interval], now_ms: int) -> int:
         """Delayed messages that are not due are not delivered to anybody; returns how many."""
-        pending = IntervalSet((one.start, one.end) for one in self._delayed(now_ms))
-        parts = [part for low, high in joined(intervals) for part in pending.within(low, high)]
+        parts = [
+            part
+            for low, high in joined(intervals)
+            for one in self._partition.stretches.delayed_from(low, high)
+            if one.due_ms > now_ms
+            for part in self.groups.cancelled.gaps(max(low, one.start), min(high, one.end))
+        ]
         if len(self.groups.cancelled) + len(parts) > CANCELLED_MAX:
             raise Overloaded("too many delayed messages were cancelled one by one")
         if parts:

@@ -8,19 +8,21 @@ The methods are what committed operations do. They consult neither clock nor set
 leads decided before, on a copy of the same state (`Desk`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
-from quivermq.queue.intervals import Interval, IntervalSet
+from quivermq.queue.intervals import Interval, IntervalSet, without
 from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping, take
 from quivermq.queue.stretches import LEVELS, Delayed, Stretches
 from quivermq.queue.waiting import Parked, Waiting
 
 SPENT_MAX: Final = 1024
 """Leases of which it is remembered what was acknowledged, so that a repeat is recognised."""
+SPENT_INTERVALS_MAX: Final = 65_536
+"""The same of all of them together: a lease may be acknowledged message by message."""
 
 DELAYED: Final = LEVELS
 """The cursor behind those of the priorities: it runs along the delayed batches."""
@@ -79,7 +81,8 @@ class Group:
     leased_pieces: int = 0
     waiting: Waiting = field(default_factory=Waiting)
     dying: dict[int, Dying] = field(default_factory=dict)
-    spent: dict[int, list[Interval]] = field(default_factory=dict)
+    spent: dict[int, IntervalSet] = field(default_factory=dict)
+    spent_intervals: int = 0
     next_dying: int = 0
     dead_epoch: int = 0
     totals: Totals = field(default_factory=Totals)
@@ -127,12 +130,14 @@ class Group:
             found = self.take_leased(lease, start, end) or self.waiting.take(start, end)
             if messages_in(found) != end - start:
                 raise BrokenInvariant(f"{self.name}: {start} to {end} is not there to be done")
-        spent = self.spent.setdefault(lease, [])
+        spent = self.spent.setdefault(lease, IntervalSet())
+        self.spent_intervals -= len(spent)
         for start, end in (*intervals, *fresh):
-            spent.append((start, end))
+            spent.add(start, end)
             self.drop(start, end)
-        while len(self.spent) > SPENT_MAX:
-            del self.spent[next(iter(self.spent))]
+        self.spent_intervals += len(spent)
+        while len(self.spent) > SPENT_MAX or self.spent_intervals > SPENT_INTERVALS_MAX:
+            self.spent_intervals -= len(self.spent.pop(next(iter(self.spent))))
 
     def complete(self, start: int, end: int) -> None:
         """Messages never come again."""
@@ -164,17 +169,17 @@ class Group:
         """Dead letters are to go to where they came from."""
         self._record(start, end, 0, "", at_ms, redrive=True)
 
-    def bury(self, number: int) -> None:
-        """A record is where it should be."""
+    def bury(self, number: int, kept: Sequence[Interval] = ()) -> None:
+        """A record is where it should be, but for what is `kept` here after all."""
         record = self.dying.pop(number, None)
         if record is None or record.is_stale:
             return
-        count = record.end - record.start
-        if record.redrive:
-            self.totals.done += count
-        else:
-            self.totals.dead += count
-        self.complete(record.start, record.end)
+        for start, end in without([(record.start, record.end)], kept):
+            if record.redrive:
+                self.totals.done += end - start
+            else:
+                self.totals.dead += end - start
+            self.complete(start, end)
 
     def renumber(self, epoch: int) -> None:
         """Count the dead letters from 0 again, in another epoch."""
@@ -223,7 +228,7 @@ class Group:
         if self.is_shared:
             self.leases, self.leased_messages, self.leased_pieces = {}, 0, 0
             self.waiting, self.done, self.totals = Waiting(), IntervalSet(), Totals()
-            self.spent = {}
+            self.spent, self.spent_intervals = {}, 0
             self.dying = {n: record._replace(is_stale=True) for n, record in self.dying.items()}
             self.share_from(offset)
         if self.committed is not None or not self.is_shared:
@@ -291,7 +296,7 @@ class Group:
             [[n, x.consumer, x.visibility_ms, x.pieces] for n, x in self.leases.items()],
             self.waiting.parked(),
             list(self.dying.values()),
-            list(self.spent.items()),
+            [[lease, list(known)] for lease, known in self.spent.items()],
             [self.next_dying, self.dead_epoch],
             [totals.done, totals.dead, totals.lost, totals.redelivered],
             [self.committed, self.claimed],
@@ -309,7 +314,8 @@ class Group:
             group.leased_pieces += len(found)
         group.waiting = Waiting.of(Parked(Piece(*piece), due) for piece, due in waiting)
         group.dying = {record[0]: Dying(*record) for record in dying}
-        group.spent = {lease: [(low, high) for low, high in known] for lease, known in spent}
+        group.spent = {lease: IntervalSet(known) for lease, known in spent}
+        group.spent_intervals = sum(map(len, group.spent.values()))
         group.next_dying, group.dead_epoch = numbers
         group.totals = Totals(*totals)
         group.committed, group.claimed = progress

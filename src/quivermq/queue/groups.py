@@ -7,7 +7,7 @@ committed; since nothing else changes groups, both start from the same state.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
@@ -150,8 +150,8 @@ class Groups:
         for start, end in intervals:
             self.by_number[number].condemn(lease, start, end, reason, at_ms)
 
-    def _bury(self, number: int, record: int) -> None:
-        self.by_number[number].bury(record)
+    def _bury(self, number: int, record: int, kept: Sequence[Interval] = ()) -> None:
+        self.by_number[number].bury(record, kept)
 
     def _renumber(self, number: int) -> None:
         # Epochs count with the numbers of groups: none is ever used by two lives of a name.

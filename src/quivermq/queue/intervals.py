@@ -105,13 +105,13 @@ def without(wanted: Iterable[Interval], taken: Iterable[Interval]) -> list[Inter
     for start, end in wanted:
         while at < len(cuts) and cuts[at][1] <= start:
             at += 1
-        low = start
-        for cut_start, cut_end in cuts[at:]:
-            if cut_start >= end:
-                break
+        low, number = start, at
+        while number < len(cuts) and cuts[number][0] < end:
+            cut_start, cut_end = cuts[number]
             if cut_start > low:
                 left.append((low, cut_start))
             low = max(low, cut_end)
+            number += 1
         if low < end:
             left.append((low, end))
     return left

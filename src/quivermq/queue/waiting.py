@@ -6,7 +6,7 @@ date by whoever delivers: `promote` compares due times with its clock.
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from quivermq.errors import BrokenInvariant
@@ -30,6 +30,8 @@ class Waiting:
         self._starts: list[int] = []
         self.messages = 0
         self.ready_messages = 0
+        self.delayed_pieces = 0
+        """Those that wait since their producer delayed them, due or not."""
         self._ready: set[int] = set()
         # Both with leftovers of pieces that were taken, which are passed over when they come up.
         self._by_level: list[list[int]] = [[] for _ in range(LEVELS)]
@@ -69,15 +71,27 @@ class Waiting:
         piece = parked.piece
         self._parked[piece.start] = parked
         insort(self._starts, piece.start)
+        self.delayed_pieces += _is_delayed(parked)
         if is_ready:
             self._make_ready(piece)
         else:
             heappush(self._by_due, (parked.due_ms, piece.start))
+            if len(self._by_due) > _leftovers_max(len(self._starts)):
+                self._by_due = [
+                    (due_ms, start)
+                    for start, (_, due_ms) in self._parked.items()
+                    if due_ms and start not in self._ready
+                ]
+                heapify(self._by_due)
 
     def _make_ready(self, piece: Piece) -> None:
         self._ready.add(piece.start)
         self.ready_messages += piece.end - piece.start
-        heappush(self._by_level[piece.priority], piece.start)
+        heap = self._by_level[piece.priority]
+        heappush(heap, piece.start)
+        if len(heap) > _leftovers_max(len(self._starts)):
+            ready = [self._parked[start].piece for start in self._ready]
+            heap[:] = sorted(each.start for each in ready if each.priority == piece.priority)
 
     def promote(self, now_ms: int) -> None:
         """What is due by now is ready, and nothing else."""
@@ -145,7 +159,9 @@ class Waiting:
     def _remove(self, at: int) -> bool:
         """Returns whether it was ready."""
         start = self._starts.pop(at)
-        piece = self._parked.pop(start).piece
+        parked = self._parked.pop(start)
+        piece = parked.piece
+        self.delayed_pieces -= _is_delayed(parked)
         if start not in self._ready:
             return False
         self._ready.discard(start)
@@ -180,8 +196,20 @@ class Waiting:
             ready += (piece.end - piece.start) * (piece.start in self._ready)
         if (messages, ready) != (self.messages, self.ready_messages):
             raise BrokenInvariant(f"{messages} messages wait, {self.messages} are counted")
+        if self.delayed_pieces != sum(map(_is_delayed, self._parked.values())):
+            raise BrokenInvariant(f"{self.delayed_pieces} delayed pieces are counted")
         if not self._ready <= self._parked.keys():
             raise BrokenInvariant("something is ready that does not wait")
+
+
+def _leftovers_max(pieces: int) -> int:
+    """A heap that is larger is made anew. Who only follows takes pieces, and never looks up which
+    come next: leftovers would pile up there for ever."""
+    return 2 * pieces + 64
+
+
+def _is_delayed(parked: Parked) -> bool:
+    return parked.due_ms > 0 and not parked.piece.failures
 
 
 def _fits(before: Parked, piece: Piece, due_ms: int) -> bool:

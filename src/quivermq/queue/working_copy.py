@@ -57,7 +57,12 @@ class WorkingCopy:
         """Let a group share work, from `start` on, unless it does already."""
         found = self._made(group)
         if not found.is_shared:
-            self._propose(Op.SHARE, found.number, start)
+            self._propose(Op.SHARE, found.number, self._findable(start))
+
+    def _findable(self, offset: int) -> int:
+        """A log may hold more than its index knows of, where another leader dropped it: what no
+        cursor finds would wait for ever."""
+        return max(offset, self._partition.stretches.begin)
 
     def _made(self, name: str) -> Group:
         found = self.groups.by_name.get(name)
@@ -77,7 +82,7 @@ class WorkingCopy:
 
     def seek(self, group: str, offset: int) -> None:
         """Let a group go on from `offset`; its leases end."""
-        self._propose(Op.SEEK, self._made(group).number, offset)
+        self._propose(Op.SEEK, self._made(group).number, self._findable(offset))
 
     def drop(self, group: str) -> None:
         """Forget a group; nothing if it is not known."""

@@ -39,9 +39,9 @@ class Gathered(Pending):
     operations: list[bytes] = field(default_factory=list)
     size: int = 0
 
-    def add(self, operations: list[bytes]) -> None:
-        self.operations += operations
-        self.size += sum(map(len, operations))
+    def add(self, operation: bytes) -> None:
+        self.operations.append(operation)
+        self.size += len(operation)
 
     @property
     def is_full(self) -> bool:
@@ -122,13 +122,13 @@ class Intake:
         return result, True
 
     def _gather(self, operations: list[bytes], now_ms: int) -> None:
-        if not operations:
-            return
-        gathered = self._gathered
-        if gathered is None or gathered.is_full:
-            gathered = self._gathered = Gathered(Frame.of(Kind.COMMAND), now_ms, [])
-            self._waiting.append(gathered)
-        gathered.add(operations)
+        for operation in operations:
+            gathered = self._gathered
+            if gathered is None or gathered.is_full:
+                # Also in the midst of what one act said: an entry must not be too large to store.
+                gathered = self._gathered = Gathered(Frame.of(Kind.COMMAND), now_ms, [])
+                self._waiting.append(gathered)
+            gathered.add(operation)
 
     def admit(self, token: Token, frame: Frame, now_ms: int) -> Produced | None:
         """Take a batch in; answers at once if it was stored before.

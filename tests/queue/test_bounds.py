@@ -1,0 +1,259 @@
+"""Nothing at a desk grows for ever, and nothing holds it for long."""
+
+import pytest
+
+from quivermq.queue import Desk, choosing, desk, group
+from quivermq.queue.intervals import without
+from tests.queue.rig import Rig
+
+HOUR_MS = 3_600_000
+MANY = 60_000
+
+
+class Counted(list[tuple[int, int]]):
+    """Intervals that count how many of them are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, at):  # type: ignore[no-untyped-def]
+        found = super().__getitem__(at)
+        Counted.looks += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+def test_cutting_intervals_out_of_others_takes_a_look_at_each_and_not_at_all_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("builtins.list", Counted)
+    Counted.looks = 0
+    wanted = [(at, at + 3) for at in range(0, 4_000, 4)]
+    left = without(wanted, [(at + 1, at + 2) for at, _ in wanted])
+    monkeypatch.undo()
+    assert left == [part for at, _ in wanted for part in ((at, at + 1), (at + 2, at + 3))]
+    assert Counted.looks < 10 * len(wanted)
+
+
+def test_what_comes_and_goes_leaves_nothing_behind() -> None:
+    rig = Rig()
+    rig.put(3)
+    for _ in range(500):
+        leased = rig.take()
+        rig.desk.extend("g", leased.lease, HOUR_MS, rig.now_ms)
+        rig.desk.fail("g", leased.lease, [(0, 1)], HOUR_MS, rig.now_ms)
+        rig.desk.release("g", leased.lease, None)
+        rig.commit()
+        rig.desk.seek("g", 0)
+        rig.commit()
+    for _ in range(500):
+        rig.desk.release("g", rig.take().lease, None)
+        rig.commit()
+    for groups in (rig.desk.groups, rig.partition.groups):
+        waiting = groups.by_name["g"].waiting
+        assert sum(map(len, waiting._by_level)) < 200
+        assert len(waiting._by_due) < 200
+
+
+def test_long_leases_that_are_settled_soon_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "_LEFTOVERS", 10)
+    rig = Rig()
+    rig.put(1)
+    held = rig.take()
+    for _ in range(200):
+        rig.put(1)
+        leased = rig.poll(visibility_ms=HOUR_MS)
+        assert leased is not None
+        rig.desk.acknowledge("g", leased.lease, None)
+    assert len(rig.desk._expiring) < 50
+    assert len(rig.desk._deadlines) < 50
+    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 30_000
+    assert rig.later(30_000) == 1
+    assert held.lease
+
+
+def test_acks_message_by_message_are_remembered_as_few_intervals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group, "SPENT_INTERVALS_MAX", 8)
+    rig = Rig()
+    rig.put(40)
+    first = rig.take(20)
+    for at in range(20):
+        assert rig.desk.acknowledge("g", first.lease, [(at, at + 1)]) == []
+    known = rig.desk.groups.by_name["g"]
+    assert list(known.spent[first.lease]) == [(0, 20)]
+    second = rig.take(20)
+    rig.desk.acknowledge("g", second.lease, [(at, at + 1) for at in range(20, 34, 2)])
+    assert known.spent.keys() == {first.lease, second.lease}
+    rig.desk.acknowledge("g", second.lease, [(35, 36), (37, 38)])
+    assert known.spent_intervals <= 8
+    rig.commit()
+    rig.restart()
+    assert rig.desk.groups.by_name["g"].spent_intervals == known.spent_intervals
+
+
+def test_messages_for_tomorrow_keep_nobody_from_those_of_today(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choosing, "PIECES_MAX", 5)
+    rig = Rig()
+    for number in range(8):
+        rig.put(1, delay_ms=HOUR_MS + number)
+    rig.put(2)
+    assert rig.polled() == [8, 9]
+    rig.later(HOUR_MS + 10)
+    assert 0 in rig.polled(2)
+
+
+def test_what_is_not_given_out_is_not_called_ready_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "PIECES_MAX", 3)
+    rig = Rig()
+    rig.put(10)
+    held = [rig.take(1) for _ in range(3)]
+    assert rig.poll() is None
+    assert rig.desk.ready("g", rig.end, rig.now_ms, 10) == 0
+    rig.desk.reject("g", held[0].lease, None, "bad", rig.now_ms)
+    # Dead letters that nobody takes pile up too.
+    assert rig.poll() is None
+    rig.desk.acknowledge("g", held[1].lease, None)
+    assert rig.desk.ready("g", rig.end, rig.now_ms, 10) == 7
+    assert len(rig.polled()) == 7
+
+
+def test_a_lease_has_no_more_pieces_than_can_be_handled_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choosing, "PIECES_AT_ONCE", 4)
+    rig = Rig()
+    for number in range(20):
+        rig.put(1, priority=number % 2)
+    got = [len(rig.take().pieces) for _ in range(5)]
+    assert got == [4] * 5
+    assert rig.poll() is None
+
+
+def test_delayed_batches_are_taken_over_a_portion_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk, "PARKED_AT_ONCE", 3)
+    rig = Rig()
+    for _ in range(10):
+        rig.put(1, delay_ms=1_000)
+    assert rig.poll() is None
+    assert rig.desk.groups.by_name["g"].waiting.messages == 3
+    # The rest happens by itself.
+    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0
+    while rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0:
+        rig.later(0)
+    assert rig.desk.groups.by_name["g"].waiting.messages == 10
+    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 1_000
+    rig.later(1_000)
+    assert rig.polled() == list(range(10))
+
+
+def test_many_leases_end_a_portion_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "EXPIRED_AT_ONCE", 4)
+    rig = Rig()
+    rig.put(10)
+    for _ in range(10):
+        rig.take(1)
+    ended = [rig.later(30_000)]
+    while rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0:
+        ended.append(rig.later(0))
+    assert ended == [4, 4, 2]
+
+
+def test_cancelling_one_of_many_looks_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    for _ in range(5):
+        rig.put(2, delay_ms=1_000)
+    monkeypatch.setattr(Desk, "_delayed", None)
+    assert rig.desk.cancel([(3, 5), (9, 100)], rig.now_ms) == 3
+    assert rig.desk.cancel([(0, 6)], rig.now_ms) == 4
+    rig.later(1_000)
+    assert rig.polled() == [6, 7, 8]
+
+
+def test_an_ack_of_many_parts_of_a_lost_lease_looks_at_the_others_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    rig.put(50)
+    leased = rig.take(50)
+    rig.desk = Desk(rig.partition, rig.now_ms)
+    rig.desk.open_group("g", 0)
+    rig.commit()
+    rig.change_leader()
+    looks = []
+    fresh = group.Group.fresh
+
+    def counted(self: group.Group, start: int, end: int) -> list[tuple[int, int]]:
+        looks.append((start, end))
+        return fresh(self, start, end)
+
+    monkeypatch.setattr(group.Group, "fresh", counted)
+    parts = [(at, at + 1) for at in range(0, 80, 2)]
+    lost = rig.desk.acknowledge("g", leased.lease, parts)
+    assert lost == [(at, at + 1) for at in range(50, 80, 2)]
+    assert looks == [(0, 50)]
+    assert rig.polled() == list(range(1, 50, 2))
+
+
+def test_no_number_of_a_lease_is_used_twice_after_a_term_with_very_many() -> None:
+    rig = Rig()
+    rig.put(2)
+    rig.desk.open_group("g", 0)
+    rig.desk._next_lease = (2 << 32) + 1
+    first = rig.take(1)
+    rig.commit()
+    rig.change_leader()
+    second = rig.take(1)
+    assert first.lease == (2 << 32) + 1 != second.lease
+    assert rig.figures().in_flight == 2
+
+
+def test_a_group_starts_where_the_index_does_if_that_is_later() -> None:
+    rig = Rig()
+    for _ in range(2):
+        rig.put(5)
+    rig.desk.open_group("other", 0)
+    rig.desk.trim(5)
+    rig.commit()
+    # The log of the next leader holds more than that of the one that dropped it.
+    rig.change_leader()
+    assert rig.offsets(rig.poll(start=0)) == [5, 6, 7, 8, 9]
+    rig.desk.acknowledge("g", rig.desk._next_lease - 1, None)
+    assert rig.desk.groups.by_name["g"].floor == 10
+    rig.desk.seek("g", 0)
+    assert rig.polled() == [5, 6, 7, 8, 9]
+
+
+def test_who_steps_over_what_is_done_says_so() -> None:
+    rig = Rig()
+    rig.put(3)
+    leased = rig.take()
+    rig.desk = Desk(rig.partition, rig.now_ms)
+    rig.desk.open_group("g", 0)
+    rig.put(1, priority=5)
+    rig.commit()
+    rig.change_leader()
+    assert rig.desk.acknowledge("g", leased.lease, [(1, 3)]) == []
+    rig.commit()
+    assert rig.polled(1) == [3]
+    assert rig.polled(1) == [0]
+    assert rig.poll() is None
+    rig.commit()
+    assert rig.partition.groups.by_name["g"].cursors[0] == 3
+
+
+def test_whoever_sits_at_the_desk_hears_that_it_began_again() -> None:
+    rig = Rig()
+    rig.put(1)
+    rig.take()
+    rig.commit()
+    heard = []
+    rig.desk.on_restart = lambda: heard.append(rig.desk.alarm_ms(rig.now_ms, rig.now_ms))
+    assert rig.later(30_000) == 1
+    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) is None
+    # What was said is not proposed after all.
+    rig.desk.begin_again([], rig.now_ms)
+    assert heard == [30_000]
