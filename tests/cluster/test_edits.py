@@ -305,3 +305,11 @@ def test_a_move_that_is_aimed_elsewhere_takes_nothing_from_who_may_be_a_member_b
     view = edited(view, finish_moves(view, [Move("a", 0, (1,))]))
     assert view.placement("a", 0) == Placement((1,))
     assert [hosted.partition for hosted in view.hosted(3)] == [1]
+
+
+def test_a_topic_is_not_its_own_dead_letter_topic(view: View) -> None:
+    own = TopicSettings(dead_letter="a")
+    with pytest.raises(InvalidRequest, match="its own dead-letter topic"):
+        create_topic(view, "a", topic_id=ID, settings=own)
+    with pytest.raises(InvalidRequest, match="its own dead-letter topic"):
+        alter_topic(with_topic(view, "a"), "a", settings=own)

@@ -277,6 +277,37 @@ def test_seeking_ends_leases_and_delivers_again() -> None:
     assert rig.polled() == []
 
 
+def test_a_group_may_be_sought_before_it_shares_anything() -> None:
+    rig = Rig()
+    rig.put(10)
+    rig.desk.seek("g", 7)
+    assert rig.polled() == [7, 8, 9]
+
+
+def test_acks_of_leases_that_a_seek_ended_are_refused_also_by_the_next_leader() -> None:
+    rig = Rig()
+    rig.put(4)
+    leased = rig.take()
+    rig.commit()
+    rig.desk.seek("g", 0)
+    rig.commit()
+    rig.change_leader()
+    assert rig.desk.acknowledge("g", leased.lease, [(0, 4)]) == [(0, 4)]
+    assert rig.polled() == [0, 1, 2, 3]
+
+
+def test_dead_letters_that_wait_to_be_redriven_can_be_purged() -> None:
+    rig = Rig()
+    rig.put(10)
+    rig.desk.redrive(0, rig.end, [(0, 4)], rig.now_ms)
+    rig.commit()
+    assert rig.desk.purge(0, rig.end, [(0, 2)]) == 0, "a record goes as a whole"
+    assert rig.desk.purge(0, rig.end, [(0, 5)]) == 5
+    rig.commit()
+    assert rig.desk.dying() == []
+    assert rig.desk.dead(0, rig.end) == [(5, 10)]
+
+
 def test_a_dead_letter_on_its_way_is_moved_though_its_group_was_sought() -> None:
     rig = Rig()
     rig.put(2)

@@ -80,7 +80,7 @@ def create_topic(
     """A topic; None if there is one just like it. 0 stands for the default, and is like any."""
     check_topic_name(name, internal=internal)
     settings = settings or TopicSettings()
-    settings.check()
+    _check_settings(name, settings)
     if name in view.topics:
         _check_same(view.topics[name], partitions, replication, settings)
         return None
@@ -126,7 +126,7 @@ def alter_topic(
     check_topic_name(name)
     was = topic = view.topic(name)
     if settings is not None:
-        settings.check()
+        _check_settings(name, settings)
         # What only other builds know stays.
         topic = replace(topic, settings=topic.settings | asdict(settings))
     if replication:
@@ -313,6 +313,15 @@ def _check_partitions(partitions: int, partitions_max: int) -> None:
     most = min(partitions_max, PARTITIONS_LIMIT)
     if not 1 <= partitions <= most:
         raise InvalidRequest(f"a topic has 1 to {most} partitions, not {partitions}")
+
+
+def _check_settings(name: str, settings: TopicSettings) -> None:
+    settings.check()
+    if settings.dead_letter == name:
+        raise InvalidRequest(
+            f"topic {name!r} cannot be its own dead-letter topic: its dead letters would come "
+            "again for ever"
+        )
 
 
 def _check_same(topic: Topic, partitions: int, replication: int, settings: TopicSettings) -> None:

@@ -143,7 +143,8 @@ class DeadLetters:
     async def find_or_make(self, source: Source) -> str:
         """The dead-letter topic of a topic."""
         origin = self._partitions.topic(source.topic)
-        name = origin.topic_settings.dead_letter or f"{source.topic}.dlq"
+        # A name may have 200 characters.
+        name = origin.topic_settings.dead_letter or f"{source.topic[:196]}.dlq"
         if name not in self._partitions.view.topics:
             creation = proto.CreateTopic(name=name, partitions=len(origin.partitions))
             with suppress(TopicExists):

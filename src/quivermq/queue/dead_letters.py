@@ -78,11 +78,25 @@ class DeadLetters(WorkingCopy):
         return sum(high - low for low, high in parts)
 
     def purge(self, start: int, end: int, intervals: list[Interval] | None) -> int:
-        """Have done with dead letters; returns how many."""
+        """Have done with dead letters, also with those that wait to be redriven; returns how
+        many."""
         parts = self._unsettled(start, end, intervals)
         if parts:
             self._propose(Op.PURGE, self._redrive_group(start).number, parts)
-        return sum(high - low for low, high in parts)
+        waiting = self._redriving(intervals)
+        for record in waiting:
+            self.bury(REDRIVE_GROUP, record.number)
+        purged = parts + [(record.start, record.end) for record in waiting]
+        return sum(high - low for low, high in purged)
+
+    def _redriving(self, intervals: list[Interval] | None) -> list[Dying]:
+        """Records under way that lie within what is named."""
+        found = self.groups.by_name.get(REDRIVE_GROUP)
+        records = [] if found is None else [r for r in found.dying.values() if r.redrive]
+        if intervals is None:
+            return records
+        named = IntervalSet(intervals)
+        return [r for r in records if not named.gaps(r.start, r.end)]
 
     def _redrive_group(self, start: int) -> Group:
         self.open_group(REDRIVE_GROUP, start)

@@ -106,6 +106,12 @@ class Desk(DeadLetters):
         if self.on_restart is not None:
             self.on_restart()
 
+    def seek(self, group: str, offset: int) -> None:
+        """Let a group go on from `offset`. Its leases end: their acks are refused, lest they end
+        what is to be delivered again."""
+        number = self._made(group).number
+        self._propose(Op.SEEK, number, self._findable(offset), self._next_lease)
+
     # Leases.
 
     def lease(self, ask: Ask, end: int, now_ms: int, steady_ms: int) -> Leased | None:
@@ -168,7 +174,7 @@ class Desk(DeadLetters):
         """Messages are done; returns those that are not the lease's to end. None: all of it."""
         found = self._shared(group)
         wanted = self._wanted(found, lease, intervals)
-        if not 0 < lease < self._next_lease:
+        if not found.first_lease <= lease < self._next_lease:
             return wanted
         repeated = found.spent.get(lease, IntervalSet())
         held = self._held(found, lease, wanted)

@@ -86,6 +86,8 @@ class Group:
     next_dying: int = 0
     dead_epoch: int = 0
     totals: Totals = field(default_factory=Totals)
+    first_lease: int = 1
+    """Leases before this one were ended by a seek."""
     committed: int | None = None
     claimed: int = 0
     """The epoch of the member of a sticky group that holds the partition."""
@@ -223,8 +225,9 @@ class Group:
         for piece in self.waiting.take(start, end):
             self.drop(piece.start, piece.end)
 
-    def seek(self, offset: int) -> None:
+    def seek(self, offset: int, first_lease: int) -> None:
         """Be at `offset`: everything below is behind it, everything above ahead."""
+        self.first_lease = first_lease
         if self.is_shared:
             self.leases, self.leased_messages, self.leased_pieces = {}, 0, 0
             self.waiting, self.done, self.totals = Waiting(), IntervalSet(), Totals()
@@ -299,7 +302,7 @@ class Group:
             [[lease, list(known)] for lease, known in self.spent.items()],
             [self.next_dying, self.dead_epoch],
             [totals.done, totals.dead, totals.lost, totals.redelivered],
-            [self.committed, self.claimed],
+            [self.committed, self.claimed, self.first_lease],
         ]
 
     @classmethod
@@ -318,7 +321,7 @@ class Group:
         group.spent_intervals = sum(map(len, group.spent.values()))
         group.next_dying, group.dead_epoch = numbers
         group.totals = Totals(*totals)
-        group.committed, group.claimed = progress
+        group.committed, group.claimed, group.first_lease = progress
         return group
 
     def validate(self, stretches: Stretches) -> None:

@@ -165,8 +165,8 @@ class Groups:
         found = [Delayed(*batch) for batch in batches]
         self.by_number[number].park(found, self.cancelled)
 
-    def _seek(self, number: int, offset: int) -> None:
-        self.by_number[number].seek(offset)
+    def _seek(self, number: int, offset: int, first_lease: int) -> None:
+        self.by_number[number].seek(offset, first_lease)
 
     def _drop(self, number: int) -> None:
         del self.by_name[self.by_number.pop(number).name]

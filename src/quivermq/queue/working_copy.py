@@ -57,7 +57,9 @@ class WorkingCopy:
         """Let a group share work, from `start` on, unless it does already."""
         found = self._made(group)
         if not found.is_shared:
-            self._propose(Op.SHARE, found.number, self._findable(start))
+            # Who was sought, or committed, before it shared anything goes on from there.
+            begin = start if found.committed is None else found.committed
+            self._propose(Op.SHARE, found.number, self._findable(begin))
 
     def _findable(self, offset: int) -> int:
         """A log may hold more than its index knows of, where another leader dropped it: what no
@@ -79,10 +81,6 @@ class WorkingCopy:
         if found is None or not found.is_shared:
             raise InvalidRequest(f"no group {name!r} shares work here: poll with it first")
         return found
-
-    def seek(self, group: str, offset: int) -> None:
-        """Let a group go on from `offset`; its leases end."""
-        self._propose(Op.SEEK, self._made(group).number, self._findable(offset))
 
     def drop(self, group: str) -> None:
         """Forget a group; nothing if it is not known."""
