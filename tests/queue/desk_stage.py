@@ -15,6 +15,7 @@ from quivermq.queue import (
     REDRIVE_GROUP,
     Ask,
     Desk,
+    Dying,
     Partition,
     TopicSettings,
     groups_command,
@@ -172,7 +173,9 @@ class DeskStage:
         if not self.model.is_shared(group):
             start = self.end if latest else self.model.start
             self.desk.open_group(group, start)
-            self.model.open_group(group, start)
+            self.model.open_group(group, start, self.partition.stretches.begin)
+            # Where it committed may be gone by now.
+            self.trim(self.model.start)
         ready = self.model.ready(group, self.now_ms)
         count = self.desk.ready(group, self.end, self.now_ms, wanted)
         assert count >= min(len(ready), wanted), f"{count} are ready, and really {len(ready)}"
@@ -247,7 +250,8 @@ class DeskStage:
     def seek(self, group: str, offset: int) -> None:
         offset = max(offset, self.model.start)
         self.desk.seek(group, offset)
-        self.model.seek(group, offset)
+        tokens = [lease for _, lease in self.tokens]
+        self.model.seek(group, offset, max(tokens, default=0) + 1)
 
     def drop(self, group: str) -> None:
         self.desk.drop(group)
@@ -270,12 +274,28 @@ class DeskStage:
             return
         start, chosen = self.model.start, [(low, high)] if low < high else []
         if purged:
+            self._purge_redrives(low, high)
             count = self.desk.purge(start, self.end, chosen)
         else:
             count = self.desk.redrive(start, self.end, chosen, self.now_ms)
         state = State.DONE if purged else State.DYING
         offsets = list(range(max(low, start), high))
         assert count == self.model.settle_letters(REDRIVE_GROUP, offsets, state)
+
+    def _purge_redrives(self, low: int, high: int) -> None:
+        """Records that wait to be redriven go as a whole, or stay."""
+        for group, record in self._redrives():
+            if low <= record.start and record.end <= high:
+                assert self.desk.purge(0, 0, [(record.start, record.end)]) == (
+                    record.end - record.start
+                )
+                offsets = list(range(record.start, record.end))
+                self.model.bury(group, offsets, redriven=True)
+
+    def _redrives(self) -> list[tuple[str, Dying]]:
+        found = self.desk.groups.by_name.get(REDRIVE_GROUP)
+        records = [] if found is None else list(found.dying.values())
+        return [(REDRIVE_GROUP, record) for record in records if record.redrive]
 
     def claim(self, group: str, epoch: int) -> None:
         known = self.model.groups.get(group)

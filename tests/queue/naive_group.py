@@ -68,6 +68,8 @@ class NaiveGroup:
     is_shared: bool = True
     committed: int | None = None
     claimed: int = 0
+    first_lease: int = 1
+    """Leases before it were ended by a seek."""
 
 
 def backoff_ms(failures: int) -> int:
@@ -132,10 +134,13 @@ class NaivePartition:
     def is_shared(self, name: str) -> bool:
         return name in self.groups and self.groups[name].is_shared
 
-    def open_group(self, name: str, start: int) -> None:
+    def open_group(self, name: str, start: int, findable: int = 0) -> None:
+        """A group shares work from `start` on, or from where it committed; but not from what
+        nobody can find any more."""
         group = self.groups.setdefault(name, NaiveGroup(start))
         if not group.is_shared:
-            group.start, group.is_shared = start, True
+            begin = start if group.committed is None else group.committed
+            group.start, group.is_shared = max(begin, findable), True
 
     def _known(self, name: str) -> NaiveGroup:
         """A group, perhaps one of which there is nothing but a committed offset."""
@@ -178,6 +183,9 @@ class NaivePartition:
         """
         for message in self._chosen(name, lease, offsets):
             is_lost = message.offset in lost
+            if lease < self.groups[name].first_lease:
+                assert is_lost, f"{lease} was ended by a seek, and finishes {message}"
+                continue
             is_mine = message.lease == lease
             if message.state in {State.LEASED, State.WAITING} and is_mine:
                 assert not is_lost, f"an ack of {message} by its holder {lease} is refused"
@@ -273,13 +281,14 @@ class NaivePartition:
             for lease in group.leases.values():
                 lease.ends_ms = steady_ms + lease.visibility_ms
 
-    def seek(self, name: str, offset: int) -> None:
+    def seek(self, name: str, offset: int, first_lease: int) -> None:
         """Everything below is behind the group, everything above is ahead of it, as if fresh."""
         group = self._known(name)
         if group.is_shared:
             self.groups[name] = NaiveGroup(offset, committed=group.committed, claimed=group.claimed)
         if group.committed is not None or not group.is_shared:
             self.groups[name].committed = offset
+        self.groups[name].first_lease = first_lease
 
     def trim(self, start: int) -> None:
         self.start = max(start, self.start)
