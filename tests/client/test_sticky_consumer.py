@@ -193,6 +193,16 @@ def test_a_listener_that_fails_ends_the_consumer_with_its_word(
             wait_until(lambda: heir.assignment == [0, 1, 2, 3])
 
 
+def test_partitions_that_are_added_are_read_too(real: quivermq.Client, topic: str) -> None:
+    with real.consumer(topic, group="g", session=1.0) as consumer:
+        assert len(taken(consumer, 40)) == 40
+        real.alter_topic(topic, partitions=6)
+        for partition in (4, 5):
+            real.produce(topic, b"more", partition=partition)
+        assert sorted(message.partition for message in taken(consumer, 2)) == [4, 5]
+        assert consumer.assignment == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_group_that_is_deleted_under_its_members_starts_over(
     real: quivermq.Client, topic: str
 ) -> None:

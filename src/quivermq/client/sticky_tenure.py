@@ -184,6 +184,11 @@ class Tenure:
         """The answer of the leader, of this very topic and not of one that is called the same."""
         router, topic, partition = self._router, self.owned.topic, self.partition
         attempts = router.attempts(f"{what} {topic}/{partition}")
+        route = await router.route(topic, attempts)
+        while partition >= len(route.leaders):
+            # It was just added: whoever assigned it knows more than the map, and who tells it.
+            route = await router.refresh(topic, attempts)
+            await attempts.pause()
         while True:
             target = await router.target(topic, partition, attempts)
             if self._topic_id not in {b"", target.topic_id}:
