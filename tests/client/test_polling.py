@@ -9,6 +9,7 @@ import pytest
 
 import quivermq
 import quivermq.aio
+from quivermq.client import intake, polling
 from quivermq.errors import Forbidden, InvalidRequest, LeaseLost, NotLeader, TopicNotFound
 from quivermq.wire import proto
 from tests.client.group_stand_in import GroupStandIn
@@ -205,6 +206,26 @@ def test_whoever_is_ready_first_is_polled(
     (message,) = both.poll("t", group="g", wait=10)
     thread.join()
     assert message.partition == 2
+
+
+@pytest.mark.parametrize("is_subscribed", [False, True])
+def test_a_partition_that_is_led_elsewhere_is_asked_for_at_once(
+    both: quivermq.Client,
+    pair: tuple[GroupStandIn, GroupStandIn],
+    monkeypatch: pytest.MonkeyPatch,
+    is_subscribed: bool,
+) -> None:
+    monkeypatch.setattr(polling, "ROUTE_SECONDS_MAX", 1e6)
+    monkeypatch.setattr(intake, "LOOK_SECONDS", 1e6)
+    with both.subscribe("t", group="g") as subscription:
+        pair[1].until("poll", 1)
+        assert both.poll("t", group="other", wait=0.01) == []
+        for each in pair:
+            each.leaders[1] = 1
+        with quivermq.connect(pair[0].address) as other:
+            other.produce("t", b"v", partition=1)
+        found = [next(subscription)] if is_subscribed else both.poll("t", group="other", wait=9)
+    assert [message.partition for message in found] == [1]
 
 
 def test_one_settle_for_each_broker(

@@ -247,6 +247,8 @@ class Intake:
         catch = await self._core.consuming.polling.poll_share(
             order, share, WAIT_SECONDS, self._attempts()
         )
+        if not catch.is_led:
+            self._look.set()
         messages = messages_of_hauls(catch.hauls, self._kind, self._core.router.limits)
         until = self._loop.time() + self._visibility_s
         for haul in catch.hauls:

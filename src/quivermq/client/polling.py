@@ -27,7 +27,7 @@ WAIT_SECONDS: Final = 10.0
 """How long a broker holds one request; a longer wait takes several."""
 
 _BEGUN_MAX: Final = 10_000
-# A partition that moved to another leader is not polled for at most so long.
+# A partition that was added to a topic is not polled for at most so long.
 ROUTE_SECONDS_MAX: Final = 3.0
 # With a partition that nobody leads, the others are not waited for longer than this at a time.
 _LAME_WAIT_SECONDS: Final = 0.25
@@ -75,6 +75,8 @@ class Catch(NamedTuple):
 
     hauls: list[Haul]
     throttled_s: float = 0.0
+    is_led: bool = True
+    """False: not all that it was asked for is led there."""
 
 
 NOTHING: Final = Catch([])
@@ -131,8 +133,8 @@ class Polling:
             self._begun.add((order.topic, order.group))
 
     async def shares(self, topic: str, attempts: Attempts) -> list[Share]:
-        """Whom to poll. Brokers leave out what they do not lead, without a word: so who leads is
-        asked for now and then."""
+        """Whom to poll. Nobody tells of partitions that are added, so they are asked for now and
+        then; a broker that was asked for what it does not lead says so, and the map is in doubt."""
         route = self._router.map.route(topic)
         now = self._router.door.now()
         if route is not None and now - route.heard_at > ROUTE_SECONDS_MAX:
@@ -187,18 +189,21 @@ class Polling:
             for share, each in list(posted):
                 if each.connection.is_answered(each.request_id):
                     posted.remove((share, each))
-                    ready += await self._told(share, each)
+                    ready += await self._told(order.topic, share, each)
             return ready
         finally:
             for _, each in posted:
                 router.drop(each)
 
-    async def _told(self, share: Share, posted: Posted) -> list[Share]:
+    async def _told(self, topic: str, share: Share, posted: Posted) -> list[Share]:
         try:
-            partitions = (await self._router.take(posted)).response.ready.partitions
+            ready = (await self._router.take(posted)).response.ready
         except QuiverError:
             return [share]  # polling it tells why
-        found = [each for each in share.partitions if each in set(partitions)]
+        if ready.elsewhere:
+            self._router.map.doubt(topic)
+        partitions = set(ready.partitions)
+        found = [each for each in share.partitions if each in partitions]
         return [share._replace(partitions=found)] if found else []
 
     def _caught(self, order: Order, share: Share, reply: Reply) -> Catch:
@@ -222,7 +227,9 @@ class Polling:
             hauls.append(haul)
             if lease.token:
                 self._note(order, leased.partition, haul.message_count)
-        return Catch(hauls, polled.throttled_ms / 1000)
+        if polled.elsewhere:
+            self._router.map.doubt(order.topic)
+        return Catch(hauls, polled.throttled_ms / 1000, is_led=not polled.elsewhere)
 
     def _note(self, order: Order, partition: int, messages: int) -> None:
         until = self._router.door.now() + order.visibility_ms / 1000
