@@ -52,7 +52,9 @@ def test_a_group_is_listed_and_described(servers: str, topic: str, client: quive
         assert row[:3] == ["g", "shared", "1"]
         assert int(row[3]) + int(row[4]) == 2, "lag and in flight"
         assert row[6] == "2", "done"
-        assert topic in quiver("group", "list", "--servers", servers).stdout
+        everywhere = quiver("group", "list", "--servers", servers, variables={"COLUMNS": "80"})
+        assert topic in everywhere.stdout.splitlines()
+        assert max(map(len, everywhere.stdout.splitlines())) <= 80
 
         described = quiver("group", "describe", topic, "g", "--servers", servers).stdout
         assert described.startswith(f"g of {topic}: shared, 1 member\n")
@@ -64,6 +66,17 @@ def test_a_group_is_listed_and_described(servers: str, topic: str, client: quive
         assert [each["partition"] for each in found["partitions"]] == [0, 1]
         missing = quiver("group", "describe", topic, "nobody", "--servers", servers)
         assert "nobody" in error_line(missing, 1)
+
+
+def test_members_of_a_sticky_group_are_named_with_their_partitions(
+    servers: str, topic: str, client: quivermq.Client
+) -> None:
+    with client, client.consumer(topic, group="s", mode="sticky", name="scribe") as consumer:
+        consumer.poll(wait=10)
+        consumer.commit()
+        described = quiver("group", "describe", topic, "s", "--servers", servers).stdout
+    assert described.startswith(f"s of {topic}: sticky, 1 member, generation ")
+    assert described.split()[-3:] == ["scribe", "0,", "1"]
 
 
 def test_a_group_is_moved_and_deleted(servers: str, topic: str) -> None:
@@ -98,6 +111,10 @@ def test_dead_letters_are_listed_shown_put_back_and_dropped(
     listed = quiver("dlq", "list", topic, "--servers", servers)
     assert "no [bold]stock[/]" in listed.stdout, "what users wrote colours nothing"
     assert sorted(row[0] for row in table_rows(listed.stdout)) == ["0/0", "0/1", "0/2", "1/0"]
+    narrow = quiver("dlq", "list", topic, "--servers", servers, variables={"COLUMNS": "80"})
+    assert max(map(len, narrow.stdout.splitlines())) <= 80
+    assert [row[0] for row in table_rows(narrow.stdout)] == ["0/0", "0/1", "0/2", "1/0"]
+    assert all("no [bol" in line for line in narrow.stdout.splitlines() if "/" in line)
     few = quiver("dlq", "list", topic, "--max", "3", "--servers", servers)
     assert "there are more" in few.stderr
     assert len(quiver_json("dlq", "list", topic, "--group", "h", "--servers", servers)) == 0

@@ -1,5 +1,7 @@
 """Turns that are rare, each of which went wrong once: shown by storms, told one by one."""
 
+import pytest
+
 from quivermq.queue import partition, stretches
 from tests.queue.rig import Rig
 
@@ -123,3 +125,19 @@ def test_a_flattened_message_is_not_given_out_twice_in_one_poll(monkeypatch) -> 
     assert rig.partition.stretches.flat_end > 0
     rig.desk.release("g", leased.lease, None)
     assert sorted(rig.polled()) == list(range(7))
+
+
+def test_delayed_batches_that_everybody_has_passed_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quivermq.queue.stretches.DELAYED_MANY", 10)
+    monkeypatch.setattr("quivermq.queue.partition._FLATTEN_EVERY", 1)
+    rig = Rig()
+    for _ in range(100):
+        rig.put(1, delay_ms=10)
+        rig.now_ms += stretches.CLOCK_ERROR_MS_MAX + 10
+        rig.desk.acknowledge("g", rig.take(1).lease, None)
+        rig.commit()
+    assert len(rig.partition.stretches.delayed) < 20
+    assert rig.figures().done == 100
+    assert len(rig.polled(200, group="another")) == 100

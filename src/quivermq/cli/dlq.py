@@ -1,11 +1,10 @@
 """`quiver dlq`: dead letters, which failed too often or were rejected."""
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.markup import escape
 
+from quivermq.cli.letter_table import died, print_letters
 from quivermq.cli.message_lines import plain_content
 from quivermq.cli.misuse import Misuse
 from quivermq.cli.options import (
@@ -21,11 +20,9 @@ from quivermq.cli.output import (
     count,
     print_json,
     print_line,
-    print_table,
     remark,
     remarks,
     shown,
-    table,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +33,6 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 _LIMIT: Final = 100
 _ALL: Final = 1_000_000
 _AT_ONCE: Final = 1_000
-_VALUE_COLUMNS: Final = 40
 
 Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic whose messages failed, not its .dlq.")
@@ -75,22 +71,7 @@ def list_(
     if not letters:
         remark(f"{topic} has no dead letters")
         return
-    made = table("letter", "died", "from", "group", "tries>", "reason", "key", "value")
-    # Where a letter is and why it died must stay readable in 80 columns; the rest gives way.
-    for name in (5, 6, 7):
-        made.columns[name].no_wrap, made.columns[name].overflow = True, "ellipsis"
-    for letter in letters[:max_]:
-        made.add_row(
-            f"{letter.partition}/{letter.offset}",
-            _died(letter, "%m-%d %H:%M:%S"),
-            f"{letter.original_partition}/{letter.original_offset}",
-            escape(letter.group),
-            str(letter.deliveries),
-            escape(shown(letter.reason.encode(), _VALUE_COLUMNS)),
-            "" if letter.key is None else escape(shown(letter.key, _VALUE_COLUMNS)),
-            escape(shown(letter.value, _VALUE_COLUMNS)),
-        )
-    print_table(made)
+    print_letters(letters[:max_])
     if len(letters) > max_:
         remark(f"there are more: --max {max_ * 10} shows them")
     remark(f"try: quiver dlq show {topic} {letters[0].partition}/{letters[0].offset}")
@@ -116,7 +97,7 @@ def show(
     rows = {
         "letter": f"{letter.partition}/{letter.offset}",
         "from": origin,
-        "died": _died(letter, "%Y-%m-%d %H:%M:%S"),
+        "died": died(letter, "%Y-%m-%d %H:%M:%S"),
         "group": letter.group,
         "reason": shown(letter.reason.encode()),
         "deliveries": str(letter.deliveries),
@@ -219,13 +200,6 @@ def _place(text: str) -> tuple[int, int]:
     if not (offset.isdecimal() and (partition or "0").isdecimal()):
         raise Misuse(f"{text!r} names no letter: write PARTITION/OFFSET, as `list` does")
     return int(partition or "0"), int(offset)
-
-
-def _died(letter: "DeadLetter", form: str) -> str:
-    if not letter.died.isdecimal():
-        return letter.died
-    moment = datetime.fromtimestamp(int(letter.died) / 1000).astimezone()
-    return moment.strftime(form)
 
 
 def plain(letter: "DeadLetter") -> dict[str, Any]:

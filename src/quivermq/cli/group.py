@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from datetime import datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,16 +62,11 @@ def list_(
     if not groups:
         remark("no groups; try: quiver consume TOPIC --group workers")
         return
-    made = table(*([] if topic else ["topic"]), "group", "mode", "members>", *_columns(groups))
-    for group in groups:
-        made.add_row(
-            *([] if topic else [group.topic]),
-            group.name,
-            group.mode,
-            str(len(group.members)),
-            *_figures(group, groups),
-        )
-    print_table(made)
+    # A table a topic: a column for the topic would leave too little of 80 for the figures.
+    for name, mine in groupby(groups, key=lambda group: group.topic):
+        if topic is None:
+            print_line(name, "bold")
+        _print_groups(list(mine))
 
 
 @app.command()
@@ -164,6 +160,13 @@ def _summary(group: "GroupInfo") -> str:
     members = count(len(group.members), "member")
     generation = f", generation {group.generation}" if group.generation else ""
     return f"{group.name} of {group.topic}: {group.mode}, {members}{generation}"
+
+
+def _print_groups(groups: list["GroupInfo"]) -> None:
+    made = table("group", "mode", "members>", *_columns(groups))
+    for group in groups:
+        made.add_row(group.name, group.mode, str(len(group.members)), *_figures(group, groups))
+    print_table(made)
 
 
 def _print_partitions(group: "GroupInfo") -> None:

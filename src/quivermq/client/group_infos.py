@@ -79,7 +79,7 @@ class GroupInfo:
     members: list[MemberInfo] = field(default_factory=list)
     partitions: list[GroupPartitionInfo] = field(default_factory=list)
     generation: int = 0
-    """Of a sticky group: how often its partitions were assigned anew."""
+    """Of a sticky group: grows with every change of its members or their partitions."""
 
     @property
     def lag(self) -> int:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from quivermq.client.options import program_name
 from quivermq.client.retry import Attempts
 from quivermq.client.routing import Router
 from quivermq.errors import NotLeader, QuiverError
@@ -74,7 +75,7 @@ class Beats:
             topic=settings.topic,
             group=settings.group,
             member=self._member,
-            member_name=settings.name,
+            member_name=settings.name or program_name(),
             assignor=settings.assignor,
             generation=self.generation,
             released=sorted(self._released),

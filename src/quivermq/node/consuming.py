@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final
 
-from quivermq.batches import Frame, Index
+from quivermq.batches import Frame
 from quivermq.errors import (
     Corrupt,
     InvalidRequest,
@@ -20,17 +20,17 @@ from quivermq.errors import (
     OffsetOutOfRange,
     QuiverError,
 )
-from quivermq.log import Log
 from quivermq.node.clerk import Clerk
 from quivermq.node.clerks import Clerks, open_all
 from quivermq.node.figures import Figures
 from quivermq.node.frame_cache import FrameCache
-from quivermq.node.leased_batches import Packed, before, beyond, pack, read_runs, runs_of
+from quivermq.node.holds import Hold, Job, read_all
+from quivermq.node.leased_batches import beyond, runs_of
 from quivermq.node.poll_bounds import bytes_wanted, check_names, check_poll
 from quivermq.node.rate_limits import RateLimits
 from quivermq.node.service import Answer, Room
 from quivermq.node.wait_table import Waiter
-from quivermq.queue import Ask, Desk, Interval, Leased, Piece
+from quivermq.queue import Ask, Desk, Interval, Piece
 from quivermq.wire import proto
 
 _WAIT_MS_MAX: Final = 60_000
@@ -41,21 +41,6 @@ _VAIN_S: Final = 0.002
 _ELSEWHERE_S: Final = 0.25
 _PACKED_HERE_BYTES: Final = 1 << 20
 """Batches in memory are cut on the event loop if no more than this is leased."""
-
-
-@dataclass(eq=False, slots=True)
-class _Hold:
-    """What is leased at one partition for an answer that is being made."""
-
-    clerk: Clerk
-    leased: Leased
-    tokens: int
-    """Taken of the rate limit for it."""
-    sent: Packed = field(default_factory=lambda: Packed([], 0))
-
-    @property
-    def pieces(self) -> list[Piece]:
-        return before(self.leased.pieces, self.sent.end)
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +55,7 @@ class _Visit:
     """Something was ready, and then it was not."""
     elsewhere: list[int] = field(default_factory=list)
     """Partitions that are not led here."""
-    holds: list[_Hold] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
 
     @property
     def bytes_max(self) -> int:
@@ -276,20 +261,20 @@ class Consuming:
         if tokens > given:
             self._limits.give_back(body.topic, tokens - given)
         if leased is not None:
-            visit.holds.append(_Hold(clerk, leased, min(tokens, given)))
+            visit.holds.append(Hold(clerk, leased, min(tokens, given)))
 
     # Reading.
 
     async def _read(self, visit: _Visit) -> None:
         """The batches of everything that is leased; what does not fit goes back."""
-        jobs = [_Job(hold, self._cache) for hold in visit.holds]
+        jobs = [Job(hold, self._cache) for hold in visit.holds]
         if all(job.known is not None for job in jobs) and (
             sum(job.leased_bytes for job in jobs) <= _PACKED_HERE_BYTES
         ):
-            _carry_out(jobs, visit.bytes_max)
+            read_all(jobs, visit.bytes_max)
         else:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._readers, _carry_out, jobs, visit.bytes_max)
+            await loop.run_in_executor(self._readers, read_all, jobs, visit.bytes_max)
         for job in jobs:
             if job.trouble is not None:
                 self._meet_trouble(job.hold.clerk, job.trouble)
@@ -308,7 +293,7 @@ class Consuming:
         # Retention was faster: the group is told, and the poll goes on.
         clerk.trim()
 
-    def _keep(self, job: "_Job") -> None:
+    def _keep(self, job: Job) -> None:
         clerk = job.hold.clerk
         for frame in job.read:
             self._cache.add(clerk.group.id, frame)
@@ -317,12 +302,12 @@ class Consuming:
             seen = sum(map(len, job.hold.sent.frames)) / count
             clerk.message_bytes += (seen - clerk.message_bytes) / 4
 
-    def _return_surplus(self, visit: _Visit, hold: _Hold) -> None:
+    def _return_surplus(self, visit: _Visit, hold: Hold) -> None:
         surplus = beyond(hold.leased.pieces, hold.sent.end)
         if surplus:
             self._release(visit, hold, surplus)
 
-    def _release(self, visit: _Visit, hold: _Hold, intervals: list[Interval]) -> None:
+    def _release(self, visit: _Visit, hold: Hold, intervals: list[Interval]) -> None:
         if hold.tokens:
             unused = min(hold.tokens, sum(end - start for start, end in intervals))
             hold.tokens -= unused
@@ -363,7 +348,7 @@ class Consuming:
             self._count(visit.body, hold, pieces)
         return response, frames
 
-    def _count(self, body: proto.Poll, hold: _Hold, pieces: list[Piece]) -> None:
+    def _count(self, body: proto.Poll, hold: Hold, pieces: list[Piece]) -> None:
         name = hold.clerk.group.name
         traffic = self._figures.traffic[name.topic, name.partition]
         traffic.messages_out += sum(piece.end - piece.start for piece in pieces)
@@ -380,52 +365,7 @@ class Consuming:
         return proto.Response(polled=polled), ()
 
 
-class _Job:
-    """The batches of one hold, to be found in memory or in the log."""
-
-    def __init__(self, hold: _Hold, cache: FrameCache) -> None:
-        group = hold.clerk.group
-        self.hold = hold
-        self.runs = runs_of(hold.leased.pieces)
-        self.known = cache.covering(group.id, self.runs)
-        self.read: list[Frame] = []
-        self.trouble: QuiverError | None = None
-        self._log: Log = group.log
-        self._end = Index(group.replica.applied_index + 1)
-        self._message_bytes = hold.clerk.message_bytes
-
-    @property
-    def leased_bytes(self) -> int:
-        """More or less: what is cut is copied, and the rest of a batch only to decompress it."""
-        headers = [frame.header for frame in self.known or ()]
-        packed = sum(
-            each.decoded_bytes for each in headers if each.decoded_bytes != each.body_bytes
-        )
-        return packed + int(sum(end - start for start, end in self.runs) * self._message_bytes)
-
-    def carry_out(self, bytes_max: int, *, at_least_one: bool) -> None:
-        frames = self.known
-        if frames is None:
-            frames = self.read = read_runs(
-                self._log, self.runs, self._end, bytes_max, self._message_bytes
-            )
-        self.hold.sent = pack(frames, self.runs, bytes_max, at_least_one=at_least_one)
-
-
-def _carry_out(jobs: list[_Job], bytes_max: int) -> None:
-    """Read and cut the batches of all jobs; in a thread, unless there is nothing to wait for."""
-    left, is_empty = bytes_max, True
-    for job in jobs:
-        try:
-            job.carry_out(left, at_least_one=is_empty)
-        except QuiverError as error:
-            job.trouble = error
-        sent = job.hold.sent.frames
-        left -= sum(map(len, sent))
-        is_empty = is_empty and not sent
-
-
-def _acknowledging(group: str, hold: _Hold) -> Callable[[Desk], object]:
+def _acknowledging(group: str, hold: Hold) -> Callable[[Desk], object]:
     intervals = runs_of(hold.pieces)
     return lambda desk: desk.acknowledge(group, hold.leased.lease, intervals)
 

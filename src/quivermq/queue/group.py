@@ -257,7 +257,8 @@ class Group:
         ahead = stretches.delayed_from(self.cursors[DELAYED], stretches.end)
         lowest = next((one.start for one in ahead), stretches.end)
         for level in range(LEVELS):
-            stretch = stretches.find(level, self.cursors[level], stretches.end)
+            cursor = max(self.cursors[level], self.floor)
+            stretch = stretches.find(level, cursor, stretches.end)
             if stretch is not None:
                 lowest = min(lowest, stretch[0])
         return lowest

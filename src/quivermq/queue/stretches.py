@@ -22,6 +22,8 @@ from quivermq.queue.intervals import Interval, IntervalSet, without
 
 LEVELS: Final = PRIORITY_MAX + 1
 STRETCHES_MAX: Final = 262_144
+DELAYED_MANY: Final = 65_536
+"""Delayed batches, due or not, with which those that everybody has passed are forgotten."""
 DELAYED_MAX: Final = 1_000_000
 """Delayed batches of which the index knows; past it, producers are refused."""
 
@@ -110,7 +112,7 @@ class Stretches:
     @property
     def is_full(self) -> bool:
         """Whether something should be flattened."""
-        return self.size >= STRETCHES_MAX
+        return self.size >= STRETCHES_MAX or len(self.delayed) >= DELAYED_MANY
 
     @property
     def middle(self) -> int:

@@ -1,0 +1,76 @@
+"""Dead letters as a table that fits: where each is stays whole, what users wrote gives way."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from rich.markup import escape
+
+from quivermq.cli.output import print_table, results, shown, table
+
+if TYPE_CHECKING:
+    from quivermq.client import DeadLetter
+
+_FIXED: Final = ("letter", "died", "from", "group", "tries>")
+_BETWEEN: Final = 3
+"""Columns that a table puts between two of its own."""
+_LEAST: Final = 6
+
+
+def print_letters(letters: list["DeadLetter"]) -> None:
+    """At least one; the oldest first."""
+    fixed = [_fixed_cells(letter) for letter in letters]
+    free = [_free_cells(letter) for letter in letters]
+    # A column for keys that nobody gave would only take room from the values.
+    names = ["reason", "key", "value"] if any(cells[1] for cells in free) else ["reason", "value"]
+    if "key" not in names:
+        free = [[reason, value] for reason, _, value in free]
+    heads = [name.removesuffix(">") for name in _FIXED]
+    taken = sum(max(map(len, cells)) for cells in zip(heads, *fixed, strict=True))
+    spare = results().width - taken - _BETWEEN * (len(_FIXED) + len(names))
+    widths = _shared_out(spare, [max(map(len, cells)) for cells in zip(*free, strict=True)])
+    made = table(*_FIXED, *names)
+    for column in made.columns:
+        column.no_wrap = True
+    for certain, rest in zip(fixed, free, strict=True):
+        cut = [_cut(text, width) for text, width in zip(rest, widths, strict=True)]
+        made.add_row(*map(escape, [*certain, *cut]))
+    print_table(made)
+
+
+def died(letter: "DeadLetter", form: str = "") -> str:
+    """When, as the broker noted it; without a form as short as can be."""
+    if not letter.died.isdecimal():
+        return letter.died
+    moment = datetime.fromtimestamp(int(letter.died) / 1000).astimezone()
+    is_today = moment.date() == datetime.now().astimezone().date()
+    return moment.strftime(form or ("%H:%M:%S" if is_today else "%m-%d %H:%M"))
+
+
+def _fixed_cells(letter: "DeadLetter") -> list[str]:
+    return [
+        f"{letter.partition}/{letter.offset}",
+        died(letter),
+        f"{letter.original_partition}/{letter.original_offset}",
+        letter.group,
+        str(letter.deliveries),
+    ]
+
+
+def _free_cells(letter: "DeadLetter") -> list[str]:
+    return [shown(letter.reason.encode()), shown(letter.key or b""), shown(letter.value)]
+
+
+def _shared_out(spare: int, wanted: list[int]) -> list[int]:
+    """Room for each column: what it wants, or an equal share of what the modest ones leave."""
+    widths = [0] * len(wanted)
+    left, open_columns = spare, sorted(range(len(wanted)), key=lambda column: wanted[column])
+    while open_columns:
+        share = left // len(open_columns)
+        column = open_columns.pop(0)
+        widths[column] = max(_LEAST, min(wanted[column], share))
+        left -= widths[column]
+    return widths
+
+
+def _cut(text: str, columns: int) -> str:
+    return text if len(text) <= columns else text[: columns - 1] + "…"
