@@ -22,6 +22,7 @@ CROWDED_WAIT_SECONDS: Final = 0.5
 """The same where partitions have to take turns."""
 FETCHES_AT_ONCE: Final = 500
 """Of one consumer: brokers limit the open requests of a connection."""
+FETCH_BYTES_MAX: Final = 32 << 20
 AGAIN_SECONDS: Final = 0.2
 _DATA: Final = int(Kind.DATA)
 
@@ -161,7 +162,7 @@ class Tenure:
         request = proto.Request()
         body = request.fetch
         body.topic, body.group, body.partition, body.epoch = self._named
-        body.offset, body.bytes_max = offset, self.bytes_max
+        body.offset, body.bytes_max = offset, min(self.bytes_max, FETCH_BYTES_MAX)
         async with self._fetches:
             wait = CROWDED_WAIT_SECONDS if self._fetches.locked() else WAIT_SECONDS
             body.wait_ms = int(wait * 1000)
