@@ -3,13 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.client import intake, polling
+from quivermq.client import intake, polling, settling
 from quivermq.errors import Forbidden, InvalidRequest, LeaseLost, NotLeader, TopicNotFound
 from quivermq.wire import proto
 from tests.client.group_stand_in import GroupStandIn
@@ -264,6 +265,56 @@ def test_closing_gives_back_what_is_not_settled(stand_in: GroupStandIn) -> None:
         assert [message.delivery_count for message in found] == [1, 1]
         client.ack(found)
     assert len(stand_in.releases) == 1
+
+
+def test_what_is_acknowledged_twice_does_not_keep_the_rest_from_going_back(
+    stand_in: GroupStandIn,
+) -> None:
+    with quivermq.connect(stand_in.address) as client:
+        client.produce_many("t", [b"v"] * 2)
+        first, _ = client.poll("t", group="g")
+        first.ack()
+        first.extend(30)
+        with suppress(LeaseLost):
+            first.ack()
+    assert not any(stand_in.lot().leases.values())
+
+
+def test_what_is_too_much_for_one_request_is_settled_in_several(
+    client: quivermq.Client, stand_in: GroupStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "PORTION_BYTES", 300)
+    monkeypatch.setattr(settling, "INTERVALS_MAX", 4)
+    client.produce_many("t", [b"v"] * 20)
+    batch = client.poll_arrow("t", group="g")
+    batch.nack([number % 2 == 0 for number in range(20)], delay=0)
+    batch.ack()
+    assert stand_in.lot().done == set(range(1, 20, 2))
+    assert stand_in.lot().failures == dict.fromkeys(range(0, 20, 2), 1)
+    assert max(len(verdict.intervals) for s in stand_in.settles for verdict in s.verdicts) == 4
+
+
+def test_what_cannot_be_settled_does_not_keep_the_others_from_it(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 2)
+    one = client.poll("t", group="g")
+    other = client.poll("t", group="other")
+    stand_in.script("settle", Forbidden("not you"))
+    with pytest.raises(Forbidden):
+        client.ack(one + other)
+    assert (stand_in.lot().done, stand_in.lot(group="other").done) == (set(), {0, 1})
+
+
+def test_a_lost_lease_is_told_though_the_first_attempt_to_extend_it_is_in_doubt(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce("t", b"v")
+    (message,) = client.poll("t", group="g")
+    stand_in.lose_leases()
+    stand_in.script("settle", DROP)
+    with pytest.raises(LeaseLost):
+        message.extend(30)
 
 
 @pytest.mark.parametrize(

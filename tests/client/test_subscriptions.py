@@ -11,7 +11,7 @@ import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.errors import InvalidRequest, LeaseLost, NotLeader, TopicNotFound
+from quivermq.errors import InvalidRequest, LeaseLost, NotEnoughReplicas, NotLeader, TopicNotFound
 from quivermq.wire import proto
 from tests.client.brokers import BrokerThread
 from tests.client.group_stand_in import GroupStandIn
@@ -198,14 +198,17 @@ def test_a_handler_whose_lease_was_lost_tries_to_acknowledge_all_the_same(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
     client.produce("t", b"v")
+    is_there = threading.Event()
 
     def handle(message: quivermq.LeasedMessage) -> None:
+        assert is_there.wait(10)
         lot = stand_in.lot()
         kept, lot.leases = lot.leases, {-1: {0}}
         until(lambda: not subscription._intake._left)
         lot.leases = kept  # nobody else took it
 
     with client.subscribe("t", group="g", handler=handle, visibility=0.2) as subscription:
+        is_there.set()
         until(lambda: stand_in.lot().done == {0})
 
 
@@ -275,6 +278,32 @@ def test_acknowledgements_are_gathered(client: quivermq.Client, stand_in: GroupS
     assert stand_in.count("settle") < 500
     acks = [each for settle in stand_in.settles for each in settle.verdicts]
     assert all(verdict.outcome == proto.ACK for verdict in acks)
+
+
+def test_what_a_handler_did_is_told_as_soon_as_the_cluster_is_back(stand_in: GroupStandIn) -> None:
+    with quivermq.connect(stand_in.address, timeout=0.1) as client:
+        client.produce("t", b"v")
+        stand_in.script("settle", *[NotEnoughReplicas("come back later")] * 100)
+        with client.subscribe("t", group="g", handler=lambda _: None):
+            until(lambda: len(stand_in._scripts["settle"]) < 95)
+            until(lambda: stand_in._scripts["settle"].clear() or stand_in.lot().done == {0})
+
+
+def test_a_topic_that_was_created_again_does_not_suffer_for_the_first(
+    real: quivermq.Client, topic: str
+) -> None:
+    real.produce(topic, b"old")
+    with real.subscribe(topic, group="g") as subscription:
+        old = next(subscription)
+        real.delete_topic(topic)
+        real.create_topic(topic)
+        real.produce(topic, b"new")
+        new = next(subscription)
+        assert new.value == b"new"
+        subscription.ack([old, new])
+        with pytest.raises(TopicNotFound):
+            subscription.flush()
+        assert real.group(topic, "g").done == 1
 
 
 def test_a_lost_lease_is_told_to_who_waits_and_by_flush(

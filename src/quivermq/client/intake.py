@@ -189,6 +189,7 @@ class Intake:
 
     async def close(self) -> None:
         """Tell what is left to tell, give back all that is held, and close the connections."""
+        self._tellers.hurry()
         await self.stop()
         await self._tellers.flush()
         self._is_closed = True

@@ -49,11 +49,6 @@ class Haul(NamedTuple):
     pieces: list[Piece]
     frames: list[Frame]
 
-    @property
-    def message_count(self) -> int:
-        """How many messages."""
-        return sum(piece.end - piece.start for piece in self.pieces)
-
 
 class Order(NamedTuple):
     """What to poll."""
@@ -166,8 +161,10 @@ class Polling:
         finally:
             if not is_certain and not order.auto_ack:
                 # Also if whoever waited was cancelled: something may be leased all the same.
+                until = router.door.now() + order.visibility_ms / 1000
                 for partition in share.partitions:
-                    self._note(order, partition, 1)
+                    holding = Holding(order.topic, order.group, partition)
+                    self._holdings.may_have_taken(holding, until)
 
     async def await_ready(
         self, order: Order, shares: Sequence[Share], wait: float, attempts: Attempts
@@ -226,14 +223,17 @@ class Polling:
             haul = Haul(lease, pieces, list(islice(frames, leased.frames)))
             hauls.append(haul)
             if lease.token:
-                self._note(order, leased.partition, haul.message_count)
+                self._note(order, haul)
         if polled.elsewhere:
             self._router.map.doubt(order.topic)
         return Catch(hauls, polled.throttled_ms / 1000, is_led=not polled.elsewhere)
 
-    def _note(self, order: Order, partition: int, messages: int) -> None:
-        until = self._router.door.now() + order.visibility_ms / 1000
-        self._holdings.took(Holding(order.topic, order.group, partition), messages, until)
+    def _note(self, order: Order, haul: Haul) -> None:
+        now = self._router.door.now()
+        until = now + order.visibility_ms / 1000
+        holding = Holding(order.topic, order.group, haul.lease.partition)
+        spans = ((piece.start, piece.end) for piece in haul.pieces)
+        self._holdings.took(holding, haul.lease.token, spans, until, now)
 
     async def _look_around(self, topic: str) -> None:
         """Ask who leads; a cluster that does not tell is no reason to stop."""
