@@ -321,6 +321,8 @@ def test_a_lost_lease_is_told_though_the_first_attempt_to_extend_it_is_in_doubt(
     ("wrong", "says"),
     [
         ({"group": ""}, "a group has a name"),
+        ({"group": "\ud800"}, "the name of a group"),
+        ({"group": b"g"}, "a group has a name"),
         ({"group": "_dlq"}, "begin with _"),
         ({"max_messages": 0}, "max_messages"),
         ({"max_messages": 1 << 40}, "max_messages"),
@@ -391,6 +393,30 @@ def test_a_table_that_could_not_be_settled_can_be_settled_again(
         lost.ack()
 
 
+def test_what_a_mask_says_nothing_about_is_left(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 3)
+    batch = client.poll_arrow("t", group="g")
+    batch.ack([None] * 3)
+    batch.ack(pa.chunked_array([[True], [None, False]]))
+    assert stand_in.lot().done == {0}
+
+
+def test_a_reason_that_cannot_travel_is_made_to(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce("t", b"v")
+    client.poll("t", group="g")[0].reject("no file \udcff")
+    assert stand_in.lot().dead == {0: "no file ?"}
+
+
+def test_what_was_not_polled_cannot_be_settled(client: quivermq.Client) -> None:
+    for nonsense in (5, None, [5], ["message"]):
+        with pytest.raises(InvalidRequest, match="not messages that were polled"):
+            client.ack(nonsense)  # type: ignore[arg-type]
+
+
 def test_an_empty_table_can_be_settled_too(client: quivermq.Client, stand_in: GroupStandIn) -> None:
     batch = client.poll_arrow("t", group="g", wait=0)
     assert batch.table.num_rows == 0
@@ -398,7 +424,20 @@ def test_an_empty_table_can_be_settled_too(client: quivermq.Client, stand_in: Gr
     assert stand_in.count("settle") == 0
 
 
-@pytest.mark.parametrize("mask", [[True], ["yes", "no"], [1, 2], pa.array([1, 2]), 7])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        [True],
+        ["yes", "no"],
+        [1, 2],
+        [0.5, 0.5],
+        [[True], [True]],
+        pa.array([1, 2]),
+        memoryview(b"ab"),
+        iter([True, True]),
+        7,
+    ],
+)
 def test_a_wrong_mask_is_refused(client: quivermq.Client, mask: object) -> None:
     client.produce_many("t", [b"v"] * 2)
     with pytest.raises(InvalidRequest, match="mask"):
