@@ -270,3 +270,16 @@ def test_nonsense_about_groups_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest):
         act(real, topic)
+
+
+def test_what_was_leased_of_a_topic_is_gone_with_it_however_few_partitions_the_next_has(
+    real: quivermq.Client, topic: str
+) -> None:
+    real.alter_topic(topic, partitions=3)
+    real.produce(topic, b"v", partition=2)
+    (message,) = real.poll(topic, group="g", wait=10)
+    real.delete_topic(topic)
+    real.create_topic(topic)
+    real.produce(topic, b"v")
+    with pytest.raises(TopicNotFound, match="created again"):
+        message.ack()
