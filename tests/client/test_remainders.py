@@ -10,6 +10,10 @@ offsets = st.sets(st.integers(0, 40), min_size=1)
 spans = st.tuples(st.integers(0, 40), st.integers(1, 12)).map(lambda it: (it[0], it[0] + it[1]))
 
 
+def offsets_of(intervals: list[tuple[int, int]]) -> list[int]:
+    return [offset for start, end in intervals for offset in range(start, end)]
+
+
 @given(offsets, st.lists(spans, max_size=12))
 def test_a_remainder_is_a_set_of_offsets(held: set[int], removed: list[tuple[int, int]]) -> None:
     remainder = Remainder(intervals_of(sorted(held)))
@@ -17,7 +21,10 @@ def test_a_remainder_is_a_set_of_offsets(held: set[int], removed: list[tuple[int
         remainder.remove(start, end)
         held.difference_update(range(start, end))
         assert remainder.count == len(held)
-        assert [offset for offset in range(-1, 60) if offset in remainder] == sorted(held)
+        assert offsets_of(remainder.within(0, 60)) == sorted(held)
+        assert set(offsets_of(remainder.within(removed[0][0], 30))) == {
+            at for at in held if removed[0][0] <= at < 30
+        }
 
 
 def test_offsets_of_neighbours_stay() -> None:
@@ -25,4 +32,5 @@ def test_offsets_of_neighbours_stay() -> None:
     remainder.remove(2, 5)
     assert remainder.count == 6
     remainder.remove(1, 6)
-    assert [offset for offset in range(10) if offset in remainder] == [0, 6, 7, 8]
+    assert remainder.within(0, 10) == [(0, 1), (6, 9)]
+    assert remainder.within(1, 6) == []

@@ -96,6 +96,36 @@ def test_a_handler_acknowledges_by_returning_and_fails_by_raising(
     assert real.group(topic, "g").done == 1
 
 
+def test_a_handler_may_settle_itself_and_what_it_settled_stays_so(
+    real: quivermq.Client, topic: str
+) -> None:
+    real.produce_many(topic, [b"%d" % number for number in range(100)])
+    seen: list[bytes] = []
+
+    def handle(message: quivermq.LeasedMessage) -> None:
+        seen.append(message.value)
+        if int(message.value) % 10 == 0 and message.delivery_count == 1:
+            message.nack(delay=0)
+
+    with real.subscribe(topic, group="g", handler=handle):
+        until(lambda: done(real, topic) == 100)
+    assert len(seen) == 110
+
+
+def test_a_handler_of_what_is_done_already_may_fail(real: quivermq.Client, topic: str) -> None:
+    real.produce_many(topic, [b"v"] * 3)
+    calls = []
+
+    def handle(message: quivermq.LeasedMessage) -> None:
+        calls.append(message.offset)
+        raise ValueError
+
+    with real.subscribe(topic, group="g", handler=handle, ack="auto") as subscription:
+        until(lambda: len(calls) == 3)
+        subscription.flush()
+        assert done(real, topic) == 3
+
+
 def test_closing_waits_for_handlers_and_gives_back_the_rest(
     real: quivermq.Client, topic: str
 ) -> None:

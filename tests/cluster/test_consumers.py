@@ -41,6 +41,7 @@ def test_what_killed_consumers_held_comes_again_as_a_failure(
         held = [holding(consumers, victim) for victim in victims]
         for victim in victims:
             victim.kill()
+    consumers.history.check_exclusive(VISIBILITY_S)
     for name, spots in zip(("process 0", "process 1"), held, strict=True):
         for spot in spots:
             found = consumers.history.deliveries(*spot)
@@ -66,6 +67,7 @@ def test_late_acks_of_a_consumer_that_stood_still_are_refused(
         sleeper.resume()
         consumers.wait_until(lambda: said(sleeper) >= len(held), "it does not go on")
     assert held <= consumers.history.offsets(Act.ACK, Fate.LOST)
+    consumers.history.check_exclusive(VISIBILITY_S)
 
 
 def test_a_consumer_that_ends_politely_gives_back_at_once_what_it_held(
@@ -77,6 +79,7 @@ def test_a_consumer_that_ends_politely_gives_back_at_once_what_it_held(
         leaver.stop()
         acked = consumers.history.offsets
         consumers.wait_until(lambda: held <= acked(Act.ACK), "others do not get it")
+    consumers.history.check_exclusive(600.0)
     assert all(
         one.delivery == 1
         for spot in consumers.history.delivered

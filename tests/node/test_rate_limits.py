@@ -32,7 +32,8 @@ def test_over_any_window_no_more_is_taken_than_the_rate_and_one_burst(
             bucket.give_back(unused)
             number -= unused
         taken.append((now_s, number))
-    most = max(burst, per_second * GRAIN_S)
+    late = per_second * GRAIN_S
+    most = max(burst, late) + min(1, late)
     for first, (start_s, _) in enumerate(taken):
         total = 0
         for at_s, number in taken[first : first + 300]:
@@ -40,16 +41,18 @@ def test_over_any_window_no_more_is_taken_than_the_rate_and_one_burst(
             assert total <= (at_s - start_s) * per_second + most + 1e-6
 
 
-@pytest.mark.parametrize("per_second", [0.5, 10.0, 10_000.0])
-def test_whoever_asks_when_told_to_gets_the_whole_rate(per_second: float) -> None:
+@pytest.mark.parametrize(
+    ("per_second", "late_s"), [(0.5, 0.04), (10.0, 0.04), (200.0, 0.004), (10_000.0, 0.001)]
+)
+def test_whoever_asks_when_told_to_gets_the_whole_rate(per_second: float, late_s: float) -> None:
     bucket = TokenBucket(per_second, 1, 0.0)
     now_s, total = 0.0, 0
     while now_s < 1_000 / per_second + 1:
         total += bucket.take(200, now_s)
         # No timer is exact: this one is late by a little each time.
-        now_s += bucket.wait_s(200, now_s) + 0.001
+        now_s += bucket.wait_s(200, now_s) + late_s
     assert total >= now_s * per_second * 0.95
-    assert total <= now_s * per_second + max(1, per_second * GRAIN_S)
+    assert total <= now_s * per_second + max(1, per_second * GRAIN_S) + 1
 
 
 @on_loop

@@ -100,10 +100,11 @@ async def test_whoever_waits_at_a_leader_that_goes_is_answered_by_the_next(tmp_p
         await until(lambda: orders(brokers.running[leader])._readers)
         to = next(node for node in brokers.running if node != leader)
         move = proto.Transfer(topic="orders", partition=0, to=to)
-        assert (await talker.ask(proto.Request(id=12, transfer=move))).WhichOneof("body") == "done"
+        answer = await talker.ask(proto.Request(id=12, transfer=move))
+        assert answer.WhichOneof("body") == "done", answer
         await store(talker, b"x")
         answer = await waiting.hear(11)
-        assert answer.fetched.next_offset == 1
+        assert answer.fetched.next_offset == 1, answer
         talker.close()
         waiting.close()
 

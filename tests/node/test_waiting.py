@@ -263,3 +263,18 @@ async def test_whoever_waits_for_a_topic_that_goes_is_told(tmp_path: Path) -> No
         await until(lambda: not list(server.broker.consumers.clerks))
         await waiting.close()
         await other.close()
+
+
+@on_loop
+async def test_the_first_poll_of_a_group_is_woken_by_a_message_that_comes_due(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        due_ms = server.broker.runner.now_ms() + 300
+        await consumer.store(b"later", not_before_ms=due_ms)
+        (got,) = await consumer.poll(wait_ms=30_000)
+        assert got.value == b"later"
+        assert due_ms <= server.broker.runner.now_ms() < due_ms + 5_000
+        await consumer.close()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from quivermq.batches import Frame, Header, Index, Kind
 from quivermq.errors import Fenced, InvalidRequest
 from quivermq.queue import (
+    REDRIVE_GROUP,
     Ask,
     Desk,
     Partition,
@@ -262,6 +263,20 @@ class DeskStage:
         expected = self.model.cancel(offsets, self.now_ms)
         assert count == expected, f"{count} of {offsets} are cancelled, not {expected}"
 
+    def settle_letters(self, low: int, high: int, *, purged: bool) -> None:
+        """As if the partition were one of a dead-letter topic."""
+        if self.model.cancelled:
+            # Nobody delays or cancels dead letters.
+            return
+        start, chosen = self.model.start, [(low, high)] if low < high else []
+        if purged:
+            count = self.desk.purge(start, self.end, chosen)
+        else:
+            count = self.desk.redrive(start, self.end, chosen, self.now_ms)
+        state = State.DONE if purged else State.DYING
+        offsets = list(range(max(low, start), high))
+        assert count == self.model.settle_letters(REDRIVE_GROUP, offsets, state)
+
     def claim(self, group: str, epoch: int) -> None:
         known = self.model.groups.get(group)
         try:
@@ -293,7 +308,8 @@ class DeskStage:
             self.pass_time(DAY_MS)
             self.pass_time(DAY_MS)
             for group in [name for name in self.model.groups if self.model.is_shared(name)]:
-                self.poll(group, 10_000)
+                if group != REDRIVE_GROUP:
+                    self.poll(group, 10_000)
         self.pass_time(DAY_MS)
         self.commit(len(self.entries) + 1)
         for _ in range(ROUNDS_MAX):
@@ -302,7 +318,7 @@ class DeskStage:
         assert not self.desk.dying()
         self.check()
         for group, known in self.model.groups.items():
-            if known.is_shared:
+            if known.is_shared and group != REDRIVE_GROUP:
                 ended = {State.DONE, State.LOST}
                 left = [m for m in self.model.messages(group) if m.state not in ended]
                 assert not left, f"{left[:3]} of {group}"
@@ -319,7 +335,8 @@ class DeskStage:
                 buried -= 1
                 self.desk.bury(group, record.number)
                 dying = set(self.model.dying(group))
-                self.model.bury(group, [at for at in offsets if at in dying])
+                moved = [at for at in offsets if at in dying]
+                self.model.bury(group, moved, redriven=record.redrive)
 
     def check(self) -> None:
         """What holds after every step."""
@@ -330,6 +347,24 @@ class DeskStage:
         assert shown.keys() == self.model.groups.keys()
         for name, group in self.model.groups.items():
             self._check_group(name, group, shown[name])
+        self._check_alarm()
+
+    def _check_alarm(self) -> None:
+        """It rings in time for what is known at the desk, and not for nothing."""
+        known, possible = [], []
+        for name, group in self.model.groups.items():
+            leases = {lease: content.ends_ms for lease, content in group.leases.items()}
+            for message in self.model.messages(name) if group.is_shared else ():
+                if message.state is State.LEASED:
+                    known.append(leases[message.lease] - self.steady_ms)
+                elif message.state is State.WAITING and message.due_ms > self.now_ms:
+                    known.append(message.due_ms - self.now_ms)
+                elif message.state is State.FRESH and message.due_ms > self.now_ms:
+                    possible.append(message.due_ms - self.now_ms)
+        alarm_ms = self.desk.alarm_ms(self.now_ms, self.steady_ms)
+        assert not known or alarm_ms is not None
+        if alarm_ms is not None:
+            assert min(known + possible) <= alarm_ms <= min([*known, alarm_ms])
 
     def _check_group(self, name, group, figures) -> None:
         assert (figures.is_shared, figures.committed) == (group.is_shared, group.committed)
@@ -352,6 +387,11 @@ class DeskStage:
             redelivered=group.redelivered,
             consumers=held,
         )
+        if name == REDRIVE_GROUP and self.model.cancelled:
+            return
+        if name == REDRIVE_GROUP:
+            # Nobody polls it, and dead letters are not delayed.
+            expected = expected._replace(waiting=figures.waiting, delayed=figures.delayed)
         assert figures == expected, f"{figures} instead of {expected}"
         # What was cancelled is passed when it is next looked at.
         floor = self.model.floor(name)

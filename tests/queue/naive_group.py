@@ -315,12 +315,23 @@ class NaivePartition:
     def dying(self, name: str) -> list[int]:
         return [m.offset for m in self.messages(name) if m.state is State.DYING]
 
-    def bury(self, name: str, offsets: Sequence[int]) -> None:
+    def bury(self, name: str, offsets: Sequence[int], *, redriven: bool = False) -> None:
         for at in offsets:
             message = self.message(name, at)
             assert message.state is State.DYING, f"{message} is buried"
             message.state = State.DONE
-        self.groups[name].dead += len(offsets)
+        self.groups[name].dead += 0 if redriven else len(offsets)
+
+    def settle_letters(self, name: str, offsets: Sequence[int], state: State) -> int:
+        """Dead letters are redriven (dying) or purged (done); returns how many were neither."""
+        is_known = name in self.groups
+        self.open_group(name, self.start)
+        chosen = [m for m in self._chosen(name, 0, offsets) if m.state is State.FRESH]
+        for message in chosen:
+            message.state = state
+        if not (chosen or is_known):
+            del self.groups[name]
+        return len(chosen)
 
     def counts(self, name: str, now_ms: int) -> Counter[str]:
         """How many messages are in which state."""

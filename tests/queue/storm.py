@@ -96,7 +96,7 @@ def seek(stage: DeskStage, dice: Random) -> None:
 
 
 def administer(stage: DeskStage, dice: Random) -> None:
-    kind = dice.choice(("drop", "trim", "cancel", "cancel", "claim", "commit", "commit"))
+    kind = dice.choice(("drop", "trim", "cancel", "letters", "letters", "claim", "commit"))
     group = dice.choice(GROUPS)
     if kind == "drop":
         stage.drop(group)
@@ -105,6 +105,10 @@ def administer(stage: DeskStage, dice: Random) -> None:
     elif kind == "cancel":
         low = dice.randint(0, stage.end)
         stage.cancel(list(range(low, dice.randint(low, stage.end))))
+    elif kind == "letters":
+        low = dice.randint(0, stage.end)
+        high = dice.randint(low, stage.end)
+        stage.settle_letters(low, high, purged=dice.random() < 0.5)
     elif kind == "claim":
         stage.claim(group, dice.randint(1, 3))
     else:

@@ -97,6 +97,12 @@ class DeskMachine(RuleBasedStateMachine):
         low = data.draw(st.integers(0, self.stage.end - 1))
         self.stage.cancel(list(range(low, data.draw(st.integers(low, self.stage.end)))))
 
+    @rule(data=st.data(), purged=st.booleans())
+    def settle_letters(self, data, purged) -> None:
+        low = data.draw(st.integers(0, self.stage.end))
+        high = data.draw(st.integers(low, self.stage.end))
+        self.stage.settle_letters(low, high, purged=purged)
+
     @rule(group=GROUPS, epoch=st.integers(1, 3))
     def claim(self, group, epoch) -> None:
         self.stage.claim(group, epoch)

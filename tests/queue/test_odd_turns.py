@@ -141,3 +141,17 @@ def test_delayed_batches_that_everybody_has_passed_are_forgotten(
     assert len(rig.partition.stretches.delayed) < 20
     assert rig.figures().done == 100
     assert len(rig.polled(200, group="another")) == 100
+
+
+def test_delays_that_are_long_over_are_forgotten_when_there_are_many(monkeypatch) -> None:
+    monkeypatch.setattr(stretches, "DELAYED_MAX", 20)
+    monkeypatch.setattr(stretches, "DELAYED_MANY", 10)
+    monkeypatch.setattr(partition, "_FLATTEN_EVERY", 1)
+    rig = Rig()
+    for _ in range(20):
+        rig.put(1, delay_ms=1)
+    assert not rig.partition.stretches.takes_delayed
+    rig.later(2 * stretches.CLOCK_ERROR_MS_MAX)
+    rig.put(1)
+    assert rig.partition.stretches.takes_delayed
+    assert rig.polled() == list(range(21))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quivermq.batches import Frame, Index, Kind, decode_messages
+from quivermq.batches import Frame, Index, Kind, Origin, decode_messages, encode_batch
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.errors import (
     Corrupt,
@@ -14,7 +14,7 @@ from quivermq.errors import (
     Timeout,
 )
 from quivermq.log import LogSettings
-from quivermq.queue import KEEP_MS, WINDOW_BATCHES, Producers, TopicSettings
+from quivermq.queue import KEEP_MS, WINDOW_BATCHES, Producers, TopicSettings, stretches
 from quivermq.replica import Changed, Persist, Produced, ReplicaSettings
 from tests.replica.group import Group, Node, batch
 
@@ -365,3 +365,13 @@ def test_all_producers_with_all_their_batches_fit_into_a_checkpoint() -> None:
     settings = ReplicaSettings()
     size = len(producers.pack()) * settings.producers_max
     assert size < LogSettings().checkpoint_bytes_max == settings.checkpoint_bytes_max
+
+
+def test_delayed_batches_are_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretches, "DELAYED_MAX", 2)
+    group = Group(1)
+    leader = group.leader()
+    delayed = encode_batch([b"a"], origin=Origin(not_before_ms=group.now_ms + 60_000))
+    tokens = [group.produce(leader, delayed) for _ in range(3)]
+    assert [type(leader.answers[token]) for token in tokens] == [Produced, Produced, Overloaded]
+    assert isinstance(leader.answers[group.produce(leader, batch(b"b"))], Produced)

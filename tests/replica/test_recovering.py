@@ -297,15 +297,44 @@ def test_a_late_word_on_a_read_before_a_restart_confirms_nothing_after_it() -> N
     assert 7 not in node.answers, f"it would not see offset {acked}"
 
 
-def test_a_leader_without_a_quorum_cannot_answer_a_read() -> None:
+def test_a_leader_without_a_quorum_refuses_a_read_when_it_gives_up_its_office() -> None:
     group = filled()
     leader = group.leader()
     group.isolate(leader.member)
     token = group.token()
     leader.replica.read(token)
     group.settle()
-    group.tick(40)
-    assert isinstance(leader.answers[token], Timeout)
+    assert token not in leader.answers
+    group.tick(2 * group.settings.election_ticks)
+    assert isinstance(leader.answers[token], NotLeader)
+
+
+def test_a_follower_refuses_a_read_that_was_asked_of_a_leader_that_is_gone() -> None:
+    """Long before it would be given up: the next leader can be asked at once."""
+    group = filled()
+    leader = group.leader()
+    follower, other = (node for node in group.nodes.values() if node is not leader)
+    group.isolate(leader.member)
+    token = group.token()
+    follower.replica.read(token)
+    group.settle()
+    assert token not in follower.answers
+    other.replica.wake()
+    group.tick(2 * group.settings.election_ticks)
+    assert isinstance(follower.answers[token], NotLeader)
+
+
+def test_a_read_that_nobody_answers_ends_in_a_timeout() -> None:
+    group = filled()
+    leader = group.leader()
+    follower = next(node for node in group.nodes.values() if node is not leader)
+    group.cut.add((follower.member, leader.member))
+    token = group.token()
+    follower.replica.read(token)
+    group.tick(group.settings.read_ticks - 1)
+    assert token not in follower.answers
+    group.tick(1)
+    assert isinstance(follower.answers[token], Timeout)
 
 
 def test_a_damaged_replica_fetches_what_it_lost_and_then_takes_part() -> None:

@@ -139,6 +139,23 @@ def test_a_delivery_before_the_delay_of_a_nack_is_over_is_noticed(history: Group
     broken(history, "I8.*too early")
 
 
+def test_a_message_given_out_while_it_is_leased_is_noticed(history: GroupHistory) -> None:
+    history.check_exclusive(visibility_s=0.03)
+    history.deliver([given(2, 9, 13)])
+    with pytest.raises(Violation, match="while it was leased"):
+        history.check_exclusive(visibility_s=0.03)
+    history.leave("a", 13 * MS)
+    history.check_exclusive(visibility_s=0.03)
+
+
+def test_a_lease_that_expired_is_given_to_another_as_a_failure_and_not_before() -> None:
+    history = GroupHistory("g")
+    history.deliver([given(0, 1, 10), given(0, 2, 50, delivery=2)])
+    history.check_exclusive(visibility_s=0.03)
+    with pytest.raises(Violation, match="I4"):
+        history.check_exclusive(visibility_s=0.05)
+
+
 @pytest.mark.parametrize(
     ("letters", "match"),
     [

@@ -27,6 +27,8 @@ def test_a_cluster_keeps_its_promises_and_recovers(block: int) -> None:
     assert counts["acks"] > 40 * SEEDS_PER_BLOCK, "too little was stored to show anything"
     assert faults.total() > 10 * SEEDS_PER_BLOCK, "the seeds were too calm to show anything"
     assert counts["sleeps"] > 3 * SEEDS_PER_BLOCK, "hardly anybody slept"
+    assert counts["messages acked"] > 20 * SEEDS_PER_BLOCK, "hardly anything was consumed"
+    assert counts["dead letters"], "nobody despaired of a message"
 
 
 def test_every_kind_of_fault_has_a_name_of_its_own_and_a_pace() -> None:

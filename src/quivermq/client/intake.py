@@ -14,8 +14,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import count
-from operator import attrgetter
+from itertools import count, groupby
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from quivermq.client.core import Core
@@ -122,17 +122,23 @@ class Intake:
 
     def is_unsettled(self, message: LeasedFields) -> bool:
         """Nobody said yet what became of it."""
-        left = self._left.get(message.lease) or self._lost.get(message.lease)
-        return left is not None and message.offset in left
+        left = self._remainder(message.lease)
+        return left is not None and bool(left.within(message.offset, message.offset + 1))
+
+    def _remainder(self, lease: Lease) -> Remainder | None:
+        return self._left.get(lease) or self._lost.get(lease)
 
     def finish(self, done: Iterable[tuple[LeasedFields, Terms]]) -> None:
         """Handlers are done with messages, and may have settled some themselves."""
-        by_terms: dict[Terms, list[LeasedFields]] = {}
-        for message, terms in done:
-            if self.is_unsettled(message):
-                by_terms.setdefault(terms, []).append(message)
-        for terms, messages in by_terms.items():
-            self.tell(rulings_over(messages, terms))
+        for terms, some in groupby(done, itemgetter(1)):
+            open_ones = [message for message, _ in some if message.lease.token]
+            for ruling in rulings_over(open_ones, terms):
+                left = self._remainder(ruling.lease)
+                if left is not None:
+                    spans = ruling.intervals
+                    parts = [part for start, end in spans for part in left.within(start, end)]
+                    if parts:
+                        self.tell([ruling._replace(intervals=parts)])
 
     # ---- settling
 
@@ -161,7 +167,7 @@ class Intake:
                 seconds = ruling.terms.visibility_ms / 1000
                 self._until[ruling.lease] = self._loop.time() + seconds
                 continue
-            left = self._left.get(ruling.lease) or self._lost.get(ruling.lease)
+            left = self._remainder(ruling.lease)
             if left is not None:
                 for start, end in ruling.intervals:
                     left.remove(start, end)

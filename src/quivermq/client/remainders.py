@@ -21,9 +21,11 @@ class Remainder:
             self._ends.append(end)
             self.count += end - start
 
-    def __contains__(self, offset: int) -> bool:
-        at = bisect_right(self._starts, offset) - 1
-        return at >= 0 and offset < self._ends[at]
+    def within(self, start: int, end: int) -> list[Interval]:
+        """What there is of these offsets."""
+        first, last = bisect_right(self._ends, start), bisect_left(self._starts, end)
+        parts = zip(self._starts[first:last], self._ends[first:last], strict=True)
+        return [(max(low, start), min(high, end)) for low, high in parts]
 
     def remove(self, start: int, end: int) -> None:
         """Take out what there is of these offsets."""

@@ -114,7 +114,15 @@ class Clerk:
     def ready(self, group: str, limit: int = _COUNTED_MAX) -> int:
         """How many messages could be leased at once, counted up to `limit`."""
         end, now_ms = self.end, self.now_ms()
-        return self.group.at_desk(lambda desk: self._meet(desk).ready(group, end, now_ms, limit))
+
+        def look(desk: Desk) -> int:
+            found = self._meet(desk).ready(group, end, now_ms, limit)
+            if desk.has_operations:
+                # It took over delayed messages: the alarm has to ring for them too.
+                self.look_after()
+            return found
+
+        return self.group.at_desk(look)
 
     def is_open(self, group: str) -> bool:
         """Whether a group shares work here; it may, if nobody is served here any more."""

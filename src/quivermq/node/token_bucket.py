@@ -15,7 +15,9 @@ class TokenBucket:
     def __init__(self, per_second: float, burst: int, now_s: float) -> None:
         self.per_second = per_second
         self.burst = burst
-        self._capacity = max(burst, per_second * GRAIN_S)
+        # And a part of one token more: whoever waits for a slow rate comes late by a moment, too.
+        late = per_second * GRAIN_S
+        self._capacity = max(burst, late) + min(1.0, late)
         self._tokens = float(burst)
         self._at_s = now_s
 

@@ -20,12 +20,11 @@ from quivermq.queue.partition import (
 )
 from quivermq.queue.pieces import Piece
 from quivermq.queue.producers import KEEP_MS, WINDOW_BATCHES, Producers, Stored, check_sequence
-from quivermq.queue.stretches import DELAYED_MAX, Delayed
+from quivermq.queue.stretches import Delayed
 from quivermq.queue.topic_settings import TopicSettings
 
 __all__ = [
     "CHANGE_BYTES_MAX",
-    "DELAYED_MAX",
     "KEEP_MS",
     "KEY_CHARACTERS_MAX",
     "REDRIVE_GROUP",

@@ -115,6 +115,11 @@ class Stretches:
         return self.size >= STRETCHES_MAX or len(self.delayed) >= DELAYED_MANY
 
     @property
+    def takes_delayed(self) -> bool:
+        """Whether there is room for a further delayed batch."""
+        return len(self.delayed) < DELAYED_MAX
+
+    @property
     def middle(self) -> int:
         """Half way between what is flat and the end."""
         return (max(self.begin, self.flat_end) + self.end) // 2

@@ -31,6 +31,11 @@ class WorkingCopy:
         taken, self._operations = self._operations, []
         return taken
 
+    @property
+    def has_operations(self) -> bool:
+        """Whether something has to be proposed."""
+        return bool(self._operations)
+
     def _start_again(self, proposed: Iterable[bytes]) -> None:
         """Start from what is applied and the bodies of entries that are under way."""
         self.groups = self._partition.groups.copy()

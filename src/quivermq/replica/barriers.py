@@ -53,6 +53,10 @@ class Barriers:
         if read is not None:
             read.index = state.index
 
+    def take_unconfirmed(self) -> list[Token]:
+        """The reads that no quorum has confirmed yet; they are forgotten here."""
+        return self._take([c for c, read in self._waiting.items() if read.index is None])
+
     def passed(self, applied_index: int) -> list[Token]:
         """The reads that may be answered; they are forgotten here."""
         if not self._waiting:

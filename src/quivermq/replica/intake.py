@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from quivermq.batches import Frame, Header, Index, Kind, Offset, check_batch
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.errors import InvalidRequest, Overloaded, TooLarge
-from quivermq.queue import DELAYED_MAX, Desk, Partition, check_sequence, groups_command
+from quivermq.queue import Desk, Partition, check_sequence, groups_command
 from quivermq.replica.effects import Produced, Token
 from quivermq.replica.settings import ReplicaSettings
 
@@ -141,8 +141,8 @@ class Intake:
         if header.producer_id and not self._comes_next(header):
             return self._repeat(token, header)
         self._check_room()
-        if header.not_before_ms and len(self._partition.stretches.delayed) >= DELAYED_MAX:
-            raise Overloaded(f"{DELAYED_MAX} delayed batches wait here: let some become due")
+        if header.not_before_ms and not self._partition.stretches.takes_delayed:
+            raise Overloaded("too many delayed batches wait in this partition; try again later")
         # A body that is not what its header says would be a riddle to every consumer.
         check_batch(frame, self._settings.limits)
         pending = self._wait(token, frame, now_ms)

@@ -87,6 +87,8 @@ class Member:
         )
         self._writes = Writes(log, self._recent)
         self._barriers = Barriers(settings.read_ticks, dice)
+        # The term and the leader that reads were asked in and of.
+        self._asked = (0, 0)
         # Not None while this member leads and may stamp entries.
         self._intake: Intake | None = None
         self._changes = Changes()
@@ -164,12 +166,22 @@ class Member:
         if waiting >= self._settings.reads_max:
             self._answer(token, Overloaded(f"{waiting} reads wait for a quorum; try again"))
             return
+        self._refuse_lost_reads()
         context = self._barriers.open(token)
         try:
             self.core.read_index(context)
         except QuiverError as error:
             self._barriers.drop(context)
             self._answer(token, error)
+
+    def _refuse_lost_reads(self) -> None:
+        """A leader forgets the reads that wait with its office: nobody will confirm them."""
+        replica = self.core.replica
+        present = (replica.term, replica.leader)
+        if present != self._asked:
+            self._asked = present
+            for token in self._barriers.take_unconfirmed():
+                self._answer(token, self._not_leader())
 
     def persisted(self, number: int) -> None:
         """Disk work is done: its promises may leave."""
@@ -209,6 +221,7 @@ class Member:
             self._carry(ready)
             self._seal_change()
         self._watch_office()
+        self._refuse_lost_reads()
         for token in self._barriers.passed(self.partition.applied_index):
             self._answer(token, ReadReady(self.partition.next_offset))
 

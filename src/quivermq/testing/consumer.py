@@ -45,6 +45,7 @@ class Book(Protocol):
 
     def deliver(self, found: Sequence[Delivered], /) -> None: ...
     def say(self, said: Sequence[Said], /) -> None: ...
+    def leave(self, consumer: str, at_ns: int, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Plan:
     seed: int = 1
     waits_for_word: bool = False
     """Settles nothing before it is told to, once for each poll that brought something."""
+    is_pushed: bool = False
+    """Subscribes instead of polling, and acknowledges one by one."""
     crashes_on: str = ""
     """Kills its process when a value begins so, before it has settled anything."""
 
@@ -88,15 +91,43 @@ class Consumer:
     def run(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
             try:
-                messages = self.poll()
+                if self._plan.is_pushed:
+                    self._take_pushed(is_over)
+                else:
+                    self._take_one_poll()
             except QuiverError as error:
                 self.failures.append(error)
                 time.sleep(_LOOK_AGAIN_S)
-                continue
-            if messages:
-                if self._plan.waits_for_word and not self._wait_for_word():
-                    return
-                self.settle(messages)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._book.leave(self._plan.name, time.monotonic_ns())
+
+    def _take_one_poll(self) -> None:
+        messages = self.poll()
+        # Whoever is to end while it waits for a word leaves with what it holds.
+        if messages and (not self._plan.waits_for_word or self._wait_for_word()):
+            self.settle(messages)
+
+    def _take_pushed(self, is_over: Callable[[], bool]) -> None:
+        plan = self._plan
+        began = time.monotonic_ns()
+        with self._client.subscribe(
+            plan.topic, group=plan.group, prefetch=plan.max_messages, visibility=plan.visibility
+        ) as pushed:
+
+            def close_when_over() -> None:
+                while not is_over():
+                    time.sleep(_LOOK_AGAIN_S)
+                self._leave()
+                pushed.close()
+
+            threading.Thread(target=close_when_over, daemon=True).start()
+            for message in pushed:
+                at, wall_ms = time.monotonic_ns(), time.time() * 1000
+                # Which poll brought it is not to be seen: it may be as old as the subscription.
+                self._book.deliver([delivered(message, plan.name, began, at, wall_ms)])
+                self._say(Act.ACK, [message], lambda found: found[0].ack())
 
     def poll(self) -> list[LeasedMessage]:
         plan = self._plan
@@ -234,6 +265,9 @@ class Journal:
 
     def say(self, said: Sequence[Said]) -> None:
         self._write(journal_line(said=said))
+
+    def leave(self, consumer: str, at_ns: int) -> None:
+        self._write(journal_line(left=[(consumer, at_ns)]))
 
     def _write(self, line: str) -> None:
         os.write(self._file, line.encode() + b"\n")

@@ -31,7 +31,7 @@ class Feed:
         histories: list[GroupHistory],
         *,
         batch: int = 10,
-        pause: float = 0.02,
+        pause: float = 0.04,
         seed: int = 1,
         timeout: float = 12.0,
     ) -> None:

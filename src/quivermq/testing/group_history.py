@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,6 +113,7 @@ class GroupHistory:
         self._delivered: dict[Spot, list[Delivered]] = defaultdict(list)
         self._said: dict[Spot, list[Said]] = defaultdict(list)
         self._not_before_ms: dict[bytes, float] = {}
+        self._left_ns: dict[str, int] = {}
         self.acked_count = 0
         """Acknowledgements that were answered."""
 
@@ -130,6 +132,11 @@ class GroupHistory:
                 self._said[one.place, one.offset].append(one)
                 self.acked_count += one.act == Act.ACK and one.fate == Fate.DONE
 
+    def leave(self, consumer: str, at_ns: int) -> None:
+        """A consumer is about to end, and to give back what it holds."""
+        with self._lock:
+            self._left_ns.setdefault(consumer, at_ns)
+
     def delay(self, values: Iterable[bytes], not_before_ms: float) -> None:
         """These are sent, and not to be delivered before a time."""
         with self._lock:
@@ -146,6 +153,8 @@ class GroupHistory:
             elif said:
                 asked = []
                 self.say(said)
+            for consumer, at_ns in line["left"]:
+                self.leave(consumer, at_ns)
         self.say(asked)
 
     # What tests ask.
@@ -214,6 +223,27 @@ class GroupHistory:
                 f"I5: {len(missing)} messages were neither acknowledged nor dead-lettered: "
                 f"{missing[:10]}"
             )
+
+    def check_exclusive(self, visibility_s: float) -> None:
+        """I4: nobody was given a message while another consumer had it. Holds only while no leader
+        is lost, because the grant of a lease may go with it."""
+        returns = {Act.NACK, Act.RELEASE}
+        with self._lock:
+            for spot, found in self._delivered.items():
+                said = self._said.get(spot, [])
+                for one, other in pairwise(sorted(found, key=lambda each: each.at_ns)):
+                    is_returned = self._left_ns.get(one.consumer, other.at_ns) < other.at_ns or any(
+                        each.act in returns
+                        and each.token == one.token
+                        and each.began_ns < other.at_ns
+                        for each in said
+                    )
+                    has_expired = (
+                        other.delivery > one.delivery
+                        and other.at_ns - one.began_ns >= visibility_s * 1e9
+                    )
+                    if not is_returned and not has_expired:
+                        raise Violation(f"I4: {other} was given out while it was leased: {one}")
 
     def check_figures(
         self,
@@ -346,10 +376,14 @@ def journal_lines(journal: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def journal_line(delivered: Sequence[Delivered] = (), said: Sequence[Said] = ()) -> str:
+def journal_line(
+    delivered: Sequence[Delivered] = (),
+    said: Sequence[Said] = (),
+    left: Sequence[tuple[str, int]] = (),
+) -> str:
     """Events as `GroupHistory.take_in` reads them."""
     given = [(one.place, one.offset, one.value.hex(), *one[3:]) for one in delivered]
-    return json.dumps({"delivered": given, "said": said})
+    return json.dumps({"delivered": given, "said": said, "left": left})
 
 
 def _delivered_of(found: Iterable[Sequence[Any]]) -> list[Delivered]:

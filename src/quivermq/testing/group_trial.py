@@ -40,6 +40,7 @@ def group_trial(
         client.create_topic(topic, partitions=partitions)
     wanted = Plan(topic, GROUP, seed=seed, **plan)
     with ConsumerLoad(cluster, wanted, threads=threads) as consumers:
+        consumers.add_thread("pushed", is_pushed=True)
         with Feed(cluster, topic, partitions, [consumers.history], seed=seed) as feed:
             consumers.wait_progress()
             yield consumers

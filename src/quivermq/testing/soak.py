@@ -60,6 +60,7 @@ class Soak:
         lost.clear()
         plan = Plan(topic, "soak", max_messages=200, seed=number)
         with ConsumerLoad(self._cluster, plan, threads=2) as consumers:
+            consumers.add_thread("pushed", is_pushed=True)
             with trial(
                 self._cluster,
                 topic=topic,

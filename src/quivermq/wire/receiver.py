@@ -11,6 +11,8 @@ arrive, and a length past the limit is refused before any.
 
 from typing import Final
 
+import pyarrow as pa
+
 from quivermq.batches.limits import KIB, MIB
 from quivermq.errors import InvalidRequest, QuiverError, TooLarge
 from quivermq.wire.packets import LENGTH_BYTES, PREFIX, Packet
@@ -99,7 +101,7 @@ class Receiver:
         return packets
 
     def _start_large(self, arrived: memoryview, size: int) -> None:
-        self._large = memoryview(bytearray(min(size, FIRST_BYTES)))
+        self._large = _room(min(size, FIRST_BYTES))
         self._large[: len(arrived)] = arrived
         self._large_bytes = size
         self._large_end = len(arrived)
@@ -110,7 +112,7 @@ class Receiver:
             return []
         if end < self._large_bytes:
             # As much again as has arrived: copies cost at most as much as one of the whole.
-            self._large = memoryview(bytearray(min(self._large_bytes, 2 * end)))
+            self._large = _room(min(self._large_bytes, 2 * end))
             self._large[:end] = large
             return []
         self._large = None
@@ -132,3 +134,12 @@ class Receiver:
             f"an envelope of {envelope_bytes:,} bytes is above the limit of "
             f"{self._envelope_bytes_max:,}: ask for less at once"
         )
+
+
+def _room(size: int) -> memoryview:
+    """Memory with anything in it, to be received into.
+
+    Arrow's pool gives out again what it got back. A bytearray would be cleared first, and of this
+    size come from the system, page by page: ten times the price.
+    """
+    return memoryview(pa.allocate_buffer(size)).cast("B")
