@@ -320,20 +320,23 @@ def test_what_a_handler_did_is_told_as_soon_as_the_cluster_is_back(stand_in: Gro
 
 
 def test_a_topic_that_was_created_again_does_not_suffer_for_the_first(
-    real: quivermq.Client, topic: str
+    broker: BrokerThread, topic: str
 ) -> None:
-    real.produce(topic, b"old")
-    with real.subscribe(topic, group="g") as subscription:
-        old = next(subscription)
-        real.delete_topic(topic)
-        real.create_topic(topic)
-        real.produce(topic, b"new")
-        new = next(subscription)
-        assert new.value == b"new"
-        subscription.ack([old, new])
-        with pytest.raises(TopicNotFound):
-            subscription.flush()
-        assert real.group(topic, "g").done == 1
+    async def work() -> None:
+        async with quivermq.aio.connect(broker.address) as client:
+            await client.produce(topic, b"old")
+            async with client.subscribe(topic, group="g") as subscription:
+                old = await anext(subscription)
+                await client.delete_topic(topic)
+                await client.create_topic(topic)
+                await client.produce(topic, b"new")
+                new = await anext(subscription)
+                # They go out in one turn.
+                outcomes = await asyncio.gather(old.ack(), new.ack(), return_exceptions=True)
+                assert [type(outcome) for outcome in outcomes] == [TopicNotFound, type(None)]
+                assert (await client.group(topic, "g")).done == 1
+
+    asyncio.run(work())
 
 
 def test_a_lost_lease_is_told_to_who_waits_and_by_flush(
