@@ -48,6 +48,13 @@ class GroupStandIn(StandIn):
                 taken = set().union(*lot.leases.values())
                 lot.leases = {-1: taken}
 
+    def _led(self, request: proto.Request, partitions: Sequence[int]) -> list[int]:
+        """Those that are led here; refused only if there are none."""
+        led = [partition for partition in partitions if self._leader(partition) == self.node]
+        if not led:
+            self._check_leader(request, partitions)
+        return led
+
     def _check_leader(self, request: proto.Request, partitions: Sequence[int]) -> None:
         for partition in partitions:
             leader = self._leader(partition)
@@ -65,16 +72,17 @@ class GroupStandIn(StandIn):
     ) -> tuple[proto.Response, Sequence[Frame]]:
         poll = request.poll
         self.polls.append(poll)
-        self._check_leader(request, poll.partitions)
+        led = self._led(request, poll.partitions)
         self._heard.wait_for(
-            lambda: any(self._ready(each, poll.group, 1) for each in poll.partitions),
+            lambda: any(self._ready(each, poll.group, 1) for each in led),
             min(poll.wait_ms / 1000, WAIT_SECONDS_MAX),
         )
         response = proto.Response()
+        response.polled.elsewhere.extend(each for each in poll.partitions if each not in led)
         response.polled.SetInParent()
         sent: list[Frame] = []
         left = poll.messages_max
-        for partition in poll.partitions:
+        for partition in led:
             offsets = self._ready(partition, poll.group, left)
             if offsets:
                 left -= len(offsets)
@@ -107,13 +115,14 @@ class GroupStandIn(StandIn):
 
     def _on_await_ready(self, request: proto.Request, frames: list[Frame]) -> proto.Response:
         ask = request.await_ready
-        self._check_leader(request, ask.partitions)
+        led = self._led(request, ask.partitions)
         self._heard.wait_for(
-            lambda: any(self._ready(each, ask.group, 1) for each in ask.partitions),
+            lambda: any(self._ready(each, ask.group, 1) for each in led),
             min(ask.wait_ms / 1000, WAIT_SECONDS_MAX),
         )
-        ready = [each for each in ask.partitions if self._ready(each, ask.group, 1)]
-        return proto.Response(ready=proto.Ready(partitions=ready))
+        ready = [each for each in led if self._ready(each, ask.group, 1)]
+        elsewhere = [each for each in ask.partitions if each not in led]
+        return proto.Response(ready=proto.Ready(partitions=ready, elsewhere=elsewhere))
 
     def _on_settle(self, request: proto.Request, frames: list[Frame]) -> proto.Response:
         settle = request.settle

@@ -253,3 +253,33 @@ def test_a_rate_limit_is_waited_for_not_failed_at(real: quivermq.Client, topic: 
         real.ack(messages)
     assert time.monotonic() - began >= 0.2
     assert found == list(range(6))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda client, topic: client.seek(topic, "g", to="@99999999999999999999999"),
+        lambda client, topic: client.cancel_delayed(topic, 0, None),
+        lambda client, topic: client.cancel_delayed(topic, None, [1]),
+        lambda client, topic: client.redrive(topic, 1.5),
+        lambda client, topic: client.commit(topic, "_own", 0, 1),
+    ],
+)
+def test_nonsense_about_groups_is_refused(
+    real: quivermq.Client, topic: str, act: Callable[[quivermq.Client, str], object]
+) -> None:
+    with pytest.raises(InvalidRequest):
+        act(real, topic)
+
+
+def test_what_was_leased_of_a_topic_is_gone_with_it_however_few_partitions_the_next_has(
+    real: quivermq.Client, topic: str
+) -> None:
+    real.alter_topic(topic, partitions=3)
+    real.produce(topic, b"v", partition=2)
+    (message,) = real.poll(topic, group="g", wait=10)
+    real.delete_topic(topic)
+    real.create_topic(topic)
+    real.produce(topic, b"v")
+    with pytest.raises(TopicNotFound, match="created again"):
+        message.ack()

@@ -3,12 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
 import quivermq
 import quivermq.aio
+from quivermq.client import intake, polling, settling
 from quivermq.errors import Forbidden, InvalidRequest, LeaseLost, NotLeader, TopicNotFound
 from quivermq.wire import proto
 from tests.client.group_stand_in import GroupStandIn
@@ -207,6 +209,26 @@ def test_whoever_is_ready_first_is_polled(
     assert message.partition == 2
 
 
+@pytest.mark.parametrize("is_subscribed", [False, True])
+def test_a_partition_that_is_led_elsewhere_is_asked_for_at_once(
+    both: quivermq.Client,
+    pair: tuple[GroupStandIn, GroupStandIn],
+    monkeypatch: pytest.MonkeyPatch,
+    is_subscribed: bool,
+) -> None:
+    monkeypatch.setattr(polling, "ROUTE_SECONDS_MAX", 1e6)
+    monkeypatch.setattr(intake, "LOOK_SECONDS", 1e6)
+    with both.subscribe("t", group="g") as subscription:
+        pair[1].until("poll", 1)
+        assert both.poll("t", group="other", wait=0.01) == []
+        for each in pair:
+            each.leaders[1] = 1
+        with quivermq.connect(pair[0].address) as other:
+            other.produce("t", b"v", partition=1)
+        found = [next(subscription)] if is_subscribed else both.poll("t", group="other", wait=9)
+    assert [message.partition for message in found] == [1]
+
+
 def test_one_settle_for_each_broker(
     both: quivermq.Client, pair: tuple[GroupStandIn, GroupStandIn]
 ) -> None:
@@ -245,10 +267,62 @@ def test_closing_gives_back_what_is_not_settled(stand_in: GroupStandIn) -> None:
     assert len(stand_in.releases) == 1
 
 
+def test_what_is_acknowledged_twice_does_not_keep_the_rest_from_going_back(
+    stand_in: GroupStandIn,
+) -> None:
+    with quivermq.connect(stand_in.address) as client:
+        client.produce_many("t", [b"v"] * 2)
+        first, _ = client.poll("t", group="g")
+        first.ack()
+        first.extend(30)
+        with suppress(LeaseLost):
+            first.ack()
+    assert not any(stand_in.lot().leases.values())
+
+
+def test_what_is_too_much_for_one_request_is_settled_in_several(
+    client: quivermq.Client, stand_in: GroupStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "PORTION_BYTES", 300)
+    monkeypatch.setattr(settling, "INTERVALS_MAX", 4)
+    client.produce_many("t", [b"v"] * 20)
+    batch = client.poll_arrow("t", group="g")
+    batch.nack([number % 2 == 0 for number in range(20)], delay=0)
+    batch.ack()
+    assert stand_in.lot().done == set(range(1, 20, 2))
+    assert stand_in.lot().failures == dict.fromkeys(range(0, 20, 2), 1)
+    assert max(len(verdict.intervals) for s in stand_in.settles for verdict in s.verdicts) == 4
+
+
+def test_what_cannot_be_settled_does_not_keep_the_others_from_it(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 2)
+    one = client.poll("t", group="g")
+    other = client.poll("t", group="other")
+    stand_in.script("settle", Forbidden("not you"))
+    with pytest.raises(Forbidden):
+        client.ack(one + other)
+    assert (stand_in.lot().done, stand_in.lot(group="other").done) == (set(), {0, 1})
+
+
+def test_a_lost_lease_is_told_though_the_first_attempt_to_extend_it_is_in_doubt(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce("t", b"v")
+    (message,) = client.poll("t", group="g")
+    stand_in.lose_leases()
+    stand_in.script("settle", DROP)
+    with pytest.raises(LeaseLost):
+        message.extend(30)
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ({"group": ""}, "a group has a name"),
+        ({"group": "\ud800"}, "the name of a group"),
+        ({"group": b"g"}, "a group has a name"),
         ({"group": "_dlq"}, "begin with _"),
         ({"max_messages": 0}, "max_messages"),
         ({"max_messages": 1 << 40}, "max_messages"),
@@ -319,6 +393,30 @@ def test_a_table_that_could_not_be_settled_can_be_settled_again(
         lost.ack()
 
 
+def test_what_a_mask_says_nothing_about_is_left(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 3)
+    batch = client.poll_arrow("t", group="g")
+    batch.ack([None] * 3)
+    batch.ack(pa.chunked_array([[True], [None, False]]))
+    assert stand_in.lot().done == {0}
+
+
+def test_a_reason_that_cannot_travel_is_made_to(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce("t", b"v")
+    client.poll("t", group="g")[0].reject("no file \udcff")
+    assert stand_in.lot().dead == {0: "no file ?"}
+
+
+def test_what_was_not_polled_cannot_be_settled(client: quivermq.Client) -> None:
+    for nonsense in (5, None, [5], ["message"]):
+        with pytest.raises(InvalidRequest, match="not messages that were polled"):
+            client.ack(nonsense)  # type: ignore[arg-type]
+
+
 def test_an_empty_table_can_be_settled_too(client: quivermq.Client, stand_in: GroupStandIn) -> None:
     batch = client.poll_arrow("t", group="g", wait=0)
     assert batch.table.num_rows == 0
@@ -326,7 +424,20 @@ def test_an_empty_table_can_be_settled_too(client: quivermq.Client, stand_in: Gr
     assert stand_in.count("settle") == 0
 
 
-@pytest.mark.parametrize("mask", [[True], ["yes", "no"], [1, 2], pa.array([1, 2]), 7])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        [True],
+        ["yes", "no"],
+        [1, 2],
+        [0.5, 0.5],
+        [[True], [True]],
+        pa.array([1, 2]),
+        memoryview(b"ab"),
+        iter([True, True]),
+        7,
+    ],
+)
 def test_a_wrong_mask_is_refused(client: quivermq.Client, mask: object) -> None:
     client.produce_many("t", [b"v"] * 2)
     with pytest.raises(InvalidRequest, match="mask"):

@@ -1,9 +1,11 @@
 """Sticky consumers, blocking and awaitable, of a real broker in this process."""
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -193,6 +195,16 @@ def test_a_listener_that_fails_ends_the_consumer_with_its_word(
             wait_until(lambda: heir.assignment == [0, 1, 2, 3])
 
 
+def test_partitions_that_are_added_are_read_too(real: quivermq.Client, topic: str) -> None:
+    with real.consumer(topic, group="g", session=1.0) as consumer:
+        assert len(taken(consumer, 40)) == 40
+        real.alter_topic(topic, partitions=6)
+        for partition in (4, 5):
+            real.produce(topic, b"more", partition=partition)
+        assert sorted(message.partition for message in taken(consumer, 2)) == [4, 5]
+        assert consumer.assignment == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_group_that_is_deleted_under_its_members_starts_over(
     real: quivermq.Client, topic: str
 ) -> None:
@@ -216,7 +228,15 @@ def test_a_group_that_is_deleted_under_its_members_starts_over(
         ({"assignor": "clever"}, InvalidRequest),
         ({"session": 0.4}, InvalidRequest),
         ({"session": 100_000}, InvalidRequest),
+        ({"session": 1e15}, InvalidRequest),
         ({"start": "yesterday"}, InvalidRequest),
+        ({"start": []}, InvalidRequest),
+        ({"assignor": 5}, InvalidRequest),
+        ({"name": 5}, InvalidRequest),
+        ({"name": "\ud800"}, InvalidRequest),
+        ({"group": "\ud800"}, InvalidRequest),
+        ({"auto_commit": "yes"}, InvalidRequest),
+        ({"on_assigned": 5}, InvalidRequest),
         ({"prefetch_bytes": 0}, InvalidRequest),
         ({"group": ""}, InvalidRequest),
         ({"group": "_own"}, InvalidRequest),
@@ -250,6 +270,9 @@ def test_a_closed_consumer_says_so_and_its_loop_ends(
         consumer.commit()
     with pytest.raises(InvalidRequest):
         consumer.poll(0)
+    for wait in (-1, float("nan"), "long"):
+        with pytest.raises(InvalidRequest, match="wait"):
+            consumer.poll(wait=wait)  # type: ignore[arg-type]
 
 
 def test_closing_a_client_closes_its_consumers(broker: BrokerThread, topic: str) -> None:
@@ -264,6 +287,37 @@ def test_a_consumer_that_nobody_closed_is_told_of(real: quivermq.Client, topic: 
     with pytest.warns(ResourceWarning, match="not closed"):
         consumer.__del__()
     consumer.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
+def test_partitions_of_a_consumer_that_nobody_holds_any_more_go_to_others(
+    real: quivermq.Client, topic: str
+) -> None:
+    assert taken(real.consumer(topic, group="g", session=60), 40)
+    gc.collect()
+    wait_until(lambda: real.groups(topic) == [] or not real.group(topic, "g").members)
+    with real.consumer(topic, group="g") as consumer:
+        assert taken(consumer, 40)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 10, 30])
+def test_whoever_gives_up_joining_is_no_member(
+    real: quivermq.Client, broker: BrokerThread, topic: str, turns: int
+) -> None:
+    async def work() -> None:
+        async with quivermq.aio.connect(broker.address) as client:
+            consumer = client.consumer(topic, group="g", session=60)
+            entering = asyncio.create_task(consumer.__aenter__())
+            for _ in range(turns):
+                await asyncio.sleep(0.001)
+            entering.cancel()
+            with suppress(asyncio.CancelledError):
+                await entering
+                await consumer.close()  # it was faster
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(work())
+    wait_until(lambda: not any(group.members for group in real.groups(topic)))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

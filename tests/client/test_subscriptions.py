@@ -1,6 +1,7 @@
 """Subscriptions: messages pushed to iterators and handlers, of real brokers and of stand-ins."""
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -10,11 +11,12 @@ import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.errors import InvalidRequest, LeaseLost, NotLeader, TopicNotFound
+from quivermq.errors import InvalidRequest, LeaseLost, NotEnoughReplicas, NotLeader, TopicNotFound
 from quivermq.wire import proto
 from tests.client.brokers import BrokerThread
 from tests.client.group_stand_in import GroupStandIn
 from tests.client.stand_in import DROP
+from tests.client.test_forks import in_child
 
 
 @pytest.fixture
@@ -180,22 +182,64 @@ def test_leases_last_while_a_handler_works(real: quivermq.Client, topic: str) ->
     assert deliveries == [(b"slow", 1), (b"prefetched", 1)]
 
 
-def test_leases_are_extended_until_messages_are_handed_out(
+def extensions(stand_in: GroupStandIn) -> int:
+    verdicts = [verdict for settle in stand_in.settles for verdict in settle.verdicts]
+    return sum(verdict.outcome == proto.EXTEND for verdict in verdicts)
+
+
+def test_leases_are_extended_until_the_loop_is_done_with_its_message(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
-    def extensions() -> int:
-        verdicts = [verdict for settle in stand_in.settles for verdict in settle.verdicts]
-        return sum(verdict.outcome == proto.EXTEND for verdict in verdicts)
-
-    client.produce_many("t", [b"v"] * 2)
+    client.produce("t", b"v")
     with client.subscribe("t", group="g", visibility=0.2) as subscription:
-        next(subscription)
-        until(lambda: extensions() >= 3)
-        next(subscription)
+        message = next(subscription)
+        until(lambda: extensions(stand_in) >= 3)
+        message.ack()
         # One may be under way.
-        before = extensions() + 1
+        before = extensions(stand_in) + 1
+        time.sleep(0.3)
+        assert extensions(stand_in) <= before
+
+
+def test_leases_of_a_batch_are_extended_while_the_loop_works_on_it(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 3)
+    with client.subscribe("t", group="g", visibility=0.2) as subscription:
+        messages = next(subscription.batches())
+        assert len(messages) == 3
+        client.ack(messages[:2])
+        until(lambda: extensions(stand_in) >= 3)
+        assert stand_in.lot().done == {0, 1}
+
+
+def test_what_no_loop_has_in_hand_any_more_is_not_extended(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce("t", b"v")
+    with client.subscribe("t", group="g", visibility=0.2) as subscription:
+        loop = threading.Thread(target=next, args=(subscription,))
+        loop.start()
+        loop.join()
         until(lambda: not any(subscription._intake._until))
-        assert extensions() <= before
+
+
+def test_a_handler_whose_lease_was_lost_tries_to_acknowledge_all_the_same(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce("t", b"v")
+    is_there = threading.Event()
+
+    def handle(message: quivermq.LeasedMessage) -> None:
+        assert is_there.wait(10)
+        lot = stand_in.lot()
+        kept, lot.leases = lot.leases, {-1: {0}}
+        until(lambda: not subscription._intake._left)
+        lot.leases = kept  # nobody else took it
+
+    with client.subscribe("t", group="g", handler=handle, visibility=0.2) as subscription:
+        is_there.set()
+        until(lambda: stand_in.lot().done == {0})
 
 
 def test_credit_bounds_what_is_held(real: quivermq.Client, topic: str) -> None:
@@ -264,6 +308,35 @@ def test_acknowledgements_are_gathered(client: quivermq.Client, stand_in: GroupS
     assert stand_in.count("settle") < 500
     acks = [each for settle in stand_in.settles for each in settle.verdicts]
     assert all(verdict.outcome == proto.ACK for verdict in acks)
+
+
+def test_what_a_handler_did_is_told_as_soon_as_the_cluster_is_back(stand_in: GroupStandIn) -> None:
+    with quivermq.connect(stand_in.address, timeout=0.1) as client:
+        client.produce("t", b"v")
+        stand_in.script("settle", *[NotEnoughReplicas("come back later")] * 100)
+        with client.subscribe("t", group="g", handler=lambda _: None):
+            until(lambda: len(stand_in._scripts["settle"]) < 95)
+            until(lambda: stand_in._scripts["settle"].clear() or stand_in.lot().done == {0})
+
+
+def test_a_topic_that_was_created_again_does_not_suffer_for_the_first(
+    broker: BrokerThread, topic: str
+) -> None:
+    async def work() -> None:
+        async with quivermq.aio.connect(broker.address) as client:
+            await client.produce(topic, b"old")
+            async with client.subscribe(topic, group="g") as subscription:
+                old = await anext(subscription)
+                await client.delete_topic(topic)
+                await client.create_topic(topic)
+                await client.produce(topic, b"new")
+                new = await anext(subscription)
+                # They go out in one turn.
+                outcomes = await asyncio.gather(old.ack(), new.ack(), return_exceptions=True)
+                assert [type(outcome) for outcome in outcomes] == [TopicNotFound, type(None)]
+                assert (await client.group(topic, "g")).done == 1
+
+    asyncio.run(work())
 
 
 def test_a_lost_lease_is_told_to_who_waits_and_by_flush(
@@ -335,6 +408,59 @@ def test_closing_the_client_closes_it(stand_in: GroupStandIn) -> None:
     assert not any(stand_in.lot().leases.values())
 
 
+def test_a_handler_may_close_the_client(broker: BrokerThread, topic: str) -> None:
+    client = quivermq.connect(broker.address)
+    client.produce_many(topic, [b"v"] * 3)
+    before = threading.active_count()
+    subscription = client.subscribe(topic, group="g", handler=lambda _: client.close())
+    assert subscription.wait(10)
+    until(lambda: threading.active_count() <= before)
+    with quivermq.connect(broker.address) as other:
+        assert other.group(topic, "g").in_flight == 0
+
+
+def test_what_is_settled_after_the_client_is_closed_starts_nothing(stand_in: GroupStandIn) -> None:
+    client = quivermq.connect(stand_in.address)
+    client.produce("t", b"v")
+    subscription = client.subscribe("t", group="g")
+    message = next(subscription)
+    client.close()
+    before = threading.active_count()
+    with pytest.raises(InvalidRequest, match="closed"):
+        message.ack()
+    assert threading.active_count() == before
+
+
+@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
+def test_messages_of_one_that_nobody_holds_any_more_go_back(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 3)
+    next(client.subscribe("t", group="g"))
+    gc.collect()
+    until(lambda: not any(stand_in.lot().leases.values()))
+
+
+@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
+def test_closing_a_client_waits_for_those_that_nobody_holds(stand_in: GroupStandIn) -> None:
+    with quivermq.connect(stand_in.address) as client:
+        client.produce("t", b"v")
+        next(client.subscribe("t", group="g"))
+        gc.collect()
+    assert not any(stand_in.lot().leases.values())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_gets_no_messages_of_its_parent(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 3)
+    with client.subscribe("t", group="g") as subscription:
+        next(subscription)
+        assert "forked" in in_child(lambda: next(subscription))
+        assert next(subscription).offset == 1
+
+
 def test_the_same_on_an_event_loop(broker: BrokerThread) -> None:
     async def work() -> None:
         async with quivermq.aio.connect(broker.address) as client:
@@ -357,6 +483,42 @@ def test_the_same_on_an_event_loop(broker: BrokerThread) -> None:
             assert (await client.group("pushed", "g")).done == 300
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_handler_in_which_something_is_cancelled_has_failed(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture, is_cancelled: bool
+) -> None:
+    calls: list[tuple[int, int]] = []
+    came_again = asyncio.Event()
+    topic = f"cancelled-{is_cancelled}"
+
+    async def handle(message: quivermq.aio.AsyncLeasedMessage) -> None:
+        calls.append((message.offset, message.delivery_count))
+        if len(calls) == 3:
+            came_again.set()
+        if len(calls) == 1:
+            waiting = asyncio.create_task(asyncio.sleep(10))
+            waiting.cancel()
+            await waiting
+
+    async def work() -> None:
+        async with quivermq.aio.connect(broker.address) as client:
+            await client.create_topic(topic)
+            await client.produce_many(topic, [b"v"] * 2)
+            async with client.subscribe(topic, group="g", handler=handle) as subscription:
+                async with asyncio.timeout(10):
+                    await came_again.wait()
+                if is_cancelled:
+                    # Whoever is too impatient to wait for its end does not keep it from it.
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0):
+                            await subscription.close()
+            assert (await client.group(topic, "g")).in_flight == 0
+
+    with caplog.at_level(logging.CRITICAL, "quivermq.client"):
+        asyncio.run(work())
+    assert sorted(calls) == [(0, 1), (0, 2), (1, 1)]
 
 
 def test_handlers_of_an_event_loop_may_be_coroutines(broker: BrokerThread) -> None:

@@ -53,6 +53,23 @@ async def test_groups_see_every_message_each(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_whoever_asks_for_what_is_not_led_here_is_told_so_soon(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        wanted = {"topic": "orders", "group": GROUP, "partitions": [0, 7], "wait_ms": 60_000}
+        ready = await consumer.ask(await_ready=proto.AwaitReady(**wanted))
+        assert list(ready.ready.elsewhere) == [7]
+        nothing = await consumer.ask(poll=proto.Poll(**wanted, messages_max=1))
+        assert (list(nothing.polled.leased), list(nothing.polled.elsewhere)) == ([], [7])
+        await consumer.store(b"a")
+        something = await consumer.ask(poll=proto.Poll(**wanted, messages_max=1))
+        assert len(something.polled.leased) == 1
+        assert list(something.polled.elsewhere) == [7]
+        await consumer.close()
+
+
+@on_loop
 async def test_an_ack_lasts_over_a_restart_and_so_does_a_lease(tmp_path: Path) -> None:
     async with serving(tmp_path, fsync="always") as server:
         consumer = Consumer(server)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from quivermq.errors import InvalidRequest, NotLeader, TooLarge, TopicNotFound
+from quivermq.cluster import sticky_edits
+from quivermq.errors import InvalidRequest, NotLeader, Overloaded, TooLarge, TopicNotFound
+from quivermq.node import coordinator
 from quivermq.node.coordinator import Attention
 from quivermq.transports import Server
 from quivermq.wire import proto
@@ -146,6 +148,29 @@ async def test_whoever_leaves_is_gone_at_once(tmp_path: Path) -> None:
         assert members[0].partitions == [0, 1, 2, 3]
         await members[0].beat(leaving=True)
         assert not server.broker.metadata.view.sticky
+
+
+@on_loop
+async def test_whoever_finds_a_group_full_keeps_nobody_from_leaving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (coordinator, sticky_edits):
+        monkeypatch.setattr(module, "MEMBERS_MAX", 2)
+    async with serving(tmp_path) as server:
+        await make_topic(server)
+        members = [Member(1, server), Member(2, server)]
+        await asyncio.gather(*(member.beat() for member in members))
+        await settled(members, 4)
+        left, *refusals = await asyncio.gather(
+            members[1].beat(leaving=True),
+            *(Member(number, server).beat() for number in range(3, 40)),
+            return_exceptions=True,
+        )
+        assert not left.assigned  # type: ignore[union-attr]
+        assert {type(refusal) for refusal in refusals} == {Overloaded}
+        (heard,) = server.broker.coordinator._heard.values()
+        assert list(heard) == [1]
+        assert (await Member(3, server).beat()).members == 2
 
 
 @on_loop

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quivermq.client.aio_client import AsyncClient
+    from quivermq.client.aio_subscriptions import AsyncSubscription
     from quivermq.client.client import Client, connect
     from quivermq.client.decoding import SCHEMA
     from quivermq.client.deliveries import Delivery
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from quivermq.client.producer import AsyncProducer, Producer
     from quivermq.client.readers import AsyncReader, Reader
     from quivermq.client.sticky_consumer import AsyncConsumer, Consumer
-    from quivermq.client.subscriptions import AsyncSubscription, Subscription
+    from quivermq.client.subscriptions import Subscription
     from quivermq.client.values import BatchReceipt, Message, Receipt
 
 # By module, so that whoever needs one part (a broker needs a door) does not load them all.
@@ -47,7 +48,7 @@ _PLACES = {
     "AsyncConsumer": "sticky_consumer",
     "AsyncProducer": "producer",
     "AsyncReader": "readers",
-    "AsyncSubscription": "subscriptions",
+    "AsyncSubscription": "aio_subscriptions",
     "BatchReceipt": "values",
     "Client": "client",
     "ClusterInfo": "infos",

@@ -282,6 +282,8 @@ def checked_name(kind: str, name: str) -> str:
     """A name that can travel; what it may consist of is for the broker to say."""
     if not isinstance(name, str) or not name:
         raise InvalidRequest(f"a {kind} has a name, as in 'orders': {name!r}")
+    if not name.isprintable():
+        raise InvalidRequest(f"the name of a {kind} has characters that nobody can read: {name!r}")
     return name
 
 

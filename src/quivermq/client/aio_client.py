@@ -10,6 +10,7 @@ from quivermq.batches import Compression
 from quivermq.client.admin import UNCHANGED, Unchanged
 from quivermq.client.aio_group_calls import AsyncGroupCalls
 from quivermq.client.aio_group_care import AsyncGroupCare
+from quivermq.client.aio_subscriptions import AsyncSubscription
 from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.bulk import Columns, Layout
 from quivermq.client.core import Core
@@ -24,7 +25,6 @@ from quivermq.client.reading import Place
 from quivermq.client.sticky_consumer import AsyncConsumer, Listener, check_mode
 from quivermq.client.sticky_member import ConsumerSettings
 from quivermq.client.sticky_tenure import Start
-from quivermq.client.subscriptions import AsyncSubscription
 from quivermq.client.values import BatchReceipt, Receipt
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakSet
 
+from quivermq.client.aio_subscriptions import AsyncSubscription
 from quivermq.client.core import Core
 from quivermq.client.hauls import messages_of_hauls, table_of_hauls
 from quivermq.client.leased import AsyncLeasedMessage
@@ -18,7 +19,6 @@ from quivermq.client.leases import (
     reject_terms,
     rulings_over,
 )
-from quivermq.client.subscriptions import AsyncSubscription
 from quivermq.client.wishes import Wish
 from quivermq.errors import LeaseLost
 

@@ -1,6 +1,7 @@
 """The blocking client: the same core as `quivermq.aio`, behind plain sockets."""
 
 import ssl
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -70,6 +71,7 @@ class Client(GroupCalls, GroupCare):
         self._background = Background()
         self._producers: WeakSet[Producer | Consumer] = WeakSet()
         self._subscriptions: WeakSet[Subscription] = WeakSet()
+        self._closing = threading.Lock()
         forks.watch(self)
 
     def ping(self) -> None:
@@ -387,6 +389,14 @@ class Client(GroupCalls, GroupCare):
     def close(self) -> None:
         """Close subscriptions, consumers and producers, which delivers what they hold; give back
         what was polled and is not settled; then close every connection."""
+        if any(subscription.is_handling for subscription in list(self._subscriptions)):
+            # A handler that waited for itself would wait for ever.
+            threading.Thread(target=self.close, name="quivermq-close").start()
+            return
+        with self._closing:
+            self._close()
+
+    def _close(self) -> None:
         try:
             # Handlers may produce.
             for subscription in list(self._subscriptions):
@@ -417,6 +427,7 @@ class Client(GroupCalls, GroupCare):
     def after_fork(self) -> None:
         """The thread in the background stayed with the parent."""
         self._background.after_fork()
+        self._closing = threading.Lock()
 
     def _background_core(self) -> Core:
         options = self._options

@@ -106,6 +106,12 @@ class ClusterMap:
         if route is not None and partition < len(route.leaders):
             route.leaders[partition] = leader
 
+    def doubt(self, topic: str) -> None:
+        """Some leader is another by now: ask before the topic is used again."""
+        route = self._routes.get(topic)
+        if route is not None:
+            route.heard_at = float("-inf")
+
     def forget(self, topic: str) -> None:
         """What is known of this topic is wrong."""
         self._routes.pop(topic, None)

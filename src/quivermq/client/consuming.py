@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from quivermq.client.admin import checked_name
 from quivermq.client.holdings import Holdings
@@ -15,6 +15,8 @@ from quivermq.client.routing import Router
 from quivermq.client.settling import Settling
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.wire import proto
+
+T = TypeVar("T")
 
 MESSAGES_MAX: Final = 100_000
 """What one poll may ask for."""
@@ -69,8 +71,8 @@ class Consuming:
             consumer_name=program_name(),
             messages_max=max_messages,
             visibility_ms=milliseconds("visibility", visibility, least=0.001),
-            auto_ack=_one_of("ack", ack, "manual", "auto") == "auto",
-            start_latest=_one_of("start", start, "earliest", "latest") == "latest",
+            auto_ack=one_of("ack", ack, "manual", "auto") == "auto",
+            start_latest=one_of("start", start, "earliest", "latest") == "latest",
             settle=settle,
         )
 
@@ -107,7 +109,8 @@ def checked_group(group: str) -> str:
     return group
 
 
-def _one_of(name: str, value: str, *choices: str) -> str:
+def one_of(name: str, value: T, *choices: T) -> T:
+    """`value`, if it is one of the choices."""
     if value not in choices:
         raise InvalidRequest(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
     return value

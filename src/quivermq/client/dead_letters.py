@@ -47,6 +47,10 @@ class DeadLetters:
         place = await self._place(topic)
         attempts = self._attempts(topic)
         partitions = await self._partitions(place, attempts)
+        if partition is not None and partitions and partition not in partitions:
+            raise InvalidRequest(
+                f"{place!r} has the partitions 0 to {len(partitions) - 1}: {partition!r}"
+            )
         chosen: dict[int, list[Interval]]
         if offsets is not None:
             chosen = _chosen(offsets, partition, partitions)
@@ -133,6 +137,8 @@ class DeadLetters:
 def _chosen(
     offsets: Letters, partition: int | None, partitions: list[int]
 ) -> dict[int, list[Interval]]:
+    if not isinstance(offsets, int | Iterable):
+        raise InvalidRequest(f"name offsets, or letters as they were listed: {offsets!r}")
     letters = [offsets] if isinstance(offsets, int | DeadLetter) else list(offsets)
     chosen: dict[int, list[int]] = {}
     for letter in letters:

@@ -130,8 +130,8 @@ class GroupCalls:
 
         A message is acknowledged when the handler returns, and delivered again when it raises;
         `concurrency` handlers run at a time. Up to `prefetch` messages are held, whose leases are
-        extended until they are handed out, and while a handler works on them. It goes on when
-        leaders change or brokers are lost; use it as a context manager, or `close()` it.
+        extended until they are handed out, and while a handler or the loop works on them. It goes
+        on when leaders change or brokers are lost; use it as a context manager, or `close()` it.
         """
         wish = Wish(topic, group, prefetch, visibility, ack, concurrency, start)
         subscription = Subscription(self._background, self._background_core, wish, handler)

@@ -114,6 +114,10 @@ class Groups:
 
     async def cancel_delayed(self, topic: str, partition: int, offsets: int | Iterable[int]) -> int:
         """Do not deliver these; returns how many of them were not due yet."""
+        if not isinstance(offsets, int | Iterable):
+            raise InvalidRequest(f"offsets are one offset or several: {offsets!r}")
+        if partition is None:
+            raise InvalidRequest("name the partition that the offsets are of")
         wanted = [offsets] if isinstance(offsets, int) else list(offsets)
         for offset in wanted:
             check_number("offset", offset, least=0, whole=True)

@@ -163,10 +163,13 @@ def mask_of(mask: Any, rows: int) -> Any:
         mask = mask.combine_chunks()
     if not isinstance(mask, pa.Array):
         try:
-            mask = pa.array(mask, pa.bool_())
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+            # What it is shows before it is made something else: 0.5 is neither true nor false.
+            mask = pa.array(mask) if len(mask) else pa.array([], pa.bool_())
+        except (pa.ArrowException, TypeError, ValueError) as error:
             problem = f"a mask is a sequence of bool, one for each row: {error}"
             raise InvalidRequest(problem) from error
+    if pa.types.is_null(mask.type):
+        mask = mask.cast(pa.bool_())
     if mask.type != pa.bool_():
         raise InvalidRequest(f"a mask is a sequence of bool, not of {mask.type}")
     if len(mask) != rows:

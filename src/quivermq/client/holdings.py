@@ -1,13 +1,16 @@
-"""What a consumer holds: how many messages of which partitions, so that it can give them back.
+"""What a consumer holds, of which partitions, so that it can give it back at the end.
 
-A count, not a list: it is there to know whom to tell at the end. Threads share it.
+Threads share it.
 """
 
 import threading
+from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
 from quivermq.client import forks
+from quivermq.client.leases import Interval
+from quivermq.client.remainders import Remainder
 
 # Seeded by the system: two consumers must not draw the same number.
 _random = Random()  # noqa: S311  (nobody gains by guessing it)
@@ -21,54 +24,75 @@ class Holding(NamedTuple):
     partition: int
 
 
+class _Held(NamedTuple):
+    left: Remainder | None
+    """None: nobody knows what, if anything."""
+    until: float
+    """It comes back by itself then."""
+
+
 class Holdings:
-    """The leased messages of one consumer, counted."""
+    """The leased messages of one consumer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[Holding, int] = {}
-        self._until: dict[Holding, float] = {}
+        self._held: dict[Holding, dict[int, _Held]] = {}
+        """By the token of the lease; 0: of an answer that was lost."""
         self.consumer = _drawn()
         """The number by which brokers know this consumer."""
         forks.watch(self)
 
-    def took(self, holding: Holding, count: int, until: float) -> None:
-        """So many were leased, or may have been; they come back by themselves at `until`."""
+    def took(
+        self, holding: Holding, token: int, intervals: Iterable[Interval], until: float, now: float
+    ) -> None:
+        """These were leased."""
         with self._lock:
-            self._counts[holding] = self._counts.get(holding, 0) + count
-            self._until[holding] = max(until, self._until.get(holding, until))
+            leases = self._held.setdefault(holding, {})
+            leases[token] = _Held(Remainder(intervals), until)
+            # What nobody settled must not gather for ever: the oldest come back first.
+            while leases[first := next(iter(leases))].until <= now:
+                del leases[first]
 
-    def extended(self, holding: Holding, until: float) -> None:
+    def may_have_taken(self, holding: Holding, until: float) -> None:
+        """Some may have been leased: the answer was lost."""
+        with self._lock:
+            self._held.setdefault(holding, {})[0] = _Held(None, until)
+
+    def extended(self, holding: Holding, token: int, until: float) -> None:
         """They come back by themselves later."""
         with self._lock:
-            if holding in self._until:
-                self._until[holding] = max(until, self._until[holding])
+            leases = self._held.get(holding, {})
+            if token in leases:
+                leases[token] = leases[token]._replace(until=until)
 
-    def settled(self, holding: Holding, count: int) -> None:
-        """So many are not held any more."""
+    def settled(self, holding: Holding, token: int, intervals: Iterable[Interval]) -> None:
+        """These are not held any more; saying so twice makes no difference."""
         with self._lock:
-            left = self._counts.get(holding, 0) - count
-            if left > 0:
-                self._counts[holding] = left
-            else:
-                self._counts.pop(holding, None)
-                self._until.pop(holding, None)
+            leases = self._held.get(holding, {})
+            left = leases[token].left if token in leases else None
+            if left is None:
+                return
+            for start, end in intervals:
+                left.remove(start, end)
+            if not left.count:
+                del leases[token]
+            if not leases:
+                del self._held[holding]
 
     def take_all(self, now: float) -> dict[tuple[str, str], list[int]]:
         """What is held still: partitions by topic and group. From then on nothing is."""
         with self._lock:
-            held: dict[tuple[str, str], list[int]] = {}
-            for holding in sorted(self._counts):
-                if self._until[holding] > now:
-                    held.setdefault((holding.topic, holding.group), []).append(holding.partition)
-            self._counts.clear()
-            self._until.clear()
-            return held
+            found: dict[tuple[str, str], list[int]] = {}
+            for holding in sorted(self._held):
+                if any(held.until > now for held in self._held[holding].values()):
+                    found.setdefault((holding.topic, holding.group), []).append(holding.partition)
+            self._held.clear()
+            return found
 
     def after_fork(self) -> None:
         """Everything is the parent's: a child that gave it back would take it from under it."""
         self._lock = threading.Lock()
-        self._counts, self._until = {}, {}
+        self._held = {}
         _random.seed()
         self.consumer = _drawn()
 

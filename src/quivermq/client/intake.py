@@ -2,7 +2,7 @@
 
     supervisor      knows who leads, and keeps one station for each leader
     station         a poll that is parked at its leader, for as many messages as there is credit
-    keeper          extends the leases of messages that wait here or are being worked on
+    keeper          extends the leases of messages that wait here or are in hand
     tellers         say what became of messages
 
 Credit is what may be held: prefetched, or handed out and not settled. Every station parks with all
@@ -19,6 +19,7 @@ from operator import attrgetter, itemgetter
 from typing import Final
 
 from quivermq.client.core import Core
+from quivermq.client.hands import Hands, Worker
 from quivermq.client.hauls import messages_of_hauls
 from quivermq.client.leased import LeasedFields
 from quivermq.client.leases import RELEASE, Lease, Ruling, Terms, extend_terms, rulings_over
@@ -58,17 +59,19 @@ class Intake:
         """Nor can anything be settled."""
         self.messages: deque[LeasedFields] = deque()
         """Not handed out yet."""
-        self.working: dict[int, Lease] = {}
-        """What handlers work on, by their number."""
         self._core = core
         self._order = order
         self._prefetch = prefetch
         self._kind = kind
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
+        self.hands = Hands(self._loop.time)
         self._visibility_s = order.visibility_ms / 1000
         self._left: dict[Lease, Remainder] = {}
         """What is not settled, of leases that are ours."""
+        self._lost: dict[Lease, Remainder] = {}
+        """The same of leases that are over while somebody works on their messages: if nobody else
+        has these by then, they can still be acknowledged."""
         self._until: dict[Lease, float] = {}
         self._tellers = Tellers(core.router, core.consuming.settling, order.topic, self._wake)
         self._shares: dict[int, Share] = {}
@@ -82,9 +85,12 @@ class Intake:
 
     # ---- handing out
 
-    def pop(self) -> LeasedFields | None:
-        """The next message, if there is one. Any thread may call this."""
+    def pop(self, worker: Worker | None = None) -> LeasedFields | None:
+        """The next message, if there is one, into the hands of whoever works on it. Any thread may
+        call this."""
         messages = self.messages
+        if worker is not None:
+            self.hands.empty(worker)
         while messages:
             try:
                 message = messages.popleft()
@@ -94,26 +100,40 @@ class Intake:
                 self._loop.call_soon_threadsafe(self._wake)
             # What was lost while it waited here is somebody else's by now.
             if not message.lease.token or message.lease in self._left:
+                if worker is not None:
+                    self.hands.take(worker, [message])
                 return message
         return None
 
-    def pop_all(self) -> list[LeasedFields]:
-        """All messages that are there. Any thread may call this."""
+    def pop_all(self, first: LeasedFields, worker: Worker) -> list[LeasedFields]:
+        """A message that was popped, and all others that are there. Any thread may call this."""
         popleft = self.messages.popleft
-        found: list[LeasedFields] = []
+        found: list[LeasedFields] = [first]
         with suppress(IndexError):  # another thread was faster
             for _ in range(len(self.messages)):
                 found.append(popleft())  # noqa: PERF401  (what was taken before a failure counts)
         self._loop.call_soon_threadsafe(self._wake)
         lost = {lease for lease in map(_LEASE_OF, found) if lease.token} - self._left.keys()
-        return [message for message in found if message.lease not in lost] if lost else found
+        lost.discard(first.lease)
+        if lost:
+            found = [message for message in found if message.lease not in lost]
+        self.hands.take(worker, found)
+        return found
+
+    def is_unsettled(self, message: LeasedFields) -> bool:
+        """Nobody said yet what became of it."""
+        left = self._remainder(message.lease)
+        return left is not None and bool(left.within(message.offset, message.offset + 1))
+
+    def _remainder(self, lease: Lease) -> Remainder | None:
+        return self._left.get(lease) or self._lost.get(lease)
 
     def finish(self, done: Iterable[tuple[LeasedFields, Terms]]) -> None:
         """Handlers are done with messages, and may have settled some themselves."""
         for terms, some in groupby(done, itemgetter(1)):
             open_ones = [message for message, _ in some if message.lease.token]
             for ruling in rulings_over(open_ones, terms):
-                left = self._left.get(ruling.lease)
+                left = self._remainder(ruling.lease)
                 if left is not None:
                     spans = ruling.intervals
                     parts = [part for start, end in spans for part in left.within(start, end)]
@@ -147,7 +167,7 @@ class Intake:
                 seconds = ruling.terms.visibility_ms / 1000
                 self._until[ruling.lease] = self._loop.time() + seconds
                 continue
-            left = self._left.get(ruling.lease)
+            left = self._remainder(ruling.lease)
             if left is not None:
                 for start, end in ruling.intervals:
                     left.remove(start, end)
@@ -175,6 +195,7 @@ class Intake:
 
     async def close(self) -> None:
         """Tell what is left to tell, give back all that is held, and close the connections."""
+        self._tellers.hurry()
         await self.stop()
         await self._tellers.flush()
         self._is_closed = True
@@ -236,6 +257,9 @@ class Intake:
                     attempts = await self._recovered(share, error, attempts or self._attempts())
         except QuiverError as error:
             self._end(error)
+        except Exception as error:
+            self._end(QuiverError(f"the subscription failed: {error!r}"))
+            raise
         finally:
             del self._stations[key]
             self._look.set()
@@ -246,6 +270,8 @@ class Intake:
         catch = await self._core.consuming.polling.poll_share(
             order, share, WAIT_SECONDS, self._attempts()
         )
+        if not catch.is_led:
+            self._look.set()
         messages = messages_of_hauls(catch.hauls, self._kind, self._core.router.limits)
         until = self._loop.time() + self._visibility_s
         for haul in catch.hauls:
@@ -290,12 +316,14 @@ class Intake:
     # ---- keeping
 
     async def _keep(self) -> None:
-        """Extend what waits here or is being worked on, long before its lease ends."""
+        """Extend what waits here or is in hand, long before its lease ends."""
         terms = extend_terms(self._visibility_s)
         while True:
             await asyncio.sleep(max(KEEPER_SECONDS_MIN, self._visibility_s / 6))
             now = self._loop.time()
-            held = {message.lease for message in self.messages.copy()} | {*self.working.values()}
+            worked_on = self.hands.leases(self.is_unsettled)
+            held = {message.lease for message in self.messages.copy()} | worked_on
+            self._lost = {lease: left for lease, left in self._lost.items() if lease in worked_on}
             for lease, until in list(self._until.items()):
                 if lease in held and until - now <= self._visibility_s * 2 / 3:
                     self._until[lease] = now + self._visibility_s
@@ -311,6 +339,8 @@ class Intake:
         try:
             await self._tellers.told([ruling])
         except LeaseLost:
+            if ruling.lease in self._left:
+                self._lost[ruling.lease] = self._left[ruling.lease]
             self._drop(ruling.lease)
             self._wake()
         except QuiverError:

@@ -92,9 +92,10 @@ def reject_terms(reason: str) -> Terms:
     """To the dead letters."""
     if not isinstance(reason, str):
         raise InvalidRequest(f"a reason is text, not {type(reason).__name__}")
-    if len(reason.encode()) > REASON_BYTES_MAX:
+    if len(reason.encode(errors="replace")) > REASON_BYTES_MAX:
         raise InvalidRequest(f"a reason takes at most {REASON_BYTES_MAX:,} bytes: {reason[:40]!r}…")
-    return Terms(_REJECT, reason=reason)
+    # Text that cannot travel, as of file names that are not UTF-8, is no reason to fail.
+    return Terms(_REJECT, reason=reason.encode(errors="replace").decode())
 
 
 def extend_terms(seconds: float) -> Terms:
@@ -130,7 +131,7 @@ def rulings_over(messages: Iterable[IsLeased], terms: Terms) -> list[Ruling]:
     try:
         for lease, several in groupby(messages, _LEASE_OF):
             offsets.setdefault(lease, []).extend(map(_OFFSET_OF, several))
-    except AttributeError as error:
+    except (AttributeError, TypeError) as error:
         raise InvalidRequest(f"these are not messages that were polled: {error}") from error
     return [
         Ruling(lease, terms, intervals_of(found) if terms.ends_lease else [])

@@ -27,7 +27,7 @@ WAIT_SECONDS: Final = 10.0
 """How long a broker holds one request; a longer wait takes several."""
 
 _BEGUN_MAX: Final = 10_000
-# A partition that moved to another leader is not polled for at most so long.
+# A partition that was added to a topic is not polled for at most so long.
 ROUTE_SECONDS_MAX: Final = 3.0
 # With a partition that nobody leads, the others are not waited for longer than this at a time.
 _LAME_WAIT_SECONDS: Final = 0.25
@@ -48,11 +48,6 @@ class Haul(NamedTuple):
     lease: Lease
     pieces: list[Piece]
     frames: list[Frame]
-
-    @property
-    def message_count(self) -> int:
-        """How many messages."""
-        return sum(piece.end - piece.start for piece in self.pieces)
 
 
 class Order(NamedTuple):
@@ -75,6 +70,8 @@ class Catch(NamedTuple):
 
     hauls: list[Haul]
     throttled_s: float = 0.0
+    is_led: bool = True
+    """False: not all that it was asked for is led there."""
 
 
 NOTHING: Final = Catch([])
@@ -131,8 +128,8 @@ class Polling:
             self._begun.add((order.topic, order.group))
 
     async def shares(self, topic: str, attempts: Attempts) -> list[Share]:
-        """Whom to poll. Brokers leave out what they do not lead, without a word: so who leads is
-        asked for now and then."""
+        """Whom to poll. Nobody tells of partitions that are added, so they are asked for now and
+        then; a broker that was asked for what it does not lead says so, and the map is in doubt."""
         route = self._router.map.route(topic)
         now = self._router.door.now()
         if route is not None and now - route.heard_at > ROUTE_SECONDS_MAX:
@@ -164,8 +161,10 @@ class Polling:
         finally:
             if not is_certain and not order.auto_ack:
                 # Also if whoever waited was cancelled: something may be leased all the same.
+                until = router.door.now() + order.visibility_ms / 1000
                 for partition in share.partitions:
-                    self._note(order, partition, 1)
+                    holding = Holding(order.topic, order.group, partition)
+                    self._holdings.may_have_taken(holding, until)
 
     async def await_ready(
         self, order: Order, shares: Sequence[Share], wait: float, attempts: Attempts
@@ -187,18 +186,21 @@ class Polling:
             for share, each in list(posted):
                 if each.connection.is_answered(each.request_id):
                     posted.remove((share, each))
-                    ready += await self._told(share, each)
+                    ready += await self._told(order.topic, share, each)
             return ready
         finally:
             for _, each in posted:
                 router.drop(each)
 
-    async def _told(self, share: Share, posted: Posted) -> list[Share]:
+    async def _told(self, topic: str, share: Share, posted: Posted) -> list[Share]:
         try:
-            partitions = (await self._router.take(posted)).response.ready.partitions
+            ready = (await self._router.take(posted)).response.ready
         except QuiverError:
             return [share]  # polling it tells why
-        found = [each for each in share.partitions if each in set(partitions)]
+        if ready.elsewhere:
+            self._router.map.doubt(topic)
+        partitions = set(ready.partitions)
+        found = [each for each in share.partitions if each in partitions]
         return [share._replace(partitions=found)] if found else []
 
     def _caught(self, order: Order, share: Share, reply: Reply) -> Catch:
@@ -221,12 +223,17 @@ class Polling:
             haul = Haul(lease, pieces, list(islice(frames, leased.frames)))
             hauls.append(haul)
             if lease.token:
-                self._note(order, leased.partition, haul.message_count)
-        return Catch(hauls, polled.throttled_ms / 1000)
+                self._note(order, haul)
+        if polled.elsewhere:
+            self._router.map.doubt(order.topic)
+        return Catch(hauls, polled.throttled_ms / 1000, is_led=not polled.elsewhere)
 
-    def _note(self, order: Order, partition: int, messages: int) -> None:
-        until = self._router.door.now() + order.visibility_ms / 1000
-        self._holdings.took(Holding(order.topic, order.group, partition), messages, until)
+    def _note(self, order: Order, haul: Haul) -> None:
+        now = self._router.door.now()
+        until = now + order.visibility_ms / 1000
+        holding = Holding(order.topic, order.group, haul.lease.partition)
+        spans = ((piece.start, piece.end) for piece in haul.pieces)
+        self._holdings.took(holding, haul.lease.token, spans, until, now)
 
     async def _look_around(self, topic: str) -> None:
         """Ask who leads; a cluster that does not tell is no reason to stop."""

@@ -243,7 +243,7 @@ def parse_place(name: str, place: Place) -> int | str:
     if isinstance(place, str):
         if place in {"earliest", "latest"}:
             return place
-        if place.startswith("@") and place[1:].isdecimal():
+        if place.startswith("@") and place[1:].isdecimal() and int(place[1:]) < 1 << 63:
             return f"@{int(place[1:])}"
         try:
             return _time(name, datetime.fromisoformat(place))

@@ -1,13 +1,22 @@
 """Settling: rulings to whoever leads their partitions, one request for each broker."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from quivermq.client.holdings import Holding, Holdings
 from quivermq.client.leases import ACK, Ruling, lease_lost
 from quivermq.client.routing import Router, Share
 from quivermq.client.surveying import survey
-from quivermq.errors import BrokenInvariant
+from quivermq.errors import BrokenInvariant, QuiverError
 from quivermq.wire import proto
+
+PORTION_BYTES: Final = 512 << 10
+"""Brokers take requests of up to 1 MiB, of 10,000 verdicts and of 100,000 intervals."""
+INTERVALS_MAX: Final = 10_000
+# What these take at most, and so that no limit is reached before that of the bytes.
+_VERDICT_BYTES: Final = 64
+_INTERVAL_BYTES: Final = 24
+_CHARACTER_BYTES: Final = 4
 
 
 class Settling:
@@ -30,8 +39,16 @@ class Settling:
             lease = ruling.lease
             groups.setdefault((lease.topic, lease.topic_id, lease.group), []).append(ruling)
         lost: list[Ruling] = []
+        failure: QuiverError | None = None
         for (topic, topic_id, group), ruled in groups.items():
-            lost += await self._settle_group(topic, topic_id, group, ruled)
+            for some in _portions(ruled):
+                try:
+                    lost += await self._settle_group(topic, topic_id, group, some)
+                except QuiverError as error:
+                    # What cannot be settled must not keep the others from it.
+                    failure = failure or error
+        if failure is not None:
+            raise failure
         return lost
 
     async def _settle_group(
@@ -59,8 +76,10 @@ class Settling:
             late = _late(ruled, reply.response.settled)
             if attempts.was_uncertain:
                 # An attempt whose answer was lost may have given them back: acknowledgements are
-                # known again by brokers, the others are not.
-                late = [ruling for ruling in late if ruling.terms is ACK]
+                # known again by brokers, and who extends holds them still.
+                late = [
+                    ruling for ruling in late if ruling.terms == ACK or not ruling.terms.ends_lease
+                ]
             lost += late
         return lost
 
@@ -69,10 +88,29 @@ class Settling:
             lease = ruling.lease
             holding = Holding(lease.topic, lease.group, lease.partition)
             if ruling.terms.ends_lease:
-                self._holdings.settled(holding, ruling.message_count)
+                self._holdings.settled(holding, lease.token, ruling.intervals)
             else:
                 until = self._router.door.now() + ruling.terms.visibility_ms / 1000
-                self._holdings.extended(holding, until)
+                self._holdings.extended(holding, lease.token, until)
+
+
+def _portions(rulings: Iterable[Ruling]) -> Iterator[list[Ruling]]:
+    """As many at a time as fit into a request."""
+    portion: list[Ruling] = []
+    size = 0
+    for ruling in rulings:
+        spans = ruling.intervals
+        for first in range(0, len(spans) or 1, INTERVALS_MAX):
+            part = ruling._replace(intervals=spans[first : first + INTERVALS_MAX])
+            cost = _VERDICT_BYTES + len(ruling.terms.reason) * _CHARACTER_BYTES
+            cost += len(part.intervals) * _INTERVAL_BYTES
+            if portion and size + cost > PORTION_BYTES:
+                yield portion
+                portion, size = [], 0
+            portion.append(part)
+            size += cost
+    if portion:
+        yield portion
 
 
 def _add_verdicts(settle: proto.Settle, rulings: Sequence[Ruling]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import warnings
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -52,6 +53,7 @@ class Consumer:
     ) -> None:
         self._is_closed = True
         settings.check()
+        _check_listeners(on_assigned, on_revoked)
         self._background = background
         self._refusal = "the consumer is closed: make another"
 
@@ -77,7 +79,7 @@ class Consumer:
 
     def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
         """The next messages, waiting so long for the first; those of the last poll are done."""
-        check_number("max_messages", max_messages, least=1, whole=True)
+        _check_poll(max_messages, wait)
         self._check_open()
         taken = self._member.hand.take(max_messages)
         if not taken and self._background.call(self._member.refill(max_messages, wait)):
@@ -128,6 +130,8 @@ class Consumer:
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
+            # Nobody can take its messages any more: others are to have its partitions.
+            self._background.later(partial(self._member.close, is_clean=False))
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def after_fork(self) -> None:
@@ -162,7 +166,9 @@ class AsyncConsumer:
         on_assigned: Listener | None,
         on_revoked: Listener | None,
     ) -> None:
+        self._is_closed = True
         settings.check()
+        _check_listeners(on_assigned, on_revoked)
         told = _on_loop(on_assigned), _on_loop(on_revoked)
         self._member = StickyMember(make_core(), settings, *told)
         self._joining: asyncio.Task[None] | None = None
@@ -182,7 +188,7 @@ class AsyncConsumer:
 
     async def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
         """The next messages, waiting so long for the first; those of the last poll are done."""
-        check_number("max_messages", max_messages, least=1, whole=True)
+        _check_poll(max_messages, wait)
         await self._joined()
         taken = self._member.hand.take(max_messages)
         if not taken and await self._member.refill(max_messages, wait):
@@ -219,7 +225,11 @@ class AsyncConsumer:
             await self._member.refill(READY_MAX, None)
 
     async def __aenter__(self) -> Self:
-        await self._joined()
+        try:
+            await self._joined()
+        except BaseException:
+            await self._close(is_clean=False)
+            raise
         return self
 
     async def __aexit__(
@@ -229,6 +239,11 @@ class AsyncConsumer:
         trace: TracebackType | None,
     ) -> None:
         await self._close(is_clean=kind is None)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True) and self._joining is not None:
+            self._member.close_soon()
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def after_fork(self) -> None:
         """The event loop is the parent's."""
@@ -250,6 +265,19 @@ class AsyncConsumer:
                 self._joining.cancel()
                 await asyncio.gather(self._joining, return_exceptions=True)
             await self._member.close(is_clean=is_clean)
+
+
+def _check_poll(max_messages: int, wait: float) -> None:
+    check_number("max_messages", max_messages, least=1, whole=True)
+    check_number("wait", wait, least=0)
+
+
+def _check_listeners(*listeners: Listener | None) -> None:
+    for listener in listeners:
+        if listener is not None and not callable(listener):
+            raise InvalidRequest(
+                f"a function is called with lists of partitions: {listener!r} cannot be called"
+            )
 
 
 def _on_thread(listener: Listener | None) -> Told:

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from quivermq.client.admin import checked_name
+from quivermq.client.consuming import checked_group, one_of
 from quivermq.client.core import Core
 from quivermq.client.infos import check_number
 from quivermq.client.sticky_beats import Beats
@@ -23,6 +25,7 @@ from quivermq.errors import Fenced, InvalidRequest, QuiverError, TopicNotFound
 from quivermq.wire import proto
 
 AUTO_COMMIT_SECONDS: Final = 1.0
+SESSION_SECONDS_MAX: Final = 3600.0
 FINISH_SECONDS_MAX: Final = 300.0
 """How long a partition that is revoked waits for a user that works on its messages."""
 COMMIT_SECONDS_MAX: Final = 5.0
@@ -51,14 +54,16 @@ class ConsumerSettings(NamedTuple):
     def check(self) -> None:
         """Raise `InvalidRequest` unless it can be done."""
         check_number("session", self.session, least=0.5)
+        if self.session > SESSION_SECONDS_MAX:
+            raise InvalidRequest(f"session must be at most {SESSION_SECONDS_MAX:g} s")
         check_number("prefetch_bytes", self.prefetch_bytes, least=1, whole=True)
-        for what, value in (("topic", self.topic), ("group", self.group)):
-            if not isinstance(value, str) or not value:
-                raise InvalidRequest(f"a {what} has a name, as in 'orders': {value!r}")
-        if self.group.startswith("_"):
-            raise InvalidRequest(f"group names that start with '_' are reserved: {self.group!r}")
-        if self.start not in {"earliest", "latest"}:
-            raise InvalidRequest(f"start must be 'earliest' or 'latest', not {self.start!r}")
+        checked_name("topic", self.topic)
+        checked_group(self.group)
+        checked_name("assignor", self.assignor)
+        if self.name != "":
+            checked_name("member", self.name)
+        one_of("start", self.start, "earliest", "latest")
+        one_of("auto_commit", self.auto_commit, True, False)
 
 
 class StickyMember:
@@ -97,6 +102,10 @@ class StickyMember:
         began = time.monotonic()
         try:
             self._obey(await self._beats.say(), began)
+        except asyncio.CancelledError:
+            # It may be a member by now, and nobody wants it to be.
+            await self._finish(is_leaving=True)
+            raise
         except BaseException:
             await self.abandon()
             raise
@@ -166,29 +175,34 @@ class StickyMember:
         given last does not count as done."""
         if self._is_closed:
             return
-        self._is_closed = True
-        self._arrived.set()
-        for task in self._chores:
-            task.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
-        if is_clean:
-            self.hand.finish()
         try:
+            await self._stop_chores()
+            if is_clean:
+                self.hand.finish()
             if self._settings.auto_commit and not self.hand.is_stale:
                 await self._commit(self._tenures.values())
         finally:
-            await self._end()
+            await self._finish(is_leaving=self.generation > 0)
+
+    def close_soon(self) -> None:
+        """Close it, without waiting for that. Any thread may call this, and the collector."""
+        with suppress(RuntimeError):  # the loop is closed, and everything on it
+            self._loop.call_soon_threadsafe(lambda: self._chore(self.close(is_clean=False)))
 
     async def abandon(self) -> None:
         """Vanish without a word, as if it had died."""
+        await self._finish(is_leaving=False)
+
+    async def _stop_chores(self) -> None:
         self._is_closed = True
         self._arrived.set()
-        for task in self._chores:
+        chores = self._chores - {asyncio.current_task()}
+        for task in chores:
             task.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
-        await self._end(is_leaving=False)
+        await asyncio.gather(*chores, return_exceptions=True)
 
-    async def _end(self, *, is_leaving: bool = True) -> None:
+    async def _finish(self, *, is_leaving: bool) -> None:
+        await self._stop_chores()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -196,7 +210,7 @@ class StickyMember:
         self._tenures, self.assignment = {}, ()
         with suppress(QuiverError):
             # Those that remain find out by its silence, if they are not told.
-            if is_leaving and self.generation:
+            if is_leaving:
                 await self._beats.leave()
         await self._core.door.close()
 

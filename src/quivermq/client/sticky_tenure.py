@@ -22,6 +22,7 @@ CROWDED_WAIT_SECONDS: Final = 0.5
 """The same where partitions have to take turns."""
 FETCHES_AT_ONCE: Final = 500
 """Of one consumer: brokers limit the open requests of a connection."""
+FETCH_BYTES_MAX: Final = 32 << 20
 AGAIN_SECONDS: Final = 0.2
 _DATA: Final = int(Kind.DATA)
 
@@ -161,7 +162,7 @@ class Tenure:
         request = proto.Request()
         body = request.fetch
         body.topic, body.group, body.partition, body.epoch = self._named
-        body.offset, body.bytes_max = offset, self.bytes_max
+        body.offset, body.bytes_max = offset, min(self.bytes_max, FETCH_BYTES_MAX)
         async with self._fetches:
             wait = CROWDED_WAIT_SECONDS if self._fetches.locked() else WAIT_SECONDS
             body.wait_ms = int(wait * 1000)
@@ -184,6 +185,11 @@ class Tenure:
         """The answer of the leader, of this very topic and not of one that is called the same."""
         router, topic, partition = self._router, self.owned.topic, self.partition
         attempts = router.attempts(f"{what} {topic}/{partition}")
+        route = await router.route(topic, attempts)
+        while partition >= len(route.leaders):
+            # It was just added: whoever assigned it knows more than the map, and who tells it.
+            route = await router.refresh(topic, attempts)
+            await attempts.pause()
         while True:
             target = await router.target(topic, partition, attempts)
             if self._topic_id not in {b"", target.topic_id}:

@@ -1,29 +1,30 @@
-"""What `subscribe` returns: messages pushed to an iterator or to a handler; for threads, asyncio.
+"""What `subscribe` of a blocking client returns: messages pushed to an iterator or to a handler.
 
-Both take from an `Intake` on an event loop: the blocking one on a thread in the background, the
-other on the loop that it is used on.
+It takes from an `Intake` on an event loop, on a thread in the background.
 """
 
-import asyncio
-import inspect
 import logging
 import threading
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Self, cast
+from typing import Final, Self, cast
 
 from quivermq.client import forks
 from quivermq.client.background import Background
 from quivermq.client.core import Core
+from quivermq.client.hands import Worker
 from quivermq.client.intake import Intake
-from quivermq.client.leased import AsyncLeasedMessage, LeasedFields, LeasedMessage
+from quivermq.client.leased import LeasedFields, LeasedMessage
 from quivermq.client.leases import ACK, Ruling, Terms, nack_terms, reject_terms, rulings_over
 from quivermq.client.wishes import Wish
 from quivermq.errors import InvalidRequest, QuiverError
 
 logger = logging.getLogger("quivermq.client")
+
+_CLOSED: Final = "the subscription is closed: subscribe again"
+_FORKED: Final = "this subscription was made before the process was forked: subscribe in the child"
 
 
 class Subscription:
@@ -46,6 +47,7 @@ class Subscription:
         handler: Callable[[LeasedMessage], object] | None,
     ) -> None:
         self._is_closed = True
+        self._refusal = _CLOSED
         wish.check(handler)
         self._wish = wish
         self._background = background
@@ -69,17 +71,19 @@ class Subscription:
         return self
 
     def __next__(self) -> LeasedMessage:
-        self._check_no_handler()
-        message = self._intake.pop() or self._waited()
+        self._check_may_iterate()
+        worker = threading.current_thread()
+        message = self._intake.pop(worker) or self._waited(worker)
         if message is None:
             raise StopIteration
         return cast("LeasedMessage", message)
 
     def batches(self) -> Iterator[list[LeasedMessage]]:
         """All messages that are there, at least one, as a list at a time."""
-        self._check_no_handler()
-        while (first := self._intake.pop() or self._waited()) is not None:
-            yield cast("list[LeasedMessage]", [first, *self._intake.pop_all()])
+        self._check_may_iterate()
+        intake, worker = self._intake, threading.current_thread()
+        while (first := intake.pop(worker) or self._waited(worker)) is not None:
+            yield cast("list[LeasedMessage]", intake.pop_all(first, worker))
 
     def ack(self, messages: Iterable[LeasedMessage]) -> None:
         """These are done. Returns at once; `flush` waits until it is durable."""
@@ -111,7 +115,7 @@ class Subscription:
 
     def close(self) -> None:
         """Wait for handlers that run, and give back what was not worked on."""
-        if threading.current_thread() in self._workers:
+        if self.is_handling:
             # A handler that waited for itself would wait for ever.
             threading.Thread(target=self.close, name="quivermq-close").start()
             return
@@ -123,10 +127,19 @@ class Subscription:
                 for worker in self._workers:
                     worker.join()
                 self._background.call(self._intake.close())
+            except BaseException:
+                # Whoever is too impatient to wait for it leaves no lease behind.
+                self._background.later(self._intake.close)
+                raise
             finally:
                 self._is_closed = True
                 with self._arrival:
                     self._arrival.notify_all()
+
+    @property
+    def is_handling(self) -> bool:
+        """Asked by one of its own handlers."""
+        return threading.current_thread() in self._workers
 
     def __enter__(self) -> Self:
         return self
@@ -141,6 +154,8 @@ class Subscription:
 
     def __del__(self) -> None:
         if not self._is_closed:
+            # Nobody can take its messages any more: others are to have them.
+            self._background.later(self._intake.close)
             warnings.warn(f"the {self._wish} was not closed", ResourceWarning, 2, source=self)
 
     def __repr__(self) -> str:
@@ -149,13 +164,16 @@ class Subscription:
     def after_fork(self) -> None:
         """The thread that takes messages in stayed with the parent."""
         self._is_closed = True
+        self._refusal = _FORKED
         self._workers = []
+        self._arrival = threading.Condition()
+        self._closing = threading.Lock()
 
-    def _waited(self) -> LeasedFields | None:
+    def _waited(self, worker: Worker) -> LeasedFields | None:
         """The next message, as soon as there is one; None: this is the end."""
         with self._arrival:
             while True:
-                message = self._intake.pop()
+                message = self._intake.pop(worker)
                 if message is not None:
                     return message
                 if self._is_closed or self._intake.is_closing:
@@ -168,11 +186,8 @@ class Subscription:
         """One of the threads that call the handler."""
         intake = self._intake
         try:
-            while (message := intake.pop() or self._waited()) is not None:
-                intake.working[number] = message.lease
-                terms = self._handled(message)
-                self._outbox.put(message, terms)
-                del intake.working[number]
+            while (message := intake.pop(number) or self._waited(number)) is not None:
+                self._outbox.put(message, self._handled(message))
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._wish, error)  # noqa: TRY400  (no surprise)
 
@@ -194,179 +209,11 @@ class Subscription:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise InvalidRequest("the subscription is closed: subscribe again")
+            raise InvalidRequest(self._refusal)
 
-    def _check_no_handler(self) -> None:
-        if self._handler is not None:
-            raise InvalidRequest("a subscription with a handler gives its messages to nobody else")
-
-
-class AsyncSubscription:
-    """Messages of a topic for a group, pushed: iterate, or give a handler.
-
-    >>> async with client.subscribe("orders", group="billing") as subscription:
-    ...     async for message in subscription:
-    ...         await message.ack()
-    """
-
-    def __init__(
-        self,
-        make_core: Callable[[], Core],
-        wish: Wish,
-        handler: Callable[[AsyncLeasedMessage], object] | None,
-    ) -> None:
-        wish.check(handler)
-        self._wish = wish
-        self._handler = handler
-        self._is_closed = False
-        self._arrival = asyncio.Event()
-        self._ended = asyncio.Event()
-        self._closing = asyncio.Lock()
-        core = make_core()
-        self._intake = Intake(
-            core,
-            wish.order(core, self._settle),
-            wish.prefetch,
-            AsyncLeasedMessage,
-            self._arrived,
-        )
-        self._workers = [
-            asyncio.create_task(self._work(number))
-            for number in range(wish.concurrency if handler is not None else 0)
-        ]
-        self._closer: asyncio.Task[None] | None = None
-
-    def __aiter__(self) -> AsyncIterator[AsyncLeasedMessage]:
-        return self
-
-    async def __anext__(self) -> AsyncLeasedMessage:
-        self._check_no_handler()
-        message = self._intake.pop() or await self._waited()
-        if message is None:
-            raise StopAsyncIteration
-        return cast("AsyncLeasedMessage", message)
-
-    async def batches(self) -> AsyncIterator[list[AsyncLeasedMessage]]:
-        """All messages that are there, at least one, as a list at a time."""
-        self._check_no_handler()
-        while (first := self._intake.pop() or await self._waited()) is not None:
-            yield cast("list[AsyncLeasedMessage]", [first, *self._intake.pop_all()])
-
-    async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
-        """These are done. Waits for nothing; `flush` waits until it is durable."""
-        self._tell(messages, ACK)
-
-    async def nack(
-        self, messages: Iterable[AsyncLeasedMessage], delay: float | None = None
-    ) -> None:
-        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
-        self._tell(messages, nack_terms(delay))
-
-    async def reject(self, messages: Iterable[AsyncLeasedMessage], reason: str = "") -> None:
-        """These will never succeed: put them among the dead letters."""
-        self._tell(messages, reject_terms(reason))
-
-    async def flush(self) -> None:
-        """Wait until all that was said so far is durable; raises the first failure."""
-        self._check_open()
-        await self._intake.flush()
-
-    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (as in threads)
-        """Wait until it has ended; False if it has not in time. Raises why, if not by `close`."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._ended.wait()
-        except TimeoutError:
-            return False
-        if self._intake.error is not None:
-            raise self._intake.error
-        return True
-
-    async def close(self) -> None:
-        """Wait for handlers that run, and give back what was not worked on."""
-        if asyncio.current_task() in self._workers:
-            # A handler that waited for itself would wait for ever.
-            self._closer = self._closer or asyncio.create_task(self.close())
-            return
-        async with self._closing:
-            if self._is_closed:
-                return
-            try:
-                await self._intake.stop()
-                await asyncio.gather(*self._workers, return_exceptions=True)
-                await self._intake.close()
-            finally:
-                self._is_closed = True
-                self._ended.set()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<{self._wish}>"
-
-    async def _waited(self) -> LeasedFields | None:
-        while True:
-            message = self._intake.pop()
-            if message is not None:
-                return message
-            if self._is_closed or self._intake.is_closing:
-                return None
-            if self._intake.error is not None:
-                raise self._intake.error
-            self._arrival.clear()
-            await self._arrival.wait()
-
-    async def _work(self, number: int) -> None:
-        """One of the tasks that call the handler."""
-        intake = self._intake
-        try:
-            while (message := intake.pop() or await self._waited()) is not None:
-                intake.working[number] = message.lease
-                intake.finish([(message, await self._handled(message))])
-                del intake.working[number]
-        except QuiverError as error:
-            logger.error("the %s has ended: %s", self._wish, error)  # noqa: TRY400  (no surprise)
-
-    async def _handled(self, message: LeasedFields) -> Terms:
-        if self._handler is None:
-            return ACK
-        try:
-            found = self._handler(cast("AsyncLeasedMessage", message))
-            if inspect.isawaitable(found):
-                await found
-        except Exception:
-            logger.exception("the handler of the %s failed at %r", self._wish, message)
-            return nack_terms(None)
-        return ACK
-
-    def _arrived(self) -> None:
-        self._arrival.set()
-        if self._intake.error is not None:
-            self._ended.set()
-
-    async def _settle(self, rulings: Sequence[Ruling]) -> None:
-        await self._intake.settle(rulings)
-
-    def _tell(self, messages: Iterable[AsyncLeasedMessage], terms: Terms) -> None:
-        self._check_open()
-        rulings = rulings_over(messages, terms)
-        if rulings:
-            self._intake.tell(rulings)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise InvalidRequest("the subscription is closed: subscribe again")
-
-    def _check_no_handler(self) -> None:
+    def _check_may_iterate(self) -> None:
+        if self._refusal is _FORKED:
+            raise InvalidRequest(_FORKED)
         if self._handler is not None:
             raise InvalidRequest("a subscription with a handler gives its messages to nobody else")
 

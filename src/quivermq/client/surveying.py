@@ -23,6 +23,9 @@ async def survey(
     """
     answers: list[tuple[Share, Reply]] = []
     left = partitions
+    if topic_id is not None and (await router.route(topic, attempts)).id != topic_id:
+        # It may have fewer partitions than the one that is asked for.
+        await _check_same(router, topic, topic_id, attempts)
     while left is None or left:
         shares = await router.shares(topic, attempts, left)
         asks = [(share.target.address, request_to(share)) for share in shares]

@@ -5,15 +5,21 @@ for the next; so nobody waits for a timer, and a broker that hangs holds up only
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quivermq.client.leases import Interval, Lease, Ruling, Terms, joined, lease_lost, overlap
 from quivermq.client.routing import Router
 from quivermq.client.settling import Settling
 from quivermq.errors import ConnectionFailed, QuiverError
 
+logger = logging.getLogger("quivermq.client")
+
 Waiter = asyncio.Future[None]
+
+TRIES_MAX: Final = 3
+"""Each takes as long as the client's `timeout`."""
 
 
 class _Note(NamedTuple):
@@ -21,6 +27,7 @@ class _Note(NamedTuple):
 
     ruling: Ruling
     waiter: Waiter | None
+    tries: int = 1
 
 
 class Tellers:
@@ -40,6 +47,7 @@ class Tellers:
         """Who waits until all notes before are settled."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._failure: QuiverError | None = None
+        self._is_hurried = False
 
     def tell(self, rulings: Sequence[Ruling]) -> None:
         """Carry these out, without anybody waiting; see `take_failure`."""
@@ -70,6 +78,10 @@ class Tellers:
         failure, self._failure = self._failure, None
         return failure
 
+    def hurry(self) -> None:
+        """From here on, nothing that failed is tried again."""
+        self._is_hurried = True
+
     async def stop(self) -> None:
         """Give up what is left."""
         tasks = list(self._tasks.values())
@@ -93,9 +105,13 @@ class Tellers:
         try:
             while notes := self._notes.pop(leader, []):
                 marks = self._marks.pop(leader, [])
-                await self._settle(notes)
-                self._done(notes)
-                _pass(marks)
+                again = await self._settle(notes)
+                self._done(notes, again)
+                if again:
+                    self._notes[leader] = [*again, *self._notes.get(leader, [])]
+                    self._marks[leader] = [*marks, *self._marks.get(leader, [])]
+                else:
+                    _pass(marks)
                 notes, marks = [], []
         finally:
             del self._tasks[leader]
@@ -106,24 +122,51 @@ class Tellers:
             self._done(left)
             _pass([*marks, *self._marks.pop(leader, [])])
 
-    def _done(self, notes: Sequence[_Note]) -> None:
+    def _done(self, notes: Sequence[_Note], again: Sequence[_Note] = ()) -> None:
         self.messages -= sum(note.ruling.message_count for note in notes)
+        self.messages += sum(note.ruling.message_count for note in again)
         self._told()
 
-    async def _settle(self, notes: Sequence[_Note]) -> None:
+    async def _settle(self, notes: Sequence[_Note]) -> list[_Note]:
+        """Returns what is to be tried again."""
+        # A topic that was created again must not suffer for what is gone with the first.
+        by_topic: dict[bytes, list[_Note]] = {}
+        for note in notes:
+            by_topic.setdefault(note.ruling.lease.topic_id, []).append(note)
+        again = []
+        for some in by_topic.values():
+            again += await self._settle_some(some)
+        return again
+
+    async def _settle_some(self, notes: Sequence[_Note]) -> list[_Note]:
         try:
             late = await self._settling.settled(_merged(notes))
         except QuiverError as error:
+            again = [note for note in notes if self._is_worth_more(note, error)]
             for note in notes:
-                self._finish(note, error)
-            return
+                if not self._is_worth_more(note, error):
+                    self._finish(note, error)
+            return [note._replace(tries=note.tries + 1) for note in again]
         lost = {(ruling.lease, ruling.terms): ruling.intervals for ruling in late}
         for note in notes:
             self._finish(note, _loss(note.ruling, lost))
+        return []
+
+    def _is_worth_more(self, note: _Note, error: QuiverError) -> bool:
+        """Nobody waits for it, so it can wait for the cluster: its lease may be there still."""
+        return (
+            error.retriable
+            and note.waiter is None
+            and note.tries < TRIES_MAX
+            and not self._is_hurried
+        )
 
     def _finish(self, note: _Note, failure: QuiverError | None) -> None:
         if note.waiter is None:
-            self._failure = self._failure or failure
+            if failure is not None and self._failure is None:
+                # Where only handlers work, nobody may ever ask for it.
+                logger.warning("%s", failure)
+                self._failure = failure
         elif not note.waiter.done():
             if failure is None:
                 note.waiter.set_result(None)

@@ -54,6 +54,7 @@ from quivermq.cluster.records import (
 )
 from quivermq.cluster.sticky import (
     MEMBER_NAME_CHARACTERS_MAX,
+    MEMBERS_MAX,
     Changes,
     Enrolled,
     Share,
@@ -65,6 +66,7 @@ from quivermq.cluster.sticky_edits import GroupName, regroup
 __all__ = [
     "ASSIGNORS",
     "LEAVING",
+    "MEMBERS_MAX",
     "MEMBER_NAME_CHARACTERS_MAX",
     "METADATA_GROUP",
     "METADATA_TOPIC",

@@ -1,8 +1,9 @@
 """The clerks of all partitions that are led here, one for each leadership."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 
-from quivermq.errors import InvalidRequest
+from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
@@ -61,6 +62,18 @@ class Clerks:
         for clerk in self:
             clerk.close()
         self._clerks = {}
+
+
+async def open_all(clerks: list[Clerk], group: str, *, at_end: bool) -> None:
+    """Let a group begin in all partitions at once: also where others give it something first, it
+    is not to miss what comes from here on."""
+    missing = [clerk for clerk in clerks if not clerk.is_open(group)]
+    for result in await asyncio.gather(
+        *(clerk.open(group, at_end=at_end) for clerk in missing), return_exceptions=True
+    ):
+        # A partition that moved away is left to who leads it.
+        if isinstance(result, BaseException) and not isinstance(result, NotLeader):
+            raise result
 
 
 def check_group(name: str) -> None:

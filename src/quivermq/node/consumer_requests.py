@@ -1,6 +1,7 @@
 """Requests of consumers of shared groups: polls, verdicts, tokens."""
 
-from quivermq.node.consuming import Consuming, bytes_wanted
+from quivermq.node.consuming import Consuming
+from quivermq.node.poll_bounds import bytes_wanted
 from quivermq.node.rate_limits import RateLimits
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.settling import Settling

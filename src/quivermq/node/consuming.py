@@ -6,7 +6,7 @@ sent. Whatever ends a poll before its answer is handed over gives everything bac
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,6 +15,7 @@ from quivermq.batches import Frame
 from quivermq.errors import (
     Corrupt,
     InvalidRequest,
+    NotEnoughReplicas,
     NotLeader,
     OffsetOutOfRange,
     Overloaded,
@@ -22,25 +23,24 @@ from quivermq.errors import (
     Timeout,
 )
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks, check_group
+from quivermq.node.clerks import Clerks, open_all
 from quivermq.node.figures import Figures
 from quivermq.node.frame_cache import FrameCache
 from quivermq.node.holds import Hold, Job, read_all
 from quivermq.node.leased_batches import beyond, runs_of
+from quivermq.node.poll_bounds import bytes_wanted, check_names, check_poll
 from quivermq.node.rate_limits import RateLimits
 from quivermq.node.service import Answer, Room
 from quivermq.node.wait_table import Waiter
 from quivermq.queue import Ask, Desk, Interval, Piece
 from quivermq.wire import proto
 
-_BYTES_DEFAULT: Final = 4 << 20
-_BYTES_MAX: Final = 32 << 20
 _WAIT_MS_MAX: Final = 60_000
-_MESSAGES_MAX: Final = 100_000
 _VISIBILITY_MS: Final = 30_000
-_PARTITIONS_MAX: Final = 10_000
 _ENVELOPE_BYTES: Final = 4_096
 _VAIN_S: Final = 0.002
+# Whoever asks for partitions that are led elsewhere hears of it after so long at the latest.
+_ELSEWHERE_S: Final = 0.25
 _PACKED_HERE_BYTES: Final = 1 << 20
 """Batches in memory are cut on the event loop if no more than this is leased."""
 
@@ -55,6 +55,8 @@ class _Visit:
     throttled_s: float = 0.0
     is_in_vain: bool = False
     """Something was ready, and then it was not."""
+    elsewhere: list[int] = field(default_factory=list)
+    """Partitions that are not led here."""
     holds: list[Hold] = field(default_factory=list)
 
     @property
@@ -84,16 +86,16 @@ class Consuming:
         self._figures = figures
 
     async def poll(self, body: proto.Poll, room: Room) -> Answer:
-        _check(body)
+        check_poll(body)
         loop = asyncio.get_running_loop()
         wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
         visit = _Visit(body, room, loop.time() + wait_s)
         waiter: Waiter | None = None
         try:
             while True:
-                clerks = self._led(body.topic, body.topic_id, body.partitions)
+                clerks = self._led(visit)
                 visit.throttled_s = 0.0
-                await _open_all(clerks, body.group, at_end=body.start_latest)
+                await open_all(clerks, body.group, at_end=body.start_latest)
                 await self._take(visit, clerks)
                 if visit.holds:
                     return self._answer(visit)
@@ -121,17 +123,24 @@ class Consuming:
             # Gone: so are all who waited there.
             return
 
-    def _led(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[Clerk]:
+    def _led(self, visit: _Visit) -> list[Clerk]:
         """The clerks of those partitions that are led here; raises if there are none."""
+        body = visit.body
         found: list[Clerk] = []
+        elsewhere: list[int] = []
         refusal: QuiverError | None = None
-        for number in dict.fromkeys(numbers):
+        for number in dict.fromkeys(body.partitions):
             try:
-                found.append(self._clerks.leading(topic, topic_id, number))
-            except (NotLeader, InvalidRequest) as error:
+                found.append(self._clerks.leading(body.topic, body.topic_id, number))
+            except (NotLeader, NotEnoughReplicas, InvalidRequest) as error:
+                elsewhere.append(number)
                 refusal = refusal or error
-        if not found and refusal is not None:
+        if refusal is not None and not found:
             raise refusal
+        if elsewhere and not visit.elsewhere:
+            now_s = asyncio.get_running_loop().time()
+            visit.deadline_s = min(visit.deadline_s, now_s + _ELSEWHERE_S)
+        visit.elsewhere = elsewhere
         return found
 
     # Waiting.
@@ -163,21 +172,21 @@ class Consuming:
 
     async def await_ready(self, body: proto.AwaitReady) -> proto.Response:
         """Tell which partitions have something to lease, once any has."""
-        _check_names(body.group, body.partitions)
+        check_names(body.group, body.partitions)
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + min(body.wait_ms, _WAIT_MS_MAX) / 1000
+        wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
         wanted = proto.Poll(
             topic=body.topic, topic_id=body.topic_id, partitions=body.partitions, group=body.group
         )
-        visit = _Visit(wanted, _no_room, deadline_s)
+        visit = _Visit(wanted, _no_room, loop.time() + wait_s)
         waiter: Waiter | None = None
         while True:
-            clerks = self._led(body.topic, body.topic_id, body.partitions)
+            clerks = self._led(visit)
             for clerk in clerks:
                 clerk.know(body.consumer, body.consumer_name)
-            await _open_all(clerks, body.group, at_end=body.start_latest)
+            await open_all(clerks, body.group, at_end=body.start_latest)
             ready = [clerk for clerk in clerks if _is_ready(clerk, body.group)]
-            if ready or loop.time() >= deadline_s:
+            if ready or loop.time() >= visit.deadline_s:
                 break
             in_front = waiter is not None
             waiter = Waiter(body.consumer, 1)
@@ -186,7 +195,7 @@ class Consuming:
         for clerk in ready:
             clerk.wake_later(body.group)
         numbers = [clerk.group.name.partition for clerk in ready]
-        return proto.Response(ready=proto.Ready(partitions=numbers))
+        return proto.Response(ready=proto.Ready(partitions=numbers, elsewhere=visit.elsewhere))
 
     # Leasing.
 
@@ -345,6 +354,7 @@ class Consuming:
 
     def _answer(self, visit: _Visit) -> Answer:
         response = proto.Response()
+        response.polled.elsewhere.extend(visit.elsewhere)
         frames: list[Frame] = []
         for hold in visit.holds:
             name = hold.clerk.group.name
@@ -374,25 +384,14 @@ class Consuming:
             shares.acked += sum(piece.end - piece.start for piece in pieces)
 
     def _nothing(self, visit: _Visit) -> Answer:
-        polled = proto.Polled(throttled_ms=max(0, round(visit.throttled_s * 1000)))
+        throttled_ms = max(0, round(visit.throttled_s * 1000))
+        polled = proto.Polled(throttled_ms=throttled_ms, elsewhere=visit.elsewhere)
         return proto.Response(polled=polled), ()
 
 
 def _acknowledging(group: str, hold: Hold) -> Callable[[Desk], list[Interval]]:
     intervals = runs_of(hold.pieces)
     return lambda desk: desk.acknowledge(group, hold.leased.lease, intervals)
-
-
-async def _open_all(clerks: list[Clerk], group: str, *, at_end: bool) -> None:
-    """Let a group begin in all partitions at once: also where others give it something first, it
-    is not to miss what comes from here on."""
-    missing = [clerk for clerk in clerks if not clerk.is_open(group)]
-    for result in await asyncio.gather(
-        *(clerk.open(group, at_end=at_end) for clerk in missing), return_exceptions=True
-    ):
-        # A partition that moved away is left to who leads it.
-        if isinstance(result, BaseException) and not isinstance(result, NotLeader):
-            raise result
 
 
 def _is_ready(clerk: Clerk, group: str) -> bool:
@@ -404,22 +403,3 @@ def _is_ready(clerk: Clerk, group: str) -> bool:
 
 async def _no_room(size: int) -> None:
     """Nothing is sent."""
-
-
-def bytes_wanted(body: proto.Poll) -> int:
-    """How much a poll may answer with; one message may be larger."""
-    return min(body.bytes_max or _BYTES_DEFAULT, _BYTES_MAX)
-
-
-def _check(body: proto.Poll) -> None:
-    _check_names(body.group, body.partitions)
-    if not 1 <= body.messages_max <= _MESSAGES_MAX:
-        raise InvalidRequest(f"a poll takes 1 to {_MESSAGES_MAX} messages, not {body.messages_max}")
-
-
-def _check_names(group: str, partitions: Sequence[int]) -> None:
-    check_group(group)
-    if not partitions:
-        raise InvalidRequest("name at least one partition")
-    if len(partitions) > _PARTITIONS_MAX:
-        raise InvalidRequest(f"name at most {_PARTITIONS_MAX} partitions, not {len(partitions)}")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from quivermq.cluster import (
+    MEMBERS_MAX,
     Changes,
     Edit,
     Enrolled,
@@ -134,10 +135,17 @@ class Coordinator:
         if beat.is_leaving:
             await self._leave(key, beat)
             return self._standing(key, beat.member)
-        self._heard.setdefault(key, {})[beat.member] = self._attention.now()
         group = view.sticky.get(key)
+        if group is not None and beat.member not in group.members:
+            self._check_room(beat, group)
+        self._heard.setdefault(key, {})[beat.member] = self._attention.now()
         if group is None or beat.member not in group.members:
-            await self._change(beat, lambda changes: changes.join(beat.member, beat.enrolled))
+            try:
+                await self._change(beat, lambda changes: changes.join(beat.member, beat.enrolled))
+            except QuiverError:
+                # Whoever is refused is not remembered: there may be any number of them.
+                self._heard.get(key, {}).pop(beat.member, None)
+                raise
         elif beat.released:
             await self._change(
                 beat, lambda changes: changes.release(beat.member, beat.generation, beat.released)
@@ -145,6 +153,16 @@ class Coordinator:
         elif (share := group.share(beat.member)).since <= beat.generation:
             await self._park(key, beat.member, share, beat.interval_ms / 1000)
         return self._standing(key, beat.member)
+
+    def _check_room(self, beat: Beat, group: StickyGroup) -> None:
+        """Raise `Overloaded` if the group is full. Here, because a join that is refused later takes
+        with it what others said in the same turn."""
+        pending = self._pending.get(beat.name)
+        joining = pending.joins if pending is not None else {}
+        if beat.member not in joining and len(group.members) + len(joining) >= MEMBERS_MAX:
+            raise Overloaded(
+                f"a sticky group has at most {MEMBERS_MAX:,} members; close some first"
+            )
 
     async def _leave(self, key: str, beat: Beat) -> None:
         self._heard.get(key, {}).pop(beat.member, None)

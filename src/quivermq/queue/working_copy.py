@@ -24,6 +24,8 @@ class WorkingCopy:
         self._partition = partition
         self._groups_max = groups_max
         self._operations: list[bytes] = []
+        self._begin = 0
+        """What was last trimmed, maybe not everywhere yet."""
         self.groups = partition.groups.copy()
 
     def take_operations(self) -> list[bytes]:
@@ -64,7 +66,7 @@ class WorkingCopy:
     def _findable(self, offset: int) -> int:
         """A log may hold more than its index knows of, where another leader dropped it: what no
         cursor finds would wait for ever."""
-        return max(offset, self._partition.stretches.begin)
+        return max(offset, self._begin, self._partition.stretches.begin)
 
     def _made(self, name: str) -> Group:
         found = self.groups.by_name.get(name)
@@ -91,6 +93,7 @@ class WorkingCopy:
     def trim(self, begin: int) -> None:
         """Retention deleted what is below `begin`."""
         if any(group.is_shared and group.floor < begin for group in self.groups.by_name.values()):
+            self._begin = begin
             self._propose(Op.TRIM, begin)
 
     # Committed offsets.

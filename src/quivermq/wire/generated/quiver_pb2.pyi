@@ -624,12 +624,14 @@ class Poll(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ..., consumer: _Optional[int] = ..., consumer_name: _Optional[str] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_ms: _Optional[int] = ..., auto_ack: bool = ..., start_latest: bool = ...) -> None: ...
 
 class Polled(_message.Message):
-    __slots__ = ("leased", "throttled_ms")
+    __slots__ = ("leased", "throttled_ms", "elsewhere")
     LEASED_FIELD_NUMBER: _ClassVar[int]
     THROTTLED_MS_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     leased: _containers.RepeatedCompositeFieldContainer[Leased]
     throttled_ms: int
-    def __init__(self, leased: _Optional[_Iterable[_Union[Leased, _Mapping]]] = ..., throttled_ms: _Optional[int] = ...) -> None: ...
+    elsewhere: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, leased: _Optional[_Iterable[_Union[Leased, _Mapping]]] = ..., throttled_ms: _Optional[int] = ..., elsewhere: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Leased(_message.Message):
     __slots__ = ("partition", "lease", "pieces", "frames")
@@ -674,10 +676,12 @@ class AwaitReady(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ..., consumer: _Optional[int] = ..., consumer_name: _Optional[str] = ..., wait_ms: _Optional[int] = ..., start_latest: bool = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "elsewhere")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+    elsewhere: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partitions: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Interval(_message.Message):
     __slots__ = ("start", "end")
