@@ -20,6 +20,8 @@
 Imports nothing of ours: everybody may import it.
 """
 
+from collections.abc import Sequence
+
 
 class QuiverError(Exception):
     """The root of everything that QuiverMQ raises at its users."""
@@ -96,7 +98,15 @@ class ConnectionFailed(QuiverError):
 
 
 class LeaseLost(QuiverError):
-    """The lease expired and the message went to somebody else."""
+    """The lease expired and the message went to somebody else.
+
+    `lost` says which messages: topic, partition, first offset, and the offset behind the last.
+    Everything else that was settled by the same call is settled.
+    """
+
+    def __init__(self, message: str, *, lost: Sequence[tuple[str, int, int, int]] = ()) -> None:
+        super().__init__(message)
+        self.lost = tuple(lost)
 
 
 class Fenced(QuiverError):

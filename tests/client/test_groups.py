@@ -193,8 +193,9 @@ def test_an_acknowledged_message_never_comes_again(real: quivermq.Client, topic:
         again += [message.offset for message in messages]
         real.ack(messages)
     assert sorted(again) == list(range(1, 10))
-    with pytest.raises(quivermq.LeaseLost, match=f"{topic}/0 offsets 1 to 9"):
+    with pytest.raises(quivermq.LeaseLost, match=f"{topic}/0 offsets 1 to 9") as caught:
         real.ack(others)
+    assert caught.value.lost == ((topic, 0, 1, 10),)
 
 
 def test_closing_gives_leases_back_uncounted(broker: BrokerThread, topic: str) -> None:

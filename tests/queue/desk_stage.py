@@ -173,9 +173,11 @@ class DeskStage:
         if not self.model.is_shared(group):
             start = self.end if latest else self.model.start
             self.desk.open_group(group, start)
+            known = self.model.groups.get(group)
+            wanted_start = start if known is None or known.committed is None else known.committed
             begun = self.desk.describe(self.end, 0, group)[0].start
+            assert wanted_start <= begun <= max(wanted_start, self.model.start)
             self.model.open_group(group, start, begun)
-            assert self.model.groups[group].start <= max(begun, self.model.start)
             # Where it committed may be gone by now.
             self.trim(self.model.start)
         ready = self.model.ready(group, self.now_ms)

@@ -181,7 +181,12 @@ def lease_lost(lost: Sequence[Ruling]) -> LeaseLost:
         shown.append(f"and {len(lost) - len(shown)} more leases")
     return LeaseLost(
         f"the lease of {'; '.join(shown)} was lost: it expired, and others have these messages or "
-        "are done with them. Take fewer at a time, or extend what takes longer than the visibility"
+        "are done with them. Take fewer at a time, or extend what takes longer than the visibility",
+        lost=[
+            (ruling.lease.topic, ruling.lease.partition, start, end)
+            for ruling in lost
+            for start, end in ruling.intervals
+        ],
     )
 
 
