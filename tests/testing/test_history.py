@@ -187,3 +187,12 @@ def test_a_replica_that_was_moved_away_and_back_begins_anew() -> None:
     progress.see(sighting(term=0, commit_index=0, start_offset=0, end_offset=0))
     with pytest.raises(Violation, match="I6"):
         progress.see(sighting(node=2, term=0))
+
+
+def test_a_replica_that_was_moved_away_and_back_begins_anew() -> None:
+    progress = Progress()
+    progress.see(sighting(incarnation=4))
+    progress.see(sighting(incarnation=9, term=0, commit_index=0, start_offset=0, end_offset=0))
+    progress.see(sighting(incarnation=9, term=5))
+    with pytest.raises(Violation, match="went back"):
+        progress.see(sighting(incarnation=9, term=4))

@@ -156,7 +156,8 @@ class Clerk:
         start = self.end if at_end else self.start
         await self.agreed(lambda desk: desk.open_group(group, start), of=group)
         # It goes on from where it committed, which may be gone by now.
-        self._trimmed = -1
+        kept = self.start
+        self.group.at_desk(lambda desk: desk.trim(kept))
 
     def standings(self) -> list[Standing]:
         """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition

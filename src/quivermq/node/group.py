@@ -71,6 +71,8 @@ class Group:
         self.replica = self._replica()
         self.trouble = ""
         """Not "": it does not run, and why."""
+        self.incarnation = 0
+        """Counts the groups that the runner was given."""
         self.is_stirred = False
         self.was_serving = False
         self.leaderless_ticks = 0

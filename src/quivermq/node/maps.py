@@ -109,6 +109,7 @@ def described(group: Group, is_alive: Callable[[int], bool]) -> proto.PartitionD
             if is_alive(node_of(member)) and _is_in_sync(group, member, last)
         ],
         trouble=group.trouble,
+        incarnation=group.incarnation,
     )
 
 

@@ -58,6 +58,7 @@ class GroupRunner:
         self._stirred: list[Group] = []
         self._stirred_later: dict[Group, None] = {}
         self._is_scheduled = False
+        self._incarnations = 0
         self._loop = asyncio.get_running_loop()
         self._throttle = Throttle(copy_bytes_per_second, self._loop.time, self._loop.call_later)
         self._ticker: asyncio.TimerHandle | None = None
@@ -66,6 +67,8 @@ class GroupRunner:
         """How late ticks come: what everything else on this loop has to wait as well."""
 
     def add(self, group: Group) -> None:
+        self._incarnations += 1
+        group.incarnation = self._incarnations
         self.groups[group.id] = group
         self._awake.add(group)
         group.campaign()

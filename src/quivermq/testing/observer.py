@@ -33,6 +33,8 @@ class Sighting(NamedTuple):
     start_offset: int
     end_offset: int
     leads: bool
+    incarnation: int = 0
+    """Another number after it was moved away and back."""
 
 
 class Progress:
@@ -46,6 +48,9 @@ class Progress:
 
     def see(self, seen: Sighting) -> None:
         self.count += 1
+        known = self._reached.get((seen.node, seen.life, seen.place), seen)
+        if known.incarnation != seen.incarnation:
+            self.move_away(seen.node, seen.place)
         before = self._reached.get((seen.node, seen.life, seen.place), seen)
         for name in ("term", "commit_index", "start_offset", "end_offset"):
             was, is_ = getattr(before, name), getattr(seen, name)
@@ -131,6 +136,7 @@ class Observer:
                     seen.start_offset,
                     seen.end_offset,
                     leads=seen.leader == node,
+                    incarnation=seen.incarnation,
                 )
             )
 
