@@ -7,13 +7,15 @@ something in hand, while the event loop looks at all that is.
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from quivermq.client.leased import LeasedFields
 from quivermq.client.leases import Lease
 
 LOOP_SECONDS_MAX: Final = 3600.0
 """A loop that was left, and not closed, has its last message no longer than this."""
+
+_FOR_EVER: Final = float("inf")
 
 Loop = threading.Thread | asyncio.Task[object]
 """Where a loop over messages runs."""
@@ -22,22 +24,18 @@ Worker = Loop | int
 """A loop, or the number of a handler."""
 
 
-class _Handful(NamedTuple):
-    messages: Sequence[LeasedFields]
-    until: float
-
-
 class Hands:
     """Messages by who works on them."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._full: dict[Worker, _Handful] = {}
+        # With the time until which it is in hand. Plain tuples: one is made for every message.
+        self._full: dict[Worker, tuple[Sequence[LeasedFields], float]] = {}
 
     def take(self, worker: Worker, messages: Sequence[LeasedFields]) -> None:
         """It works on these, and is done with what it had before."""
-        seconds = float("inf") if isinstance(worker, int) else LOOP_SECONDS_MAX
-        self._full[worker] = _Handful(messages, self._now() + seconds)
+        until = _FOR_EVER if type(worker) is int else self._now() + LOOP_SECONDS_MAX
+        self._full[worker] = (messages, until)
 
     def empty(self, worker: Worker) -> None:
         """It is done with what it had."""

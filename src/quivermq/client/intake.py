@@ -89,8 +89,6 @@ class Intake:
         """The next message, if there is one, into the hands of whoever works on it. Any thread may
         call this."""
         messages = self.messages
-        if worker is not None:
-            self.hands.empty(worker)
         while messages:
             try:
                 message = messages.popleft()
@@ -101,8 +99,10 @@ class Intake:
             # What was lost while it waited here is somebody else's by now.
             if not message.lease.token or message.lease in self._left:
                 if worker is not None:
-                    self.hands.take(worker, [message])
+                    self.hands.take(worker, (message,))
                 return message
+        if worker is not None:
+            self.hands.empty(worker)
         return None
 
     def pop_all(self, first: LeasedFields, worker: Worker) -> list[LeasedFields]:
