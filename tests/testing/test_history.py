@@ -189,7 +189,7 @@ def test_a_replica_that_was_moved_away_and_back_begins_anew() -> None:
         progress.see(sighting(node=2, term=0))
 
 
-def test_a_replica_that_was_moved_away_and_back_begins_anew() -> None:
+def test_a_replica_that_is_back_before_anybody_missed_it_is_another_one() -> None:
     progress = Progress()
     progress.see(sighting(incarnation=4))
     progress.see(sighting(incarnation=9, term=0, commit_index=0, start_offset=0, end_offset=0))
