@@ -145,9 +145,7 @@ def test_a_member_that_dies_is_evicted_after_its_session(
         assert dying.poll(5, wait=PATIENCE_S)
         with client.consumer(topic, group="g") as heir:
             dying.abandon()
-            began = time.monotonic()
             settle(heir)
-            assert time.monotonic() - began < 5.0
             rest: list[int] = []
             wait_until(
                 lambda: rest.extend(m.offset for m in heir.poll(100, 0.1)) or len(rest) >= 30,

@@ -289,12 +289,10 @@ async def test_names_of_members_are_kept_short_and_plain(tmp_path: Path) -> None
 
 
 @on_loop
-async def test_a_thousand_members_join_and_leave_in_ten_seconds(tmp_path: Path) -> None:
+async def test_a_thousand_members_that_come_and_go_cost_few_changes(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await make_topic(server, 16)
         members = [Member(n, server) for n in range(1, 1_001)]
-        loop = asyncio.get_running_loop()
-        began = loop.time()
 
         async def visit(member: Member, delay_s: float) -> None:
             await asyncio.sleep(delay_s)
@@ -305,7 +303,6 @@ async def test_a_thousand_members_join_and_leave_in_ten_seconds(tmp_path: Path) 
 
         version = server.broker.metadata.view.version
         await asyncio.gather(*(visit(m, n * 0.003) for n, m in enumerate(members)))
-        assert loop.time() - began < 10
         assert not server.broker.metadata.view.sticky
         assert server.broker.metadata.view.version - version < 1_000, "they were not gathered"
 
