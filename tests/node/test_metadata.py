@@ -8,7 +8,7 @@ import pytest
 
 from quivermq.cluster import Edit, View
 from quivermq.errors import QuiverError
-from quivermq.node.metadata import ask
+from quivermq.node.asking import ask
 from quivermq.transports import Server
 from tests.node.cluster_stage import cluster
 from tests.transports.stage import Talker, make_topic, on_loop, serving, until

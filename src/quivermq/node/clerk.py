@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from quivermq.batches import Offset
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
+from quivermq.node.asking import said
 from quivermq.node.group import Group
-from quivermq.node.metadata import said
 from quivermq.node.rate_keeper import RateKeeper
 from quivermq.node.wait_table import Waiter, WaitTable
 from quivermq.queue import Desk, Interval, TopicSettings

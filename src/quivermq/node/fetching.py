@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from quivermq.batches import Frame, Index, Kind, Offset
 from quivermq.errors import Corrupt, NotLeader, OffsetOutOfRange
 from quivermq.log import Log
+from quivermq.node.asking import ask
 from quivermq.node.figures import Figures
 from quivermq.node.group import Group
-from quivermq.node.metadata import ask
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Room
 from quivermq.replica import Replica

@@ -3,52 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from quivermq.cluster import Edit, View, node_of
-from quivermq.errors import Corrupt, NotEnoughReplicas, NotLeader, Overloaded, QuiverError
+from quivermq.errors import Corrupt, NotEnoughReplicas, NotLeader, Overloaded
+from quivermq.node.asking import ask
 from quivermq.node.group import Group
-from quivermq.queue import Desk
-from quivermq.replica import Replica, Result
+from quivermq.replica import Replica
 
 logger = logging.getLogger("quivermq.metadata")
 
 _ATTEMPTS_MAX: Final = 20
-
-T = TypeVar("T")
-
-
-async def ask(group: Group, question: Callable[[Replica, int], None]) -> Result:
-    """A request of a replica, awaited; raises the refusal."""
-    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-    def done(result: Result) -> None:
-        if not future.done():
-            future.set_result(result)
-
-    token = group.ask(done, question)
-    try:
-        result = await future
-    finally:
-        group.forget(token)
-    if isinstance(result, QuiverError):
-        raise result
-    return result
-
-
-async def said(group: Group, act: Callable[[Desk], T]) -> T:
-    """What `act` returns at the desk of a group, once all that was said there is committed."""
-    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-    def done(result: Result) -> None:
-        if not future.done():
-            future.set_result(result)
-
-    answer = group.at_desk(act, done)
-    result = await future
-    if isinstance(result, QuiverError):
-        raise result
-    return answer
 
 
 class Metadata:

@@ -3,9 +3,10 @@
 import asyncio
 
 from quivermq.cluster import Edit, View, grant_producers
+from quivermq.node.asking import ask, said
 from quivermq.node.clerks import check_group
 from quivermq.node.fetching import Fetching, bytes_wanted
-from quivermq.node.metadata import Metadata, ask, said
+from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.topic_requests import done

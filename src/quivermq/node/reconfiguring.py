@@ -12,8 +12,8 @@ from typing import Final
 
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, NotEnoughReplicas, NotLeader, Timeout
+from quivermq.node.asking import ask
 from quivermq.node.group import Group
-from quivermq.node.metadata import ask
 from quivermq.raft import Act, Change, Configuration, MembershipChange
 
 logger = logging.getLogger("quivermq.reconfiguring")
