@@ -10,11 +10,13 @@ SRC = ROOT / "src" / "quivermq"
 # Low to high: a room may import only rooms before it, and never the pairs in FORBIDDEN.
 LAYERS = [
     "errors", "addresses", "batches", "settings", "raft", "queue", "wire", "cluster", "log",
-    "replica", "client", "node", "transports", "portal", "spark", "testing", "cli",
+    "replica", "client", "node", "transports", "portal", "lakehouse", "spark", "pipelines",
+    "testing", "cli",
 ]  # fmt: skip
 FORBIDDEN = {
     ("queue", "raft"), ("wire", "raft"), ("wire", "queue"), ("client", "raft"),
     ("client", "queue"), ("client", "log"), ("client", "replica"), ("spark", "node"),
+    ("lakehouse", "node"), ("pipelines", "node"),
     ("portal", "node"), ("cli", "raft"), ("raft", "batches"), ("raft", "settings"),
 }  # fmt: skip
 PURE = {"errors", "addresses", "batches", "raft", "queue", "wire", "cluster", "replica"}

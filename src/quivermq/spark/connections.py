@@ -1,0 +1,37 @@
+"""One client per process and cluster: Spark's Python workers live on from task to task."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import quivermq
+from quivermq.errors import InvalidRequest
+
+DEFAULT_SERVERS: Final = "127.0.0.1:7600"
+TIMEOUT_SECONDS: Final = 60.0
+"""Long enough for a broker to restart or a leader to be elected while a query runs."""
+
+_clients: dict[tuple[str, str | None, float], quivermq.Client] = {}
+
+
+def client_of(options: Mapping[str, str]) -> quivermq.Client:
+    """The client that the options `servers`, `token` and `timeout` (in seconds) ask for."""
+    servers = options.get("servers") or DEFAULT_SERVERS
+    token = options.get("token") or None
+    timeout = _seconds(options.get("timeout"))
+    found = _clients.get((servers, token, timeout))
+    if found is None:
+        found = quivermq.connect(servers, token=token, timeout=timeout)
+        _clients[servers, token, timeout] = found
+    return found
+
+
+def _seconds(text: str | None) -> float:
+    if not text:
+        return TIMEOUT_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise InvalidRequest(f"option timeout must be a number of seconds: {text!r}")
+    return seconds
