@@ -100,9 +100,7 @@ class Copying(NamedTuple):
         return Frame(clean, part.body)
 
 
-async def position_of(
-    core: Core, topic: str, partition: int, producer_id: int, epoch: int
-) -> int:
+async def position_of(core: Core, topic: str, partition: int, producer_id: int, epoch: int) -> int:
     """How many messages a partition took from a producer: asked by a batch that it must refuse."""
     router = core.router
     attempts = router.attempts(f"asking {topic}/{partition} for a producer")

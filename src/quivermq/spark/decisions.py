@@ -44,7 +44,9 @@ class Decision:
     """When the broker took it."""
     plan: str | None
     """What the batch was to read, as the checkpoint said."""
-    staged_at: tuple[int, int, int] | None
+    token: str
+    """Another one for each that was appended."""
+    staged_at: tuple[int, int, int] | None = None
     """Where its list is staged: partition, start, stop; None: it is here."""
     staged: Staged = field(default_factory=dict)
     is_published: bool = False
@@ -63,7 +65,7 @@ class DecisionLog:
     def __init__(self, client: quivermq.Client, query: str, topic_id: str) -> None:
         self.query = query
         self.last_batch = -1
-        self.producer_id = _number_of(topic_id)
+        self.producer_id = producer_of(topic_id)
         """Whom brokers take what is published to be from; another one if the log was deleted."""
         self._client = client
         self._topic = decisions_topic(query)
@@ -106,7 +108,9 @@ class DecisionLog:
         stored = self._client.produce(self._topic, _packed(record), partition=0)
         self.read(up_to=stored.offset + 1)
         self._check_age(batch)
-        return self._known[batch]
+        decision = self._known[batch]
+        decision.is_own = decision.token == token
+        return decision
 
     def note_published(self, decision: Decision) -> None:
         """All of a decision is where it belongs."""
@@ -154,8 +158,9 @@ class DecisionLog:
         self._known[batch] = Decision(
             batch=batch,
             offset=message.offset,
-            timestamp_ms=int(message.timestamp.timestamp() * 1000),
+            timestamp_ms=message.timestamp,
             plan=record["plan"],
+            token=record["token"],
             staged_at=None if place is None else (place[0], place[1], place[2]),
             staged=unpack(base64.b85decode(record["staged"])) if place is None else {},
         )
@@ -194,5 +199,6 @@ def _packed(record: Mapping[str, Any]) -> bytes:
     return zlib.compress(json.dumps(record, separators=(",", ":"), sort_keys=True).encode())
 
 
-def _number_of(text: str) -> int:
+def producer_of(text: str) -> int:
+    """A producer's number for a name."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1 or 1

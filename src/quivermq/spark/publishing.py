@@ -12,8 +12,8 @@ from typing import Final
 
 import quivermq
 from quivermq.errors import InvalidRequest, OffsetOutOfRange, OutOfSequence, QuiverError, Timeout
-from quivermq.spark.decisions import Decision, DecisionLog, end_of_staged
-from quivermq.spark.staged_runs import Run, Target, last_batch, messages_in, pieces
+from quivermq.spark.decisions import Decision, DecisionLog, end_of_staged, producer_of
+from quivermq.spark.staged_runs import Run, Staged, Target, last_batch, messages_in, pieces
 from quivermq.spark.staging import PUBLISHED_GROUP, staging_topic
 
 THREADS_MAX: Final = 4
@@ -32,16 +32,18 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
     if decision.is_published:
         return
     staged = log.staged_of(decision)
-    if staged:
-        work = Publisher(client, log.query, log.producer_id, decision)
-        with ThreadPoolExecutor(min(THREADS_MAX, len(staged)), "publishing") as threads:
-            for done in [threads.submit(work.publish, *each) for each in staged.items()]:
-                done.result()
+    Publisher(client, log.query, log.producer_id, decision).publish_all(staged)
     log.note_published(decision)
     messages = sum(messages_in(runs) for runs in staged.values())
     if messages >= _RELEASE_MESSAGES or decision.offset % _RELEASE_EVERY == 0:
         for partition, end in end_of_staged(staged).items():
             client.commit(staging_topic(log.query), PUBLISHED_GROUP, partition, end)
+
+
+def publish_once(client: quivermq.Client, query: str, staged: Staged) -> None:
+    """Publish what was staged, without a decision: nobody else can come to do it."""
+    decision = Decision(0, 0, int(time.time() * 1000), None, "", is_own=True)
+    Publisher(client, query, producer_of(query), decision).publish_all(staged)
 
 
 class Publisher:
@@ -54,6 +56,14 @@ class Publisher:
         self._topic = staging_topic(query)
         self._producer_id = producer_id
         self._decision = decision
+
+    def publish_all(self, staged: Staged) -> None:
+        """Publish everything, to some partitions at a time."""
+        if not staged:
+            return
+        with ThreadPoolExecutor(min(THREADS_MAX, len(staged)), "publishing") as threads:
+            for done in [threads.submit(self.publish, *each) for each in staged.items()]:
+                done.result()
 
     def publish(self, target: Target, runs: tuple[Run, ...]) -> None:
         """Publish everything for one partition."""

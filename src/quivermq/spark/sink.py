@@ -8,6 +8,7 @@ Batch writes without `txnAppId` are published without a decision: nobody could c
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -41,7 +42,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         del overwrite  # what Spark says for the output mode "complete": every result is appended
-        self._options = dict(options)
+        self._options = _plain(options)
         self._columns = WrittenColumns.of(schema, options.get("topic") or None)
 
     def write(self, iterator: Iterator[Any]) -> StagedRows:
@@ -54,13 +55,12 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         found = [each for each in messages if isinstance(each, StagedRows)]
         if found:
-            location = self._options.get("checkpointlocation") or self._options.get(
-                "checkpointLocation"
-            )
+            location = self._options.get("checkpointlocation")
             _decide_and_publish(self._options, found, batchId, location)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """What was staged is published by nobody, and dropped with the next batch."""
+        del messages, batchId
 
 
 class TopicWriter(DataSourceArrowWriter):
@@ -72,7 +72,7 @@ class TopicWriter(DataSourceArrowWriter):
                 'topics can be appended to only: use .mode("append"). To begin anew, delete the '
                 "topic and create it again"
             )
-        self._options = dict(options)
+        self._options = _plain(options)
         self._columns = WrittenColumns.of(schema, options.get("topic") or None)
         self._query, self._version = _identity(options)
 
@@ -87,6 +87,7 @@ class TopicWriter(DataSourceArrowWriter):
             _decide_and_publish(self._options, found, self._version, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        del messages  # of failed tasks there is none, so what they staged goes as a whole
         if self._version is None:
             self._forget()
 
@@ -101,10 +102,8 @@ class TopicWriter(DataSourceArrowWriter):
     def _forget(self) -> None:
         from quivermq.spark.staging import staging_topic  # noqa: PLC0415
 
-        try:
+        with suppress(TopicNotFound):
             client_of(self._options).delete_topic(staging_topic(self._query))
-        except TopicNotFound:
-            pass
 
 
 def _staged(
@@ -143,6 +142,10 @@ def _decide_and_publish(
     if decision is not None:
         check_plan(checkpoint_location, batch, decision.plan, f"query {query}'s decisions")
         publish(client, log, decision)
+
+
+def _plain(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
 
 
 def _identity(options: Mapping[str, str]) -> tuple[str, int | None]:

@@ -106,7 +106,11 @@ def last_batch(runs: Iterable[Run], stop: int) -> int:
 def pack(staged: Staged) -> bytes:
     """As bytes, the same for the same content."""
     plain = [
-        [target.topic, target.partition, [[run.partition, run.start, list(run.counts)] for run in runs]]
+        [
+            target.topic,
+            target.partition,
+            [[run.partition, run.start, list(run.counts)] for run in runs],
+        ]
         for target, runs in staged.items()
     ]
     return zlib.compress(json.dumps(plain, separators=(",", ":")).encode(), 1)

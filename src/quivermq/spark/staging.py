@@ -65,7 +65,9 @@ class Stage:
         self._under_way: deque[tuple[Destination, Future[list[BatchReceipt]]]] = deque()
         self._stored: list[Staged] = []
 
-    def store(self, batches: Iterable[Any], dispatcher: Dispatcher) -> dict[Target, tuple[Run, ...]]:
+    def store(
+        self, batches: Iterable[Any], dispatcher: Dispatcher
+    ) -> dict[Target, tuple[Run, ...]]:
         """Store everything; where it is, by where it is to go."""
         try:
             for batch in batches:
@@ -109,9 +111,7 @@ class Stage:
 
     def _settle(self) -> None:
         destination, future = self._under_way.popleft()
-        runs = [
-            Run(each.partition, each.first_offset, (each.count,)) for each in future.result()
-        ]
+        runs = [Run(each.partition, each.first_offset, (each.count,)) for each in future.result()]
         self._stored.append({Target(destination.topic, destination.partition): tuple(runs)})
 
     def _partitions(self) -> int:
