@@ -11,7 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import quivermq
-from quivermq.errors import InvalidRequest, OffsetOutOfRange, OutOfSequence, QuiverError, Timeout
+from quivermq.errors import (
+    Fenced,
+    InvalidRequest,
+    OffsetOutOfRange,
+    OutOfSequence,
+    QuiverError,
+    Timeout,
+)
 from quivermq.spark.decisions import Decision, DecisionLog, end_of_staged, producer_of
 from quivermq.spark.staged_runs import Run, Staged, Target, last_batch, messages_in, pieces
 from quivermq.spark.staging import PUBLISHED_GROUP, staging_topic
@@ -35,7 +42,8 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
     Publisher(client, log.query, log.producer_id, decision).publish_all(staged)
     log.note_published(decision)
     messages = sum(messages_in(runs) for runs in staged.values())
-    if messages >= _RELEASE_MESSAGES or decision.offset % _RELEASE_EVERY == 0:
+    # A decision and its note take two places in the log.
+    if messages >= _RELEASE_MESSAGES or decision.offset // 2 % _RELEASE_EVERY == 0:
         for partition, end in end_of_staged(staged).items():
             client.commit(staging_topic(log.query), PUBLISHED_GROUP, partition, end)
 
@@ -61,6 +69,15 @@ class Publisher:
         """Publish everything, to some partitions at a time."""
         if not staged:
             return
+        try:
+            self._publish_all(staged)
+        except Fenced as error:
+            raise Fenced(
+                f"another driver of this query went on behind batch {self._decision.batch}: run "
+                f"one at a time ({error})"
+            ) from error
+
+    def _publish_all(self, staged: Staged) -> None:
         with ThreadPoolExecutor(min(THREADS_MAX, len(staged)), "publishing") as threads:
             for done in [threads.submit(self.publish, *each) for each in staged.items()]:
                 done.result()
