@@ -77,7 +77,7 @@ def session(
 def register(spark: SparkSession, *, servers: str | None = None) -> None:
     """Make our formats known to a session."""
     servers = servers or os.environ.get("QUIVER_SERVERS") or None
-    is_local = not _is_connect(spark) and spark.sparkContext.master.startswith("local")
+    is_local = not _is_connect(spark) and str(spark.sparkContext.master).startswith("local")
     for known in FORMATS:
         if is_local and servers is None:
             spark.dataSource.register(known)
@@ -102,7 +102,16 @@ def _started(master: str | None, name: str, settings: Mapping[str, str]) -> Spar
         builder = builder.master(master)
     for key, value in (chosen | dict(settings) | _joined_options(chosen, settings)).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    _hush(spark)
+    return spark
+
+
+def _hush(spark: SparkSession) -> None:
+    """Spark warns when a format is registered that it found already, as in `pyspark_quiver`."""
+    logging = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001
+    name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+    logging.core.config.Configurator.setLevel(name, logging.Level.ERROR)
 
 
 def _java_settings(settings: Mapping[str, str]) -> dict[str, str]:
