@@ -149,7 +149,7 @@ def changed_retention(
     max_age: float | None,
     max_bytes: float | None,
     max_messages: int | None,
-    archived: bool | None = None,
+    archived: bool | None = None,  # noqa: FBT001
 ) -> "Retention":
     """`before` with what was named on the command line; 0 lifts a limit."""
     import quivermq  # noqa: PLC0415  (help and completion need no client)
