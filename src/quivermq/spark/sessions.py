@@ -8,6 +8,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from quivermq.spark.format import QuiverFormat
+from quivermq.spark.table_format import TableFormat
 
 LOCAL_MASTER: Final = "local[*,4]"
 """All cores, and each task is tried up to four times, as on a cluster: `local[*]` gives up at once
@@ -50,5 +51,6 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `quiver` known to a session."""
+    """Make the formats `quiver` and `quiver_table` known to a session."""
     spark.dataSource.register(QuiverFormat)
+    spark.dataSource.register(TableFormat)
