@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from quivermq.client.copying import Copying
+from quivermq.client.copying import Copying, position_of
 from quivermq.client.core import Core
 from quivermq.client.door import run
 from quivermq.client.values import BatchReceipt
@@ -46,6 +46,18 @@ class CopyCalls:
         )
         return run(wanted.carry_out(self._core))
 
+    def position(self, topic: str, partition: int, *, producer_id: int, epoch: int = 0) -> int:
+        """The number that a partition expects next from a producer in this epoch.
+
+        >>> client.position("orders", 0, producer_id=77, epoch=3)
+        1200
+
+        What is below it was taken, but the last of it may not be stored yet: send that again to be
+        sure. 0 also for a producer that was forgotten, after a day without a message. Raises
+        `Fenced` if the producer has a higher epoch there.
+        """
+        return run(position_of(self._core, topic, partition, producer_id, epoch))
+
 
 class AsyncCopyCalls:
     """Copying, awaitable."""
@@ -76,3 +88,9 @@ class AsyncCopyCalls:
             sequence=sequence,
         )
         return await wanted.carry_out(self._core)
+
+    async def position(
+        self, topic: str, partition: int, *, producer_id: int, epoch: int = 0
+    ) -> int:
+        """The number that a partition expects next from a producer in this epoch."""
+        return await position_of(self._core, topic, partition, producer_id, epoch)

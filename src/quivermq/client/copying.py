@@ -1,14 +1,18 @@
 """Copying batches from one topic to another: as they are, nothing is decoded on the way."""
 
 from collections.abc import AsyncIterator, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from quivermq.batches import Frame, Index, Limits, Offset, cut
+from quivermq.batches import Frame, Index, Limits, Offset, Origin, cut, encode_batch
 from quivermq.client.core import Core
 from quivermq.client.options import chosen_identity
 from quivermq.client.reading import Span
 from quivermq.client.values import BatchReceipt
-from quivermq.errors import InvalidRequest
+from quivermq.errors import InvalidRequest, OutOfSequence, QuiverError
+from quivermq.wire import proto
+
+_FAR_AHEAD: Final = 1 << 60
+"""A number that no producer comes to."""
 
 
 class Range(NamedTuple):
@@ -94,3 +98,26 @@ class Copying(NamedTuple):
         if self.priority is not None:
             clean = clean._replace(priority=self.priority)
         return Frame(clean, part.body)
+
+
+async def position_of(core: Core, topic: str, partition: int, producer_id: int, epoch: int) -> int:
+    """How many messages a partition took from a producer: asked by a batch that it must refuse."""
+    router = core.router
+    attempts = router.attempts(f"asking {topic}/{partition} for a producer")
+    identity = chosen_identity(producer_id, epoch)
+    if identity is None:
+        raise InvalidRequest("a producer has an id")
+    probe = encode_batch([b""], origin=Origin(*identity, _FAR_AHEAD), limits=router.limits)
+    request = proto.Request()
+    request.produce.topic, request.produce.partition = topic, partition
+    while True:
+        target = await router.target(topic, partition, attempts)
+        request.direct, request.produce.topic_id = target.direct, target.topic_id
+        try:
+            await router.exchange(target.address, request, (probe,), attempts)
+        except OutOfSequence as refusal:
+            return refusal.expected
+        except QuiverError as error:
+            await router.recover(topic, partition, target, error, attempts)
+        else:
+            raise InvalidRequest(f"{topic}/{partition} took number {_FAR_AHEAD} of a producer")
