@@ -32,6 +32,7 @@ START_S = 60.0
 JOB_S = 180.0
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 EXECUTOR = "CoarseGrainedExecutorBackend"
+_RESTART = "restart"
 
 
 def java_options() -> str:
@@ -79,7 +80,11 @@ def kill_family(pid: int) -> None:
 
 
 class Standalone:
-    """One master, workers with one core each."""
+    """One master, workers with one core each.
+
+    Each worker is a host of its own, as far as Spark can tell: it runs no second copy of a task on
+    the host of the first.
+    """
 
     def __init__(self, workers: int = 2) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="quiver-spark-"))
@@ -99,7 +104,7 @@ class Standalone:
                 folder = self._folder / f"worker-{number}"
                 self._start(
                     "Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0",
-                    "--work-dir", str(folder), self.master,
+                    "--work-dir", str(folder), self.master, host=f"127.0.0.{number + 1}",
                 )  # fmt: skip
             wait_for(
                 lambda: self.log("Master").count("Registering worker") == self._count, "workers"
@@ -142,16 +147,16 @@ class Standalone:
     def executor_errors(self) -> str:
         return "".join(path.read_text() for path in self._folder.glob("worker-*/*/*/stderr"))
 
-    def _start(self, daemon: str, *arguments: str) -> None:
+    def _start(self, daemon: str, *arguments: str, host: str = "127.0.0.1") -> None:
         path = self._folder / f"{daemon}-{len(self._daemons)}.log"
         name = f"org.apache.spark.deploy.{daemon.lower()}.{daemon}"
-        command = [str(SPARK / "bin" / "spark-class"), name, "--host", "127.0.0.1", *arguments]
+        command = [str(SPARK / "bin" / "spark-class"), name, "--host", host, *arguments]
         with path.open("wb") as log:
             started = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
-                env=environment(self._folder),
+                env=environment(self._folder) | {"SPARK_LOCAL_IP": host},
                 cwd=self._folder,
                 start_new_session=True,
             )
@@ -248,9 +253,12 @@ class Driver:
         self._process.join(20)
         self.kill()
 
-    def start(self, job: Callable[..., Any], **arguments: Any) -> None:
+    def start(self, job: Callable[..., Any] | str, **arguments: Any) -> None:
         """Let it run `job(spark, **arguments)`; `result` has what it returns."""
         self._pipe.send((job, arguments))
+
+    def has_answered(self) -> bool:
+        return self._pipe.poll(0)
 
     def result(self, timeout: float = JOB_S) -> Any:
         if not self._pipe.poll(timeout):
@@ -263,6 +271,11 @@ class Driver:
     def run(self, job: Callable[..., Any], **arguments: Any) -> Any:
         self.start(job, **arguments)
         return self.result()
+
+    def restart(self, config: Mapping[str, Any]) -> None:
+        """A session with other settings, in the same JVM."""
+        self.start(_RESTART, **config)
+        self.result()
 
     def kill(self) -> None:
         if self._process.is_alive() and self._process.pid is not None:
@@ -296,7 +309,12 @@ def _drive(
         except EOFError:
             break
         try:
-            pipe.send((True, job(spark, **arguments)))
+            if job == _RESTART:
+                spark.stop()
+                spark = session(master, name="tests", config=ours | config | arguments)
+                pipe.send((True, None))
+            else:
+                pipe.send((True, job(spark, **arguments)))
         except Exception:
             pipe.send((False, traceback.format_exc()))
     spark.stop()
