@@ -14,11 +14,13 @@ from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.background import Background
 from quivermq.client.blocking import BlockingDoor
 from quivermq.client.bulk import Columns, Layout
+from quivermq.client.copy_calls import CopyCalls
 from quivermq.client.core import Core
 from quivermq.client.door import run
 from quivermq.client.group_calls import GroupCalls
 from quivermq.client.group_care import GroupCare
 from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
+from quivermq.client.offset_calls import OffsetCalls
 from quivermq.client.options import ConnectOptions, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, Producer, ProducerSettings
@@ -58,7 +60,7 @@ def connect(
     return client
 
 
-class Client(GroupCalls, GroupCare):
+class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     """A connection to a cluster. Any number of threads may use one at the same time.
 
     A forked child may go on using it: it makes connections of its own. Its producers stay with the
