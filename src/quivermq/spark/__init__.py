@@ -5,21 +5,27 @@
     spark = session()
     orders = spark.read.format("quiver").option("subscribe", "orders").load()
 
-Knows the client and the lakehouse; must never know what brokers are made of. Needs `quivermq[spark]`.
+Knows the client and the lakehouse; must never know what brokers are made of. Needs
+`quivermq[spark]`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quivermq.spark.session import register, session
+    from quivermq.spark.sessions import register, session
 
 __all__ = ["register", "session"]
 
 
 def __getattr__(name: str) -> Any:
     """Spark is imported when it is needed: whoever looks at an option needs none."""
-    if name in __all__:
-        from quivermq.spark import session as module  # noqa: PLC0415
-
-        return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import_module("pyspark.sql")
+    except ImportError as error:
+        raise ImportError(
+            f"quivermq.spark needs PySpark: pip install 'quivermq[spark]' ({error})"
+        ) from error
+    return getattr(import_module("quivermq.spark.sessions"), name)

@@ -4,8 +4,6 @@ Each answer lives in a module of its own, imported when Spark asks: a task that 
 of the writer.
 """
 
-from typing import Any
-
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
