@@ -27,7 +27,7 @@ _KINDS: Final = {
     "string_type": "must be text in quotes",
     "int_type": "must be a whole number",
     "bool_type": "must be true or false",
-    "list_type": "must be a list: [\"...\"]",
+    "list_type": 'must be a list: ["..."]',
     "dict_type": "must be a table",
     "model_type": "must be a table",
     "model_attributes_type": "must be a table",
@@ -103,7 +103,7 @@ def parse(text: str, path: Path) -> PipelineFile:
     try:
         made = PipelineFile(path, text, Pipeline.model_validate(data), where)
     except ValidationError as error:
-        problems = [_problem(each, data, where) for each in error.errors()]
+        problems = [_problem(each, where) for each in error.errors()]
         raise InvalidPipeline(str(path), problems) from None
     if problems := list(_contradictions(made)):
         raise InvalidPipeline(str(path), problems)
@@ -117,7 +117,7 @@ def _syntax(message: str, text: str) -> Problem:
     return Problem(line, f"this is no TOML: {said[:1].lower()}{said[1:]}")
 
 
-def _problem(error: Any, data: Any, where: dict[KeyPath, int]) -> Problem:
+def _problem(error: Any, where: dict[KeyPath, int]) -> Problem:
     path = tuple(each for each in error["loc"] if each != "[key]")
     line = line_of(where, path)
     if error["type"] == "missing":
@@ -146,10 +146,7 @@ def _missing(path: KeyPath) -> str:
 
 
 def _unknown(path: KeyPath) -> str:
-    allowed = [
-        field.alias or name
-        for name, field in _model_at(path[:-1]).model_fields.items()
-    ]
+    allowed = [field.alias or name for name, field in _model_at(path[:-1]).model_fields.items()]
     within = f" in {_spoken(path[:-1])}" if path[:-1] else ""
     return f"unknown key {path[-1]}{within}: {suggestion(str(path[-1]), allowed)}"
 
@@ -189,7 +186,6 @@ def _contradictions(file: PipelineFile) -> Iterator[Problem]:
                 f"there is a {seen[step.name.lower()]} already: each view needs a name of its own",
             )
         seen[step.name.lower()] = step.name
-    written: dict[tuple[str, str], str] = {}
     for name, sink in pipeline.sinks.items():
         if sink.from_.lower() not in seen:
             yield Problem(
@@ -197,8 +193,16 @@ def _contradictions(file: PipelineFile) -> Iterator[Problem]:
                 f"sinks.{name} reads {sink.from_}, which is no source and no step: "
                 + suggestion(sink.from_, views),
             )
+    yield from _target_contradictions(file)
+
+
+def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
+    """Two sinks for one table, or a circle."""
+    pipeline = file.pipeline
+    written: dict[str, str] = {}
+    for name, sink in pipeline.sinks.items():
         if sink.table:
-            place = ("table", file.place(sink.table))
+            place = file.place(sink.table)
             if place in written:
                 yield Problem(
                     file.line("sinks", name, "table"),

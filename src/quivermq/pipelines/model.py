@@ -106,9 +106,7 @@ class Source(_Part):
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> "Source":
-        given = [
-            name for name in ("topic", "topics", "pattern", "table") if getattr(self, name)
-        ]
+        given = [name for name in ("topic", "topics", "pattern", "table") if getattr(self, name)]
         if not given:
             raise ValueError('needs topic = "...", topics, pattern or table: where rows come from')
         if len(given) > 1:

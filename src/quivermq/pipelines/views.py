@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as all of Spark's documentation has it)
 from pyspark.sql.types import StructType
 
+from quivermq.errors import InvalidRequest
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.model import BAD_ROWS_SUFFIX, Source, Step, Watermark
 from quivermq.pipelines.problems import Problem, suggestion
@@ -23,7 +24,8 @@ Path = tuple[str | int, ...]
 _MESSAGE_COLUMNS: Final = ("key", "topic", "partition", "offset", "timestamp", "priority")
 _CORRUPT: Final = "_corrupt_record"
 _SCRATCH: Final = "_quiver_scratch"
-_LINE: Final = re.compile(r"\(line (\d+), pos(?:ition)? \d+\)")
+_LINE: Final = re.compile(r"(?:\(line (\d+), pos(?:ition)? \d+\)|; line (\d+) pos \d+)")
+_NO_COLUMN: Final = "UNRESOLVED_COLUMN.WITH_SUGGESTION"
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
@@ -38,17 +40,21 @@ class Views:
 
     def named(self, name: str) -> DataFrame | None:
         """SQL does not tell upper case from lower."""
-        return next((made for key, made in self.frames.items() if key.lower() == name.lower()), None)
+        return next(
+            (made for key, made in self.frames.items() if key.lower() == name.lower()), None
+        )
 
 
 def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str, str]) -> Views:
     """Make them all; `connection` are the options by which brokers are reached."""
     views = Views()
     failed: set[str] = set()
+    for name in (*file.pipeline.views, _SCRATCH):
+        spark.catalog.dropTempView(name)  # of another file, or of this one before it was changed
     for name, source in file.pipeline.sources.items():
         try:
             made = dict(_source_views(spark, file, name, source, connection))
-        except PySparkException as error:
+        except (PySparkException, InvalidRequest) as error:
             problem = Problem(_line_of_source_error(file, name, source, error), told(error))
             views.problems.append(problem)
             failed |= {name.lower(), name.lower() + BAD_ROWS_SUFFIX}
@@ -61,7 +67,7 @@ def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str,
             frame = _step_view(spark, step)
         except PySparkException as error:
             if missing_view(error) not in failed:
-                views.problems.append(_step_problem(file, index, error, views))
+                views.problems.append(_step_problem(file, index, error))
             failed.add(step.name.lower())
             continue
         frame.createOrReplaceTempView(step.name)
@@ -70,8 +76,12 @@ def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str,
     return views
 
 
-def told(error: PySparkException) -> str:
+def told(error: Exception) -> str:
     """What Spark says, without what is meant for machines: one sentence or two."""
+    if isinstance(error, PySparkException) and error.getCondition() == _NO_COLUMN:
+        named = error.getMessageParameters() or {}
+        there = named.get("proposal", "").replace("`", "")
+        return f"there is no column {named.get('objectName', '').replace('`', '')}; near: {there}"
     message = str(error).split("\n\nJVM stacktrace")[0].split("\n== SQL")[0]
     message = _CONDITION.sub("", message.split(";\n'")[0].split(";\n")[0].strip())
     message = _LINE.sub("", _STATE.sub("", message))
@@ -107,7 +117,7 @@ def _source_views(
             frame = frame.withColumn("headers", _header_map(F.col("headers")))
         yield name, _with_watermark(frame, source.watermark)
         return
-    parsed = _parsed(frame, StructType.fromDDL(source.json_columns), headers=source.headers)
+    parsed = _parsed(frame, _row_type(source.json_columns), headers=source.headers)
     is_bad = F.col("_row").isNull() | F.col(f"_row.{_CORRUPT}").isNotNull()
     counted = parsed.observe(name, F.sum(F.when(is_bad, 1).otherwise(0)).alias("bad"))
     rest = [column for column in parsed.columns if column not in {"_row", "_value"}]
@@ -146,6 +156,17 @@ def option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _row_type(columns: str) -> StructType:
+    """The columns that a file gives: `id LONG, at TIMESTAMP`."""
+    found = StructType.fromDDL(columns)
+    if not isinstance(found, StructType):
+        raise InvalidRequest(f"json names no columns: write id LONG, at TIMESTAMP; not {columns}")
+    taken = [each for each in found.fieldNames() if each.startswith("_")]
+    if taken:
+        raise InvalidRequest(f"names that begin with _ are those of the message: {taken[0]}")
+    return found
+
+
 def _parsed(frame: DataFrame, schema: StructType, *, headers: bool) -> DataFrame:
     """`_row`, with what the JSON held; `_value`, the text; and the message's own columns."""
     schema = StructType([*schema.fields]).add(_CORRUPT, "string")
@@ -161,9 +182,7 @@ def _parsed(frame: DataFrame, schema: StructType, *, headers: bool) -> DataFrame
 
 def _header_map(headers: Any) -> Any:
     """Headers by name: `headers['reason']` in SQL. Names are unique within a message."""
-    entries = F.transform(
-        headers, lambda each: F.struct(each["key"], each["value"].cast("string"))
-    )
+    entries = F.transform(headers, lambda each: F.struct(each["key"], each["value"].cast("string")))
     return F.map_from_entries(entries)
 
 
@@ -180,36 +199,33 @@ def _step_view(spark: SparkSession, step: Step) -> DataFrame:
     return _with_watermark(spark.sql(step.sql), step.watermark)
 
 
-def _step_problem(
-    file: PipelineFile, index: int, error: PySparkException, views: Views
-) -> Problem:
+def _step_problem(file: PipelineFile, index: int, error: PySparkException) -> Problem:
     step = file.pipeline.steps[index]
     message = told(error)
-    place = _LINE.search(str(error)) or re.search(r"== SQL \(line (\d+)", str(error))
-    line = file.sql_line(index, int(place[1]) - 1 if place else 1)
+    place = _LINE.search(str(error))
+    # The first line is ours: see `_step_view`.
+    line = file.sql_line(index, int(place[1] or place[2]) - 1 if place else 1)
     if missing := missing_view(error):
         later = {each.name.lower() for each in file.pipeline.steps[index:]}
         message = f"{missing} is no source and no earlier step: "
         if missing in later:
             message += "put that step before this one"
         else:
-            message += suggestion(missing, views.frames)
+            message += suggestion(missing, file.pipeline.views)
     elif step.watermark and place is None and "watermark" in str(error).lower():
         line = file.line("steps", index, "watermark")
     return Problem(line, f"step {step.name}: {message}")
 
 
-def _line_of_source_error(
-    file: PipelineFile, name: str, source: Source, error: PySparkException
-) -> int:
+def _line_of_source_error(file: PipelineFile, name: str, source: Source, error: Exception) -> int:
     """Which key of a source Spark did not like: it does not say."""
     path: Path = ("sources", name)
     if source.table:
         return file.line(*path, "table")
     try:
         if source.json_columns:
-            StructType.fromDDL(source.json_columns)
-    except PySparkException:
+            _row_type(source.json_columns)
+    except (PySparkException, InvalidRequest):
         return file.line(*path, "json")
     is_watermark = source.watermark and source.watermark.column in str(error)
     return file.line(*path, "watermark") if is_watermark else file.line(*path)
