@@ -114,17 +114,20 @@ class Progress:
 
 
 def lag_of(source: Mapping[str, Any]) -> int | None:
-    """How many messages a source is behind, by Spark's progress; None if that is not known."""
+    """How many messages a source is behind, by Spark's progress; None if that is not known.
+
+    Both vectors are as `quivermq.spark.offsets` writes them: `{"orders": {"0": 12, "id": "..."}}`.
+    """
     latest, end = source.get("latestOffset"), source.get("endOffset")
     if not isinstance(latest, Mapping) or not isinstance(end, Mapping):
         return None
-    return _distance(latest, end)
+    return sum(_behind(there, end.get(topic) or {}) for topic, there in latest.items())
 
 
-def _distance(latest: Any, end: Any) -> int:
-    if isinstance(latest, Mapping):
-        behind = end if isinstance(end, Mapping) else {}
-        return sum(_distance(each, behind.get(key)) for key, each in latest.items())
-    if isinstance(latest, int) and isinstance(end, int):
-        return max(0, latest - end)
-    return 0
+def _behind(latest: Mapping[str, Any], end: Mapping[str, Any]) -> int:
+    began = latest.get("began") or {}
+    return sum(
+        max(0, offset - end.get(partition, began.get(partition, 0)))
+        for partition, offset in latest.items()
+        if partition.isdecimal()
+    )

@@ -104,7 +104,7 @@ def _source_views(
     connection: Mapping[str, str],
 ) -> Iterator[tuple[str, DataFrame]]:
     if source.table:
-        from quivermq.spark.tables import read_table  # noqa: PLC0415  (see `make_views`)
+        from quivermq.spark.table_reader import read_table  # noqa: PLC0415  (see `make_views`)
 
         yield name, read_table(spark, file.place(source.table), version=source.version)
         return
