@@ -195,8 +195,9 @@ def _with_watermark(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
 def _step_view(spark: SparkSession, step: Step) -> DataFrame:
     # In this place the grammar takes a query and nothing else, and runs nothing; `spark.sql` alone
     # would at once do what a DROP or INSERT says. The line break keeps the SQL's columns.
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_SCRATCH} AS\n{step.sql}")
-    return _with_watermark(spark.sql(step.sql), step.watermark)
+    sql = step.sql.rstrip()
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_SCRATCH} AS\n{sql}")
+    return _with_watermark(spark.sql(sql), step.watermark)
 
 
 def _step_problem(file: PipelineFile, index: int, error: PySparkException) -> Problem:
