@@ -26,6 +26,7 @@ from quivermq.cli.output import (
 )
 from quivermq.cli.quantities import format_size
 from quivermq.cli.topic_settings import (
+    Archived,
     Burst,
     DeadLetter,
     MaxAge,
@@ -64,6 +65,7 @@ def create(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
+    keep_until_archived: Archived = None,
     rate_limit: Rate = None,
     burst: Burst = None,
     max_deliveries: MaxDeliveries = None,
@@ -83,7 +85,9 @@ def create(
             name,
             partitions=partitions,
             replication=replication,
-            retention=changed_retention(None, max_age, max_bytes, max_messages),
+            retention=changed_retention(
+                None, max_age, max_bytes, max_messages, keep_until_archived
+            ),
             rate_limit=limit,
             dead_letter=dead_letter,
             retry=changed_retry(None, retry_first, retry_base, retry_longest),
@@ -171,6 +175,7 @@ def alter(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
+    keep_until_archived: Archived = None,
     rate_limit: Rate = None,
     burst: Burst = None,
     max_deliveries: MaxDeliveries = None,
@@ -183,7 +188,8 @@ def alter(
     as_json: AsJson = False,
 ) -> None:
     """Change a topic; what is not named stays as it is."""
-    limits, rate = (max_age, max_bytes, max_messages), (rate_limit, burst)
+    limits = (max_age, max_bytes, max_messages, keep_until_archived)
+    rate = (rate_limit, burst)
     waits = (retry_first, retry_base, retry_longest)
     named = (partitions, max_deliveries, dead_letter, *limits, *rate, *waits)
     if all(value is None for value in named):

@@ -19,12 +19,13 @@ from quivermq.errors import InvalidRequest
 from quivermq.spark import class_archive, luggage
 from quivermq.spark.format import QuiverFormat
 from quivermq.spark.java import find_java
+from quivermq.spark.table_format import TableFormat
 
 LOCAL_MASTER: Final = "local[*,4]"
 """All cores, and each task is tried up to four times, as on a cluster: `local[*]` gives up at once
 when a broker restarts for longer than a client waits."""
 
-FORMATS: Final = (QuiverFormat,)
+FORMATS: Final = (QuiverFormat, TableFormat)
 
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
