@@ -13,6 +13,7 @@ from quivermq.client.aio_group_care import AsyncGroupCare
 from quivermq.client.aio_subscriptions import AsyncSubscription
 from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.bulk import Columns, Layout
+from quivermq.client.copy_calls import AsyncCopyCalls
 from quivermq.client.core import Core
 from quivermq.client.door import Door
 from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
@@ -76,7 +77,7 @@ class Connecting:
         return client
 
 
-class AsyncClient(AsyncGroupCalls, AsyncGroupCare):
+class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls):
     """A connection to a cluster, on the event loop that it was made on.
 
     Every method does what the one of the same name does in `quivermq.Client`.

@@ -14,6 +14,7 @@ from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.background import Background
 from quivermq.client.blocking import BlockingDoor
 from quivermq.client.bulk import Columns, Layout
+from quivermq.client.copy_calls import CopyCalls
 from quivermq.client.core import Core
 from quivermq.client.door import run
 from quivermq.client.group_calls import GroupCalls
@@ -58,7 +59,7 @@ def connect(
     return client
 
 
-class Client(GroupCalls, GroupCare):
+class Client(GroupCalls, GroupCare, CopyCalls):
     """A connection to a cluster. Any number of threads may use one at the same time.
 
     A forked child may go on using it: it makes connections of its own. Its producers stay with the

@@ -1,7 +1,6 @@
 """Producing: one message, or many at once."""
 
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from random import randrange
 from time import time
 from typing import Final
@@ -9,15 +8,16 @@ from typing import Final
 from quivermq.batches import Frame, Origin, encode_batch
 from quivermq.client.bulk import Columns, Layout, bulk_frames
 from quivermq.client.cluster_map import Route
+from quivermq.client.convoys import Convoy, stored_of
 from quivermq.client.infos import check_number
 from quivermq.client.lanes import Lane, Lanes
-from quivermq.client.outlets import Identity, Shipment, Stored
+from quivermq.client.outlets import Identity, Shipment
 from quivermq.client.partitioner import partition_of
 from quivermq.client.payloads import Payload, as_bytes
+from quivermq.client.retry import Attempts
 from quivermq.client.routing import Router
-from quivermq.client.shipping import IN_FLIGHT_BATCHES_MAX, Stream
 from quivermq.client.values import BatchReceipt, Receipt
-from quivermq.errors import BrokenInvariant, InvalidRequest, QuiverError
+from quivermq.errors import InvalidRequest
 
 DELAY_SECONDS_MAX: Final = 10 * 366 * 24 * 3600.0
 
@@ -74,7 +74,7 @@ class Producing:
             self.lanes.drop(lane)
             raise
         self.lanes.give_back(lane)
-        return Receipt(topic, partition, _stored(shipment).first_offset)
+        return Receipt(topic, partition, stored_of(shipment).first_offset)
 
     async def produce_many(
         self,
@@ -98,23 +98,54 @@ class Producing:
             partition=partition,
             next_partition=lambda: self.next_partition(route),
         )
-        if identity is None:
-            lane = await self.lanes.take(attempts)
-        else:
-            lane = Lane(
-                self._router,
-                identity,
-                self.lanes.new_identity,
-                sequence=sequence,
-                is_replaceable=False,
-            )
+        lane = await self._lane(identity, sequence, attempts)
+        convoy = Convoy(self._router, lane, route)
         try:
-            sent = await self._convoy(lane, route, frames)
+            for number, frame in frames:
+                if not await convoy.send(number, frame):
+                    break
+            await convoy.finish()
         except BaseException:
             self._done_with(lane, identity, is_sound=False)
             raise
         self._done_with(lane, identity, is_sound=True)
-        return _receipts(sent)
+        return convoy.receipts()
+
+    async def copy(
+        self,
+        frames: AsyncIterator[tuple[int, Frame]],
+        topic: str,
+        identity: Identity | None,
+        sequence: int,
+    ) -> list[BatchReceipt]:
+        """Store batches that were stored elsewhere, each in the partition it comes with."""
+        attempts = self._router.attempts(f"producing to {topic}")
+        route = await self._router.route(topic, attempts, create=True)
+        lane = await self._lane(identity, sequence, attempts)
+        convoy = Convoy(self._router, lane, route)
+        try:
+            async for number, frame in frames:
+                route.check(number)
+                if not await convoy.send(number, frame):
+                    break
+            await convoy.finish()
+        except BaseException:
+            self._done_with(lane, identity, is_sound=False)
+            raise
+        self._done_with(lane, identity, is_sound=True)
+        return convoy.receipts()
+
+    async def _lane(self, identity: Identity | None, sequence: int, attempts: Attempts) -> Lane:
+        """One for this call; with an identity of the user's own, one for that."""
+        if identity is None:
+            return await self.lanes.take(attempts)
+        return Lane(
+            self._router,
+            identity,
+            self.lanes.new_identity,
+            sequence=sequence,
+            is_replaceable=False,
+        )
 
     def next_partition(self, route: Route) -> int:
         """Where the next batch without a key goes: one partition after the other."""
@@ -123,27 +154,6 @@ class Producing:
         turn = randrange(count) if turn is None else (turn + 1) % count  # noqa: S311  (a spread)
         self._turns[route.topic] = turn
         return turn
-
-    async def _convoy(
-        self, lane: Lane, route: Route, frames: Iterator[tuple[int, Frame]]
-    ) -> list[tuple[int, Shipment]]:
-        """Send frames, some at a time; after one failed for good, no more."""
-        sent: list[tuple[int, Shipment]] = []
-        under_way: deque[tuple[Stream, Shipment]] = deque()
-        for partition, frame in frames:
-            stream = lane.stream(route, partition)
-            shipment = Shipment(frame, self._router.door.now() + self._router.timeout)
-            await stream.post(shipment)
-            sent.append((partition, shipment))
-            under_way.append((stream, shipment))
-            if len(under_way) >= IN_FLIGHT_BATCHES_MAX:
-                stream, shipment = under_way.popleft()
-                await _settled(stream, shipment)
-            if isinstance(shipment.outcome, QuiverError):
-                break
-        while under_way:
-            await _settled(*under_way.popleft())
-        return sent
 
     def _done_with(self, lane: Lane, identity: Identity | None, *, is_sound: bool) -> None:
         if identity is not None:
@@ -163,31 +173,3 @@ def not_before_ms(delay: float) -> int:
     if delay > DELAY_SECONDS_MAX:
         raise InvalidRequest(f"delay must be at most {DELAY_SECONDS_MAX:.0f} seconds: {delay!r}")
     return int((time() + delay) * 1000) + 1 if delay else 0
-
-
-async def _settled(stream: Stream, shipment: Shipment) -> None:
-    while shipment.outcome is None:
-        await stream.settle_first()
-
-
-def _stored(shipment: Shipment) -> Stored:
-    outcome = shipment.outcome
-    if isinstance(outcome, QuiverError):
-        raise outcome
-    if outcome is None:
-        raise BrokenInvariant("a shipment ended without an outcome")
-    return outcome
-
-
-def _receipts(sent: list[tuple[int, Shipment]]) -> list[BatchReceipt]:
-    """Where everything is; or the first failure, with what was stored all the same."""
-    outcomes = [shipment.outcome for _, shipment in sent]
-    failed = next((each for each in outcomes if isinstance(each, QuiverError)), None)
-    if failed is not None:
-        stored = sum(each.count for _, each in sent if isinstance(each.outcome, Stored))
-        failed.add_note(f"{stored:,} messages of this call were stored before or beside it")
-        raise failed
-    return [
-        BatchReceipt(partition, _stored(shipment).first_offset, shipment.count)
-        for partition, shipment in sent
-    ]
