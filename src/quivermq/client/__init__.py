@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from quivermq.client.leased import AsyncLeasedMessage, LeasedMessage
     from quivermq.client.leased_tables import AsyncLeasedTable, LeasedTable
+    from quivermq.client.offsets import Held, TopicOffsets
     from quivermq.client.partitioner import partition_of
     from quivermq.client.producer import AsyncProducer, Producer
     from quivermq.client.readers import AsyncReader, Reader
@@ -70,9 +71,11 @@ _PLACES = {
     "RebalanceInfo": "infos",
     "Receipt": "values",
     "Retention": "infos",
+    "Held": "offsets",
     "Retry": "infos",
     "Subscription": "subscriptions",
     "TopicInfo": "infos",
+    "TopicOffsets": "offsets",
     "connect": "client",
     "partition_of": "partitioner",
 }
@@ -96,6 +99,7 @@ __all__ = [
     "Delivery",
     "GroupInfo",
     "GroupPartitionInfo",
+    "Held",
     "LeasedMessage",
     "LeasedTable",
     "MemberInfo",
@@ -111,6 +115,7 @@ __all__ = [
     "Retry",
     "Subscription",
     "TopicInfo",
+    "TopicOffsets",
     "connect",
     "partition_of",
 ]

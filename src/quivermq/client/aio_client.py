@@ -10,6 +10,7 @@ from quivermq.batches import Compression
 from quivermq.client.admin import UNCHANGED, Unchanged
 from quivermq.client.aio_group_calls import AsyncGroupCalls
 from quivermq.client.aio_group_care import AsyncGroupCare
+from quivermq.client.aio_offset_calls import AsyncOffsetCalls
 from quivermq.client.aio_subscriptions import AsyncSubscription
 from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.bulk import Columns, Layout
@@ -77,7 +78,7 @@ class Connecting:
         return client
 
 
-class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls):
+class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCalls):
     """A connection to a cluster, on the event loop that it was made on.
 
     Every method does what the one of the same name does in `quivermq.Client`.

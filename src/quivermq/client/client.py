@@ -20,6 +20,7 @@ from quivermq.client.door import run
 from quivermq.client.group_calls import GroupCalls
 from quivermq.client.group_care import GroupCare
 from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
+from quivermq.client.offset_calls import OffsetCalls
 from quivermq.client.options import ConnectOptions, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, Producer, ProducerSettings
@@ -59,7 +60,7 @@ def connect(
     return client
 
 
-class Client(GroupCalls, GroupCare, CopyCalls):
+class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     """A connection to a cluster. Any number of threads may use one at the same time.
 
     A forked child may go on using it: it makes connections of its own. Its producers stay with the

@@ -5,6 +5,7 @@ from quivermq.client.consuming import Consuming
 from quivermq.client.dead_letters import DeadLetters
 from quivermq.client.door import Door
 from quivermq.client.groups import Groups
+from quivermq.client.offsets import Offsets
 from quivermq.client.producing import Producing
 from quivermq.client.reading import Cursor, Place
 from quivermq.client.routing import Router
@@ -22,6 +23,7 @@ class Core:
         self.producing = Producing(self.router)
         self.consuming = Consuming(self.router)
         self.groups = Groups(self.router)
+        self.offsets = Offsets(self.router)
         self.dead_letters = DeadLetters(self.router, self.admin)
 
     async def greet(self) -> None:
@@ -39,6 +41,8 @@ class Core:
         stop: Place | None,
         follow: bool,
         follower_ok: bool,
+        topic_id: bytes = b"",
+        is_known: bool = False,
     ) -> Cursor:
         """A place to read from."""
         if type(partition) is not int or partition < 0:
@@ -51,4 +55,6 @@ class Core:
             stop=stop,
             follow=follow,
             follower_ok=follower_ok,
+            topic_id=topic_id,
+            is_known=is_known,
         )

@@ -12,6 +12,7 @@ from quivermq.client.door import Connection
 from quivermq.client.retry import Attempts
 from quivermq.client.routing import Router, Target
 from quivermq.client.shipping import Links
+from quivermq.client.surveying import check_same
 from quivermq.errors import ConnectionFailed, InvalidRequest, OffsetOutOfRange, QuiverError, Timeout
 from quivermq.wire import error_from_proto, frames_of, proto
 
@@ -20,6 +21,9 @@ FETCH_BYTES: Final = 4 << 20
 
 WAIT_SECONDS: Final = 5.0
 """How long the broker holds a fetch until there are messages."""
+
+LAG_SECONDS: Final = 0.5
+"""How long a follower may take to get messages that are known to exist."""
 
 _DATA: Final = int(Kind.DATA)
 
@@ -58,7 +62,12 @@ class Cursor:
         stop: Place | None,
         follow: bool,
         follower_ok: bool,
+        topic_id: bytes = b"",
+        is_known: bool = False,
     ) -> None:
+        """With an id, only of the topic that has it: `TopicNotFound` if it was created again.
+        `is_known`: everything from `start` to `stop` exists; a follower that does not have it yet
+        is not the last to be asked."""
         self.topic = topic
         self.partition = partition
         self._router = router
@@ -66,6 +75,8 @@ class Cursor:
         self._start = parse_place("start", start)
         self._stop = None if stop is None else parse_place("stop", stop)
         self._follow = follow
+        self._topic_id = topic_id
+        self._is_known = is_known
         # Readers spread over the followers, but each stays with one.
         self._follower = randrange(1 << 16) if follower_ok else None  # noqa: S311  (a spread)
         self._offset = 0
@@ -79,7 +90,8 @@ class Cursor:
         self._request = proto.Request()
         fetch = self._request.fetch
         fetch.topic, fetch.partition = topic, partition
-        fetch.bytes_max, fetch.wait_ms = FETCH_BYTES, int(WAIT_SECONDS * 1000)
+        wait = LAG_SECONDS if is_known and follower_ok else WAIT_SECONDS
+        fetch.bytes_max, fetch.wait_ms = FETCH_BYTES, int(wait * 1000)
         fetch.follower_ok = follower_ok
 
     async def next_span(self) -> Span | None:
@@ -97,7 +109,7 @@ class Cursor:
             try:
                 frames, next_offset = await self._fetched(start)
             except OffsetOutOfRange as error:
-                if not self._skips_to_kept(error):
+                if not (self._turns_to_leader() or self._skips_to_kept(error)):
                     raise
                 continue
             if next_offset > start:
@@ -105,6 +117,8 @@ class Cursor:
                 self._is_at_start = False
                 await self._fetch_ahead(next_offset)
                 return Span(frames, start, self._end)
+            if self._turns_to_leader():
+                continue
             if not self._follow and self._router.door.now() > patience:
                 raise Timeout(
                     f"{self.topic}/{self.partition} should have messages from {start} to "
@@ -121,6 +135,9 @@ class Cursor:
 
     async def _begin(self) -> None:
         """Find out where to start and where to stop."""
+        if self._is_known and isinstance(self._start, int) and isinstance(self._stop, int):
+            self._offset, self._end, self._has_begun = self._start, self._stop, True
+            return
         stop = None if self._stop is None else await self._found(self._stop)
         latest = None if self._follow else await self._found("latest")
         start = await self._found(self._start)
@@ -135,6 +152,14 @@ class Cursor:
             raise
         self._offset = start
         self._has_begun = True
+
+    def _turns_to_leader(self) -> bool:
+        """A follower lacks what is known to exist: from here on the leader is asked."""
+        if not self._is_known or self._follower is None:
+            return False
+        self._follower = None
+        self._request.fetch.follower_ok = False
+        return True
 
     def _skips_to_kept(self, error: OffsetOutOfRange) -> bool:
         """Asked for the earliest, and retention was faster than the first fetch."""
@@ -225,6 +250,8 @@ class Cursor:
         return data, reply.response.fetched.next_offset
 
     async def _target(self, attempts: Attempts) -> Target:
+        if self._topic_id:
+            await check_same(self._router, self.topic, self._topic_id, attempts)
         return await self._router.target(
             self.topic, self.partition, attempts, follower=self._follower
         )

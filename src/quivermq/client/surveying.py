@@ -23,9 +23,9 @@ async def survey(
     """
     answers: list[tuple[Share, Reply]] = []
     left = partitions
-    if topic_id is not None and (await router.route(topic, attempts)).id != topic_id:
+    if topic_id is not None:
         # It may have fewer partitions than the one that is asked for.
-        await _check_same(router, topic, topic_id, attempts)
+        await check_same(router, topic, topic_id, attempts)
     while left is None or left:
         shares = await router.shares(topic, attempts, left)
         asks = [(share.target.address, request_to(share)) for share in shares]
@@ -39,7 +39,8 @@ async def survey(
                 answers.append((share, outcome))
         if failure is not None:
             if topic_id is not None and isinstance(failure[1], TopicNotFound):
-                await _check_same(router, topic, topic_id, attempts)
+                router.map.forget(topic)
+                await check_same(router, topic, topic_id, attempts)
             await recover_share(router, topic, *failure, attempts)
     return answers
 
@@ -54,8 +55,11 @@ async def recover_share(
     await router.recover(topic, share.partitions[0], share.target, error, attempts)
 
 
-async def _check_same(router: Router, topic: str, topic_id: bytes, attempts: Attempts) -> None:
+async def check_same(router: Router, topic: str, topic_id: bytes, attempts: Attempts) -> None:
+    """Raise `TopicNotFound` unless the topic has this id; what is known may be out of date."""
+    if (await router.route(topic, attempts)).id == topic_id:
+        return
     if (await router.refresh(topic, attempts)).id != topic_id:
         raise TopicNotFound(
-            f"topic {topic!r} was deleted and created again: what was leased of it is gone"
+            f"topic {topic!r} was deleted and created again: what it held before is gone"
         )

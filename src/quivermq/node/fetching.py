@@ -4,6 +4,7 @@ Files are read in threads, so that a cold disk never holds the event loop.
 """
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
@@ -57,7 +58,7 @@ class Fetching:
                 )
             if body.offset < end:
                 break
-            if not await self._wait(group, deadline):
+            if not await self._wait([group], deadline):
                 return self._answer(group, Part([], Offset(body.offset)), end)
             # It may have lost its office, or its topic, meanwhile.
             group = await self._readable_by(body)
@@ -69,7 +70,7 @@ class Fetching:
         """The same, if the member of a sticky group that asks still has the partition."""
         if not body.epoch:
             return await self._readable(body)
-        group = await self._leading(body)
+        group = await self._leading(body, body.partition)
         group.at_desk(lambda desk: desk.check_claim(body.group, body.epoch))
         return group
 
@@ -79,32 +80,36 @@ class Fetching:
             group = self._partitions.local(body.topic, body.topic_id, body.partition)
             if group is not None and not group.trouble and not group.replica.is_mending:
                 return group
-        return await self._leading(body)
+        return await self._leading(body, body.partition)
 
-    async def _leading(self, body: proto.Fetch | proto.FindOffset) -> Group:
+    async def _leading(
+        self, body: proto.Fetch | proto.FindOffset | proto.ListOffsets, partition: int
+    ) -> Group:
         """The group, once a quorum has confirmed that it is led here."""
         while True:
-            group = self._partitions.leading(body.topic, body.topic_id, body.partition)
+            group = self._partitions.leading(body.topic, body.topic_id, partition)
             replica = group.replica
             await ask(group, Replica.read)
             if group.replica is replica:
                 return group
             # It was made anew since it answered, and knows less for a while.
 
-    async def _wait(self, group: Group, deadline: float) -> bool:
-        """Wait until there may be more; False if there is not by the deadline."""
+    async def _wait(self, groups: Sequence[Group], deadline: float) -> bool:
+        """Wait until one may have more; False if there is none by the deadline."""
         loop = asyncio.get_running_loop()
-        if deadline <= loop.time() or group.is_closed:
+        if deadline <= loop.time() or any(group.is_closed for group in groups):
             return False
         woken: asyncio.Future[None] = loop.create_future()
-        group.on_messages(woken, lambda: _set(woken))
+        for group in groups:
+            group.on_messages(woken, lambda: _set(woken))
         try:
             async with asyncio.timeout_at(deadline):
                 await woken
         except TimeoutError:
             return False
         finally:
-            group.off_messages(woken)
+            for group in groups:
+                group.off_messages(woken)
         return True
 
     async def _read(self, group: Group, body: proto.Fetch) -> Part:
@@ -142,6 +147,47 @@ class Fetching:
         else:
             offset = group.log.start.next_offset
         return proto.Response(offset_found=proto.OffsetFound(offset=offset))
+
+    async def list_offsets(self, body: proto.ListOffsets) -> proto.Response:
+        """What partitions hold. Who waits asks no quorum, and wakes no group that sleeps: that is
+        done for those that have more than is known."""
+        wanted = {position.partition: position.offset for position in body.positions}
+        if body.wait_ms:
+            wanted = await self._beyond(body, wanted)
+        asked = (self._leading(body, number) for number in sorted(wanted))
+        groups = await asyncio.gather(*asked, return_exceptions=True)
+        for group in groups:
+            if isinstance(group, BaseException):
+                raise group
+        return proto.Response(
+            offsets_listed=proto.OffsetsListed(
+                partitions=[
+                    proto.Held(
+                        partition=group.name.partition,
+                        start=group.log.start.next_offset,
+                        end=group.readable_end,
+                    )
+                    for group in groups
+                    if isinstance(group, Group)
+                ]
+            )
+        )
+
+    async def _beyond(self, body: proto.ListOffsets, wanted: dict[int, int]) -> dict[int, int]:
+        """Of these positions, those with more behind them, once there are any."""
+        deadline = asyncio.get_running_loop().time() + min(body.wait_ms, _WAIT_MS_MAX) / 1000
+        while True:
+            led = {
+                number: self._partitions.leading(body.topic, body.topic_id, number)
+                for number in wanted
+            }
+            found = {
+                number: offset
+                for number, offset in wanted.items()
+                if led[number].readable_end > offset
+            }
+            if found or not await self._wait(list(led.values()), deadline):
+                return found
 
     async def offset_at(self, group: Group, timestamp_ms: int) -> Offset:
         """The first readable message of the first batch that was stored at or after a time."""

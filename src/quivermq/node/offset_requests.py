@@ -30,6 +30,7 @@ class OffsetRequests:
     def handlers(self) -> dict[str, Handler]:
         return {
             "find_offset": self.find_offset,
+            "list_offsets": self.list_offsets,
             "commit_offset": self.commit_offset,
             "committed_offsets": self.committed_offsets,
             "new_producer": self.new_producer,
@@ -43,6 +44,9 @@ class OffsetRequests:
 
     async def find_offset(self, request: proto.Request) -> proto.Response:
         return await self._fetching.find_offset(request.find_offset)
+
+    async def list_offsets(self, request: proto.Request) -> proto.Response:
+        return await self._fetching.list_offsets(request.list_offsets)
 
     async def commit_offset(self, request: proto.Request) -> proto.Response:
         body = request.commit_offset

@@ -21,7 +21,7 @@ RELEASE: Outcome
 EXTEND: Outcome
 
 class Request(_message.Message):
-    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "hello", "cancel", "ping", "map", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure")
+    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "hello", "cancel", "ping", "map", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "list_offsets", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure")
     ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Request(_message.Message):
     PRODUCE_FIELD_NUMBER: _ClassVar[int]
     FETCH_FIELD_NUMBER: _ClassVar[int]
     FIND_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +83,7 @@ class Request(_message.Message):
     produce: Produce
     fetch: Fetch
     find_offset: FindOffset
+    list_offsets: ListOffsets
     commit_offset: CommitOffset
     committed_offsets: CommittedOffsets
     claim: Claim
@@ -108,10 +110,10 @@ class Request(_message.Message):
     rebalance: Rebalance
     transfer: Transfer
     reconfigure: Reconfigure
-    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ...) -> None: ...
 
 class Response(_message.Message):
-    __slots__ = ("id", "error", "welcome", "done", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "stats_report", "broker_registered", "rebalance_progress")
+    __slots__ = ("id", "error", "welcome", "done", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_listed", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "stats_report", "broker_registered", "rebalance_progress")
     ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +125,7 @@ class Response(_message.Message):
     PRODUCED_FIELD_NUMBER: _ClassVar[int]
     FETCHED_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FOUND_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_LISTED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
     POLLED_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +154,7 @@ class Response(_message.Message):
     produced: Produced
     fetched: Fetched
     offset_found: OffsetFound
+    offsets_listed: OffsetsListed
     offsets_committed: OffsetsCommitted
     claimed: Claimed
     polled: Polled
@@ -168,7 +172,7 @@ class Response(_message.Message):
     stats_report: StatsReport
     broker_registered: BrokerRegistered
     rebalance_progress: RebalanceProgress
-    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_listed: _Optional[_Union[OffsetsListed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "leader", "leader_address", "earliest", "end", "expected")
@@ -535,6 +539,42 @@ class OffsetFound(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     offset: int
     def __init__(self, offset: _Optional[int] = ...) -> None: ...
+
+class ListOffsets(_message.Message):
+    __slots__ = ("topic", "topic_id", "positions", "wait_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    positions: _containers.RepeatedCompositeFieldContainer[Position]
+    wait_ms: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("partition", "offset")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    offset: int
+    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class OffsetsListed(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[Held]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[Held, _Mapping]]] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("partition", "start", "end")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    start: int
+    end: int
+    def __init__(self, partition: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class CommitOffset(_message.Message):
     __slots__ = ("topic", "topic_id", "partition", "group", "offset", "epoch")

@@ -1,0 +1,196 @@
+"""What topics hold: the first offsets and the ends of their partitions, and waiting for more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from quivermq.client.door import Connection
+from quivermq.client.retry import Attempts
+from quivermq.client.routing import Router, Share
+from quivermq.client.shipping import Links
+from quivermq.client.surveying import survey
+from quivermq.errors import ConnectionFailed, QuiverError, Timeout, TopicNotFound
+from quivermq.wire import error_from_proto, proto
+
+FRESH_SECONDS: Final = 5.0
+"""Older than this, a topic is asked again for its partitions: some may have been added."""
+
+# A broker that waits for messages answers when its time is over; the answer takes a moment too.
+_ANSWER_SECONDS: Final = 2.0
+# Brokers that all have more answer almost together: whoever is a bit slower must not always lose.
+_GRACE_SECONDS: Final = 0.02
+
+Positions = Mapping[str, Mapping[int, int]]
+"""Offsets by topic and partition."""
+
+
+class Held(NamedTuple):
+    """What a partition holds: the messages from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffsets:
+    """What the partitions of a topic hold, as their leaders say, confirmed by a majority."""
+
+    topic: str
+    id: str
+    """Another one after the topic was deleted and created again."""
+    partitions: dict[int, Held] = field(default_factory=dict)
+
+
+class Asked(NamedTuple):
+    """A request that waits at a broker."""
+
+    topic: str
+    share: Share
+    connection: Connection
+    request_id: int
+
+
+class Offsets:
+    """Asks the leaders, over either door."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def names(self) -> list[str]:
+        """The names of all topics."""
+        request = proto.Request()
+        request.map.SetInParent()
+        answer = await self._router.ask_any(request, self._router.attempts("asking for topics"))
+        return sorted(topic.name for topic in answer.map.topics)
+
+    async def held(self, topic: str) -> TopicOffsets:
+        """What each partition of the topic holds."""
+        attempts = self._router.attempts(f"asking what {topic!r} holds")
+        while True:
+            topic_id = await self._fresh_id(topic, attempts)
+            try:
+                answers = await survey(
+                    self._router, topic, None, lambda share: _request(topic, share), attempts,
+                    topic_id,
+                )  # fmt: skip
+            except TopicNotFound as error:
+                # It may have been created again since; then that one is asked.
+                self._router.map.forget(topic)
+                if await self._fresh_id(topic, attempts) == topic_id:
+                    raise
+                attempts.failed("the cluster", error)
+                await attempts.pause()
+                continue
+            found = TopicOffsets(topic, topic_id.hex())
+            for _, reply in answers:
+                _add(found, reply.response.offsets_listed)
+            return TopicOffsets(topic, found.id, dict(sorted(found.partitions.items())))
+
+    async def at(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The first message that was stored at or after a time; the end if there is none."""
+        request = proto.Request()
+        find = request.find_offset
+        find.topic, find.partition, find.timestamp_ms = topic, partition, timestamp_ms
+        attempts = self._router.attempts(f"asking for a time in {topic}/{partition}")
+        reply = await self._router.ask_leader(topic, partition, request, attempts)
+        return reply.response.offset_found.offset
+
+    async def beyond(self, positions: Positions, wait: float) -> dict[str, TopicOffsets]:
+        """Wait until there is more than these positions, at most so long; what holds more.
+
+        As soon as one broker answers, the others have a moment to do so.
+        """
+        links = Links(self._router)
+        attempts = self._router.attempts("waiting for messages")
+        deadline = self._router.door.now() + wait + _ANSWER_SECONDS
+        asked: list[Asked] = []
+        found: dict[str, TopicOffsets] = {}
+        troubled: set[str] = set()
+        try:
+            for topic, partitions in positions.items():
+                for share in await self._router.shares(topic, attempts, sorted(partitions)):
+                    request = _request(topic, share, partitions, wait)
+                    try:
+                        asked.append(await self._post(links, topic, share, request, deadline))
+                    except QuiverError:
+                        troubled.add(topic)
+            if not troubled:
+                await self._await_answers(asked, deadline)
+            for each in asked:
+                try:
+                    await self._take(each, found, deadline)
+                except QuiverError:
+                    troubled.add(each.topic)
+        finally:
+            links.release()
+        for topic in sorted(troubled):
+            # Somebody does not lead any more, or cannot be reached: `held` finds out who does.
+            self._router.map.doubt(topic)
+            found[topic] = await self.held(topic)
+        return {topic: held for topic, held in found.items() if held.partitions}
+
+    async def _post(
+        self, links: Links, topic: str, share: Share, request: proto.Request, deadline: float
+    ) -> Asked:
+        router, address = self._router, share.target.address
+        try:
+            connection = await links.get(address, deadline)
+            request.timeout_ms = max(1, int((deadline - router.door.now()) * 1000))
+            return Asked(topic, share, connection, await connection.post(request, (), deadline))
+        except (ConnectionFailed, Timeout):
+            router.map.avoid(address, router.door.now())
+            raise
+
+    async def _await_answers(self, asked: list[Asked], deadline: float) -> None:
+        door = self._router.door
+        left = [(each.connection, each.request_id) for each in asked]
+        until = deadline
+        while left and door.now() < until:
+            await door.first_answered(left, until)
+            left = [each for each in left if not each[0].is_answered(each[1])]
+            until = min(until, door.now() + _GRACE_SECONDS)
+
+    async def _take(self, asked: Asked, found: dict[str, TopicOffsets], deadline: float) -> None:
+        """Add what a broker answered; who has not answered by the deadline is in trouble."""
+        router, address = self._router, asked.share.target.address
+        if not asked.connection.is_answered(asked.request_id):
+            asked.connection.cancel(asked.request_id)
+            if router.door.now() < deadline:
+                return
+            router.map.avoid(address, router.door.now())
+            raise Timeout(f"{address} did not answer in time")
+        try:
+            reply = await asked.connection.take(asked.request_id, deadline)
+        except ConnectionFailed:
+            router.map.avoid(address, router.door.now())
+            raise
+        if reply.response.WhichOneof("body") == "error":
+            raise error_from_proto(reply.response.error)
+        topic_id = asked.share.target.topic_id.hex()
+        held = found.setdefault(asked.topic, TopicOffsets(asked.topic, topic_id))
+        if held.id != topic_id:
+            raise TopicNotFound(f"topic {asked.topic!r} was deleted and created again")
+        _add(held, reply.response.offsets_listed)
+
+    async def _fresh_id(self, topic: str, attempts: Attempts) -> bytes:
+        route = self._router.map.route(topic)
+        if route is None or self._router.door.now() - route.heard_at > FRESH_SECONDS:
+            route = await self._router.refresh(topic, attempts)
+        return route.id
+
+
+def _request(
+    topic: str, share: Share, positions: Mapping[int, int] | None = None, wait: float = 0.0
+) -> proto.Request:
+    request = proto.Request(direct=share.target.direct)
+    listed = request.list_offsets
+    listed.topic, listed.topic_id = topic, share.target.topic_id
+    listed.wait_ms = int(wait * 1000)
+    for partition in share.partitions:
+        listed.positions.add(partition=partition, offset=(positions or {}).get(partition, 0))
+    return request
+
+
+def _add(found: TopicOffsets, listed: proto.OffsetsListed) -> None:
+    for held in listed.partitions:
+        found.partitions[held.partition] = Held(held.start, held.end)

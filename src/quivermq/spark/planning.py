@@ -1,0 +1,143 @@
+"""From ranges to tasks, for batch and streaming reads alike: what is lost, what is split.
+
+The one place where it is decided who serves which part of a range.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+import quivermq
+from quivermq.client import TopicOffsets
+from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
+from quivermq.spark.options import ReadOptions
+from quivermq.spark.ranges import TopicRange, split
+
+logger: Final = logging.getLogger("quivermq.spark")
+
+
+def planned(
+    client: quivermq.Client, options: ReadOptions, ranges: Sequence[TopicRange]
+) -> list[InputPartition]:
+    """The tasks that read these ranges: every message once."""
+    wanted = [each for each in ranges if each.rows > 0]
+    kept = _kept(wanted, options, what_is_held(client, options, {each.topic for each in wanted}))
+    return list(split(kept, options.partitions_min, options.task_rows_max))
+
+
+def topics_of(client: quivermq.Client, options: ReadOptions) -> list[str]:
+    """The topics that a query reads. A pattern never means the topics of the system."""
+    if not options.pattern:
+        return list(options.topics)
+    pattern = re.compile(options.pattern)
+    names = client.topic_names()
+    return [name for name in names if not name.startswith("_") and pattern.fullmatch(name)]
+
+
+def what_is_held(
+    client: quivermq.Client, options: ReadOptions, topics: Iterable[str]
+) -> dict[str, TopicOffsets]:
+    """What these topics hold. One that is gone is left out, where losses are accepted."""
+    found: dict[str, TopicOffsets] = {}
+    for topic in sorted(topics):
+        try:
+            held = client.offsets(topic)
+        except TopicNotFound:
+            if options.pattern or not options.fail_on_loss:
+                continue
+            raise
+        strangers = sorted(set(options.assigned.get(topic, ())) - set(held.partitions))
+        if strangers:
+            raise InvalidRequest(
+                f"option assign names partition {strangers[0]} of {topic!r}, which has the "
+                f"partitions 0 to {len(held.partitions) - 1}"
+            )
+        taken = {
+            number: place
+            for number, place in held.partitions.items()
+            if options.takes(topic, number)
+        }
+        found[topic] = replace(held, partitions=taken)
+    return found
+
+
+def _kept(
+    wanted: Sequence[TopicRange], options: ReadOptions, held: dict[str, TopicOffsets]
+) -> list[TopicRange]:
+    """What is left of these ranges; the rest is told, or refused."""
+    kept: list[TopicRange] = []
+    for each in wanted:
+        topic = held.get(each.topic)
+        if topic is None or topic.id != each.topic_id:
+            lose_topic(options, each.topic)
+            continue
+        place = topic.partitions[each.partition]
+        if each.start < place.start:
+            lose(options, each, place.start, place.end)
+        if each.stop > place.end:
+            lose_end(options, each, place.end)
+        start, stop = max(each.start, place.start), min(each.stop, place.end)
+        if start < stop:
+            kept.append(replace(each, start=start, stop=stop))
+    return kept
+
+
+def lose(options: ReadOptions, wanted: TopicRange, earliest: int, end: int) -> None:
+    """Messages were removed before they were read: raise, or tell."""
+    last = min(wanted.stop, earliest) - 1
+    lost = f"{wanted.topic}/{wanted.partition}: offsets {wanted.start} to {last} are lost"
+    kept = f"it keeps {earliest} to {end - 1}" if end > earliest else "it keeps nothing"
+    _refuse_or_tell(
+        options,
+        OffsetOutOfRange(
+            f"{lost}: retention removed them before they were read ({kept}). Keep messages "
+            f"longer (`quiver topic alter {wanted.topic} --retention-age ...`) or read faster; "
+            f"to go on from {earliest} without them, set the option failOnDataLoss to false",
+            earliest=earliest,
+            end=end,
+        ),
+        f"{lost} ({kept}); going on from {earliest}, since failOnDataLoss is false",
+    )
+
+
+def lose_end(options: ReadOptions, wanted: TopicRange, end: int) -> None:
+    """Messages that were there, or were asked for, are not: raise, or tell."""
+    story = (
+        f"{wanted.topic}/{wanted.partition}: offsets {max(end, wanted.start)} to "
+        f"{wanted.stop - 1} are not there: it ends at {end}"
+    )
+    _refuse_or_tell(
+        options,
+        OffsetOutOfRange(
+            f"{story}. Were they asked for by mistake, or did the cluster lose its data? To go on "
+            "without them, set the option failOnDataLoss to false",
+            earliest=end,
+            end=end,
+        ),
+        f"{story}; going on without them, since failOnDataLoss is false",
+    )
+
+
+def lose_topic(options: ReadOptions, topic: str) -> None:
+    """A topic is gone, or another one has its name: raise, or tell."""
+    story = f"topic {topic!r} was deleted, or deleted and created again, while it was being read"
+    _refuse_or_tell(
+        options,
+        TopicNotFound(
+            f"{story}: what it held is lost. Start the query anew with another checkpoint; or, to "
+            "go on with what is there, set the option failOnDataLoss to false"
+        ),
+        f"{story}: going on with what is there, since failOnDataLoss is false",
+    )
+
+
+def _refuse_or_tell(
+    options: ReadOptions, error: OffsetOutOfRange | TopicNotFound, told: str
+) -> None:
+    if options.fail_on_loss:
+        raise error
+    logger.warning("%s", told)

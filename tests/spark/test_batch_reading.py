@@ -1,0 +1,99 @@
+"""Topics as tables, on a real broker and a real Spark: every message once, as it was stored."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import quivermq
+
+Read = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def read(spark: SparkSession, servers: str) -> Read:
+    def read(**options: Any) -> DataFrame:
+        reader = spark.read.format("quiver").option("servers", servers)
+        return reader.options(**options).load()
+
+    return read
+
+
+def test_rows_are_the_messages(client: quivermq.Client, topic: str, read: Read) -> None:
+    client.create_topic(topic, partitions=2)
+    client.produce(topic, b"alone", partition=0)
+    client.produce(topic, b"full", key=b"k", headers={"a": b"1", "b": b""}, priority=3, partition=1)
+    when = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+    stamped = pa.table(
+        {"value": [b"old"], "timestamp": pa.array([when], pa.timestamp("ms", "UTC"))}
+    )
+    client.produce_many(topic, stamped, partition=1)
+
+    found = read(subscribe=topic, includeHeaders=True).orderBy("partition", "offset").collect()
+
+    stored = [message for number in (0, 1) for message in client.read(topic, number)]
+    assert [tuple(row)[:5] for row in found] == [
+        (message.key, message.value, topic, message.partition, message.offset) for message in stored
+    ]
+    assert [row.priority for row in found] == [0, 3, 0]
+    assert [row.headers and [tuple(each) for each in row.headers] for row in found] == [
+        None,
+        [("a", b"1"), ("b", b"")],
+        None,
+    ]
+    # Spark hands out times as naive ones, of the zone of this process.
+    seen = [int(row.timestamp.timestamp() * 1000 + 0.5) for row in found]
+    assert seen == [message.timestamp for message in stored]
+
+
+def test_every_message_is_read_once_however_it_is_split(
+    client: quivermq.Client, topic: str, read: Read
+) -> None:
+    client.create_topic(topic, partitions=3)
+    client.produce_many(topic, [b"%d" % number for number in range(30_000)], partition=0)
+    client.produce_many(topic, [b"%d" % number for number in range(30_000, 30_010)], partition=1)
+    for number in range(30_010, 30_030):
+        client.produce(topic, b"%d" % number, partition=1)
+
+    table = read(subscribe=topic, minPartitions=7)
+
+    assert table.rdd.getNumPartitions() >= 7
+    assert sorted(int(row.value) for row in table.collect()) == list(range(30_030))
+    narrow = read(subscribe=topic, columns="offset, partition")
+    assert narrow.columns == ["offset", "partition"]
+    assert narrow.groupBy("partition").count().orderBy("partition").collect() == [
+        (0, 30_000),
+        (1, 30),
+    ]
+
+
+def test_offsets_and_patterns_say_what_is_read(
+    client: quivermq.Client, topic: str, read: Read
+) -> None:
+    for name in (f"{topic}.a", f"{topic}.b", f"{topic}.c"):
+        client.create_topic(name)
+        client.produce_many(name, [b"%d" % number for number in range(10)])
+
+    both = read(subscribePattern=rf"{topic}\.[ab]")
+    assert {row.topic: row["count"] for row in both.groupBy("topic").count().collect()} == {
+        f"{topic}.a": 10,
+        f"{topic}.b": 10,
+    }
+    part = read(
+        subscribe=f"{topic}.a",
+        startingOffsets=f'{{"{topic}.a": {{"0": 3}}}}',
+        endingOffsets=f'{{"{topic}.a": {{"0": 6}}}}',
+    )
+    assert [row.offset for row in part.collect()] == [3, 4, 5]
+    assert read(subscribePattern="nobody").count() == 0
+
+
+def test_what_cannot_be_read_is_said_in_one_line(topic: str, read: Read) -> None:
+    with pytest.raises(PySparkException, match=f"there is no topic '{topic}'"):
+        read(subscribe=topic).count()
+    with pytest.raises(PySparkException, match="did you mean startingOffsets"):
+        read(subscribe=topic, startingOffset="earliest").count()
