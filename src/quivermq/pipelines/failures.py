@@ -1,0 +1,30 @@
+"""What went wrong in a query, in one line: Spark wraps it in the stories of two languages."""
+
+import re
+from typing import Final
+
+_OURS: Final = re.compile(r"^quivermq\.errors\.\w+: (.+)$", re.MULTILINE)
+_PYTHON: Final = re.compile(
+    r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Warning)): (.+)$", re.MULTILINE
+)
+_SPARK: Final = re.compile(r"terminated with exception: (.+)", re.DOTALL)
+_CONDITION: Final = re.compile(r"\[[A-Z0-9_.]+\] ")
+_MACHINE_TALK: Final = re.compile(
+    r"( SQLSTATE: \w+|\n=== Streaming Query ===|\n\nJVM stacktrace|\n\tat |\nDriver stacktrace:).*",
+    re.DOTALL,
+)
+_COLUMNS_MAX: Final = 600
+
+
+def failure(text: str) -> str:
+    """The innermost cause: ours if there is one, else Python's, else what Spark says itself."""
+    if found := _OURS.findall(text):
+        line = found[-1]
+    elif "Traceback" in text and (found := _PYTHON.findall(text)):
+        line = ": ".join(found[-1])
+    else:
+        said = _SPARK.search(text)
+        line = _MACHINE_TALK.sub("", said[1] if said else text)
+        line = _CONDITION.sub("", line)
+    line = " ".join(line.split())
+    return line if len(line) <= _COLUMNS_MAX else line[: _COLUMNS_MAX - 1] + "…"
