@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import quivermq
 from quivermq.errors import InvalidRequest, TopicNotFound
-from quivermq.spark.staged_runs import Run, Staged, Target, pack, unpack
+from quivermq.spark.staged_runs import Staged, pack, unpack
 from quivermq.spark.staging import PUBLISHED_GROUP, decisions_topic, staging_topic
 
 REMEMBERED: Final = 16
@@ -184,15 +184,6 @@ class DecisionLog:
         if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
             return self._stage_list(listed)  # somebody stored in between: once more
         return [0, offsets[0], offsets[-1] + 1]
-
-
-def end_of_staged(staged: Mapping[Target, tuple[Run, ...]]) -> dict[int, int]:
-    """By partition of the staging topic, behind the last message of these."""
-    ends: dict[int, int] = {}
-    for runs in staged.values():
-        for run in runs:
-            ends[run.partition] = max(ends.get(run.partition, 0), run.stop)
-    return ends
 
 
 def _packed(record: Mapping[str, Any]) -> bytes:

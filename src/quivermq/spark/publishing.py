@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import quivermq
+from quivermq.client import HeldBatches
 from quivermq.errors import (
     Fenced,
     InvalidRequest,
@@ -19,8 +20,16 @@ from quivermq.errors import (
     QuiverError,
     Timeout,
 )
-from quivermq.spark.decisions import Decision, DecisionLog, end_of_staged, producer_of
-from quivermq.spark.staged_runs import Run, Staged, Target, last_batch, messages_in, pieces
+from quivermq.spark.decisions import Decision, DecisionLog, producer_of
+from quivermq.spark.staged_runs import (
+    Run,
+    Staged,
+    Target,
+    last_batch,
+    messages_in,
+    pieces,
+    spans_of,
+)
 from quivermq.spark.staging import PUBLISHED_GROUP, staging_topic
 
 THREADS_MAX: Final = 4
@@ -29,6 +38,9 @@ PIECE_BATCHES: Final = 256
 """Batches that one copy takes; between two, a driver looks at the clock."""
 REMEMBERED_SECONDS: Final = 20 * 3600
 """Brokers forget a producer after a day without a message; some of it is left for their clocks."""
+HELD_BYTES_MAX: Final = 32 << 20
+_RUNS_MAX: Final = 8
+"""More runs than this are read in one go, as far as they may be held."""
 _TRIES: Final = 3
 _RELEASE_EVERY: Final = 8
 _RELEASE_MESSAGES: Final = 100_000
@@ -44,7 +56,7 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
     messages = sum(messages_in(runs) for runs in staged.values())
     # A decision and its note take two places in the log.
     if messages >= _RELEASE_MESSAGES or decision.offset // 2 % _RELEASE_EVERY == 0:
-        for partition, end in end_of_staged(staged).items():
+        for partition, _, end in spans_of(staged):
             client.commit(staging_topic(log.query), PUBLISHED_GROUP, partition, end)
 
 
@@ -64,6 +76,7 @@ class Publisher:
         self._topic = staging_topic(query)
         self._producer_id = producer_id
         self._decision = decision
+        self._held: HeldBatches | None = None
 
     def publish_all(self, staged: Staged) -> None:
         """Publish everything, to some partitions at a time."""
@@ -78,6 +91,8 @@ class Publisher:
             ) from error
 
     def _publish_all(self, staged: Staged) -> None:
+        if sum(len(runs) for runs in staged.values()) > _RUNS_MAX:
+            self._held = self._client.hold(self._topic, spans_of(staged), bytes_max=HELD_BYTES_MAX)
         with ThreadPoolExecutor(min(THREADS_MAX, len(staged)), "publishing") as threads:
             for done in [threads.submit(self.publish, *each) for each in staged.items()]:
                 done.result()
@@ -112,6 +127,7 @@ class Publisher:
                 producer_id=self._producer_id,
                 epoch=self._decision.epoch,
                 sequence=number,
+                held=self._held,
             )
 
     def _position(self, target: Target, runs: tuple[Run, ...]) -> int:
