@@ -29,7 +29,8 @@ def copy_stream(
     spark: SparkSession, servers: str, source: str, target: str, checkpoint: str, signs: str = ""
 ) -> None:
     """All that is there of one topic onto another, batch by batch; see `hold`."""
-    rows = spark.readStream.format("quiver").options(servers=servers, subscribe=source).load()
+    read = {"servers": servers, "subscribe": source, "startingOffsets": "earliest"}
+    rows = spark.readStream.format("quiver").options(**read).load()
     values = rows.select("value")
     if signs:
         values = values.mapInArrow(holding(signs), "value binary")

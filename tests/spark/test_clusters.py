@@ -11,7 +11,7 @@ import pytest
 
 import quivermq
 from tests.spark import bare_python, cluster_jobs
-from tests.spark.standalone import ConnectServer, Driver, Standalone, wait_for
+from tests.spark.standalone import ConnectServer, Driver, Standalone
 
 PARTITIONS = 4
 ROWS = 4_000
@@ -110,8 +110,8 @@ def test_an_executor_killed_in_the_middle_costs_no_row_and_doubles_none(
     else:
         driver.start(cluster_jobs.copy_stream, **names, checkpoint=str(tmp_path / "checkpoint"))
     sign = signs / "0-0"
-    wait_for(lambda: sign.exists() or driver.has_answered(), "a task in its middle")
-    wait_for(lambda: written(client) > before or driver.has_answered(), "rows that were written")
+    driver.wait_until(sign.exists, "a task in its middle")
+    driver.wait_until(lambda: written(client) > before, "rows that were written")
     executor_of(standalone, int(sign.read_text())).kill()
     driver.result()
     assert not (signs / "done-0-0").exists(), "the first attempt died"
@@ -138,7 +138,7 @@ def test_a_task_that_runs_twice_at_a_time_writes_its_rows_once(
     else:
         driver.start(cluster_jobs.copy_stream, **names, checkpoint=str(tmp_path / "checkpoint"))
     both = [signs / "0-0", signs / "0-1"]
-    wait_for(lambda: all(sign.exists() for sign in both) or driver.has_answered(), "a second copy")
+    driver.wait_until(lambda: all(sign.exists() for sign in both), "a second copy")
     (signs / "go").touch()
     driver.result()
     assert all(sign.exists() for sign in both), "both were in their middle at the same time"
