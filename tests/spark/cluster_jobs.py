@@ -29,7 +29,8 @@ def copy_stream(
     spark: SparkSession, servers: str, source: str, target: str, checkpoint: str, signs: str = ""
 ) -> None:
     """All that is there of one topic onto another, batch by batch; see `hold`."""
-    rows = spark.readStream.format("quiver").options(servers=servers, subscribe=source).load()
+    read = {"servers": servers, "subscribe": source, "startingOffsets": "earliest"}
+    rows = spark.readStream.format("quiver").options(**read).load()
     values = rows.select("value")
     if signs:
         values = values.mapInArrow(holding(signs), "value binary")
@@ -47,10 +48,10 @@ def copy_once(spark: SparkSession, servers: str, source: str, target: str, signs
 
 
 def holding(signs: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What stops the first attempt at the first task in its middle, until there is a sign.
+    """What stops all attempts at the first task in their middle, until there is a sign.
 
     In the folder `signs`, `<task>-<attempt>` is there from an attempt's middle on and holds its
-    process id; `done-<task>-<attempt>` from its end on. `go` lets the first attempt go on. Later
+    process id; `done-<task>-<attempt>` from its end on. `go` lets them go on. Later
     attempts yield their rows the other way round.
     """
     folder = Path(signs)
@@ -68,7 +69,7 @@ def holding(signs: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
         sign.with_suffix(".part").write_text(str(os.getpid()))
         sign.with_suffix(".part").rename(sign)
         end = time.monotonic() + HELD_S
-        while task == 0 and attempt == 0 and not (folder / "go").exists():
+        while task == 0 and not (folder / "go").exists():
             assert time.monotonic() < end, "no sign came"
             time.sleep(0.01)
         yield from rows[middle:]

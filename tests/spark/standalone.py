@@ -257,8 +257,15 @@ class Driver:
         """Let it run `job(spark, **arguments)`; `result` has what it returns."""
         self._pipe.send((job, arguments))
 
-    def has_answered(self) -> bool:
-        return self._pipe.poll(0)
+    def wait_until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait for something that happens while a job runs."""
+
+        def look() -> bool:
+            if self._pipe.poll(0):
+                raise AssertionError(f"the job ended before {what}: {self.result()}")
+            return bool(condition())
+
+        wait_for(look, what)
 
     def result(self, timeout: float = JOB_S) -> Any:
         if not self._pipe.poll(timeout):
@@ -306,7 +313,7 @@ def _drive(
     while True:
         try:
             job, arguments = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             break
         try:
             if job == _RESTART:
