@@ -95,7 +95,7 @@ def lose(options: ReadOptions, wanted: TopicRange, earliest: int, end: int) -> N
         options,
         OffsetOutOfRange(
             f"{lost}: retention removed them before they were read ({kept}). Keep messages "
-            f"longer (`quiver topic alter {wanted.topic} --retention-age ...`) or read faster; "
+            f"longer (`quiver topic alter {wanted.topic} --max-age ...`) or read faster; "
             f"to go on from {earliest} without them, set the option failOnDataLoss to false",
             earliest=earliest,
             end=end,
