@@ -65,6 +65,7 @@ class ArchiveLoop:
         pace: Pace,
         on_commit: Callable[[Committed], None] = lambda _: None,
         on_trouble: Callable[[str], None] = lambda _: None,
+        small_files_max: int = SMALL_FILES_MAX,
     ) -> None:
         self._spark = spark
         self._client = client
@@ -72,6 +73,7 @@ class ArchiveLoop:
         self._pace = pace
         self._on_commit = on_commit
         self._on_trouble = on_trouble
+        self._small_files_max = small_files_max
         self._removed = time.monotonic()
 
     def once(self) -> int:
@@ -140,7 +142,7 @@ class ArchiveLoop:
             paths.append(self._archive.payload.quarantine)
         for path in paths:
             found = Table.find(path)
-            if found and small_files(found, self._archive.target_bytes) > SMALL_FILES_MAX:
+            if found and small_files(found, self._archive.target_bytes) > self._small_files_max:
                 remove = time.monotonic() - self._removed >= _REMOVAL_SECONDS
                 compact(path, self._archive.target_bytes, remove=remove)
                 if remove:

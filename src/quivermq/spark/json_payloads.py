@@ -53,12 +53,24 @@ def with_payload(
     wanted = StructType([StructField(n.name, n.dataType, True) for n in schema.fields] + [corrupt])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     frame = frame.withColumn(_PARSED, f.from_json(text, wanted, options))
-    frame = frame.withColumn(_VARIANT, f.try_parse_json(text))
+    frame = frame.withColumn(_VARIANT, _whole_variant(text))
     frame = frame.withColumn(REASON, _reason(schema))
     fields = [f.col(_PARSED)[name].alias(name) for name in schema.names]
     added = [f.struct(*fields).alias(into)] if into else fields
     kept = [f.col(name) for name in frame.columns if name not in {_PARSED, _VARIANT, REASON}]
     return frame.select(*kept, *added, f.col(REASON))
+
+
+def _whole_variant(text: Column) -> Column:
+    """The text as a variant; null unless all of it is one JSON value.
+
+    Spark's parsers stop behind the first value and leave the rest unread. In brackets a rest must
+    begin with `]` to go unnoticed, in braces with `}`: none does both.
+    """
+    listed = f.try_parse_json(f.concat(f.lit("["), text, f.lit("]")))
+    boxed = f.try_parse_json(f.concat(f.lit('{"":'), text, f.lit("}")))
+    items = f.try_variant_get(listed, "$", "array<variant>")
+    return f.when(boxed.isNotNull() & (f.size(items) == 1), items[0])
 
 
 def _reason(schema: StructType) -> Column:
