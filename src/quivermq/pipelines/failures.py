@@ -24,7 +24,6 @@ def failure(text: str) -> str:
         line = ": ".join(found[-1])
     else:
         said = _SPARK.search(text)
-        line = _MACHINE_TALK.sub("", said[1] if said else text)
-        line = _CONDITION.sub("", line)
-    line = " ".join(line.split())
+        line = said[1] if said else text
+    line = " ".join(_CONDITION.sub("", _MACHINE_TALK.sub("", line)).split())
     return line if len(line) <= _COLUMNS_MAX else line[: _COLUMNS_MAX - 1] + "…"

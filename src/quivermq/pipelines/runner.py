@@ -7,6 +7,7 @@ Everything that can be wrong with the file is said before anything runs: what th
 itself, then the topics, which takes a moment, then the SQL, which needs Spark.
 """
 
+import json
 import os
 import socket
 import time
@@ -256,9 +257,10 @@ class _Run:
         for name, query in self._queries.items():
             sink = self._progress.sinks[name]
             last = query.lastProgress
-            if last is None or not sink.is_news(last):
+            if last is None or not sink.is_news({"timestamp": last["timestamp"]}):
                 continue
-            for each in query.recentProgress:
+            for told in query.recentProgress:
+                each = json.loads(told.json)
                 if sink.is_news(each):
                     sink.take(each, time.monotonic())
         self._progress.trouble = self._reporter.trouble
