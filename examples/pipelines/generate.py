@@ -84,14 +84,18 @@ def fail_payments(client: quivermq.Client, count: int = 30, seed: int = 4) -> No
     dice = random.Random(seed)
     client.create_topic("payments", max_deliveries=3)
     client.produce_many("payments", [f"payment {number}".encode() for number in range(count)])
-    done = 0
+    done = refused = 0
     while done < count:
         for message in client.poll("payments", group="cashier", max_messages=count, wait=1.0):
             done += 1
             if dice.random() < 0.5:
                 message.reject(dice.choice(REASONS))
+                refused += 1
             else:
                 message.ack()
+    # The broker carries them to the topic of dead letters in its own time.
+    while len(client.dead_letters("payments", limit=count)) < refused:
+        time.sleep(0.05)
 
 
 def fill(client: quivermq.Client, table: Path, *, count: int = 3_000, payments: int = 30) -> None:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from quivermq.pipelines.failures import failure
+from quivermq.pipelines.failures import failure, may_pass
 from quivermq.pipelines.progress import Progress, SinkProgress, lag_of
 from quivermq.pipelines.reports import SILENCE_SECONDS, age_seconds, state_of
 
@@ -81,3 +81,11 @@ def test_a_failure_is_told_by_its_innermost_cause() -> None:
     )
     assert failure(own) == "Division by zero. Use try_divide."
     assert len(failure("x" * 5_000)) == 600
+
+
+def test_only_what_may_pass_is_tried_again() -> None:
+    assert may_pass("SparkException: Python worker failed to connect back.")
+    assert may_pass("\nquivermq.errors.Timeout: no answer\n")
+    assert may_pass("\nquivermq.spark.checkpoints.PlanChanged: start the query again\n")
+    assert not may_pass("\nquivermq.errors.TopicNotFound: there is no topic 'a'\n")
+    assert not may_pass("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012")

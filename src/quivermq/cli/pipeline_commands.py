@@ -69,8 +69,9 @@ def run(
 
 def _run(loaded: "PipelineFile", screen: Screen, servers: str | None, *, once: bool) -> Any:
     from quivermq.pipelines import runner  # noqa: PLC0415  (imports Arrow)
+    from quivermq.pipelines.watching import StopRequest, Watching  # noqa: PLC0415
 
-    stop = runner.StopRequest()
+    stop = StopRequest()
 
     def ask(*_: object) -> None:
         stop.ask()
@@ -80,7 +81,7 @@ def _run(loaded: "PipelineFile", screen: Screen, servers: str | None, *, once: b
         signal.signal(signal.SIGINT, ask)
         signal.signal(signal.SIGTERM, ask)
 
-    watching = runner.Watching(
+    watching = Watching(
         screen.stage, screen.report, take_signals, interval=screen.interval, stop=stop
     )
     return runner.run(loaded, servers=servers, once=once, watching=watching)

@@ -77,7 +77,8 @@ class Progress:
     run: Mapping[str, Any]
     sinks: dict[str, SinkProgress]
     state: str = "starting"
-    trouble: str = ""
+    troubles: list[str] = field(default_factory=list)
+    failure: str = ""
 
     def report(self, at: str, now: float) -> dict[str, Any]:
         """The report as it is published: plain JSON values."""
@@ -93,7 +94,7 @@ class Progress:
             "rows_per_second": max((sink["rows_per_second"] for sink in sinks), default=0.0),
             "lag": max(lags) if lags else None,
             "bad_rows": self.bad_rows,
-            "trouble": self.trouble or self._doubts(),
+            "trouble": self.failure or "; ".join([*self.troubles, *self._doubts()]),
             "sinks": sinks,
         }
 
@@ -106,11 +107,11 @@ class Progress:
                 found[source] = max(found.get(source, 0), count)
         return {source: count for source, count in found.items() if count}
 
-    def _doubts(self) -> str:
-        return "; ".join(
+    def _doubts(self) -> list[str]:
+        return [
             f"{count:,} rows of {source} could not be parsed (they are in the view {source}_bad)"
             for source, count in self.bad_rows.items()
-        )
+        ]
 
 
 def lag_of(source: Mapping[str, Any]) -> int | None:

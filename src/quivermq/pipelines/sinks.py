@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, DataType, StringType
 
+from quivermq.errors import InvalidRequest
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.model import Sink
 from quivermq.pipelines.problems import Problem, suggestion
@@ -54,18 +55,37 @@ def start(
         .outputMode(sink.mode)
         .option("checkpointLocation", f"{file.checkpoint}/{outlet.name}")
     )
+    options = {key: option_text(value) for key, value in sink.options.items()}
     if sink.topic:
-        writer = writer.format("quiver").option("topic", sink.topic)
-        for key, value in connection.items():
-            writer = writer.option(key, value)
+        options = {**connection, "topic": sink.topic, **options}
     else:
-        writer = writer.format("quiver_table").option("path", file.place(str(sink.table)))
-    for key, each in sink.options.items():
-        writer = writer.option(key, option_text(each))
+        options = {"path": file.place(str(sink.table)), **options}
+    if sink.mode == "update":
+        writer = writer.foreachBatch(_BatchWriter(options))
+    else:
+        writer = writer.format("quiver" if sink.topic else "quiver_table").options(**options)
     if once:
         return writer.trigger(availableNow=True).start()
     trigger_ms = file.pipeline.pipeline.trigger if sink.trigger is None else sink.trigger
     return writer.trigger(processingTime=f"{trigger_ms} milliseconds").start()
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchWriter:
+    """Writes the batches of a query in mode `update`, which Spark refuses to sinks in Python.
+
+    As a write of its own each batch is told by the query's id and the batch's number, so that one
+    that comes again after a kill is recognised.
+    """
+
+    options: Mapping[str, str]
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if not query:
+            raise InvalidRequest("Spark does not say which query this is: nothing is written")
+        writer = frame.write.format("quiver").mode("append").options(**self.options)
+        writer.option("txnAppId", query).option("txnVersion", str(batch)).save()
 
 
 def _as_messages(view: DataFrame, sink: Sink) -> DataFrame:
