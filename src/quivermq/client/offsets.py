@@ -117,6 +117,9 @@ class Offsets:
                 except QuiverError:
                     troubled.add(each.topic)
         finally:
+            for each in asked:
+                # What was not taken, because this was cancelled or a topic is gone.
+                each.connection.cancel(each.request_id)
             links.release()
         for topic in sorted(troubled):
             # Somebody does not lead any more, or cannot be reached: `held` finds out who does.
