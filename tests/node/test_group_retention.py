@@ -79,6 +79,35 @@ async def test_followers_delete_what_is_done_as_well(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_every_replica_keeps_what_some_archive_lacks(tmp_path: Path) -> None:
+    async with cluster(tmp_path, **QUICK) as brokers:
+        consumer = Consumer(brokers.running[1])
+        await consumer.make_topic(keep_until_archived=True, retention_messages=10)
+        await until(lambda: led(brokers))
+        await fill(consumer, 10)
+
+        def starts() -> list[int]:
+            return [start_of(server) for server in brokers.running.values()]
+
+        async def commit(table: str, offset: int) -> None:
+            body = proto.CommitOffset(topic="orders", group=f"_archive.{table}", offset=offset)
+            await consumer.ask(commit_offset=body)
+
+        await asyncio.sleep(0.1)
+        assert starts() == [0] * 3
+        await commit("quick", 100)
+        await until(lambda: all(start >= 80 for start in starts()))
+        await fill(consumer, 10)
+        # Of two tables the slower one counts.
+        await commit("slow", 140)
+        await commit("quick", 200)
+        await until(lambda: all(start > 110 for start in starts()))
+        await asyncio.sleep(0.1)
+        assert max(starts()) <= 140
+        await consumer.close()
+
+
+@on_loop
 async def test_what_a_slow_group_loses_is_counted_and_it_goes_on(tmp_path: Path) -> None:  # F36
     async with serving(tmp_path, **QUICK) as server:
         consumer = Consumer(server)

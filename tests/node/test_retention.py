@@ -1,10 +1,13 @@
 """What a partition need not keep: by age, by count, by bytes, in whole segments."""
 
+from dataclasses import replace
+
 import pytest
 
 from quivermq.log import Log
-from quivermq.node.retention import droppable, is_stale
-from quivermq.queue import TopicSettings
+from quivermq.node.retention import archived_by_all, done_by_all, droppable, is_stale
+from quivermq.queue import Groups, TopicSettings
+from quivermq.queue.groups import Op
 from tests.log.logs import fill, new_log
 
 NOW_MS = 100_000
@@ -57,6 +60,39 @@ def test_nothing_that_is_young_enough_goes() -> None:
     left = [footer for footer in log.sealed if footer.next_index > end]
     assert all(footer.end.timestamp_ms < 1_010 for footer in gone)
     assert left[0].end.timestamp_ms >= 1_010
+
+
+@pytest.mark.parametrize("archived", [0, 1, 7, 20, 31, 59, 60, 1_000])
+def test_whatever_the_limits_nothing_goes_that_no_archive_holds(archived: int) -> None:
+    log = filled()
+    limits = TopicSettings(retention_ms=1, retention_messages=1, retention_bytes=1)
+    waiting = replace(limits, keep_until_archived=True)
+    end = droppable(log, waiting, NOW_MS, archived=archived)
+    gone = [footer for footer in log.sealed if footer.next_index <= end]
+    left = [footer for footer in log.sealed if footer.next_index > end]
+    assert all(footer.end.next_offset <= archived for footer in gone)
+    assert all(footer.end.next_offset > archived for footer in left)
+    # Without the setting archives hold nothing up; without a limit they let nothing go.
+    assert droppable(log, limits, NOW_MS) == log.sealed[-1].next_index
+    alone = TopicSettings(keep_until_archived=True)
+    assert droppable(log, alone, NOW_MS, archived=archived) == 0
+
+
+def test_the_slowest_archive_counts_and_archives_alone_are_no_consumers() -> None:
+    groups = Groups()
+    assert (archived_by_all(None), archived_by_all(groups), done_by_all(groups)) == (0, 0, 0)
+
+    def commit(number: int, name: str, offset: int) -> None:
+        groups.carry_out([Op.CREATE, number, name])
+        groups.by_name[name].committed = offset
+
+    commit(1, "_archive.hot", 50)
+    assert (archived_by_all(groups), done_by_all(groups)) == (50, 0)
+    commit(2, "_archive.cold", 30)
+    commit(3, "_archived", 5)
+    assert (archived_by_all(groups), done_by_all(groups)) == (30, 5)
+    groups.carry_out([Op.CREATE, 4, "_archive.begun"])
+    assert archived_by_all(groups) == 0
 
 
 def test_the_segment_that_is_written_to_is_stale_only_if_its_last_message_is() -> None:

@@ -26,6 +26,7 @@ from quivermq.cli.output import (
 )
 from quivermq.cli.quantities import format_size
 from quivermq.cli.topic_settings import (
+    Archived,
     Burst,
     DeadLetter,
     MaxAge,
@@ -64,6 +65,7 @@ def create(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
+    keep_until_archived: Archived = None,
     rate_limit: Rate = None,
     burst: Burst = None,
     max_deliveries: MaxDeliveries = None,
@@ -83,7 +85,9 @@ def create(
             name,
             partitions=partitions,
             replication=replication,
-            retention=changed_retention(None, max_age, max_bytes, max_messages),
+            retention=changed_retention(
+                None, max_age, max_bytes, max_messages, keep_until_archived
+            ),
             rate_limit=limit,
             dead_letter=dead_letter,
             retry=changed_retry(None, retry_first, retry_base, retry_longest),
@@ -98,13 +102,16 @@ def create(
 
 @app.command("list")
 def list_(
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also topics that tools keep for themselves: _name.")
+    ] = False,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """List all topics."""
+    """List topics."""
     with connect(servers, timeout) as client:
-        topics = client.topics()
+        topics = [each for each in client.topics() if show_all or not each.name.startswith("_")]
         down = brokers_down(client.cluster())
     if as_json:
         print_json([_plain(topic) for topic in topics])
@@ -171,6 +178,7 @@ def alter(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
+    keep_until_archived: Archived = None,
     rate_limit: Rate = None,
     burst: Burst = None,
     max_deliveries: MaxDeliveries = None,
@@ -183,7 +191,8 @@ def alter(
     as_json: AsJson = False,
 ) -> None:
     """Change a topic; what is not named stays as it is."""
-    limits, rate = (max_age, max_bytes, max_messages), (rate_limit, burst)
+    limits = (max_age, max_bytes, max_messages, keep_until_archived)
+    rate = (rate_limit, burst)
     waits = (retry_first, retry_base, retry_longest)
     named = (partitions, max_deliveries, dead_letter, *limits, *rate, *waits)
     if all(value is None for value in named):

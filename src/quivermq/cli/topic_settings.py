@@ -71,6 +71,14 @@ MaxMessages = Annotated[
         help="Drop the oldest messages of a partition past so many; none: keep them.",
     ),
 ]
+Archived = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-until-archived/--no-keep-until-archived",
+        show_default=False,
+        help="Drop only what `quiver pipeline archive` has put into its tables.",
+    ),
+]
 Rate = Annotated[
     float | None,
     typer.Option(
@@ -141,6 +149,7 @@ def changed_retention(
     max_age: float | None,
     max_bytes: float | None,
     max_messages: int | None,
+    archived: bool | None = None,  # noqa: FBT001
 ) -> "Retention":
     """`before` with what was named on the command line; 0 lifts a limit."""
     import quivermq  # noqa: PLC0415  (help and completion need no client)
@@ -149,6 +158,8 @@ def changed_retention(
     named: dict[str, Any] = {
         limit: value or None for limit, value in limits.items() if value is not None
     }
+    if archived is not None:
+        named["keep_until_archived"] = archived
     return replace(before or quivermq.Retention(), **named)
 
 
@@ -186,6 +197,8 @@ def kept(retention: "Retention") -> str:
         parts.append(format_size(retention.max_bytes))
     if retention.max_messages:
         parts.append(f"{retention.max_messages:,} messages")
+    if parts and retention.keep_until_archived:
+        parts.append("and until archived")
     return ", ".join(parts) or "for ever"
 
 

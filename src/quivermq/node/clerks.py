@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
 from quivermq.queue import check_name
+
+_BOOKKEEPERS: Final = ("_archive.", "_published")
 
 
 class Clerks:
@@ -81,3 +84,15 @@ def check_group(name: str) -> None:
     check_name("group", name)
     if name.startswith("_"):
         raise InvalidRequest(f"names of groups that start with '_' are reserved: {name!r}")
+
+
+def check_bookkeeper(name: str) -> None:
+    """Raise `InvalidRequest` unless offsets may be kept under this name.
+
+    Besides groups of consumers these are tables and queries that say how far they are: nobody can
+    consume under their names, so nobody else moves what they have committed.
+    """
+    if name.startswith(_BOOKKEEPERS):
+        check_name("group", name)
+    else:
+        check_group(name)

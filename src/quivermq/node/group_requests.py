@@ -5,7 +5,7 @@ from typing import Final
 
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks, check_group
+from quivermq.node.clerks import Clerks, check_bookkeeper, check_group
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
@@ -94,7 +94,7 @@ class GroupRequests:
 
     async def delete_group(self, request: proto.Request) -> proto.Response:
         body = request.delete_group
-        check_group(body.group)
+        check_bookkeeper(body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.agreed(lambda desk: desk.drop(body.group))
         self._counted.shares.pop((body.topic, body.partition, body.group), None)

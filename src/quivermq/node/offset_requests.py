@@ -4,7 +4,7 @@ import asyncio
 
 from quivermq.cluster import Edit, View, grant_producers
 from quivermq.node.asking import ask, said
-from quivermq.node.clerks import check_group
+from quivermq.node.clerks import check_bookkeeper
 from quivermq.node.fetching import Fetching, bytes_wanted
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
@@ -50,7 +50,7 @@ class OffsetRequests:
 
     async def commit_offset(self, request: proto.Request) -> proto.Response:
         body = request.commit_offset
-        check_group(body.group)
+        check_bookkeeper(body.group)
         group = self._partitions.leading(body.topic, body.topic_id, body.partition)
         await said(group, lambda desk: desk.commit(body.group, body.offset, body.epoch))
         return done()

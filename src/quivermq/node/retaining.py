@@ -12,7 +12,13 @@ from quivermq.node.deferred_sync import DeferredSyncDisk
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
-from quivermq.node.retention import done_by_all, droppable, drops_anything, is_stale
+from quivermq.node.retention import (
+    archived_by_all,
+    done_by_all,
+    droppable,
+    drops_anything,
+    is_stale,
+)
 from quivermq.node.runner import GroupRunner
 from quivermq.queue import TopicSettings
 from quivermq.settings import BrokerSettings
@@ -86,6 +92,7 @@ class Retaining:
         self._on_dropped(group)
         now_ms = self._runner.now_ms()
         done = done_by_all(group.replica.groups)
+        archived = archived_by_all(group.replica.groups)
         applied = group.replica.applied_index
         fresh = group.replica.checkpoint if is_stale(group.log, settings, now_ms) else None
 
@@ -96,7 +103,8 @@ class Retaining:
                 log.save_checkpoint(fresh.edge.next_index, fresh.data)
             first = log.first_index
             # Only what is applied here: the state machine must not miss what is dropped.
-            kept = log.drop_before(min(droppable(log, settings, now_ms, done), Index(applied + 1)))
+            end = droppable(log, settings, now_ms, done, archived)
+            kept = log.drop_before(min(end, Index(applied + 1)))
             if kept > first:
                 logger.info("%s: entries %d to %d are dropped", group.name, first, kept - 1)
 

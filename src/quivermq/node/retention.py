@@ -1,8 +1,13 @@
 """What a partition need not keep: by age, count and bytes, or done, in whole segments."""
 
+from typing import Final
+
 from quivermq.batches import Index
 from quivermq.log import Log
 from quivermq.queue import Groups, TopicSettings
+
+ARCHIVE_PREFIX: Final = "_archive."
+"""Begins the name of a group that says how far a table holds the topic."""
 
 
 def drops_anything(settings: TopicSettings) -> bool:
@@ -16,8 +21,11 @@ def drops_anything(settings: TopicSettings) -> bool:
 
 
 def done_by_all(groups: Groups | None) -> int:
-    """The offset below which every group is done; 0 where there is no group that could be."""
-    if not groups:
+    """The offset below which every group is done; 0 where there is no group that could be.
+
+    A table holds messages, but consumes none: archives alone are no reason to drop anything.
+    """
+    if not groups or all(_is_archive(name) for name in groups.by_name):
         return 0
     return min(
         group.floor if group.is_shared else group.committed or 0
@@ -25,16 +33,29 @@ def done_by_all(groups: Groups | None) -> int:
     )
 
 
-def droppable(log: Log, settings: TopicSettings, now_ms: int, done: int = 0) -> Index:
+def archived_by_all(groups: Groups | None) -> int:
+    """The offset below which every archive holds everything; 0 where there is none."""
+    if not groups:
+        return 0
+    archives = [group for name, group in groups.by_name.items() if _is_archive(name)]
+    return min((group.committed or 0 for group in archives), default=0)
+
+
+def droppable(
+    log: Log, settings: TopicSettings, now_ms: int, done: int = 0, archived: int = 0
+) -> Index:
     """The index before which everything may go; 0 if all must stay.
 
     A sealed segment goes if all of it is too old, if what stays without it still meets the limit
     on count or bytes, or, where the topic deletes what is done, if it ends at or below `done`.
+    Where the topic waits for its archives, nothing goes that does not end at or below `archived`.
     """
     messages = log.edge.next_offset - log.start.next_offset
     size = log.size_bytes
     end = Index(0)
     for footer in log.sealed:
+        if settings.keep_until_archived and footer.end.next_offset > archived:
+            break
         messages -= footer.end.next_offset - footer.start.next_offset
         size -= footer.file_bytes
         too_old = _is_too_old(footer.end.timestamp_ms, settings, now_ms)
@@ -51,6 +72,10 @@ def is_stale(log: Log, settings: TopicSettings, now_ms: int) -> bool:
     """Whether even the last message, in the segment that is still written to, is too old."""
     starts = log.sealed[-1].end.next_offset if log.sealed else log.start.next_offset
     return log.edge.next_offset > starts and _is_too_old(log.edge.timestamp_ms, settings, now_ms)
+
+
+def _is_archive(group_name: str) -> bool:
+    return group_name.startswith(ARCHIVE_PREFIX)
 
 
 def _is_too_old(newest_ms: int, settings: TopicSettings, now_ms: int) -> bool:

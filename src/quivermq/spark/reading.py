@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 
 from quivermq.client.readers import Piece
 from quivermq.errors import BrokenInvariant, OffsetOutOfRange, TopicNotFound
+from quivermq.spark.archived import ArchivedRange, archived_batches, rescued
 from quivermq.spark.columns import Shape
 from quivermq.spark.connections import client_of
 from quivermq.spark.filters import ALWAYS, Times
@@ -30,13 +31,22 @@ def batches_of(
     """Every message of the range once, in order; of those outside `times` only what is stored
     together with others."""
     shape = Shape(schema, wanted.topic, wanted.partition)
-    pieces = (piece for piece in _kept(wanted, options) if times.may_hold(piece))
-    for group in _gathered(pieces):
-        yield from _cut(shape.shaped(group))
+    todo = [wanted]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, ArchivedRange):
+            yield from archived_batches(part, schema)
+            continue
+        pieces = (piece for piece in _kept(part, options, todo) if times.may_hold(piece))
+        for group in _gathered(pieces):
+            yield from _cut(shape.shaped(group))
 
 
-def _kept(wanted: TopicRange, options: ReadOptions) -> Iterator[Piece]:
-    """Stored batches. What retention removes meanwhile is told, or refused."""
+def _kept(wanted: TopicRange, options: ReadOptions, todo: list[TopicRange]) -> Iterator[Piece]:
+    """Stored batches. What retention removes meanwhile the archive has, or it is told, or refused.
+
+    If the archive has it, the rest is put on `todo`, what comes first last.
+    """
     client = client_of(options.connection)
     position = wanted.start
     while position < wanted.stop:
@@ -61,6 +71,10 @@ def _kept(wanted: TopicRange, options: ReadOptions) -> Iterator[Piece]:
             left = replace(wanted, start=position)
             if error.earliest <= position:
                 lose_end(options, left, error.end)
+                return
+            found = rescued(options.archive, left, error.earliest) if options.archive else None
+            if found is not None:
+                todo += [replace(left, start=found.stop), found]
                 return
             lose(options, left, error.earliest, error.end)
             position = min(error.earliest, wanted.stop)

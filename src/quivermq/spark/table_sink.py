@@ -1,0 +1,181 @@
+"""Writing tables: tasks write files, and one commit of the driver makes them part of the table.
+
+A stream's commit carries (query, batch) and a batch write's what `txnAppId` and `txnVersion` say;
+the table takes each once. Whatever tasks do, twice or in another order, only the files that the
+driver names count.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from quivermq.errors import Fenced, InvalidRequest
+from quivermq.lakehouse.data_files import DataFile, FileWriter, remove_files
+from quivermq.spark.table_options import TableOptions, arrow_schema
+
+_COMMIT_ATTEMPTS: Final = 10
+
+
+@dataclass
+class FilesWritten(WriterCommitMessage):
+    """What one task has written."""
+
+    files: list[DataFile]
+    query_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """A table that files are written for."""
+
+    root: Path
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    target_bytes: int
+
+    @classmethod
+    def found(
+        cls,
+        path: str,
+        schema: pa.Schema,
+        partition_by: Sequence[str] | None,
+        target_bytes: int,
+        properties: Mapping[str, str] | None = None,
+    ) -> "TableTarget":
+        """Make the table if need be, and see that the rows fit, before anything runs."""
+        from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
+
+        table = Table.find(path)
+        if partition_by is None:
+            partition_by = table.partition_by if table else ()
+        table = Table.found(path, schema, partition_by, properties)
+        # Files have the columns in the table's order, whatever that of the rows is.
+        ordered = pa.schema([schema.field(name) for name in table.schema.names])
+        return cls(table.root, ordered, tuple(partition_by), target_bytes)
+
+    def files(self) -> FileWriter:
+        return FileWriter(self.root, self.schema, self.partition_by, self.target_bytes)
+
+    def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch's columns in the order of the table's."""
+        return batch.select(self.schema.names)
+
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        key: str,
+        number: int,
+        notes: Callable[[], Mapping[str, str]] = dict,
+        *,
+        replace: bool = False,
+    ) -> bool:
+        """Commit once under this name and number; False if that has been done before."""
+        from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
+
+        for attempt in range(_COMMIT_ATTEMPTS):
+            table = Table.open(self.root)
+            done = table.progress(key)
+            if done is not None and done >= number:
+                remove_files(self.root, files)
+                return False
+            try:
+                table.commit(files, {key: number}, notes(), replace=replace)
+            except Fenced:
+                if attempt == _COMMIT_ATTEMPTS - 1:
+                    raise
+            else:
+                return True
+        return False
+
+
+def write_files(target: TableTarget, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
+    """All batches of a task; leaves no file if the task fails."""
+    writer = target.files()
+    try:
+        for batch in batches:
+            writer.write(target.fitted(batch))
+        return writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+class TableWriter(DataSourceArrowWriter):
+    """A batch write."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._options = TableOptions.parse(options)
+        self._overwrite = overwrite
+        self._target = _target(self._options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesWritten:
+        return FilesWritten(write_files(self._target, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        import uuid  # noqa: PLC0415
+
+        key, number = self._options.app_id, self._options.app_version
+        if key is None or number is None:
+            key, number = f"spark-write:{uuid.uuid4()}", 0
+        files = all_files(messages)
+        if files or self._overwrite or self._options.app_id:
+            self._target.commit(files, key, number, replace=self._overwrite)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        remove_files(self._target.root, all_files(messages))
+
+
+class TableStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming query's sink: append adds each batch, complete replaces the table by it."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._options = TableOptions.parse(options)
+        if self._options.app_id is not None:
+            raise InvalidRequest("txnAppId is for batch writes: a stream has its query's id")
+        self._overwrite = overwrite
+        self._target = _target(self._options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesWritten:
+        context = TaskContext.get()
+        query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
+        return FilesWritten(write_files(self._target, iterator), query_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        files = all_files(messages)
+        ids = {message.query_id for message in messages if isinstance(message, FilesWritten)}
+        if files or (self._overwrite and ids):
+            (query_id,) = ids
+            if query_id is None:
+                raise InvalidRequest("Spark names no query for this batch: nothing is committed")
+            self._target.commit(files, stream_key(query_id), batchId, replace=self._overwrite)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
+        remove_files(self._target.root, all_files(messages))
+
+
+def stream_key(query_id: str) -> str:
+    """The name under which a table remembers the last batch of a query."""
+    return f"spark-query:{query_id}"
+
+
+def all_files(messages: Sequence[Any]) -> list[DataFile]:
+    """Of a failed task there is no message."""
+    return [
+        file for message in messages if isinstance(message, FilesWritten) for file in message.files
+    ]
+
+
+def _target(options: TableOptions, schema: StructType) -> TableTarget:
+    return TableTarget.found(
+        options.path, arrow_schema(schema), options.partition_by, options.target_bytes
+    )
