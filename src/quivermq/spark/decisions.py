@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import quivermq
 from quivermq.errors import InvalidRequest, TopicNotFound
-from quivermq.spark.staged_runs import Run, Staged, Target, pack, unpack
+from quivermq.spark.staged_runs import Staged, pack, unpack
 from quivermq.spark.staging import PUBLISHED_GROUP, decisions_topic, staging_topic
 
 REMEMBERED: Final = 16
@@ -69,6 +69,7 @@ class DecisionLog:
         """Whom brokers take what is published to be from; another one if the log was deleted."""
         self._client = client
         self._topic = decisions_topic(query)
+        self._floor = 0
         self._next_offset: int | None = None
         self._known: dict[int, Decision] = {}
 
@@ -118,10 +119,11 @@ class DecisionLog:
         self._client.produce(self._topic, _packed(record), partition=0)
         decision.is_published = True
         decision.staged = {}
-        if decision.offset % REMEMBERED == 0:
-            self._client.commit(
-                self._topic, PUBLISHED_GROUP, 0, min(each.offset for each in self._known.values())
-            )
+        oldest = min(each.offset for each in self._known.values())
+        if oldest - self._floor >= 2 * REMEMBERED:
+            # Who comes next reads from there, and what lies before it may be dropped.
+            self._client.commit(self._topic, PUBLISHED_GROUP, 0, oldest)
+            self._floor = oldest
 
     def staged_of(self, decision: Decision) -> Staged:
         """What a decision publishes; fetched, if its list is staged."""
@@ -135,11 +137,9 @@ class DecisionLog:
         """Read on, up to an offset or to the end."""
         start = self._next_offset
         if start is None:
-            start = self._client.committed(self._topic, PUBLISHED_GROUP).get(0)
-        reader = self._client.read(
-            self._topic, 0, "earliest" if start is None else start, stop=up_to
-        )
-        self._next_offset = start or 0
+            start = self._floor = self._client.committed(self._topic, PUBLISHED_GROUP).get(0, 0)
+        reader = self._client.read(self._topic, 0, start, stop=up_to)
+        self._next_offset = start
         for message in reader:
             self._take(json.loads(zlib.decompress(message.value)), message)
             self._next_offset = message.offset + 1
@@ -184,15 +184,6 @@ class DecisionLog:
         if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
             return self._stage_list(listed)  # somebody stored in between: once more
         return [0, offsets[0], offsets[-1] + 1]
-
-
-def end_of_staged(staged: Mapping[Target, tuple[Run, ...]]) -> dict[int, int]:
-    """By partition of the staging topic, behind the last message of these."""
-    ends: dict[int, int] = {}
-    for runs in staged.values():
-        for run in runs:
-            ends[run.partition] = max(ends.get(run.partition, 0), run.stop)
-    return ends
 
 
 def _packed(record: Mapping[str, Any]) -> bytes:

@@ -27,9 +27,9 @@ class QuiverFormat(DataSource):
         return spark_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from quivermq.spark.reader import TopicReader  # noqa: PLC0415
+        from quivermq.spark.reader import topic_reader  # noqa: PLC0415
 
-        return TopicReader(self.options, schema)
+        return topic_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from quivermq.spark.stream_reader import TopicStreamReader  # noqa: PLC0415

@@ -11,9 +11,25 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import quivermq
-from quivermq.errors import InvalidRequest, OffsetOutOfRange, OutOfSequence, QuiverError, Timeout
-from quivermq.spark.decisions import Decision, DecisionLog, end_of_staged, producer_of
-from quivermq.spark.staged_runs import Run, Staged, Target, last_batch, messages_in, pieces
+from quivermq.client import HeldBatches
+from quivermq.errors import (
+    Fenced,
+    InvalidRequest,
+    OffsetOutOfRange,
+    OutOfSequence,
+    QuiverError,
+    Timeout,
+)
+from quivermq.spark.decisions import Decision, DecisionLog, producer_of
+from quivermq.spark.staged_runs import (
+    Run,
+    Staged,
+    Target,
+    last_batch,
+    messages_in,
+    pieces,
+    spans_of,
+)
 from quivermq.spark.staging import PUBLISHED_GROUP, staging_topic
 
 THREADS_MAX: Final = 4
@@ -22,6 +38,9 @@ PIECE_BATCHES: Final = 256
 """Batches that one copy takes; between two, a driver looks at the clock."""
 REMEMBERED_SECONDS: Final = 20 * 3600
 """Brokers forget a producer after a day without a message; some of it is left for their clocks."""
+HELD_BYTES_MAX: Final = 32 << 20
+_RUNS_MAX: Final = 8
+"""More runs than this are read in one go, as far as they may be held."""
 _TRIES: Final = 3
 _RELEASE_EVERY: Final = 8
 _RELEASE_MESSAGES: Final = 100_000
@@ -35,8 +54,9 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
     Publisher(client, log.query, log.producer_id, decision).publish_all(staged)
     log.note_published(decision)
     messages = sum(messages_in(runs) for runs in staged.values())
-    if messages >= _RELEASE_MESSAGES or decision.offset % _RELEASE_EVERY == 0:
-        for partition, end in end_of_staged(staged).items():
+    # A decision and its note take two places in the log.
+    if messages >= _RELEASE_MESSAGES or decision.offset // 2 % _RELEASE_EVERY == 0:
+        for partition, _, end in spans_of(staged):
             client.commit(staging_topic(log.query), PUBLISHED_GROUP, partition, end)
 
 
@@ -56,11 +76,23 @@ class Publisher:
         self._topic = staging_topic(query)
         self._producer_id = producer_id
         self._decision = decision
+        self._held: HeldBatches | None = None
 
     def publish_all(self, staged: Staged) -> None:
         """Publish everything, to some partitions at a time."""
         if not staged:
             return
+        try:
+            self._publish_all(staged)
+        except Fenced as error:
+            raise Fenced(
+                f"another driver of this query went on behind batch {self._decision.batch}: run "
+                f"one at a time ({error})"
+            ) from error
+
+    def _publish_all(self, staged: Staged) -> None:
+        if sum(len(runs) for runs in staged.values()) > _RUNS_MAX:
+            self._held = self._client.hold(self._topic, spans_of(staged), bytes_max=HELD_BYTES_MAX)
         with ThreadPoolExecutor(min(THREADS_MAX, len(staged)), "publishing") as threads:
             for done in [threads.submit(self.publish, *each) for each in staged.items()]:
                 done.result()
@@ -95,6 +127,7 @@ class Publisher:
                 producer_id=self._producer_id,
                 epoch=self._decision.epoch,
                 sequence=number,
+                held=self._held,
             )
 
     def _position(self, target: Target, runs: tuple[Run, ...]) -> int:

@@ -87,6 +87,16 @@ def pieces(runs: Iterable[Run], skipped: int, most: int) -> Iterator[tuple[int, 
         yield first, list(merged(piece))
 
 
+def spans_of(staged: Staged) -> list[tuple[int, int, int]]:
+    """By partition of the staging topic, from the first to behind the last message of these."""
+    spans: dict[int, tuple[int, int]] = {}
+    for runs in staged.values():
+        for run in runs:
+            start, stop = spans.get(run.partition, (run.start, run.stop))
+            spans[run.partition] = min(start, run.start), max(stop, run.stop)
+    return [(partition, *spans[partition]) for partition in sorted(spans)]
+
+
 def messages_in(runs: Iterable[Run]) -> int:
     """How many messages these are."""
     return sum(run.stop - run.start for run in runs)
