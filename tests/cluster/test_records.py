@@ -243,4 +243,6 @@ def test_names_are_checked() -> None:
     with pytest.raises(InvalidRequest, match="reserved"):
         check_topic_name("_quiver")
     check_topic_name("_quiver", internal=True)
+    check_topic_name("_spark.1f2e")
+    check_topic_name("_pipelines")
     check_group_name("_mine")

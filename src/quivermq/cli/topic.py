@@ -102,13 +102,16 @@ def create(
 
 @app.command("list")
 def list_(
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also topics that tools keep for themselves: _name.")
+    ] = False,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """List all topics."""
+    """List topics."""
     with connect(servers, timeout) as client:
-        topics = client.topics()
+        topics = [each for each in client.topics() if show_all or not each.name.startswith("_")]
         down = brokers_down(client.cluster())
     if as_json:
         print_json([_plain(topic) for topic in topics])

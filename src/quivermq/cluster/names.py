@@ -9,13 +9,17 @@ from typing import Final
 from quivermq.errors import InvalidRequest, TooLarge
 
 NAME_CHARACTERS_MAX: Final = 200
+
+SYSTEM_TOPICS: Final = ("_spark.", "_pipelines")
+"""How the names of topics begin that our own tools keep, beside those of users."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def check_topic_name(name: str, *, internal: bool = False) -> None:
     """Raise `InvalidRequest` unless a topic may be called so; names with `_` first are our own."""
     _check("topic", name)
-    if name.startswith("_") and not internal:
+    if name.startswith("_") and not (internal or name.startswith(SYSTEM_TOPICS)):
         raise InvalidRequest(f"topic names that start with '_' are reserved: {name!r}")
 
 

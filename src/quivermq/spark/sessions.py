@@ -1,4 +1,12 @@
-"""A Spark session with good defaults, and the registration of our formats with any session."""
+"""A Spark session with good defaults, and the registration of our formats with any session.
+
+    session()                            here, on all cores
+    session("spark://master:7077")       a cluster; executors need not have quivermq
+    session("sc://server:15002")         Spark Connect; the server need not have it either
+
+Under `spark-submit`, in a notebook or on a platform that has a session already, `session()` takes
+what is there and adds the formats.
+"""
 
 import os
 import sys
@@ -7,16 +15,23 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from quivermq.errors import InvalidRequest
+from quivermq.spark import class_archive, luggage
 from quivermq.spark.format import QuiverFormat
+from quivermq.spark.java import find_java
 from quivermq.spark.table_format import TableFormat
 
 LOCAL_MASTER: Final = "local[*,4]"
 """All cores, and each task is tried up to four times, as on a cluster: `local[*]` gives up at once
 when a broker restarts for longer than a client waits."""
 
+FORMATS: Final = (QuiverFormat, TableFormat)
+
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
+}
+_OF_A_DRIVER: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 _LOCAL: Final = {
@@ -25,32 +40,119 @@ _LOCAL: Final = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # A fifth of the time of the usual one on a local disk, which forks a process for each file.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager"
     ),
 }
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
 def session(
     master: str | None = None,
     *,
+    servers: str | None = None,
     name: str = "quiver",
     config: Mapping[str, Any] | None = None,
 ) -> SparkSession:
-    """A session in which our formats are known; the one that is active, if there is one."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    master = master or LOCAL_MASTER
-    settings = _ALWAYS | (_LOCAL if master.startswith("local") else {}) | dict(config or {})
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    register(spark)
+    """A session in which our formats are known; the one that is active, if there is one.
+
+    `servers` is what reads and writes take that name none; else QUIVER_SERVERS is. `config` are
+    Spark's settings, which win over ours.
+    """
+    settings = {key: _text(value) for key, value in (config or {}).items()}
+    spark = SparkSession.getActiveSession()
+    if spark is not None:
+        _check_master(spark, master)
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+    elif (remote := _remote(master)) is not None:
+        spark = _connected(remote, name, settings)
+    else:
+        spark = _started(master, name, settings)
+    register(spark, servers=servers)
     return spark
 
 
-def register(spark: SparkSession) -> None:
-    """Make the formats `quiver` and `quiver_table` known to a session."""
-    spark.dataSource.register(QuiverFormat)
-    spark.dataSource.register(TableFormat)
+def register(spark: SparkSession, *, servers: str | None = None) -> None:
+    """Make our formats known to a session."""
+    servers = servers or os.environ.get("QUIVER_SERVERS") or None
+    is_local = not _is_connect(spark) and spark.sparkContext.master.startswith("local")
+    for known in FORMATS:
+        if is_local and servers is None:
+            spark.dataSource.register(known)
+        else:
+            packed = None if is_local else luggage.pack()
+            defaults = {"servers": servers} if servers else {}
+            spark.dataSource.register(luggage.carried(known, defaults, packed))
+
+
+def _started(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    chosen = _ALWAYS | _OF_A_DRIVER
+    # Whoever submitted this program has chosen the master, and Java runs.
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        master = master or settings.get("spark.master") or LOCAL_MASTER
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            chosen |= _LOCAL
+        chosen |= _java_settings(settings)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in (chosen | dict(settings) | _joined_options(chosen, settings)).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _java_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    java = find_java()
+    if java.home is not None:
+        os.environ["JAVA_HOME"] = str(java.home)
+    asked = settings.get(_JAVA_OPTIONS, "")
+    options = None if "SharedArchiveFile" in asked else class_archive.java_options(java)
+    return {_JAVA_OPTIONS: options} if options else {}
+
+
+def _joined_options(chosen: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    both = [options[_JAVA_OPTIONS] for options in (chosen, settings) if _JAVA_OPTIONS in options]
+    return {_JAVA_OPTIONS: " ".join(both)} if both else {}
+
+
+def _remote(master: str | None) -> str | None:
+    if master is None:
+        return os.environ.get("SPARK_REMOTE") or None
+    return master if master.startswith("sc://") else None
+
+
+def _connected(remote: str, name: str, settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.remote(remote).appName(name)
+    for key, value in (_ALWAYS | dict(settings)).items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except ImportError as error:
+        raise InvalidRequest(
+            f"Spark Connect needs more of PySpark: pip install 'pyspark[connect]' ({error})"
+        ) from error
+
+
+def _check_master(spark: SparkSession, master: str | None) -> None:
+    running = "Spark Connect" if _is_connect(spark) else spark.sparkContext.master
+    is_same = master is None or master == running
+    if is_same or (_is_connect(spark) and _remote(master) is not None):
+        return
+    raise InvalidRequest(
+        f"a session with the master {running} is active, and {master} was asked for: leave the "
+        f"master out to take that session, or end it first with spark.stop()"
+    )
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _text(value: Any) -> str:
+    """As Spark reads it: True is `true`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,101 @@
+"""Spark's classes, read once and kept as the JVM maps them (AppCDS): a session in half the time.
+
+    python -m quivermq.spark.class_archive
+
+makes the archive for the Spark and the Java that are here; local sessions use it from then on.
+It is not made unasked: that takes half a minute of a processor and 200 MB in the cache.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from quivermq.errors import InvalidRequest
+from quivermq.spark.java import Java, cache_folder, find_java
+
+_MAKING_S: Final = 300.0
+_QUIET: Final = "-Xlog:disable"
+"""An archive that does not fit is passed over, with a warning that would go to standard output."""
+
+# What a pipeline's first minute loads: a job, a shuffle, Python, Parquet, SQL, JSON, a stream.
+_EXERCISE: Final = """
+import sys, tempfile
+from pathlib import Path
+from pyspark.sql import functions as F
+from quivermq.spark import session
+
+spark = session("local[2]", config={"spark.driver.extraJavaOptions": sys.argv[1]})
+spark.sparkContext.setLogLevel("OFF")
+with tempfile.TemporaryDirectory() as folder:
+    rows = spark.range(1000).withColumn("k", F.col("id") % 7).withColumn("t", F.current_timestamp())
+    rows.repartition(2).groupBy("k").count().orderBy("k").collect()
+    rows.mapInArrow(lambda batches: batches, rows.schema).write.parquet(f"{folder}/rows")
+    spark.read.parquet(f"{folder}/rows").createOrReplaceTempView("rows")
+    spark.sql(
+        "SELECT window(t, '1 minute') AS w, count(*) AS n, max(to_json(struct(id, k))) AS j"
+        " FROM rows JOIN (SELECT 1 AS k) USING (k) GROUP BY 1"
+    ).toArrow()
+    stream = spark.readStream.schema(rows.schema).parquet(f"{folder}/rows")
+    counts = stream.withWatermark("t", "1 minute").groupBy(F.window("t", "1 minute")).count()
+    query = counts.writeStream.format("noop").option("checkpointLocation", f"{folder}/checkpoint")
+    query.outputMode("update").trigger(availableNow=True).start().awaitTermination()
+spark.stop()
+"""
+
+
+def java_options(java: Java) -> str | None:
+    """What makes the JVM use the archive of this Spark and this Java; None if there is none."""
+    base, archive = _places(java)
+    if not archive.exists() or any(character.isspace() for character in str(archive)):
+        return None
+    return f"{_QUIET} -XX:SharedArchiveFile={base}:{archive}"
+
+
+def make(java: Java) -> Path:
+    """Make the archive, if it is not there. Several processes may try at once."""
+    base, archive = _places(java)
+    if archive.exists():
+        return archive
+    base.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=base.parent) as folder:
+        # An archive remembers what it stands on, so that is in place before it is made.
+        if not base.exists():
+            made = Path(folder) / "base.jsa"
+            _run([str(java.command), "-Xshare:dump", f"-XX:SharedArchiveFile={made}", _QUIET])
+            made.rename(base)
+        made = Path(folder) / "spark.jsa"
+        options = f"{_QUIET} -XX:SharedArchiveFile={base} -XX:ArchiveClassesAtExit={made}"
+        _run([sys.executable, "-c", _EXERCISE, options])
+        made.rename(archive)
+    return archive
+
+
+def _places(java: Java) -> tuple[Path, Path]:
+    """The archive of Java's own classes, and that of Spark's, which stands on it."""
+    jars = Path(pyspark.__file__).parent / "jars"
+    # The JVM itself refuses an archive of other jars or another Java; the name keeps them apart.
+    told = f"{java.command.resolve()} {java.version} {pyspark.__version__} {jars}"
+    folder = cache_folder() / f"classes-{sha256(told.encode()).hexdigest()[:16]}"
+    return folder / "base.jsa", folder / "spark.jsa"
+
+
+def _run(command: list[str]) -> None:
+    environ = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
+    try:
+        subprocess.run(  # noqa: S603
+            command, check=True, capture_output=True, text=True, timeout=_MAKING_S, env=environ
+        )
+    except subprocess.CalledProcessError as error:
+        raise InvalidRequest(
+            f"no class archive: {(error.stderr or error.stdout)[-2000:]}"
+        ) from error
+
+
+if __name__ == "__main__":
+    print(make(find_java()))  # noqa: T201

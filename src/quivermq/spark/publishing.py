@@ -1,0 +1,150 @@
+"""Publishing: what a decision says is copied from the staging topic to where it belongs.
+
+Any number of drivers may publish the same decision, one after the other or at the same time. They
+copy the same batches under the same producer, epoch and numbers, and brokers store each number
+once. A driver that takes over asks each partition how far it is, and goes on there; it sends the
+last batch once more, because only its answer says that everything up to there is stored.
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import quivermq
+from quivermq.client import HeldBatches
+from quivermq.errors import (
+    Fenced,
+    InvalidRequest,
+    OffsetOutOfRange,
+    OutOfSequence,
+    QuiverError,
+    Timeout,
+)
+from quivermq.spark.decisions import Decision, DecisionLog, producer_of
+from quivermq.spark.staged_runs import (
+    Run,
+    Staged,
+    Target,
+    last_batch,
+    messages_in,
+    pieces,
+    spans_of,
+)
+from quivermq.spark.staging import PUBLISHED_GROUP, staging_topic
+
+THREADS_MAX: Final = 4
+"""Partitions that are published to at a time."""
+PIECE_BATCHES: Final = 256
+"""Batches that one copy takes; between two, a driver looks at the clock."""
+REMEMBERED_SECONDS: Final = 20 * 3600
+"""Brokers forget a producer after a day without a message; some of it is left for their clocks."""
+HELD_BYTES_MAX: Final = 32 << 20
+_RUNS_MAX: Final = 8
+"""More runs than this are read in one go, as far as they may be held."""
+_TRIES: Final = 3
+_RELEASE_EVERY: Final = 8
+_RELEASE_MESSAGES: Final = 100_000
+
+
+def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> None:
+    """Publish a decision, or the rest of it; returns when all of it is stored."""
+    if decision.is_published:
+        return
+    staged = log.staged_of(decision)
+    Publisher(client, log.query, log.producer_id, decision).publish_all(staged)
+    log.note_published(decision)
+    messages = sum(messages_in(runs) for runs in staged.values())
+    # A decision and its note take two places in the log.
+    if messages >= _RELEASE_MESSAGES or decision.offset // 2 % _RELEASE_EVERY == 0:
+        for partition, _, end in spans_of(staged):
+            client.commit(staging_topic(log.query), PUBLISHED_GROUP, partition, end)
+
+
+def publish_once(client: quivermq.Client, query: str, staged: Staged) -> None:
+    """Publish what was staged, without a decision: nobody else can come to do it."""
+    decision = Decision(0, 0, int(time.time() * 1000), None, "", is_own=True)
+    Publisher(client, query, producer_of(query), decision).publish_all(staged)
+
+
+class Publisher:
+    """Copies what one decision says."""
+
+    def __init__(
+        self, client: quivermq.Client, query: str, producer_id: int, decision: Decision
+    ) -> None:
+        self._client = client
+        self._topic = staging_topic(query)
+        self._producer_id = producer_id
+        self._decision = decision
+        self._held: HeldBatches | None = None
+
+    def publish_all(self, staged: Staged) -> None:
+        """Publish everything, to some partitions at a time."""
+        if not staged:
+            return
+        try:
+            self._publish_all(staged)
+        except Fenced as error:
+            raise Fenced(
+                f"another driver of this query went on behind batch {self._decision.batch}: run "
+                f"one at a time ({error})"
+            ) from error
+
+    def _publish_all(self, staged: Staged) -> None:
+        if sum(len(runs) for runs in staged.values()) > _RUNS_MAX:
+            self._held = self._client.hold(self._topic, spans_of(staged), bytes_max=HELD_BYTES_MAX)
+        with ThreadPoolExecutor(min(THREADS_MAX, len(staged)), "publishing") as threads:
+            for done in [threads.submit(self.publish, *each) for each in staged.items()]:
+                done.result()
+
+    def publish(self, target: Target, runs: tuple[Run, ...]) -> None:
+        """Publish everything for one partition."""
+        skipped = 0 if self._decision.is_own else self._position(target, runs)
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                self._copy(target, runs, skipped)
+            except (Timeout, OutOfSequence, InvalidRequest):
+                # Nobody knows how far it came, or another driver was faster.
+                if not tries_left:
+                    raise
+                skipped = self._position(target, runs)
+            except OffsetOutOfRange as error:
+                raise InvalidRequest(
+                    f"rows of batch {self._decision.batch} for {target.topic}/{target.partition} "
+                    f"were staged but not published in time, and are dropped: {error}"
+                ) from error
+            else:
+                return
+
+    def _copy(self, target: Target, runs: tuple[Run, ...], skipped: int) -> None:
+        for number, piece in pieces(runs, skipped, PIECE_BATCHES):
+            self._check_clock()
+            self._client.copy(
+                self._topic,
+                [(run.partition, run.start, run.stop) for run in piece],
+                target.topic,
+                partition=target.partition,
+                producer_id=self._producer_id,
+                epoch=self._decision.epoch,
+                sequence=number,
+                held=self._held,
+            )
+
+    def _position(self, target: Target, runs: tuple[Run, ...]) -> int:
+        """How many messages need not be sent: all that are there, without the last batch."""
+        self._check_clock()
+        taken = self._client.position(
+            target.topic,
+            target.partition,
+            producer_id=self._producer_id,
+            epoch=self._decision.epoch,
+        )
+        return taken - last_batch(runs, taken)
+
+    def _check_clock(self) -> None:
+        age = time.time() - self._decision.timestamp_ms / 1000
+        if age > REMEMBERED_SECONDS:
+            raise QuiverError(
+                f"batch {self._decision.batch} was decided {age / 3600:.0f} hours ago and not "
+                "published to its end: brokers may have forgotten what they have of it"
+            )

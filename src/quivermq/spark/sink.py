@@ -1,0 +1,149 @@
+"""Writing DataFrames to topics: what Spark calls, in its tasks and in its driver.
+
+    tasks       `write`: rows are staged (`staging`), each attempt for itself
+    driver      `commit`: what was staged is decided (`decisions`), then published (`publishing`)
+
+Batch writes without `txnAppId` are published without a decision: nobody could come back to it.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from quivermq.errors import InvalidRequest, TopicNotFound
+from quivermq.spark.connections import client_of
+from quivermq.spark.staged_runs import Run, Target, joined
+from quivermq.spark.written_columns import WrittenColumns
+
+if TYPE_CHECKING:
+    from quivermq.spark.committing import Committing
+
+_VERSION_MAX: Final = (1 << 63) - 1
+
+
+@dataclass
+class StagedRows(WriterCommitMessage):
+    """What one task attempt staged."""
+
+    query: str
+    staged: dict[Target, tuple[Run, ...]]
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming query that writes to topics, exactly once."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        del overwrite  # what Spark says for the output mode "complete": every result is appended
+        self._options = _plain(options)
+        self._columns = WrittenColumns.of(schema, options.get("topic") or None)
+
+    def write(self, iterator: Iterator[Any]) -> StagedRows:
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        if query is None:
+            raise InvalidRequest("a streaming query writes from tasks of Spark only")
+        return _staged(self._options, self._columns, query, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        found = [each for each in messages if isinstance(each, StagedRows)]
+        if found:
+            self.committing(found[0].query).commit(batchId, [each.staged for each in found])
+
+    def committing(self, query: str) -> "Committing":
+        """Who commits the batches of a query."""
+        from quivermq.spark.committing import Committing  # noqa: PLC0415
+
+        location = self._options.get("checkpointlocation")
+        return Committing(client_of(self._options), query, location)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """What was staged is published by nobody, and dropped with the next batch."""
+        del messages, batchId
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """A DataFrame that is written to topics."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidRequest(
+                'topics can be appended to only: use .mode("append"). To begin anew, delete the '
+                "topic and create it again"
+            )
+        self._options = _plain(options)
+        self._columns = WrittenColumns.of(schema, options.get("topic") or None)
+        self._query, self._version = _identity(options)
+
+    def write(self, iterator: Iterator[Any]) -> StagedRows:
+        return _staged(self._options, self._columns, self._query, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        found = [each for each in messages if isinstance(each, StagedRows)]
+        if self._version is None:
+            self._publish_once(found)
+        elif found:
+            from quivermq.spark.committing import Committing  # noqa: PLC0415
+
+            committing = Committing(client_of(self._options), self._query, None)
+            committing.commit(self._version, [each.staged for each in found])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        del messages  # of failed tasks there is none, so what they staged goes as a whole
+        if self._version is None:
+            self._forget()
+
+    def _publish_once(self, found: Sequence[StagedRows]) -> None:
+        from quivermq.spark.publishing import publish_once  # noqa: PLC0415
+
+        staged = joined(each.staged for each in found)
+        if staged:
+            publish_once(client_of(self._options), self._query, staged)
+            self._forget()
+
+    def _forget(self) -> None:
+        from quivermq.spark.staging import staging_topic  # noqa: PLC0415
+
+        with suppress(TopicNotFound):
+            client_of(self._options).delete_topic(staging_topic(self._query))
+
+
+def _staged(
+    options: Mapping[str, str], columns: WrittenColumns, query: str, rows: Iterator[Any]
+) -> StagedRows:
+    from quivermq.spark.destinations import Dispatcher  # noqa: PLC0415
+    from quivermq.spark.staging import Stage, partitions_of  # noqa: PLC0415
+
+    client = client_of(options)
+    context = TaskContext.get()
+    stage = Stage(client, query, context.partitionId() if context else 0)
+    dispatcher = Dispatcher(columns, lambda topic: partitions_of(client, topic))
+    return StagedRows(query, stage.store(rows, dispatcher))
+
+
+def _plain(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _identity(options: Mapping[str, str]) -> tuple[str, int | None]:
+    """Whose write this is, and which of its writes; None: nobody's that could come again."""
+    application, version = options.get("txnAppId"), options.get("txnVersion")
+    if application is None and version is None:
+        return secrets.token_hex(12), None
+    if not application or version is None:
+        raise InvalidRequest("the options txnAppId and txnVersion belong together: set both")
+    if not version.isdecimal() or int(version) > _VERSION_MAX:
+        raise InvalidRequest(f"option txnVersion must be a whole number from 0 up: {version!r}")
+    # Writes of one application to several topics are not each other's repeats.
+    text = f"{application}\n{options.get('topic') or ''}"
+    return f"app-{blake2b(text.encode(), digest_size=12).hexdigest()}", int(version)

@@ -1,0 +1,138 @@
+"""Writing to topics on real brokers: where rows go, what they carry, and that repeats are none."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import quivermq
+from quivermq.client import partition_of
+
+
+def write(frame: DataFrame, servers: str, **options: object) -> None:
+    writer = frame.write.format("quiver").option("servers", servers).mode("append")
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    writer.save()
+
+
+def messages(client: quivermq.Client, topic: str) -> list[quivermq.Message]:
+    partitions = len(client.topic(topic).partitions)
+    return [each for number in range(partitions) for each in client.read(topic, number)]
+
+
+def system_topics(client: quivermq.Client) -> set[str]:
+    return {each.name for each in client.topics() if each.name.startswith("_")}
+
+
+def test_rows_arrive_once_with_key_headers_and_priority_at_the_partition_of_their_key(
+    spark: SparkSession, servers: str, client: quivermq.Client, topic: str
+) -> None:
+    client.create_topic(topic, partitions=3)
+    client.create_topic(f"{topic}.other")
+    before = system_topics(client)
+    number = f.col("id")
+    frame = spark.range(3000, numPartitions=3).select(
+        number.cast("string").alias("value"),
+        f.when(number % 2 == 0, f.concat(f.lit("k"), number % 7)).cast("binary").alias("key"),
+        f.create_map(f.lit("h"), number.cast("string").cast("binary")).alias("headers"),
+        (number % 3).cast("int").alias("priority"),
+        f.when(number % 10 == 0, f.lit(f"{topic}.other")).alias("topic"),
+        f.when(number % 9 == 1, f.lit(0)).alias("partition"),
+        f.timestamp_millis(number).alias("timestamp"),
+    )
+    write(frame, servers, topic=topic)
+    found = messages(client, topic) + messages(client, f"{topic}.other")
+    assert sorted(int(each.value) for each in found) == list(range(3000))
+    for each in found:
+        name = int(each.value)
+        assert each.topic == (f"{topic}.other" if name % 10 == 0 else topic)
+        assert each.key == (b"k%d" % (name % 7) if name % 2 == 0 else None)
+        assert each.headers == {"h": b"%d" % name}
+        assert (each.priority, each.timestamp) == (name % 3, name)
+        if each.topic == topic and name % 9 == 1:
+            assert each.partition == 0
+        elif each.topic == topic and each.key is not None:
+            assert each.partition == partition_of(each.key, 3)
+    assert system_topics(client) == before  # nothing is left of a write that is done
+    orders: dict[tuple[bytes | None, int], list[int]] = {}
+    for each in found:
+        if each.topic == topic and each.key is not None and int(each.value) % 9 != 1:
+            orders.setdefault((each.key, each.priority), []).append(int(each.value))
+    # Rows of one key keep their order in a task, and tasks come one after the other.
+    assert len(orders) == 21
+    assert all(names == sorted(names) for names in orders.values())
+
+
+def test_a_write_with_an_identity_happens_once(
+    spark: SparkSession, servers: str, client: quivermq.Client, topic: str
+) -> None:
+    client.create_topic(topic)
+    frame = spark.range(10).select(f.col("id").cast("string").alias("value"))
+    for version, rows in ((4, 10), (4, 10), (5, 20), (4, 20), (7_000_000_000_000, 30)):
+        write(frame, servers, topic=topic, txnAppId="nightly", txnVersion=version)
+        assert client.topic(topic).message_count == rows
+
+
+def test_a_stream_goes_on_where_it_stopped(
+    spark: SparkSession, servers: str, client: quivermq.Client, topic: str, tmp_path: Path
+) -> None:
+    client.create_topic(topic, partitions=2)
+    (tmp_path / "in").mkdir()
+    for round_ in range(2):
+        for number in range(2):
+            lines = range((2 * round_ + number) * 100, (2 * round_ + number + 1) * 100)
+            text = "".join(f"{each}\n" for each in lines)
+            (tmp_path / "in" / f"{round_}{number}.txt").write_text(text)
+        query = (
+            spark.readStream.format("text")
+            .option("maxFilesPerTrigger", 1)
+            .load(str(tmp_path / "in"))
+            .writeStream.format("quiver")
+            .option("servers", servers)
+            .option("topic", topic)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert query.exception() is None
+    assert sorted(int(each.value) for each in messages(client, topic)) == list(range(400))
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "says"),
+    [
+        (["id AS value"], {"topic": "t"}, "'value' must be binary or string, not bigint"),
+        (["'a' AS text"], {"topic": "t"}, "a column 'value'.*The columns are: text"),
+        (["'a' AS value"], {}, "Set the option 'topic'"),
+        (["'a' AS value", "1 AS headers"], {"topic": "t"}, "'headers' must be array"),
+        (["'a' AS value"], {"topic": "t", "txnAppId": "x"}, "belong together"),
+        (["CAST(NULL AS STRING) AS value"], {"topic": "errors"}, "row 0 of this task has no value"),
+        (["'a' AS value", "9 AS priority"], {"topic": "errors"}, "priority is 0 to 7; a row has 9"),
+        (["'a' AS value", "5 AS partition"], {"topic": "errors"}, "partitions 0 to 0; a row wants"),
+        (["'a' AS value"], {"topic": "nowhere"}, "there is no topic 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_in_words(
+    spark: SparkSession,
+    servers: str,
+    client: quivermq.Client,
+    columns: list[str],
+    options: dict[str, str],
+    says: str,
+) -> None:
+    client.create_topic("errors")
+    with pytest.raises(PySparkException, match=says):
+        write(spark.range(1).selectExpr(*columns), servers, **options)
+    assert not messages(client, "errors")
+
+
+def test_a_topic_is_never_overwritten(spark: SparkSession, servers: str) -> None:
+    frame = spark.range(1).selectExpr("'a' AS value")
+    with pytest.raises(PySparkException, match=r'use .mode\("append"\)'):
+        frame.write.format("quiver").option("servers", servers).option("topic", "t").mode(
+            "overwrite"
+        ).save()
