@@ -13,7 +13,7 @@ SPARK  := tests/spark tests/pipelines
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, in half a minute
+demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, Spark into a table: a minute
 	$(BIN)/python -m examples.demo
 
 up: .venv/ready  ## brokers in the foreground, until Ctrl-C: NODES=1

@@ -53,6 +53,12 @@ def test_what_is_packed_suffices_for_every_module_of_ours_in_spark(tmp_path: Pat
     place = Path(done.stdout.decode().strip()).parents[1]
     assert place.parent == tmp_path
     assert place.stat().st_mode & 0o077 == 0
+    assert arrive(tmp_path).stdout == done.stdout, "unpacked once"
+    (place / "quivermq" / "errors.py").unlink()
+    repaired = arrive(tmp_path)
+    assert repaired.returncode == 0
+    assert repaired.stdout != done.stdout
+    (place / "quivermq" / "errors.py").touch()
     place.chmod(0o755)
     refused = arrive(tmp_path)
     assert f"PermissionError: {place} is not this user's alone" in refused.stderr.decode()
