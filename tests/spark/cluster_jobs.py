@@ -25,6 +25,12 @@ def read_values(spark: SparkSession, servers: str, topic: str) -> list[bytes]:
     return sorted(bytes(row.value) for row in rows.select("value").collect())
 
 
+def table_round_trip(spark: SparkSession, path: str, count: int) -> list[int]:
+    """The numbers below `count`, from a table that they were written to."""
+    spark.range(0, count, 1, 2).write.format("quiver_table").mode("append").save(path)
+    return sorted(row.id for row in spark.read.format("quiver_table").load(path).collect())
+
+
 def copy_stream(
     spark: SparkSession, servers: str, source: str, target: str, checkpoint: str, signs: str = ""
 ) -> None:

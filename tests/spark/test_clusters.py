@@ -168,7 +168,7 @@ def test_spark_connect_without_the_package_reads_and_writes(
 def check_round_trip(
     driver: Driver, client: quivermq.Client, servers: str, topic: str, tmp_path: Path
 ) -> None:
-    """Written by a batch, copied by a stream, read by a batch: the same rows."""
+    """Written by a batch, copied by a stream, read by a batch: the same rows. And a table."""
     client.create_topic(topic, partitions=2)
     client.create_topic(f"{topic}-copy", partitions=2)
     driver.run(cluster_jobs.write_numbers, servers=servers, topic=topic, count=1000)
@@ -177,3 +177,5 @@ def check_round_trip(
     driver.run(cluster_jobs.copy_stream, servers=servers, **names)
     found = driver.run(cluster_jobs.read_values, servers=servers, topic=f"{topic}-copy")
     assert found == sorted(b"%d" % number for number in range(1000))
+    rows = driver.run(cluster_jobs.table_round_trip, path=str(tmp_path / "table"), count=100)
+    assert rows == list(range(100))

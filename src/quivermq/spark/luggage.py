@@ -97,14 +97,20 @@ def _unpacking(packed: bytes | None) -> Callable[[], None]:
             return
         digest = hashlib.sha256(packed).hexdigest()[:24]
         place = Path(tempfile.gettempdir()) / f"quivermq-{os.getuid()}-{digest}"
-        if not place.is_dir():
+        archive = zipfile.ZipFile(io.BytesIO(packed))
+
+        def is_whole() -> bool:
+            # What nobody has read for days may have been cleared away, file by file.
+            return all((place / name).exists() for name in archive.namelist())
+
+        if not is_whole():
             making = Path(tempfile.mkdtemp(prefix="quivermq-"))
-            zipfile.ZipFile(io.BytesIO(packed)).extractall(making)
+            archive.extractall(making)
             try:
                 making.rename(place)
             except OSError:
                 # Another process was quicker; if not, this one keeps its own.
-                place = place if place.is_dir() else making
+                place = place if is_whole() else making
         status = place.lstat()
         if status.st_uid != os.getuid() or status.st_mode & 0o077:
             # Whoever else may write there could put code into our processes.

@@ -111,7 +111,8 @@ def _started(master: str | None, name: str, settings: Mapping[str, str]) -> Spar
 
 def _hush(spark: SparkSession) -> None:
     """Spark warns when a format is registered that it found already, as in `pyspark_quiver`."""
-    logging = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001
+    java: Any = spark.sparkContext._jvm  # noqa: SLF001
+    logging = java.org.apache.logging.log4j
     name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
     logging.core.config.Configurator.setLevel(name, logging.Level.ERROR)
 
