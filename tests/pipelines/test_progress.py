@@ -30,10 +30,17 @@ def test_lag_counts_messages_of_all_partitions() -> None:
         "b": {"0": 3, "id": "y"},
     }
     end = {"a": {"0": 4, "1": 7, "id": "x", "began": {"0": 1}}}
-    assert lag_of({"latestOffset": latest, "endOffset": end}) == 6 + 0 + 4 + 3
-    assert lag_of({"latestOffset": end, "endOffset": latest}) == 0
-    assert lag_of({"latestOffset": None, "endOffset": end}) is None
-    assert lag_of({"latestOffset": latest, "endOffset": None}) is None
+    assert lag_of({"latestOffset": latest, "endOffset": end}, {}) == 6 + 0 + 4 + 3
+    assert lag_of({"latestOffset": end, "endOffset": latest}, {}) == 0
+    assert lag_of({"latestOffset": None, "endOffset": end}, {}) is None
+    assert lag_of({"latestOffset": latest, "endOffset": None}, {}) is None
+
+
+def test_lag_counts_what_came_since_spark_looked() -> None:
+    vector = {"a": {"0": 10, "1": 7, "id": "x"}}
+    ends = {"a": {"0": 15, "1": 6}, "other": {"0": 99}}
+    assert lag_of({"latestOffset": vector, "endOffset": vector}, ends) == 5
+    assert lag_of({"latestOffset": None, "endOffset": vector}, ends) == 5
 
 
 def test_a_report_adds_up_batches_and_forgets_old_rates() -> None:

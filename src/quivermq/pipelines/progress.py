@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+Ends = Mapping[str, Mapping[str, int]]
+"""By topic and partition, the offset behind the last message."""
+
 RATE_SECONDS: Final = 15.0
 """Rows per second are those of batches that ended within this time."""
 
@@ -20,11 +23,11 @@ class SinkProgress:
     target: str
     batch: int | None = None
     rows: int = 0
-    lag: int | None = None
     batch_ms: int = 0
     watermark: str | None = None
     bad_rows: dict[str, int] = field(default_factory=dict)
     _seen: str = ""
+    _sources: list[Mapping[str, Any]] = field(default_factory=list)
     _recent: deque[tuple[float, float, int]] = field(default_factory=deque)
 
     def is_news(self, progress: Mapping[str, Any]) -> bool:
@@ -40,9 +43,9 @@ class SinkProgress:
         if rows:
             self.batch_ms = took_ms
             self._recent.append((now - took_ms / 1_000, now, rows))
-        lags = [lag_of(source) for source in progress.get("sources") or []]
-        known = [lag for lag in lags if lag is not None]
-        self.lag = sum(known) if known else self.lag
+        self._sources = [
+            source for source in progress.get("sources") or [] if source.get("endOffset")
+        ] or self._sources
         self.watermark = (progress.get("eventTime") or {}).get("watermark") or self.watermark
         for source, counts in (progress.get("observedMetrics") or {}).items():
             found = int(counts.get("bad") or 0)
@@ -56,14 +59,25 @@ class SinkProgress:
         span = max(now - self._recent[0][0], 0.001)
         return sum(rows for _, _, rows in self._recent) / span
 
-    def report(self, now: float) -> dict[str, Any]:
+    @property
+    def topics(self) -> set[str]:
+        """The topics that it reads."""
+        return {topic for source in self._sources for topic in source["endOffset"]}
+
+    def lag(self, ends: Ends) -> int | None:
+        """How many messages are beyond its last batch; None if that is not known."""
+        lags = [lag_of(source, ends) for source in self._sources]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known else None
+
+    def report(self, now: float, ends: Ends) -> dict[str, Any]:
         return {
             "sink": self.name,
             "target": self.target,
             "batch": self.batch,
             "rows": self.rows,
             "rows_per_second": round(self.rows_per_second(now), 1),
-            "lag": self.lag,
+            "lag": self.lag(ends),
             "batch_ms": self.batch_ms,
             "watermark": self.watermark,
         }
@@ -79,10 +93,13 @@ class Progress:
     state: str = "starting"
     troubles: list[str] = field(default_factory=list)
     failure: str = ""
+    ends: Ends = field(default_factory=dict)
+    """Where topics end, if somebody has looked since Spark did: a query that does not get on
+    should not look as if it had nothing to do."""
 
     def report(self, at: str, now: float) -> dict[str, Any]:
         """The report as it is published: plain JSON values."""
-        sinks = [sink.report(now) for sink in self.sinks.values()]
+        sinks = [sink.report(now, self.ends) for sink in self.sinks.values()]
         lags = [sink["lag"] for sink in sinks if sink["lag"] is not None]
         return {
             "pipeline": self.pipeline,
@@ -114,21 +131,26 @@ class Progress:
         ]
 
 
-def lag_of(source: Mapping[str, Any]) -> int | None:
-    """How many messages a source is behind, by Spark's progress; None if that is not known.
+def lag_of(source: Mapping[str, Any], ends: Ends) -> int | None:
+    """How many messages a source is behind, by Spark's progress and by where topics end.
 
     Both vectors are as `quivermq.spark.offsets` writes them: `{"orders": {"0": 12, "id": "..."}}`.
     """
     latest, end = source.get("latestOffset"), source.get("endOffset")
-    if not isinstance(latest, Mapping) or not isinstance(end, Mapping):
+    if not isinstance(end, Mapping) or not (isinstance(latest, Mapping) or ends):
         return None
-    return sum(_behind(there, end.get(topic) or {}) for topic, there in latest.items())
-
-
-def _behind(latest: Mapping[str, Any], end: Mapping[str, Any]) -> int:
-    began = latest.get("began") or {}
+    told = latest if isinstance(latest, Mapping) else {}
     return sum(
-        max(0, offset - end.get(partition, began.get(partition, 0)))
-        for partition, offset in latest.items()
-        if partition.isdecimal()
+        _behind(told.get(topic) or {}, ends.get(topic) or {}, end.get(topic) or {})
+        for topic in {*told, *end}
+    )
+
+
+def _behind(told: Mapping[str, Any], seen: Mapping[str, int], end: Mapping[str, Any]) -> int:
+    began = told.get("began") or {}
+    partitions = {each for each in (*told, *seen) if each.isdecimal()}
+    return sum(
+        max(0, told.get(each, 0) - done, seen.get(each, 0) - done)
+        for each in partitions
+        for done in [end.get(each, began.get(each, 0))]
     )

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import quivermq
 from quivermq.errors import TopicNotFound
+from quivermq.pipelines.ends import TopicEnds
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.locks import one_at_a_time
 from quivermq.pipelines.problems import Problem
 from quivermq.pipelines.reports import Reporter
-from quivermq.pipelines.spark_logs import log_to
+from quivermq.pipelines.spark_logs import hush, log_to
 from quivermq.pipelines.watching import Report, Watching
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def run(
         watching.stage("starting Spark")
         stack.enter_context(log_to(file.checkpoint))
         spark = spark_of(file)
+        hush(spark)
         watching.ready()
         watching.stage("checking the SQL")
         plan = check(file, spark, connection)
@@ -117,7 +119,9 @@ def run(
         _create_topics(file, client)
         reporter = Reporter(connection["servers"], connection.get("token"))
         stack.callback(reporter.close)
-        queries = Running(file, plan.outlets, connection, reporter, watching, once=once)
+        ends = TopicEnds(client)
+        stack.callback(ends.close)
+        queries = Running(file, plan.outlets, connection, reporter, ends, watching, once=once)
         return queries.to_their_end()
 
 

@@ -5,13 +5,16 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
+
+from quivermq.pipelines.ends import TopicEnds
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.progress import Progress, SinkProgress
-from quivermq.pipelines.queries import SinkQuery
+from quivermq.pipelines.queries import PipelineFailed, SinkQuery
 from quivermq.pipelines.reports import HEARTBEAT_SECONDS, Reporter
 from quivermq.pipelines.sinks import Outlet
 from quivermq.pipelines.watching import Report, Watching
@@ -33,6 +36,7 @@ class Running:
         outlets: Sequence[Outlet],
         connection: Mapping[str, str],
         reporter: Reporter,
+        ends: TopicEnds,
         watching: Watching,
         *,
         once: bool,
@@ -43,6 +47,7 @@ class Running:
             SinkQuery(outlet, file, connection, sinks[outlet.name], once=once) for outlet in outlets
         ]
         self._reporter = reporter
+        self._ends = ends
         self._watching = watching
         self._shown = 0.0
         self._published = 0.0
@@ -72,9 +77,17 @@ class Running:
     def _told_how_it_ends(self) -> Iterator[None]:
         try:
             yield
+        except (Py4JError, OSError) as error:
+            self._progress.state = "failed"
+            # Whoever stops a service may stop Spark with it, before it could be asked.
+            if not self._watching.stop.count:
+                self._progress.failure = "Spark has ended, and not by itself: was it killed?"
+                raise PipelineFailed(self._progress.failure) from error
+            self._progress.state = "stopped"
         except BaseException as error:
             self._progress.failure = str(error) or type(error).__name__
-            self._stop()
+            with suppress(Py4JError, OSError):
+                self._stop()
             self._progress.state = "failed"
             raise
         finally:
@@ -84,7 +97,7 @@ class Running:
         """Take what is told of finished batches; show it, and publish it now and then."""
         self._gather()
         now = time.monotonic()
-        signs = [(each.batch, each.lag) for each in self._progress.sinks.values()]
+        signs = [(each.batch, each.rows) for each in self._progress.sinks.values()]
         due = _REPORT_SECONDS if signs != self._signs else HEARTBEAT_SECONDS
         if now - self._published >= due:
             self._signs = signs
@@ -96,6 +109,10 @@ class Running:
     def _gather(self) -> None:
         for query in self._queries:
             query.gather()
+        self._ends.topics = {
+            topic for sink in self._progress.sinks.values() for topic in sink.topics
+        }
+        self._progress.ends = self._ends.known
         setbacks = [query.setback for query in self._queries]
         self._progress.troubles = [each for each in (*setbacks, self._reporter.trouble) if each]
 
@@ -120,6 +137,7 @@ class Running:
     def _wait_until(self, is_so: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not is_so() and time.monotonic() < deadline and not self._watching.stop.count:
+            self._look()
             time.sleep(_LOOK_SECONDS / 4)
 
     def _report(self) -> Report:

@@ -11,7 +11,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LOG_NAME: Final = "spark.log"
 ERRORS_NAME: Final = "spark.err"
@@ -43,6 +46,8 @@ def log_to(checkpoint: str) -> Iterator[None]:
     """
     # It repeats as a log line, with a stack, each refusal that is also raised.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    # It tells of a Spark that is gone, once for each question that nobody answers.
+    logging.getLogger().addFilter(_is_not_of_the_gateway)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     if "://" in checkpoint or _is_running():
         yield
@@ -57,6 +62,21 @@ def log_to(checkpoint: str) -> Iterator[None]:
             stack.callback(os.environ.pop, _VARIABLE, None)
         stack.enter_context(_children_write_to(Path(checkpoint) / ERRORS_NAME))
         yield
+
+
+def hush(spark: "SparkSession") -> None:
+    """When Spark is gone, the thread to which it told its counters prints a stack, and nothing that
+    is not said elsewhere."""
+    context = (
+        None if type(spark).__module__.startswith("pyspark.sql.connect") else spark.sparkContext
+    )
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
+def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
 def _is_running() -> bool:
