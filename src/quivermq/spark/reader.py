@@ -25,7 +25,7 @@ def topic_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
 
     Filters are taken only where the option `filterPushdown` says so: Spark 4.3 plans a DataFrame's
     read once, with the filters of whichever query comes first, and a later query over the same
-    DataFrame that has none to offer gets the rows of that plan (decision 0029). And Spark refuses a
+    DataFrame that has none to offer gets the rows of that plan (decision 0030). And Spark refuses a
     reader that takes filters where they are switched off, as they are by default.
     """
     if not flag(options, "filterPushdown", default=False):

@@ -34,8 +34,14 @@ WAIT_SECONDS: Final = 0.25
 """How long a query without anything to do waits at the brokers before it looks at the rest of its
 work: other sources, and whether it was stopped."""
 
+BUSY_SECONDS: Final = 0.1
+"""Asked again later than this, the query has been at work meanwhile, maybe for another source: then
+it does not wait here."""
+
 LOOK_SECONDS: Final = 5.0
 """After this all is asked anew: topics that match a pattern, partitions that were added."""
+
+_GLANCE: Final = 0.001
 
 logger: Final = logging.getLogger("quivermq.spark")
 
@@ -52,6 +58,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_frozen = False
         """What came after the query began is left for its next run."""
         self._moved_at = time.monotonic()
+        self._answered_at = float("-inf")
         self._shown: Vector = {}
 
     # What Spark asks beside the driver.
@@ -75,6 +82,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Whatever is before `start` was read and is done: Spark asks after it has said so.
         """
+        try:
+            return self._latest(start, limit)
+        finally:
+            self._answered_at = time.monotonic()
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = from_json(start)
         self._show(before)
         self._listen(before)
@@ -139,8 +152,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, section in before.items()
             if topic in self._held and self._held[topic].id == section.id
         }
+        is_idle = time.monotonic() - self._answered_at < BUSY_SECONDS
         try:
-            found = self._client.await_offsets(positions, WAIT_SECONDS)
+            found = self._client.await_offsets(positions, WAIT_SECONDS if is_idle else _GLANCE)
         except QuiverError:
             self._look()
             return
@@ -185,7 +199,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began = {number: 0 for number in numbers if number not in known.ends}
         for number in began:
             place = held.partitions[number]
-            if place.start:
+            if self._options.assigned:
+                began[number] = place.start  # assigned, and not necessarily created, since
+            elif place.start:
                 wanted = TopicRange(held.topic, held.id, number, 0, place.end)
                 lose(self._options, wanted, place.start, place.end)
                 began[number] = place.start
