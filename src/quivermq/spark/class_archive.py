@@ -98,4 +98,4 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    print(make(find_java()))  # noqa: T201
+    print(make(find_java()))
