@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 import quivermq
-from quivermq.errors import Fenced, InvalidRequest, QuiverError
-from quivermq.spark import decisions, publishing
+from quivermq.errors import Fenced, InvalidRequest, QuiverError, Timeout
+from quivermq.spark import decisions
 from quivermq.spark.decisions import REMEMBERED, Decision, DecisionLog
 from quivermq.spark.destinations import Dispatcher
 from quivermq.spark.publishing import Publisher, publish
@@ -246,16 +246,59 @@ def test_what_was_published_is_released_in_the_staging_topic(
     assert next(iter(left.values()))[0].start == 20
 
 
-def test_a_decision_of_long_ago_is_not_published_blindly(
-    client: quivermq.Client,
-    query: str,
-    stage: Callable[..., Staged],
-    topic: str,
-    monkeypatch: pytest.MonkeyPatch,
+def grown_old(log: DecisionLog, batch: int) -> Decision:
+    """The decision, as if it had been made two days ago."""
+    decision = log.of(batch)
+    assert decision is not None
+    decision.timestamp_ms -= 48 * 3600 * 1000
+    return decision
+
+
+def test_of_a_decision_of_long_ago_only_what_is_missing_is_published(
+    client: quivermq.Client, query: str, stage: Callable[..., Staged], topic: str, servers: str
+) -> None:
+    client.produce_many(topic, [b"x 0"] * 7 + [b"x 1"], partition=1)
+    log = log_of(client, query)
+    decision = log.decide(0, stage(*range(200)), None)
+    old = decision.epoch
+    staged = log.staged_of(decision)
+    targets = list(staged)
+    # Died: one partition is complete, one has two batches, one has nothing.
+    publisher = Publisher(client, query, log.producer_id, decision)
+    publisher.publish(targets[0], staged[targets[0]])
+    _, piece = next(pieces(staged[targets[1]], 0, 2))
+    publisher.publish(targets[1], tuple(piece))
+    with quivermq.connect(servers) as other:
+        clients = [client, other]
+        logs = [log_of(each, query) for each in clients]
+        late = [grown_old(log, 0) for log in logs]
+        results = at_once(
+            *(
+                lambda each=each, log=log, one=one: publish(each, log, one)
+                for each, log, one in zip(clients, logs, late, strict=True)
+            )
+        )
+    assert results == [None, None]
+    assert late[0].epoch == late[1].epoch > old
+    found = [
+        int(each.value.split()[0])
+        for place in range(3)
+        for each in client.read(topic, place)
+        if each.key is not None
+    ]
+    assert sorted(found, key=lambda name: name % 7) == in_order(range(200))
+    again = log_of(client, query)
+    assert again.unpublished() == []
+    assert again.last_batch == 0
+
+
+def test_a_publisher_that_runs_for_a_day_stops(
+    client: quivermq.Client, query: str, stage: Callable[..., Staged], topic: str
 ) -> None:
     log = log_of(client, query)
     decision = log.decide(0, stage(*range(20)), None)
-    monkeypatch.setattr(publishing, "REMEMBERED_SECONDS", -1)
-    with pytest.raises(QuiverError, match="hours ago"):
-        publish(client, log, decision)
+    staged = log.staged_of(decision)
+    publisher = Publisher(client, query, log.producer_id, grown_old(log, 0))
+    with pytest.raises(Timeout, match="start the query again"):
+        publisher.publish_all(staged)
     assert published(client, topic) == []

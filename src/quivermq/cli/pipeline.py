@@ -8,7 +8,9 @@ import typer
 from quivermq.cli import archive_commands, pipeline_commands
 
 app = typer.Typer(
-    no_args_is_help=True, help="Run pipelines on Spark; archive topics, and put them back."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Run pipelines on Spark; archive topics, and put them back.",
 )
 pipeline_commands.add_to(app)
 archive_commands.add_to(app)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quivermq.client.bulk import Columns, Layout
-from quivermq.client.copying import Copying, HeldBatches, Range, position_of
+from quivermq.client.copying import Copying, HeldBatches, Range, position_of, stored_of
 from quivermq.client.core import Core
 from quivermq.client.door import run
 from quivermq.client.values import BatchReceipt
@@ -85,6 +85,16 @@ class CopyCalls:
         """
         return run(position_of(self._core, topic, partition, producer_id, epoch))
 
+    def stored(
+        self, topic: str, partition: int, *, producer_id: int, epoch: int, since_ms: int
+    ) -> int:
+        """How many messages of a producer's epoch a partition holds, of those stored since a time.
+
+        Reads everything since then: it is for who comes back when `position` was forgotten. Raises
+        `InvalidRequest` if the partition dropped messages of that time.
+        """
+        return run(stored_of(self._core, topic, partition, producer_id, epoch, since_ms))
+
 
 class AsyncCopyCalls:
     """Copying, awaitable."""
@@ -138,3 +148,9 @@ class AsyncCopyCalls:
     ) -> int:
         """The number that a partition expects next from a producer in this epoch."""
         return await position_of(self._core, topic, partition, producer_id, epoch)
+
+    async def stored(
+        self, topic: str, partition: int, *, producer_id: int, epoch: int, since_ms: int
+    ) -> int:
+        """How many messages of a producer's epoch a partition holds, of those since a time."""
+        return await stored_of(self._core, topic, partition, producer_id, epoch, since_ms)

@@ -1,9 +1,9 @@
 """Copying batches from one topic to another: as they are, nothing is decoded on the way."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Final, NamedTuple
 
-from quivermq.batches import Frame, Index, Limits, Offset, Origin, cut, encode_batch
+from quivermq.batches import Frame, Header, Index, Limits, Offset, Origin, cut, encode_batch
 from quivermq.client.core import Core
 from quivermq.client.options import chosen_identity
 from quivermq.client.reading import Cursor, Span
@@ -97,7 +97,7 @@ class Copying(NamedTuple):
         identity = chosen_identity(self.producer_id, self.epoch)
         return await core.producing.copy(self._frames(core), self.to, identity, self.sequence)
 
-    async def _frames(self, core: Core) -> AsyncIterator[tuple[int, Frame]]:
+    async def _frames(self, core: Core) -> AsyncGenerator[tuple[int, Frame]]:
         """Batch by batch, each with the partition it goes to."""
         limits = core.router.limits
         for wanted in self.ranges:
@@ -173,3 +173,40 @@ async def position_of(core: Core, topic: str, partition: int, producer_id: int, 
             await router.recover(topic, partition, target, error, attempts)
         else:
             raise InvalidRequest(f"{topic}/{partition} took number {_FAR_AHEAD} of a producer")
+
+
+async def stored_of(
+    core: Core, topic: str, partition: int, producer_id: int, epoch: int, since_ms: int
+) -> int:
+    """How many messages of a producer's epoch a partition holds: looked for in all of its batches
+    since a time."""
+    first = await _first_batch(core, topic, partition)
+    if first is not None and first.base_offset and first.timestamp_ms > since_ms:
+        raise InvalidRequest(
+            f"{topic}/{partition} holds nothing from before {first.timestamp_ms} (milliseconds "
+            f"since 1970): what it took since {since_ms} cannot be told any more"
+        )
+    found = 0
+    cursor = core.cursor(
+        topic, partition, start=f"@{since_ms}", stop=None, follow=False, follower_ok=False
+    )
+    try:
+        while (span := await cursor.next_span()) is not None:
+            for frame in span.frames:
+                header = frame.header
+                if (header.producer_id, header.producer_epoch) == (producer_id, epoch):
+                    found = max(found, header.sequence + header.count)
+    finally:
+        cursor.close()
+    return found
+
+
+async def _first_batch(core: Core, topic: str, partition: int) -> Header | None:
+    cursor = core.cursor(
+        topic, partition, start="earliest", stop=None, follow=False, follower_ok=False
+    )
+    try:
+        span = await cursor.next_span()
+    finally:
+        cursor.close()
+    return None if span is None or not span.frames else span.frames[0].header

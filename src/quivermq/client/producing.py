@@ -1,6 +1,7 @@
 """Producing: one message, or many at once."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from itertools import islice
 from random import randrange
 from time import time
@@ -114,7 +115,7 @@ class Producing:
 
     async def copy(
         self,
-        frames: AsyncIterator[tuple[int, Frame]],
+        frames: AsyncGenerator[tuple[int, Frame]],
         topic: str,
         identity: Identity | None,
         sequence: int,
@@ -125,10 +126,12 @@ class Producing:
         lane = await self._lane(identity, sequence, attempts)
         convoy = Convoy(self._router, lane, route)
         try:
-            async for number, frame in frames:
-                route.check(number)
-                if not await convoy.send(number, frame):
-                    break
+            # Whoever reads them has a connection to give back, also if one failed for good.
+            async with aclosing(frames):
+                async for number, frame in frames:
+                    route.check(number)
+                    if not await convoy.send(number, frame):
+                        break
             await convoy.finish()
         except BaseException:
             self._done_with(lane, identity, is_sound=False)
@@ -143,7 +146,7 @@ class Producing:
         sizes = [0] * len(parts)
         limits = self._router.limits
 
-        async def frames() -> AsyncIterator[tuple[int, Frame]]:
+        async def frames() -> AsyncGenerator[tuple[int, Frame]]:
             for number, (columns, layout) in enumerate(parts):
                 for _, frame in bulk_frames(
                     columns,

@@ -24,7 +24,7 @@ _PLACES: Final = (
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "group")
 _OTHERS: Final = (
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "followerReads",
-    "columns", "archive",
+    "columns", "filterPushdown", "archive",
 )  # fmt: skip
 NAMES: Final = (*CONNECTION, *_CHOICES, *_PLACES, *_STREAM_ONLY, *_OTHERS)
 

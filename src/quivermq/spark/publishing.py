@@ -3,7 +3,9 @@
 Any number of drivers may publish the same decision, one after the other or at the same time. They
 copy the same batches under the same producer, epoch and numbers, and brokers store each number
 once. A driver that takes over asks each partition how far it is, and goes on there; it sends the
-last batch once more, because only its answer says that everything up to there is stored.
+last batch once more, because only its answer says that everything up to there is stored. After 20
+hours it does not ask, since brokers forget: it looks through the partitions, and publishes the rest
+as a decision of its own.
 """
 
 import time
@@ -17,7 +19,6 @@ from quivermq.errors import (
     InvalidRequest,
     OffsetOutOfRange,
     OutOfSequence,
-    QuiverError,
     Timeout,
 )
 from quivermq.spark.decisions import Decision, DecisionLog, producer_of
@@ -38,6 +39,8 @@ PIECE_BATCHES: Final = 256
 """Batches that one copy takes; between two, a driver looks at the clock."""
 REMEMBERED_SECONDS: Final = 20 * 3600
 """Brokers forget a producer after a day without a message; some of it is left for their clocks."""
+CLOCKS_DIFFER_MS: Final = 3600 * 1000
+"""How much earlier than the decision another broker's clock may put what was published by it."""
 HELD_BYTES_MAX: Final = 32 << 20
 _RUNS_MAX: Final = 8
 """More runs than this are read in one go, as far as they may be held."""
@@ -50,6 +53,10 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
     """Publish a decision, or the rest of it; returns when all of it is stored."""
     if decision.is_published:
         return
+    if _age(decision) > REMEMBERED_SECONDS:
+        decision = log.resume(decision, _looked_up(client, log, decision))
+        if decision.is_published:
+            return
     staged = log.staged_of(decision)
     Publisher(client, log.query, log.producer_id, decision).publish_all(staged)
     log.note_published(decision)
@@ -64,6 +71,21 @@ def publish_once(client: quivermq.Client, query: str, staged: Staged) -> None:
     """Publish what was staged, without a decision: nobody else can come to do it."""
     decision = Decision(0, 0, int(time.time() * 1000), None, "", is_own=True)
     Publisher(client, query, producer_of(query), decision).publish_all(staged)
+
+
+def _looked_up(client: quivermq.Client, log: DecisionLog, decision: Decision) -> dict[Target, int]:
+    """What is there of a decision so old that brokers may have forgotten it: they are read."""
+    since_ms = max(0, decision.timestamp_ms - CLOCKS_DIFFER_MS)
+    return {
+        target: client.stored(
+            *target, producer_id=log.producer_id, epoch=decision.epoch, since_ms=since_ms
+        )
+        for target in log.staged_of(decision)
+    }
+
+
+def _age(decision: Decision) -> float:
+    return time.time() - decision.timestamp_ms / 1000
 
 
 class Publisher:
@@ -142,9 +164,9 @@ class Publisher:
         return taken - last_batch(runs, taken)
 
     def _check_clock(self) -> None:
-        age = time.time() - self._decision.timestamp_ms / 1000
+        age = _age(self._decision)
         if age > REMEMBERED_SECONDS:
-            raise QuiverError(
-                f"batch {self._decision.batch} was decided {age / 3600:.0f} hours ago and not "
-                "published to its end: brokers may have forgotten what they have of it"
+            raise Timeout(
+                f"batch {self._decision.batch} was decided {age / 3600:.0f} hours ago and is not "
+                "published to its end: start the query again, and it looks what is there"
             )

@@ -11,7 +11,7 @@ from quivermq.spark.columns import check_schema
 from quivermq.spark.connections import client_of
 from quivermq.spark.filters import Narrowing, narrowing
 from quivermq.spark.offsets import resolved
-from quivermq.spark.options import ReadOptions
+from quivermq.spark.options import ReadOptions, flag
 from quivermq.spark.planning import planned, topics_of, what_is_held
 from quivermq.spark.ranges import TopicRange
 from quivermq.spark.reading import batches_of
@@ -21,8 +21,15 @@ _FILTERING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def topic_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader for whoever asks: Spark refuses one that takes filters where they are switched
-    off (`spark.sql.python.filterPushdown.enabled`), and they are by default."""
+    """The reader for whoever asks.
+
+    Filters are taken only where the option `filterPushdown` says so: Spark 4.3 plans a DataFrame's
+    read once, with the filters of whichever query comes first, and a later query over the same
+    DataFrame that has none to offer gets the rows of that plan (decision 0029). And Spark refuses a
+    reader that takes filters where they are switched off, as they are by default.
+    """
+    if not flag(options, "filterPushdown", default=False):
+        return TopicReader(options, schema)
     main = getattr(sys.modules["__main__"], "__spec__", None)
     is_offered = _FILTERING in sys.modules or (main is not None and main.name == _FILTERING)
     return (FilteringTopicReader if is_offered else TopicReader)(options, schema)

@@ -21,7 +21,7 @@ BYTES_MAX: Final = 2 << 20
 """A batch is cut before it has more than this; one message may have more."""
 
 ROWS_ENOUGH: Final = 5_000
-BYTES_ENOUGH: Final = 512 << 10
+BYTES_ENOUGH: Final = 256 << 10
 """Stored batches below both are gathered: Spark pays for each batch, however small."""
 
 

@@ -87,6 +87,14 @@ def pieces(runs: Iterable[Run], skipped: int, most: int) -> Iterator[tuple[int, 
         yield first, list(merged(piece))
 
 
+def behind(runs: tuple[Run, ...], skipped: int) -> tuple[Run, ...]:
+    """The runs without their first messages, which must end where a batch ends."""
+    if not skipped:
+        return runs
+    found = [piece for _, piece in pieces(runs, skipped, sum(len(run.counts) for run in runs))]
+    return tuple(run for piece in found for run in piece)
+
+
 def spans_of(staged: Staged) -> list[tuple[int, int, int]]:
     """By partition of the staging topic, from the first to behind the last message of these."""
     spans: dict[int, tuple[int, int]] = {}

@@ -1,0 +1,220 @@
+"""From a file's text to its model, or to all that is wrong with it."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from quivermq.errors import InvalidRequest
+from quivermq.pipelines.lines import KeyPath, first_text_line, key_lines, line_of
+from quivermq.pipelines.model import (
+    BAD_ROWS_SUFFIX,
+    Pipeline,
+    Running,
+    Sink,
+    Source,
+    Step,
+    Watermark,
+)
+from quivermq.pipelines.problems import InvalidPipeline, Problem, suggestion
+
+_PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_KINDS: Final = {
+    "string_type": "must be text in quotes",
+    "int_type": "must be a whole number",
+    "bool_type": "must be true or false",
+    "list_type": 'must be a list: ["..."]',
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "model_attributes_type": "must be a table",
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFile:
+    """A file that was understood."""
+
+    path: Path
+    text: str
+    pipeline: Pipeline
+    lines: Mapping[KeyPath, int] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.pipeline.pipeline.name
+
+    @property
+    def checkpoint(self) -> str:
+        """Where Spark keeps how far each sink is; beside the file, unless it says otherwise."""
+        return self.place(self.pipeline.pipeline.checkpoint or f"checkpoints/{self.name}")
+
+    def place(self, location: str) -> str:
+        """A path of the file, which is meant from where the file lies; an address stays."""
+        if "://" in location:
+            return location
+        return str((self.path.parent / Path(location).expanduser()).resolve())
+
+    def line(self, *path: str | int) -> int:
+        return line_of(dict(self.lines), path)
+
+    def sql_line(self, step: int, line: int = 1) -> int:
+        """Where the given line of a step's SQL stands in the file."""
+        key = self.line("steps", step, "sql")
+        first = first_text_line(self.text, key)
+        # A string that is not written over several lines may still hold line breaks, as `\n`.
+        rows = self.pipeline.steps[step].sql.count("\n") + 1
+        return first + line - 1 if 1 <= line <= rows and self._is_long_string(key) else first
+
+    def invalid(self, *problems: Problem) -> InvalidPipeline:
+        return InvalidPipeline(str(self.path), problems)
+
+    def _is_long_string(self, line: int) -> bool:
+        row = self.text.splitlines()[line - 1]
+        return '"""' in row or "'''" in row
+
+
+def load(path: str | Path) -> PipelineFile:
+    """Read a pipeline's file. Raises `InvalidPipeline` with every problem and its line."""
+    place = Path(path)
+    try:
+        text = place.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidRequest(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise InvalidRequest(f"{path} is a folder: name a pipeline's TOML file") from None
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{path} is no text in UTF-8") from None
+    return parse(text, place)
+
+
+def parse(text: str, path: Path) -> PipelineFile:
+    """The same for a text, of which `path` is said to be the place."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidPipeline(str(path), [_syntax(str(error), text)]) from None
+    where = key_lines(text)
+    try:
+        made = PipelineFile(path, text, Pipeline.model_validate(data), where)
+    except ValidationError as error:
+        problems = [_problem(each, where) for each in error.errors()]
+        raise InvalidPipeline(str(path), problems) from None
+    if problems := list(_contradictions(made)):
+        raise InvalidPipeline(str(path), problems)
+    return made
+
+
+def _syntax(message: str, text: str) -> Problem:
+    place = _PLACE.search(message)
+    line = int(place[1]) if place and place[1] else text.count("\n") + 1
+    said = _PLACE.sub("", message)
+    return Problem(line, f"this is no TOML: {said[:1].lower()}{said[1:]}")
+
+
+def _problem(error: Any, where: dict[KeyPath, int]) -> Problem:
+    path = tuple(each for each in error["loc"] if each != "[key]")
+    line = line_of(where, path)
+    if error["type"] == "missing":
+        return Problem(line, _missing(path))
+    if error["type"] == "extra_forbidden":
+        return Problem(line, _unknown(path))
+    if error["type"] == "value_error":
+        return Problem(line, f"{_spoken(path)}: {error['ctx']['error']}")
+    kind = _KINDS.get(error["type"])
+    if kind is None:
+        kind = error["msg"].replace("Input should be", "must be")
+    value = error["input"]
+    given = f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+    return Problem(line, f"{_spoken(path)} {kind}{given}")
+
+
+def _missing(path: KeyPath) -> str:
+    name = str(path[-1])
+    if len(path) == 1:
+        return {
+            "pipeline": 'there is no [pipeline]: it needs at least name = "..."',
+            "sources": "there are no sources: add [sources.NAME] with topic or table",
+            "sinks": "there are no sinks: add [sinks.NAME] with from, and topic or table",
+        }[name]
+    return f"{_spoken(path[:-1])} needs {name} = ..."
+
+
+def _unknown(path: KeyPath) -> str:
+    allowed = [field.alias or name for name, field in _model_at(path[:-1]).model_fields.items()]
+    within = f" in {_spoken(path[:-1])}" if path[:-1] else ""
+    return f"unknown key {path[-1]}{within}: {suggestion(str(path[-1]), allowed)}"
+
+
+def _model_at(path: KeyPath) -> type[BaseModel]:
+    if path[-1:] == ("watermark",):
+        return Watermark
+    rooms: dict[str | int, type[BaseModel]] = {
+        "pipeline": Running, "sources": Source, "steps": Step, "sinks": Sink,
+    }  # fmt: skip
+    return rooms[path[0]] if path else Pipeline
+
+
+def _spoken(path: KeyPath) -> str:
+    """A path as people say it: `sources.orders`, `step 2`."""
+    if path[:1] == ("steps",) and len(path) > 1 and isinstance(path[1], int):
+        return " ".join([f"step {path[1] + 1}", *(str(each) for each in path[2:])])
+    return ".".join(map(str, path)) or "the file"
+
+
+def _contradictions(file: PipelineFile) -> Iterator[Problem]:
+    """What each part may say by itself and the whole may not."""
+    pipeline = file.pipeline
+    views = pipeline.views
+    seen = {name.lower(): name for name in views if views[name][0] == "sources"}
+    for name, source in pipeline.sources.items():
+        bad = name + BAD_ROWS_SUFFIX
+        if source.json_columns and bad in pipeline.sources:
+            yield Problem(
+                file.line("sources", bad),
+                f"{bad} is the view of the rows of {name} that are no JSON: name this otherwise",
+            )
+    for index, step in enumerate(pipeline.steps):
+        if step.name.lower() in seen:
+            yield Problem(
+                file.line("steps", index, "name"),
+                f"there is a {seen[step.name.lower()]} already: each view needs a name of its own",
+            )
+        seen[step.name.lower()] = step.name
+    for name, sink in pipeline.sinks.items():
+        if sink.from_.lower() not in seen:
+            yield Problem(
+                file.line("sinks", name, "from"),
+                f"sinks.{name} reads {sink.from_}, which is no source and no step: "
+                + suggestion(sink.from_, views),
+            )
+    yield from _target_contradictions(file)
+
+
+def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
+    """Two sinks for one table, or a circle."""
+    pipeline = file.pipeline
+    written: dict[str, str] = {}
+    for name, sink in pipeline.sinks.items():
+        if sink.table:
+            place = file.place(sink.table)
+            if place in written:
+                yield Problem(
+                    file.line("sinks", name, "table"),
+                    f"sinks.{written[place]} writes this table already: join both views by "
+                    "UNION ALL in a step",
+                )
+            written[place] = name
+    read = {topic for source in pipeline.sources.values() for topic in source.named_topics}
+    for name, sink in pipeline.sinks.items():
+        if sink.topic in read:
+            yield Problem(
+                file.line("sinks", name, "topic"),
+                f"sinks.{name} writes to {sink.topic}, which this pipeline reads: it would never "
+                "end",
+            )

@@ -1,0 +1,142 @@
+"""The query of one sink while it runs: started, begun again after a setback, stopped between
+batches."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from quivermq.errors import QuiverError
+from quivermq.pipelines.failures import failure, may_pass
+from quivermq.pipelines.loading import PipelineFile
+from quivermq.pipelines.problems import Problem
+from quivermq.pipelines.progress import SinkProgress
+from quivermq.pipelines.sinks import Outlet, start
+
+_ATTEMPTS: Final = 4
+"""So often in a row may a query fail before it finishes a batch."""
+_PAUSE_SECONDS: Final = 2.0
+_SETBACK_SECONDS: Final = 60.0
+"""So long is a setback told of."""
+
+
+class PipelineFailed(QuiverError):
+    """A query of the pipeline ended with an error; everything up to its last batch is done."""
+
+
+class SinkQuery:
+    """One sink's query, over all its beginnings."""
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        file: PipelineFile,
+        connection: Mapping[str, str],
+        progress: SinkProgress,
+        *,
+        once: bool,
+    ) -> None:
+        self._outlet = outlet
+        self._file = file
+        self._connection = connection
+        self._progress = progress
+        self._once = once
+        self._query: StreamingQuery | None = None
+        self._failures = 0
+        self._rows_batch: int | None = None
+        self._setback = ""
+        self._setback_at = 0.0
+        self._batch_when_asked: object = None
+
+    def start(self) -> None:
+        """Raises `InvalidPipeline` for what Spark refuses to start."""
+        try:
+            self._query = start(self._outlet, self._file, self._connection, once=self._once)
+        except PySparkException as error:
+            name = self._outlet.name
+            line = self._file.line("sinks", name)
+            raise self._file.invalid(
+                Problem(line, f"sinks.{name}: {failure(str(error))}")
+            ) from error
+
+    def is_under_way(self) -> bool:
+        """Whether it has made its sources, or has ended."""
+        query = self._query
+        return query is None or not query.isActive or "Initializing" not in query.status["message"]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it ended well."""
+        query = self._query
+        return query is not None and not query.isActive and query.exception() is None
+
+    @property
+    def setback(self) -> str:
+        """What kept it from going on, for a while after it went on."""
+        is_fresh = time.monotonic() - self._setback_at < _SETBACK_SECONDS
+        return self._setback if is_fresh else ""
+
+    def go_on(self) -> None:
+        """If it failed by something that may pass, begin again; else raises `PipelineFailed`."""
+        now = time.monotonic()
+        if self._query is None:
+            if now - self._setback_at > _PAUSE_SECONDS * self._failures:
+                self.start()
+            return
+        error = None if self._query.isActive else self._query.exception()
+        if error is None:
+            return
+        self.gather()
+        if self._progress.batch != self._rows_batch:
+            self._failures = 0
+        self._rows_batch = self._progress.batch
+        self._failures += 1
+        message = f"sinks.{self._outlet.name}: {failure(str(error))}"
+        if self._failures >= _ATTEMPTS or not may_pass(str(error)):
+            raise PipelineFailed(message) from error
+        self._setback = f"{message} (tried again)"
+        self._setback_at = now
+        self._query = None
+
+    def gather(self) -> None:
+        """Take what Spark told of batches since the last time."""
+        if self._query is None:
+            return
+        last = self._query.lastProgress
+        if last is None or not self._progress.is_news({"timestamp": last["timestamp"]}):
+            return
+        for told in self._query.recentProgress:
+            each = json.loads(told.json)
+            if self._progress.is_news(each):
+                self._progress.take(each, time.monotonic())
+
+    def ask_to_stop(self) -> None:
+        self._batch_when_asked = self._batch()
+
+    def stops_between_batches(self) -> bool:
+        """Stop it if no batch is under way, or if another one has begun; whether it has ended."""
+        query = self._query
+        if query is None or not query.isActive:
+            return True
+        if query.status["isTriggerActive"] and self._batch() == self._batch_when_asked:
+            return False
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """Stop it wherever it is: what it has not finished it does when it starts again."""
+        if self._query is None:
+            return
+        try:
+            self._query.stop()
+        except (PySparkException, Py4JError, OSError):
+            # It takes longer than Spark waits, or Spark itself is gone: it ends with the process.
+            return
+
+    def _batch(self) -> object:
+        last = self._query.lastProgress if self._query else None
+        return last["timestamp"] if last else None

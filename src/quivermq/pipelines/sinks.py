@@ -1,0 +1,159 @@
+"""The sinks of a pipeline: a view's rows in the shape that a topic or a table takes, and the query.
+
+Each sink is one streaming query with a checkpoint of its own, so that one may be added, or fail,
+without the others.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (as all of Spark's documentation has it)
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import BinaryType, DataType, StringType
+
+from quivermq.errors import InvalidRequest
+from quivermq.pipelines.loading import PipelineFile
+from quivermq.pipelines.model import Sink
+from quivermq.pipelines.problems import Problem, suggestion
+from quivermq.pipelines.views import Views, option_text, told
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """A sink that is ready to be started."""
+
+    name: str
+    sink: Sink
+    frame: DataFrame
+
+
+def make_outlets(spark: SparkSession, file: PipelineFile, views: Views) -> list[Outlet]:
+    """The sinks whose views could be made; what is wrong with the others joins the problems."""
+    outlets = []
+    for name, sink in file.pipeline.sinks.items():
+        view = views.named(sink.from_)
+        if view is None:
+            continue
+        problems = list(_problems(spark, file, name, sink, view))
+        views.problems += problems
+        if not problems:
+            frame = _as_messages(view, sink) if sink.topic else view
+            outlets.append(Outlet(name, sink, frame))
+    return outlets
+
+
+def start(
+    outlet: Outlet, file: PipelineFile, connection: Mapping[str, str], *, once: bool
+) -> StreamingQuery:
+    """Start the query of a sink; with `once` it ends when all is done that was there."""
+    sink = outlet.sink
+    writer: DataStreamWriter = (
+        outlet.frame.writeStream.queryName(outlet.name)
+        .outputMode(sink.mode)
+        .option("checkpointLocation", f"{file.checkpoint}/{outlet.name}")
+    )
+    options = {key: option_text(value) for key, value in sink.options.items()}
+    if sink.topic:
+        options = {**connection, "topic": sink.topic, **options}
+    else:
+        options = {"path": file.place(str(sink.table)), **options}
+    if sink.mode == "update":
+        writer = writer.foreachBatch(_BatchWriter(options))
+    else:
+        writer = writer.format("quiver" if sink.topic else "quiver_table").options(**options)
+    if once:
+        return writer.trigger(availableNow=True).start()
+    trigger_ms = file.pipeline.pipeline.trigger if sink.trigger is None else sink.trigger
+    return writer.trigger(processingTime=f"{trigger_ms} milliseconds").start()
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchWriter:
+    """Writes the batches of a query in mode `update`, which Spark refuses to sinks in Python.
+
+    As a write of its own each batch is told by the query's id and the batch's number, so that one
+    that comes again after a kill is recognised.
+    """
+
+    options: Mapping[str, str]
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if not query:
+            raise InvalidRequest("Spark does not say which query this is: nothing is written")
+        writer = frame.write.format("quiver").mode("append").options(**self.options)
+        writer.option("txnAppId", query).option("txnVersion", str(batch)).save()
+
+
+def _as_messages(view: DataFrame, sink: Sink) -> DataFrame:
+    """`value`, and `key` if there is one."""
+    if sink.value:
+        value = F.col(f"`{sink.value}`")
+    else:
+        # Nulls are written: whoever reads the topic finds the same names in every message.
+        everything = F.struct(*[F.col(f"`{column}`") for column in view.columns])
+        value = F.to_json(everything, {"ignoreNullFields": "false"})
+    columns = [value.alias("value")]
+    if sink.key:
+        kind = _kind(view, sink.key)
+        key = F.col(f"`{sink.key}`")
+        columns.append((key if isinstance(kind, BinaryType) else key.cast("string")).alias("key"))
+    return view.select(*columns)
+
+
+def _problems(
+    spark: SparkSession, file: PipelineFile, name: str, sink: Sink, view: DataFrame
+) -> Iterator[Problem]:
+    if not view.isStreaming:
+        yield Problem(
+            file.line("sinks", name, "from"),
+            f"sinks.{name} reads {sink.from_}, which reads no topic: such rows never change, so "
+            "there is nothing to run",
+        )
+        return
+    for word in ("key", "value"):
+        column = getattr(sink, word)
+        if column and _kind(view, column) is None:
+            yield Problem(
+                file.line("sinks", name, word),
+                f"sinks.{name}: {sink.from_} has no column {column}: "
+                + suggestion(column, view.columns),
+            )
+    kind = _kind(view, sink.value) if sink.value else None
+    if kind is not None and not isinstance(kind, BinaryType | StringType):
+        yield Problem(
+            file.line("sinks", name, "value"),
+            f"sinks.{name}: column {sink.value} is {kind.simpleString()}, and a message is text or "
+            "bytes; leave value out to send all columns as JSON",
+        )
+    if message := _unsupported(spark, view, sink.mode):
+        path = "mode" if file.line("sinks", name, "mode") != file.line("sinks", name) else "from"
+        yield Problem(file.line("sinks", name, path), f"sinks.{name}: {message}")
+
+
+def _kind(view: DataFrame, column: str) -> DataType | None:
+    wanted = column.lower()
+    return next((each.dataType for each in view.schema.fields if each.name.lower() == wanted), None)
+
+
+def _unsupported(spark: SparkSession, view: DataFrame, mode: str) -> str:
+    """Why Spark would refuse to stream this in this mode. It says so at the start of a query, and
+    then others may run already; so it is asked before, where it can be: not over Spark Connect."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        return ""
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    plan = view._jdf.queryExecution().analyzed()  # noqa: SLF001  (there is no public way)
+    try:
+        checker.checkForStreaming(plan, getattr(modes, mode.title())())
+    except PySparkException as error:
+        message = told(error)
+        if mode == "append" and "watermark" in message:
+            message += ' Give the source a watermark = { column = "...", delay = "..." }, and group'
+            message += ' by a window of that column; or use mode = "update".'
+        return message
+    return ""

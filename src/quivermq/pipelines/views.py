@@ -1,0 +1,232 @@
+"""The views of a pipeline: its sources and steps, as Spark understands them.
+
+Making them analyses every query against the columns of what it reads. Nothing runs, and no broker
+is asked. What Spark refuses becomes a problem with its line in the file.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (as all of Spark's documentation has it)
+from pyspark.sql.types import StructType
+
+from quivermq.errors import InvalidRequest
+from quivermq.pipelines.loading import PipelineFile
+from quivermq.pipelines.model import BAD_ROWS_SUFFIX, Source, Step, Watermark
+from quivermq.pipelines.problems import Problem, suggestion
+
+Path = tuple[str | int, ...]
+
+_MESSAGE_COLUMNS: Final = ("key", "topic", "partition", "offset", "timestamp", "priority")
+_CORRUPT: Final = "_corrupt_record"
+_SCRATCH: Final = "_quiver_scratch"
+_LINE: Final = re.compile(r"(?:\(line (\d+), pos(?:ition)? \d+\)|; line (\d+) pos \d+)")
+_NO_COLUMN: Final = "UNRESOLVED_COLUMN.WITH_SUGGESTION"
+_CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
+_MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
+
+
+@dataclass(slots=True)
+class Views:
+    """The views that could be made, and what kept the others from it."""
+
+    frames: dict[str, DataFrame] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def named(self, name: str) -> DataFrame | None:
+        """SQL does not tell upper case from lower."""
+        return next(
+            (made for key, made in self.frames.items() if key.lower() == name.lower()), None
+        )
+
+
+def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str, str]) -> Views:
+    """Make them all; `connection` are the options by which brokers are reached."""
+    views = Views()
+    failed: set[str] = set()
+    for name in (*file.pipeline.views, _SCRATCH):
+        spark.catalog.dropTempView(name)  # of another file, or of this one before it was changed
+    for name, source in file.pipeline.sources.items():
+        try:
+            made = dict(_source_views(spark, file, name, source, connection))
+        except (PySparkException, InvalidRequest) as error:
+            problem = Problem(_line_of_source_error(file, name, source, error), told(error))
+            views.problems.append(problem)
+            failed |= {name.lower(), name.lower() + BAD_ROWS_SUFFIX}
+            continue
+        for view, frame in made.items():
+            frame.createOrReplaceTempView(view)
+            views.frames[view] = frame
+    for index, step in enumerate(file.pipeline.steps):
+        try:
+            frame = _step_view(spark, step)
+        except PySparkException as error:
+            if missing_view(error) not in failed:
+                views.problems.append(_step_problem(file, index, error))
+            failed.add(step.name.lower())
+            continue
+        frame.createOrReplaceTempView(step.name)
+        views.frames[step.name] = frame
+    spark.catalog.dropTempView(_SCRATCH)
+    return views
+
+
+def told(error: Exception) -> str:
+    """What Spark says, without what is meant for machines: one sentence or two."""
+    if isinstance(error, PySparkException) and error.getCondition() == _NO_COLUMN:
+        named = error.getMessageParameters() or {}
+        there = named.get("proposal", "").replace("`", "")
+        return f"there is no column {named.get('objectName', '').replace('`', '')}; near: {there}"
+    message = str(error).split("\n\nJVM stacktrace")[0].split("\n== SQL")[0]
+    message = _CONDITION.sub("", message.split(";\n'")[0].split(";\n")[0].strip())
+    message = _LINE.sub("", _STATE.sub("", message))
+    return " ".join(message.split()).removesuffix(";")
+
+
+def missing_view(error: PySparkException) -> str:
+    """The view that a query reads and that there is not, in lower case; empty if that is not it."""
+    if error.getCondition() != _MISSING:
+        return ""
+    named = (error.getMessageParameters() or {}).get("relationName", "")
+    return named.replace("`", "").lower()
+
+
+def _source_views(
+    spark: SparkSession,
+    file: PipelineFile,
+    name: str,
+    source: Source,
+    connection: Mapping[str, str],
+) -> Iterator[tuple[str, DataFrame]]:
+    if source.table:
+        from quivermq.spark.table_reader import read_table  # noqa: PLC0415  (see `make_views`)
+
+        yield name, read_table(spark, file.place(source.table), version=source.version)
+        return
+    raw = spark.readStream.format("quiver")
+    for key, value in topic_options(file, source, connection).items():
+        raw = raw.option(key, value)
+    frame = raw.load()
+    if not source.json_columns:
+        if source.headers:
+            frame = frame.withColumn("headers", _header_map(F.col("headers")))
+        yield name, _with_watermark(frame, source.watermark)
+        return
+    parsed = _parsed(frame, _row_type(source.json_columns), headers=source.headers)
+    is_bad = F.col("_row").isNull() | F.col(f"_row.{_CORRUPT}").isNotNull()
+    counted = parsed.observe(name, F.sum(F.when(is_bad, 1).otherwise(0)).alias("bad"))
+    rest = [column for column in parsed.columns if column not in {"_row", "_value"}]
+    good = counted.where(~is_bad).select("_row.*", *rest).drop(_CORRUPT)
+    yield name, _with_watermark(good, source.watermark)
+    reason = F.when(F.try_parse_json("_value").isNull(), "this is no JSON").otherwise(
+        f"this does not fit the columns {source.json_columns}"
+    )
+    yield (
+        name + BAD_ROWS_SUFFIX,
+        parsed.where(is_bad).select("_value", reason.alias("_reason"), *rest),
+    )
+
+
+def topic_options(
+    file: PipelineFile, source: Source, connection: Mapping[str, str]
+) -> dict[str, str]:
+    """The options of the format `quiver` that a source of the file stands for."""
+    name, value = source.subscription
+    options = {**connection, name: value}
+    if source.start in {"earliest", "latest"} or source.start.lstrip().startswith("{"):
+        options["startingOffsets"] = source.start
+    else:
+        options["startingTimestamp"] = source.start
+    if source.max_rows:
+        options["maxOffsetsPerTrigger"] = str(source.max_rows)
+    if source.headers:
+        options["includeHeaders"] = "true"
+    if source.archive:
+        options["archive"] = file.place(source.archive)
+    return options | {key: option_text(each) for key, each in source.options.items()}
+
+
+def option_text(value: Any) -> str:
+    """As Spark reads it: `true`, not `True`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _row_type(columns: str) -> StructType:
+    """The columns that a file gives: `id LONG, at TIMESTAMP`."""
+    found = StructType.fromDDL(columns)
+    if not isinstance(found, StructType):
+        raise InvalidRequest(f"json names no columns: write id LONG, at TIMESTAMP; not {columns}")
+    taken = [each for each in found.fieldNames() if each.startswith("_")]
+    if taken:
+        raise InvalidRequest(f"names that begin with _ are those of the message: {taken[0]}")
+    return found
+
+
+def _parsed(frame: DataFrame, schema: StructType, *, headers: bool) -> DataFrame:
+    """`_row`, with what the JSON held; `_value`, the text; and the message's own columns."""
+    schema = StructType([*schema.fields]).add(_CORRUPT, "string")
+    text = F.col("value").cast("string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    own = [F.col(column).alias(f"_{column}") for column in _MESSAGE_COLUMNS]
+    if headers:
+        own.append(_header_map(F.col("headers")).alias("_headers"))
+    return frame.select(
+        F.from_json(text, schema, options).alias("_row"), text.alias("_value"), *own
+    )
+
+
+def _header_map(headers: Any) -> Any:
+    """Headers by name: `headers['reason']` in SQL. Names are unique within a message."""
+    entries = F.transform(headers, lambda each: F.struct(each["key"], each["value"].cast("string")))
+    return F.map_from_entries(entries)
+
+
+def _with_watermark(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
+    if watermark is None:
+        return frame
+    return frame.withWatermark(watermark.column, f"{watermark.delay} milliseconds")
+
+
+def _step_view(spark: SparkSession, step: Step) -> DataFrame:
+    # In this place the grammar takes a query and nothing else, and runs nothing; `spark.sql` alone
+    # would at once do what a DROP or INSERT says. The line break keeps the SQL's columns.
+    sql = step.sql.rstrip()
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_SCRATCH} AS\n{sql}")
+    return _with_watermark(spark.sql(sql), step.watermark)
+
+
+def _step_problem(file: PipelineFile, index: int, error: PySparkException) -> Problem:
+    step = file.pipeline.steps[index]
+    message = told(error)
+    place = _LINE.search(str(error))
+    # The first line is ours: see `_step_view`.
+    line = file.sql_line(index, int(place[1] or place[2]) - 1 if place else 1)
+    if missing := missing_view(error):
+        later = {each.name.lower() for each in file.pipeline.steps[index:]}
+        message = f"{missing} is no source and no earlier step: "
+        if missing in later:
+            message += "put that step before this one"
+        else:
+            message += suggestion(missing, file.pipeline.views)
+    elif step.watermark and place is None and "watermark" in str(error).lower():
+        line = file.line("steps", index, "watermark")
+    return Problem(line, f"step {step.name}: {message}")
+
+
+def _line_of_source_error(file: PipelineFile, name: str, source: Source, error: Exception) -> int:
+    """Which key of a source Spark did not like: it does not say."""
+    path: Path = ("sources", name)
+    if source.table:
+        return file.line(*path, "table")
+    try:
+        if source.json_columns:
+            _row_type(source.json_columns)
+    except (PySparkException, InvalidRequest):
+        return file.line(*path, "json")
+    is_watermark = source.watermark and source.watermark.column in str(error)
+    return file.line(*path, "watermark") if is_watermark else file.line(*path)

@@ -1,0 +1,31 @@
+"""What a run and whoever watches it have to say to each other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Report = Mapping[str, Any]
+"""As `Progress.report` makes it."""
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """How often somebody asked to stop: once ends after the batch that is under way, twice at
+    once. Both lose and double nothing."""
+
+    count: int = 0
+
+    def ask(self) -> None:
+        self.count += 1
+
+
+@dataclass(slots=True)
+class Watching:
+    """Who wants to hear: `stage` of what takes a while before it runs, `report` while it runs."""
+
+    stage: Callable[[str], None] = lambda _: None
+    report: Callable[[Report], None] = lambda _: None
+    ready: Callable[[], None] = lambda: None
+    """Called when Spark is there: it puts signal handlers of its own in place."""
+    interval: float = 0.5
+    stop: StopRequest = field(default_factory=StopRequest)

@@ -1,0 +1,152 @@
+"""A pipeline as a process, killed where it hurts: rows are exact, in topics and in the table."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from deltalake import DeltaTable
+
+import quivermq
+from quivermq.pipelines.reports import latest_reports
+from tests.cli.commands import COMMAND, environment
+
+ROWS = 12_000
+TEXT = """\
+[pipeline]
+name = "killed"
+trigger = "100ms"
+[pipeline.spark]
+"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+[sources.numbers]
+topic = "numbers"
+json = "n LONG"
+max_rows = 900
+
+[[steps]]
+name = "squares"
+sql = "SELECT n, n * n AS square FROM numbers"
+
+[[steps]]
+name = "counts"
+sql = "SELECT n % 7 AS rest, count(*) AS count FROM numbers GROUP BY n % 7"
+
+[sinks.topic]
+from = "squares"
+topic = "squares"
+key = "n"
+
+[sinks.table]
+from = "squares"
+table = "squares"
+
+[sinks.updates]
+from = "counts"
+topic = "counts"
+key = "rest"
+mode = "update"
+"""
+
+
+@contextmanager
+def running(file: Path, servers: str, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """`quiver pipeline run`; ends with all its children, whether or not it is still there."""
+    process = subprocess.Popen(
+        [*COMMAND, "pipeline", "run", str(file), "--servers", servers, *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment(),
+    )
+    try:
+        yield process
+    finally:
+        # Java that lost its driver ends by itself, and is let do so.
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout and not process.stdout.closed:
+            process.communicate()
+
+
+def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not what():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def end_of(client: quivermq.Client, topic: str) -> int:
+    try:
+        return sum(each.end_offset for each in client.topic(topic).partitions)
+    except quivermq.TopicNotFound:
+        return 0
+
+
+def javas_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if child.name() == "java"]
+
+
+def test_rows_are_exact_though_driver_and_java_are_killed(
+    client: quivermq.Client, servers: str, tmp_path: Path
+) -> None:
+    client.create_topic("numbers", partitions=2)
+    client.produce_many("numbers", [json.dumps({"n": n}).encode() for n in range(ROWS)])
+    file = tmp_path / "killed.toml"
+    file.write_text(TEXT)
+
+    with running(file, servers) as process:
+        wait_for(lambda: end_of(client, "squares") > 1_500, process)
+        # Java goes on until it notices, beside the one that starts next.
+        process.kill()
+    with running(file, servers) as process:
+        seen = end_of(client, "squares")
+        wait_for(lambda: end_of(client, "squares") > seen + 1_500, process)
+        for java in javas_of(process):
+            java.kill()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("error: Spark has ended"), said
+    assert latest_reports(client)["killed"]["state"] == "failed"
+    with running(file, servers) as process:
+        seen = end_of(client, "counts")
+        wait_for(lambda: end_of(client, "counts") > seen, process)
+        os.killpg(process.pid, signal.SIGKILL)
+    with running(file, servers, "--once") as process:
+        told, said = process.communicate(timeout=180)
+    assert process.returncode == 0, said
+    assert "killed finished" in told
+
+    expected = [(n, n * n) for n in range(ROWS)]
+    sent = [
+        (message.key, json.loads(message.value))
+        for each in client.topic("squares").partitions
+        for message in client.read("squares", each.partition)
+    ]
+    assert sorted((row["n"], row["square"]) for _, row in sent) == expected
+    assert all(key == str(row["n"]).encode() for key, row in sent)
+    table = DeltaTable(str(tmp_path / "squares")).to_pyarrow_table()
+    assert (
+        sorted(zip(*(table.column(name).to_pylist() for name in ("n", "square")), strict=True))
+        == expected
+    )
+    updates = [
+        json.loads(message.value)
+        for each in client.topic("counts").partitions
+        for message in client.read("counts", each.partition)
+    ]
+    pairs = [(row["rest"], row["count"]) for row in updates]
+    assert len(set(pairs)) == len(pairs), "no update is told twice"
+    for rest in range(7):
+        counts = [count for each, count in pairs if each == rest]
+        assert counts == sorted(counts), "updates of one key are in order"
+        assert counts[-1] == len(range(rest, ROWS, 7))

@@ -1,0 +1,98 @@
+"""Reports from what Spark tells."""
+
+from datetime import UTC, datetime, timedelta
+
+from quivermq.pipelines.failures import failure, may_pass
+from quivermq.pipelines.progress import Progress, SinkProgress, lag_of
+from quivermq.pipelines.reports import SILENCE_SECONDS, age_seconds, state_of
+
+
+def told(batch: int, rows: int, second: int, bad: int = 0, behind: int = 0) -> dict[str, object]:
+    return {
+        "batchId": batch,
+        "timestamp": f"2026-03-01T12:00:{second:02}.000Z",
+        "numInputRows": rows,
+        "durationMs": {"triggerExecution": 2_000},
+        "eventTime": {"watermark": "2026-03-01T11:59:00.000Z"},
+        "sources": [
+            {
+                "endOffset": {"orders": {"0": 10, "1": 4, "id": "a", "began": {"1": 0}}},
+                "latestOffset": {"orders": {"0": 10 + behind, "1": 4, "id": "a"}},
+            }
+        ],
+        "observedMetrics": {"orders": {"bad": bad}},
+    }
+
+
+def test_lag_counts_messages_of_all_partitions() -> None:
+    latest = {
+        "a": {"0": 10, "1": 7, "2": 9, "id": "x", "began": {"2": 5}},
+        "b": {"0": 3, "id": "y"},
+    }
+    end = {"a": {"0": 4, "1": 7, "id": "x", "began": {"0": 1}}}
+    assert lag_of({"latestOffset": latest, "endOffset": end}, {}) == 6 + 0 + 4 + 3
+    assert lag_of({"latestOffset": end, "endOffset": latest}, {}) == 0
+    assert lag_of({"latestOffset": None, "endOffset": end}, {}) is None
+    assert lag_of({"latestOffset": latest, "endOffset": None}, {}) is None
+
+
+def test_lag_counts_what_came_since_spark_looked() -> None:
+    vector = {"a": {"0": 10, "1": 7, "id": "x"}}
+    ends = {"a": {"0": 15, "1": 6}, "other": {"0": 99}}
+    assert lag_of({"latestOffset": vector, "endOffset": vector}, ends) == 5
+    assert lag_of({"latestOffset": None, "endOffset": vector}, ends) == 5
+
+
+def test_a_report_adds_up_batches_and_forgets_old_rates() -> None:
+    sink = SinkProgress("out", "topic totals")
+    progress = Progress("totals", {"run": "r"}, {"out": sink})
+    assert progress.report("now", 0.0)["lag"] is None
+    first, second = told(0, 100, 1, behind=50), told(1, 40, 3, bad=2)
+    sink.take(first, 10.0)
+    assert sink.rows_per_second(10.0) == 50.0
+    assert not sink.is_news(first)
+    assert sink.is_news(second)
+    assert progress.report("now", 10.0)["lag"] == 50
+    sink.take(second, 12.0)
+    report = progress.report("now", 12.0)
+    assert (report["rows"], report["rows_per_second"], report["lag"]) == (140, 35.0, 0)
+    assert report["sinks"][0]["batch"] == 1
+    assert report["bad_rows"] == {"orders": 2}
+    assert "2 rows of orders could not be parsed" in report["trouble"]
+    assert sink.rows_per_second(60.0) == 0.0
+
+
+def test_a_pipeline_that_says_nothing_is_silent_unless_it_has_ended() -> None:
+    now = datetime.now(UTC)
+    old = (now - timedelta(seconds=SILENCE_SECONDS + 1)).isoformat()
+    assert state_of({"state": "running", "at": now.isoformat()}, now) == "running"
+    assert state_of({"state": "running", "at": old}, now) == "silent"
+    assert state_of({"state": "stopped", "at": old}, now) == "stopped"
+    assert round(age_seconds({"at": old}, now)) == SILENCE_SECONDS + 1
+
+
+def test_a_failure_is_told_by_its_innermost_cause() -> None:
+    spark = "[STREAM_FAILED] Query [id = 5, runId = 6] terminated with exception: "
+    ours = (
+        spark + "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n"
+        '  File "x.py", line 1, in f\n    raise\n'
+        "quivermq.errors.TopicNotFound: there is no topic 'a'\n SQLSTATE: 38000\n"
+        "=== Streaming Query ===\nIdentifier: 5"
+    )
+    assert failure(ours) == "there is no topic 'a'"
+    python = spark + "Traceback (most recent call last):\n  File\nKeyError: 'x'\n"
+    assert failure(python) == "KeyError: 'x'"
+    own = (
+        spark + "[DIVIDE_BY_ZERO] Division by zero. Use try_divide. SQLSTATE: 22012\n"
+        "== SQL (line 1, position 8) ==\nselect 1/0\n=== Streaming Query ==="
+    )
+    assert failure(own) == "Division by zero. Use try_divide."
+    assert len(failure("x" * 5_000)) == 600
+
+
+def test_only_what_may_pass_is_tried_again() -> None:
+    assert may_pass("SparkException: Python worker failed to connect back.")
+    assert may_pass("\nquivermq.errors.Timeout: no answer\n")
+    assert may_pass("\nquivermq.spark.checkpoints.PlanChanged: start the query again\n")
+    assert not may_pass("\nquivermq.errors.TopicNotFound: there is no topic 'a'\n")
+    assert not may_pass("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012")
