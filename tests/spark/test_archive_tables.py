@@ -130,9 +130,9 @@ def test_a_task_that_fails_and_comes_again_adds_its_rows_once(
     assert rows(read_table(spark, str(path)).select("offset")) == rows(frame.select("offset"))
 
 
-def run(spark: SparkSession, source: Path, path: Path, checkpoint: Path, files: int = 1) -> None:
+def run(spark: SparkSession, source: Path, path: Path, checkpoint: Path) -> None:
     schema = numbers(spark, 0, 0).schema
-    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", files)
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     stream = reader.parquet(str(source))
     query = (
         stream.writeStream.format("quiver_table")
