@@ -182,7 +182,8 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             files, key, batchId, notes, replace=self._overwrite, on_repeat=check_repeat
         )
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        del batchId
         remove_files(self._target.root, all_files(messages))
 
 
