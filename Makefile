@@ -4,6 +4,8 @@ SEEDS  ?= 1000
 MINUTES ?= 10
 NODES  ?= 1
 BIN    := .venv/bin
+# Tests that start Spark, which takes as long as many others: one session for each of two workers.
+SPARK  := tests/spark tests/pipelines
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check format proto sim soak mutants bench docs clean
@@ -11,14 +13,16 @@ BIN    := .venv/bin
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, in half a minute
+demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, Spark into a table: a minute
 	$(BIN)/python -m examples.demo
 
 up: .venv/ready  ## brokers in the foreground, until Ctrl-C: NODES=1
 	$(BIN)/quiver up --nodes $(NODES)
 
 test: .venv/ready  ## the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(SPARK:%=--ignore=%)
+	$(BIN)/python -m quivermq.spark.class_archive
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(SPARK)
 
 check: .venv/ready  ## lint, format, types
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
     python -m benchmarks.spark [--rounds 5] [--only reads,writes,streams,brokers]
 
 Reads stand beside a source that yields the same rows from memory, as Arrow and as tuples; writes
-beside a writer that drops what it gets; micro-batches beside Spark's own `rate-micro-batch`. What is
+beside a writer that drops what it gets; micro-batches beside Spark's `rate-micro-batch`. What is
 compared takes turns, and the median counts.
 """
 

@@ -1,24 +1,30 @@
-"""A tour in half a minute: a cluster, a million messages, leaders killed under load, and a group
-that works on everything all the same.
+"""A tour in a minute: a cluster, a million messages, leaders killed under load, a group that works
+on everything all the same, and a Spark pipeline into a lakehouse table.
 
-    make demo        or        python -m examples.demo [--messages N] [--kills N]
+    make demo        or        python -m examples.demo [--messages N] [--kills N] [--no-spark]
 
 Starts three brokers on free ports in a temporary directory, and leaves nothing behind. The exit
-code is 0 only if every acknowledged message was found again, once, at its offset, and the group has
-finished every one.
+code is 0 only if every acknowledged message was found again, once, at its offset, the group has
+finished every one, and the table holds each of them once.
 """
 
 import argparse
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 import quivermq
 from quivermq.testing import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PARTITIONS = 3
 SIZE = 100
@@ -169,11 +175,7 @@ def check_group(
 
 def check(client: quivermq.Client, promised: dict[tuple[int, int], bytes], report: Report) -> None:
     """Everything that was acknowledged is there, once, where it was said to be."""
-    found = {
-        (partition, message.offset): message.value
-        for partition in range(PARTITIONS)
-        for message in client.read("orders", partition=partition)
-    }
+    found = orders_of(client)
     lost = [place for place, value in promised.items() if found.get(place) != value]
     if lost:
         raise SystemExit(f"LOST: {len(lost)} acknowledged messages, the first at {lost[0]}")
@@ -182,10 +184,87 @@ def check(client: quivermq.Client, promised: dict[tuple[int, int], bytes], repor
     report.add("lost, moved or doubled", f"none of {len(promised):,}")
 
 
+def orders_of(client: quivermq.Client) -> dict[tuple[int, int], bytes]:
+    return {
+        (partition, message.offset): message.value
+        for partition in range(PARTITIONS)
+        for message in client.read("orders", partition=partition)
+    }
+
+
+def with_spark(cluster: Cluster, client: quivermq.Client, report: Report, count: int) -> None:
+    """The same topics as tables and streams."""
+    from quivermq.pipelines.spark_logs import log_to  # noqa: PLC0415
+    from quivermq.spark import session  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        began = time.perf_counter()
+        with log_to(name):
+            spark = session(servers=cluster.servers)
+        report.add("a Spark session", f"after {time.perf_counter() - began:.1f} s")
+        try:
+            bulk = spark.read.format("quiver").option("subscribe", "bulk").load()
+            bulk.limit(1).count()  # the first job also starts Python
+            began = time.perf_counter()
+            found, took = bulk.count(), time.perf_counter() - began
+            if found != count:
+                raise SystemExit(f"Spark counts {found:,} of {count:,} messages")
+            report.add("counted by Spark", f"{found:,} messages, {found / took:,.0f} a second")
+            into_a_table(spark, cluster, client, report, folder)
+        finally:
+            spark.stop()
+
+
+def into_a_table(
+    spark: "SparkSession", cluster: Cluster, client: quivermq.Client, report: Report, folder: Path
+) -> None:
+    """A stream from the topic into a Delta table; a leader dies meanwhile. Then SQL over the table,
+    and its result back onto a topic."""
+    from quivermq.spark.table_reader import read_table  # noqa: PLC0415
+
+    expected = orders_of(client)
+    stream = spark.readStream.format("quiver").option("subscribe", "orders")
+    stream = stream.option("startingOffsets", "earliest")
+    stream = stream.option("maxOffsetsPerTrigger", len(expected) // 5 + 1)
+    rows = stream.load().selectExpr(
+        "partition", "offset", "value", "split(cast(value AS string), '-')[0] AS producer"
+    )
+    place, checkpoint = str(folder / "table"), str(folder / "checkpoint")
+    writer = rows.writeStream.format("quiver_table").option("checkpointLocation", checkpoint)
+    query = writer.trigger(availableNow=True).start(place)
+    while query.isActive and not query.recentProgress:
+        time.sleep(0.05)
+    victim = cluster.nodes[cluster.leader("orders", 0)]
+    victim.kill()
+    console.print(f"    killed node {victim.id}, leader of orders/0, while Spark reads from it")
+    time.sleep(1)
+    victim.start()
+    query.awaitTermination()
+    batches = len(query.recentProgress)
+    table = read_table(spark, place)
+    held = table.collect()
+    if {(row.partition, row.offset): bytes(row.value) for row in held} != expected:
+        raise SystemExit("the table is not what the topic is")
+    if len(held) != len(expected):
+        raise SystemExit("a row is in the table twice")
+    report.add("streamed into a table", f"{len(held):,} rows in {batches} commits, each once")
+    table.createOrReplaceTempView("orders")
+    client.create_topic("totals")
+    totals = spark.sql("SELECT producer AS key, string(count(*)) AS value FROM orders GROUP BY 1")
+    totals.write.format("quiver").option("topic", "totals").mode("append").save()
+    counts = {message.key: int(message.value) for message in client.read("totals")}
+    if sum(counts.values()) != len(expected):
+        raise SystemExit(f"wrong totals: {counts}")
+    shown = ", ".join(f"{key.decode()} {count:,}" for key, count in sorted(counts.items()))
+    report.add("SQL over it, back on a topic", shown)
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--messages", type=int, default=1_000_000)
     arguments.add_argument("--kills", type=int, default=3)
+    arguments.add_argument("--no-spark", action="store_true", help="leave Spark out")
     chosen = arguments.parse_args()
     report = Report()
     console.print("[bold]Starting three brokers[/] on free ports, in a temporary directory")
@@ -198,6 +277,9 @@ def main() -> None:
         bulk(client, report, chosen.messages)
         console.print("[bold]Leaders are killed while producers work[/]")
         under_fire(cluster, client, report, chosen.kills)
+        if not chosen.no_spark:
+            console.print("[bold]Spark[/] takes the topics as tables and streams")
+            with_spark(cluster, client, report, chosen.messages)
     report.show()
 
 

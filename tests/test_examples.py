@@ -11,7 +11,14 @@ from quivermq.testing import Cluster
 
 ROOT = Path(__file__).parents[1]
 SHOWN = {
-    "demo.py": ["read back as Arrow: 20,000 messages", "kills: 1", "lost, moved or doubled: none"],
+    "demo.py": [
+        "read back as Arrow: 20,000 messages",
+        "kills: 1",
+        "lost, moved or doubled: none",
+        "counted by Spark: 20,000 messages",
+        "commits, each once",
+        "SQL over it, back on a topic: p0 ",
+    ],
     "cluster_failover.py": ["leads, and is killed", "stored at offset 1", "[b'first', b'second']"],
     "worker.py": [
         "clumsy is killed in the middle of",

@@ -36,7 +36,7 @@ from quivermq.errors import (
 )
 
 if TYPE_CHECKING:
-    from quivermq import aio, testing
+    from quivermq import aio, spark, testing
     from quivermq.client import (
         BatchReceipt,
         Client,
@@ -115,10 +115,11 @@ __all__ = [
     "UnsupportedFormat",
     "aio",
     "connect",
+    "spark",
     "testing",
 ]
 
-_MODULES = ("aio", "testing")
+_MODULES = ("aio", "spark", "testing")
 
 
 def __getattr__(name: str) -> Any:

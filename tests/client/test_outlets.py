@@ -178,6 +178,30 @@ def test_a_topic_that_was_created_again_starts_at_zero() -> None:
     assert outlet.next_sequence == 2
 
 
+def test_a_pinned_number_is_never_left_to_another_batch() -> None:
+    outlet = Outlet(Identity(7), next_sequence=100, is_replaceable=False, is_pinned=True)
+    first, second, third = launched(outlet, 2, 2, 2)
+    failed(first, InvalidRequest("no such batch is among its last"))
+    failed(second, OutOfSequence("?", expected=100))
+    failed(third, Timeout("?"))
+    outlet.regroup(0.0, GIVEN_UP)
+    assert not outlet.flying
+    assert "no such batch" in str(first.outcome)
+    assert "number 100 was refused" in str(second.outcome)
+    assert "cannot go on" in str(third.outcome)
+    (after,) = launched(outlet, 1)
+    assert isinstance(after.outcome, InvalidRequest)
+
+
+def test_pinned_numbers_do_not_start_anew_in_a_topic_that_was_created_again() -> None:
+    outlet = Outlet(Identity(7), is_replaceable=False, is_pinned=True)
+    first, second = launched(outlet, 2, 2)
+    first.settle(Stored(0, 0))
+    outlet.restart()
+    assert "created again" in str(second.outcome)
+    assert not outlet.flying
+
+
 def test_every_batch_behind_a_fenced_one_is_told_so() -> None:
     outlet = Outlet(Identity(7, 0))
     batches = launched(outlet, 1, 1)

@@ -81,3 +81,57 @@ def test_the_asyncio_client_copies_too(cluster: Cluster, topic: str) -> None:
             return await client.copy(topic, [(0, 0, 2)], f"{topic}.copy")
 
     assert sum(receipt.count for receipt in asyncio.run(copied())) == 2
+
+
+def test_parts_are_stored_together_and_told_apart(cluster: Cluster, topic: str) -> None:
+    with cluster.connect() as client:
+        client.create_topic(topic, partitions=2)
+        parts = [([b"%d-%d" % (part, n) for n in range(10)], part % 8) for part in range(30)]
+        parts.append(([b"x" * 400_000] * 5, 0))
+        found = client.produce_parts(topic, parts, partition=1)
+        assert [len(receipts) for receipts in found] == [1] * 30 + [len(found[-1])]
+        assert len(found[-1]) > 1
+        stored = {message.offset: message for message in client.read(topic, 1)}
+        for (values, priority), receipts in zip(parts, found, strict=True):
+            offsets = [
+                receipt.first_offset + n for receipt in receipts for n in range(receipt.count)
+            ]
+            assert [stored[offset].value for offset in offsets] == values
+            assert {stored[offset].priority for offset in offsets} == {priority}
+
+
+def test_what_is_held_is_copied_like_what_is_read(cluster: Cluster, topic: str) -> None:
+    with cluster.connect() as client:
+        client.create_topic(topic)
+        client.produce_parts(topic, [([b"%d" % n] * 3, n % 8) for n in range(20)], partition=0)
+        ranges = [(0, 30, 60), (0, 0, 3), (0, 4, 29)]  # the last one begins within a batch
+        for most in (1, 1 << 20):
+            to = f"{topic}.{most}"
+            client.create_topic(to)
+            held = client.hold(topic, [(0, 0, 60)], bytes_max=most)
+            client.copy(topic, ranges, to, held=held)
+            source = rows(client, topic)
+            assert rows(client, to) == source[30:60] + source[0:3] + source[4:29]
+        with pytest.raises(quivermq.InvalidRequest, match="what is held is of topic"):
+            client.copy(to, [(0, 0, 1)], topic, held=held)
+
+
+def test_a_producers_position_is_told_also_when_it_was_forgotten(
+    cluster: Cluster, topic: str
+) -> None:
+    with cluster.connect() as client:
+        client.create_topic(topic)
+        client.produce_many(topic, [b"before"])
+        since = next(iter(client.read(topic))).timestamp
+        assert client.position(topic, 0, producer_id=5, epoch=2) == 0
+        client.produce_many(topic, [b"a", b"b"], producer_id=5, epoch=2)
+        client.produce_many(topic, [b"c"], producer_id=5, epoch=2, sequence=2)
+        client.produce_many(topic, [b"d"], producer_id=6, epoch=2)
+        assert client.position(topic, 0, producer_id=5, epoch=2) == 3
+        assert client.position(topic, 0, producer_id=5, epoch=3) == 0
+        with pytest.raises(quivermq.Fenced):
+            client.position(topic, 0, producer_id=5, epoch=1)
+        assert client.topic(topic).message_count == 5  # asking stores nothing
+        assert client.stored(topic, 0, producer_id=5, epoch=2, since_ms=since) == 3
+        assert client.stored(topic, 0, producer_id=5, epoch=1, since_ms=since) == 0
+        assert client.stored(topic, 0, producer_id=5, epoch=2, since_ms=since + 3_600_000) == 0

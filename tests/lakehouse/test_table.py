@@ -139,6 +139,6 @@ def test_what_is_no_table_is_refused_by_name(tmp_path: Path) -> None:
 def test_nonsense_is_no_range(text: str) -> None:
     with pytest.raises(InvalidRequest):
         ArchiveRange.decode(text)
-    good = ArchiveRange("t", {0: 1, 1: 2}, {0: 3, 1: 2}, {0: 0, 1: 2})
+    good = ArchiveRange("t", {0: 1, 1: 2}, {0: 3, 1: 2}, {0: 0, 1: 2}, {0: 1})
     assert ArchiveRange.decode(good.encode()) == good
     assert (good.count, good.is_empty) == (2, False)

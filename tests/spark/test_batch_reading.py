@@ -1,5 +1,6 @@
 """Topics as tables, on a real broker and a real Spark: every message once, as it was stored."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -97,3 +98,40 @@ def test_what_cannot_be_read_is_said_in_one_line(topic: str, read: Read) -> None
         read(subscribe=topic).count()
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         read(subscribe=topic, startingOffset="earliest").count()
+
+
+def test_filters_spare_reading_and_change_nothing(
+    spark: SparkSession, client: quivermq.Client, topic: str, read: Read
+) -> None:
+    client.create_topic(topic, partitions=4)
+    for number in range(4):
+        client.produce_many(topic, [b"%d" % each for each in range(100)], partition=number)
+        time.sleep(0.002)
+    with client.read(topic, 1) as reader:
+        taken = datetime.fromtimestamp(next(reader).timestamp / 1000, UTC).isoformat()
+
+    def once() -> DataFrame:
+        return read(subscribe=topic, filterPushdown=True)
+
+    some = once().filter("partition in (1, 3) and offset >= 90 and value <> '95'")
+    assert some.rdd.getNumPartitions() == 2
+    assert sorted((row.partition, row.offset) for row in some.collect()) == [
+        (number, each) for number in (1, 3) for each in range(90, 100) if each != 95
+    ]
+    assert once().filter(f"topic = '{topic}' and offset = 7").count() == 4
+    assert once().filter("topic like 'x%'").count() == 0
+    assert once().filter(f"timestamp >= '{taken}'").count() == 300
+    assert once().filter(f"timestamp < '{taken}'").count() == 100
+    assert once().filter("partition = 0 or offset = 0").count() == 103
+
+    # Without the option a DataFrame may be used as often as one likes.
+    often = read(subscribe=topic)
+    assert often.filter("offset = 7").count() == 4
+    assert often.filter("partition = 0 or offset = 0").count() == 103
+    assert often.count() == 400
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert once().filter("partition = 1 and offset >= 90").count() == 10
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -1,7 +1,182 @@
 """`quiver pipeline archive`, `replay` and `compact`: a topic and its table."""
 
+import json
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
 import typer
+
+from quivermq.cli.archive_options import (
+    AcceptLoss,
+    Columns,
+    CommitAge,
+    CommitSize,
+    FileSize,
+    Into,
+    Kept,
+    Master,
+    Once,
+    Quarantine,
+    TablePath,
+    To,
+    Topic,
+    columns_text,
+)
+from quivermq.cli.archive_troubles import one_line, spark_troubles
+from quivermq.cli.misuse import Misuse
+from quivermq.cli.options import (
+    DEFAULT_SERVERS,
+    DEFAULT_TIMEOUT_SECONDS,
+    AsJson,
+    Servers,
+    Timeout,
+    connect,
+)
+from quivermq.cli.output import count, print_error, print_json, print_line, remark
+from quivermq.cli.quantities import format_size
+
+if TYPE_CHECKING:
+    from quivermq.spark.archive_loop import Committed
+
+_FILE_BYTES = 128 << 20
+_SPARK_TIMEOUT = 60.0
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
+    app.command()(archive)
+    app.command()(compact)
+
+
+def archive(
+    topic: Topic,
+    to: To,
+    once: Once = False,
+    commit_size: CommitSize = _FILE_BYTES,
+    commit_age: CommitAge = 60.0,
+    target_file_size: FileSize = _FILE_BYTES,
+    accept_loss: AcceptLoss = False,
+    json_columns: Columns = None,
+    quarantine: Quarantine = None,
+    into: Into = None,
+    master: Master = None,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Put a topic into a Delta table, exactly once, by day; go on where the table is."""
+    if json_columns is None and (quarantine or into):
+        raise Misuse("--quarantine and --into belong to --json-columns")
+    _check_extra()
+    from quivermq.spark import session  # noqa: PLC0415  (Spark is slow to load)
+    from quivermq.spark.archive_loop import ArchiveLoop, Pace  # noqa: PLC0415
+    from quivermq.spark.archiving import Archive, Payload  # noqa: PLC0415
+
+    payload = None
+    if columns := columns_text(json_columns):
+        beside = to.with_name(f"{to.name}.quarantine")
+        payload = Payload(columns, str(quarantine or beside), into)
+    connection = {"servers": servers, "timeout": str(_SPARK_TIMEOUT)}
+    table = Archive(topic, str(to), connection, int(target_file_size), payload, accept_loss)
+    with connect(servers, timeout) as client, spark_troubles():
+        # What cannot work is said before Spark takes its seconds to start.
+        table.pending(client)
+        spark = session(master, name=f"archive of {topic}")
+        if not os.environ.get("QUIVER_DEBUG"):
+            spark.sparkContext.setLogLevel("OFF")
+        loop = ArchiveLoop(
+            spark,
+            client,
+            table,
+            Pace(int(commit_size), commit_age),
+            lambda done: _report(done, as_json=as_json),
+            lambda trouble: print_error(one_line(trouble), "warning"),
+        )
+        try:
+            if once:
+                commits = loop.once()
+                if not commits and not as_json:
+                    remark(f"{to} holds all of {topic}")
+            else:
+                stop = stop_signals()
+                if not as_json:
+                    remark(f"archiving {topic} to {to}; Ctrl-C ends it after the commit under way")
+                loop.run(stop)
+        finally:
+            spark.stop()
+
+
+def compact(
+    table: TablePath,
+    target_file_size: FileSize = _FILE_BYTES,
+    keep: Kept = 7 * 86_400.0,
+    as_json: AsJson = False,
+) -> None:
+    """Put a table's small files together, and remove files that nobody needs."""
+    _check_extra()
+    from quivermq.lakehouse import compact as tidy  # noqa: PLC0415  (slow to load)
+
+    done = tidy(table, int(target_file_size), max(0, int(keep // 3_600)))
+    if as_json:
+        print_json(
+            {
+                "files_before": done.files_before,
+                "files_after": done.files_after,
+                "removed": done.removed,
+            }
+        )
+        return
+    print_line(
+        f"{count(done.files_before, 'file')} became {count(done.files_after, 'file')}; "
+        f"{count(done.removed, 'file')} removed from disk"
+    )
+
+
+def stop_signals() -> threading.Event:
+    """Set by the first Ctrl-C or SIGTERM; the second one ends the process."""
+    stop = threading.Event()
+
+    def receive(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, receive)
+    return stop
+
+
+def _report(done: "Committed", *, as_json: bool) -> None:
+    table, wanted = done.table, done.pending.range
+    rate = wanted.count / done.seconds if done.seconds else 0.0
+    if as_json:
+        line: dict[str, Any] = {
+            "topic": wanted.topic,
+            "version": table.version,
+            "messages": wanted.count,
+            "seconds": round(done.seconds, 3),
+            "files": done.files,
+            "lag": done.left,
+            "offsets": {str(number): end for number, end in sorted(wanted.ends.items())},
+        }
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+        return
+    print_line(
+        f"version {table.version}: {count(wanted.count, 'message')}, about "
+        f"{format_size(done.pending.bytes)}, in {done.seconds:.1f} s ({rate:,.0f}/s); "
+        f"{count(done.files, 'file')}, {done.left:,} behind"
+    )
+    for number, (start, end) in sorted(done.pending.lost.items()):
+        print_error(f"partition {number}: [{start}, {end}) was dropped unarchived", "warning")
+
+
+def _check_extra() -> None:
+    from importlib.util import find_spec  # noqa: PLC0415
+
+    missing = [name for name in ("pyspark", "deltalake") if find_spec(name) is None]
+    if missing:
+        raise Misuse(f"this needs {' and '.join(missing)}: pip install 'quivermq[spark]'")

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from quivermq.client.aio_client import AsyncClient
     from quivermq.client.aio_subscriptions import AsyncSubscription
     from quivermq.client.client import Client, connect
+    from quivermq.client.copying import HeldBatches
     from quivermq.client.decoding import SCHEMA
     from quivermq.client.deliveries import Delivery
     from quivermq.client.group_infos import (
@@ -72,6 +73,7 @@ _PLACES = {
     "Receipt": "values",
     "Retention": "infos",
     "Held": "offsets",
+    "HeldBatches": "copying",
     "Retry": "infos",
     "Subscription": "subscriptions",
     "TopicInfo": "infos",
@@ -100,6 +102,7 @@ __all__ = [
     "GroupInfo",
     "GroupPartitionInfo",
     "Held",
+    "HeldBatches",
     "LeasedMessage",
     "LeasedTable",
     "MemberInfo",

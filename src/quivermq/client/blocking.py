@@ -303,7 +303,8 @@ class BlockingDoor:
     ) -> None:
         """Wait until one of these requests is answered."""
         with DefaultSelector() as selector:
-            for connection, _ in posted:
+            # Several requests may be under way on one connection.
+            for connection in dict.fromkeys(connection for connection, _ in posted):
                 if isinstance(connection, BlockingConnection) and connection.is_open:
                     # What TLS has deciphered already shows on no socket.
                     connection.take_in()

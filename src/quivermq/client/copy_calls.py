@@ -1,8 +1,11 @@
-"""The call that copies messages between topics, for the blocking and the asyncio client."""
+"""Calls that store batches many at a time, for the blocking and the asyncio client: copies of what
+other topics hold, and parts that belong together."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from quivermq.client.copying import Copying, position_of
+from quivermq.client.bulk import Columns, Layout
+from quivermq.client.copying import Copying, HeldBatches, Range, position_of, stored_of
 from quivermq.client.core import Core
 from quivermq.client.door import run
 from quivermq.client.values import BatchReceipt
@@ -24,6 +27,7 @@ class CopyCalls:
         producer_id: int | None = None,
         epoch: int = 0,
         sequence: int = 0,
+        held: HeldBatches | None = None,
     ) -> list[BatchReceipt]:
         """Copy messages into another topic: batches as they are, nothing is decoded.
 
@@ -32,7 +36,7 @@ class CopyCalls:
         They go to the partition that they come from, or all to `partition`. Keys, headers, delays
         and timestamps that their producer gave stay; who has no such timestamp gets the time of the
         copy. `priority` replaces theirs. With `producer_id`, `epoch` and `sequence` of your own,
-        copying the same ranges again stores nothing twice.
+        copying the same ranges again stores nothing twice. What is in `held` is not read again.
         """
         wanted = Copying.of(
             topic,
@@ -43,8 +47,31 @@ class CopyCalls:
             producer_id=producer_id,
             epoch=epoch,
             sequence=sequence,
+            held=held,
         )
         return run(wanted.carry_out(self._core))
+
+    def hold(
+        self, topic: str, ranges: Iterable[tuple[int, int, int]], *, bytes_max: int = 32 << 20
+    ) -> HeldBatches:
+        """Read messages to `copy` them: for many small ranges that lie close together."""
+        held = HeldBatches(topic)
+        run(held.read(self._core, [Range(*each) for each in ranges], bytes_max))
+        return held
+
+    def produce_parts(
+        self, topic: str, parts: Sequence[tuple[Any, int]], *, partition: int
+    ) -> list[list[BatchReceipt]]:
+        """Store several parts in one partition, and return where each of them is.
+
+        >>> client.produce_parts("orders", [(table, 0), (urgent, 7)], partition=2)
+        [[BatchReceipt(partition=2, first_offset=0, count=9)], [BatchReceipt(...)]]
+
+        A part is values as for `produce_many`, and its priority. Batches of all parts are under way
+        together: for many small parts this is far faster than one call for each.
+        """
+        wanted = [(Columns(values), Layout(priority)) for values, priority in parts]
+        return run(self._core.producing.produce_parts(topic, wanted, partition))
 
     def position(self, topic: str, partition: int, *, producer_id: int, epoch: int = 0) -> int:
         """The number that a partition expects next from a producer in this epoch.
@@ -57,6 +84,16 @@ class CopyCalls:
         `Fenced` if the producer has a higher epoch there.
         """
         return run(position_of(self._core, topic, partition, producer_id, epoch))
+
+    def stored(
+        self, topic: str, partition: int, *, producer_id: int, epoch: int, since_ms: int
+    ) -> int:
+        """How many messages of a producer's epoch a partition holds, of those stored since a time.
+
+        Reads everything since then: it is for who comes back when `position` was forgotten. Raises
+        `InvalidRequest` if the partition dropped messages of that time.
+        """
+        return run(stored_of(self._core, topic, partition, producer_id, epoch, since_ms))
 
 
 class AsyncCopyCalls:
@@ -75,6 +112,7 @@ class AsyncCopyCalls:
         producer_id: int | None = None,
         epoch: int = 0,
         sequence: int = 0,
+        held: HeldBatches | None = None,
     ) -> list[BatchReceipt]:
         """Copy messages into another topic: batches as they are, nothing is decoded."""
         wanted = Copying.of(
@@ -86,11 +124,33 @@ class AsyncCopyCalls:
             producer_id=producer_id,
             epoch=epoch,
             sequence=sequence,
+            held=held,
         )
         return await wanted.carry_out(self._core)
+
+    async def hold(
+        self, topic: str, ranges: Iterable[tuple[int, int, int]], *, bytes_max: int = 32 << 20
+    ) -> HeldBatches:
+        """Read messages to `copy` them: for many small ranges that lie close together."""
+        held = HeldBatches(topic)
+        await held.read(self._core, [Range(*each) for each in ranges], bytes_max)
+        return held
+
+    async def produce_parts(
+        self, topic: str, parts: Sequence[tuple[Any, int]], *, partition: int
+    ) -> list[list[BatchReceipt]]:
+        """Store several parts in one partition, and return where each of them is."""
+        wanted = [(Columns(values), Layout(priority)) for values, priority in parts]
+        return await self._core.producing.produce_parts(topic, wanted, partition)
 
     async def position(
         self, topic: str, partition: int, *, producer_id: int, epoch: int = 0
     ) -> int:
         """The number that a partition expects next from a producer in this epoch."""
         return await position_of(self._core, topic, partition, producer_id, epoch)
+
+    async def stored(
+        self, topic: str, partition: int, *, producer_id: int, epoch: int, since_ms: int
+    ) -> int:
+        """How many messages of a producer's epoch a partition holds, of those since a time."""
+        return await stored_of(self._core, topic, partition, producer_id, epoch, since_ms)

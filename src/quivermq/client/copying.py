@@ -1,12 +1,12 @@
 """Copying batches from one topic to another: as they are, nothing is decoded on the way."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Final, NamedTuple
 
-from quivermq.batches import Frame, Index, Limits, Offset, Origin, cut, encode_batch
+from quivermq.batches import Frame, Header, Index, Limits, Offset, Origin, cut, encode_batch
 from quivermq.client.core import Core
 from quivermq.client.options import chosen_identity
-from quivermq.client.reading import Span
+from quivermq.client.reading import Cursor, Span
 from quivermq.client.values import BatchReceipt
 from quivermq.errors import InvalidRequest, OutOfSequence, QuiverError
 from quivermq.wire import proto
@@ -23,6 +23,40 @@ class Range(NamedTuple):
     stop: int
 
 
+class HeldBatches:
+    """Batches of a topic that were read before they are copied: many small ranges that lie close
+    together take one read, and not one each."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self._frames: dict[tuple[int, int], Frame] = {}
+
+    async def read(self, core: Core, ranges: Iterable[Range], bytes_max: int) -> None:
+        """Read these ranges, up to so many bytes; what is not held is read when it is copied."""
+        left = bytes_max
+        for each in ranges:
+            cursor = _cursor(core, self.topic, each)
+            try:
+                while left > 0 and (span := await cursor.next_span()) is not None:
+                    for frame in span.frames:
+                        self._frames[each.partition, int(frame.header.base_offset)] = frame
+                        left -= len(frame)
+            finally:
+                cursor.close()
+
+    def take(self, wanted: Range) -> tuple[list[Frame], Range]:
+        """The first batches of a range, as far as all of them are held, and the rest of it."""
+        found: list[Frame] = []
+        at = wanted.start
+        while at < wanted.stop:
+            frame = self._frames.get((wanted.partition, at))
+            if frame is None or frame.header.next_offset > wanted.stop:
+                break
+            found.append(frame)
+            at = int(frame.header.next_offset)
+        return found, wanted._replace(start=at)
+
+
 class Copying(NamedTuple):
     """What is asked for, and how it is done over either door."""
 
@@ -34,6 +68,7 @@ class Copying(NamedTuple):
     producer_id: int | None
     epoch: int
     sequence: int
+    held: HeldBatches | None
 
     @classmethod
     def of(
@@ -47,35 +82,39 @@ class Copying(NamedTuple):
         producer_id: int | None,
         epoch: int,
         sequence: int,
+        held: HeldBatches | None = None,
     ) -> "Copying":
         """Checked: every range must have an end that is behind its start."""
         wanted = tuple(Range(*each) for each in ranges)
         for each in wanted:
             if not 0 <= each.start < each.stop:
                 raise InvalidRequest(f"a range needs 0 <= start < stop: {each}")
-        return cls(topic, wanted, to, partition, priority, producer_id, epoch, sequence)
+        if held is not None and held.topic != topic:
+            raise InvalidRequest(f"what is held is of topic {held.topic!r}, not {topic!r}")
+        return cls(topic, wanted, to, partition, priority, producer_id, epoch, sequence, held)
 
     async def carry_out(self, core: Core) -> list[BatchReceipt]:
         identity = chosen_identity(self.producer_id, self.epoch)
         return await core.producing.copy(self._frames(core), self.to, identity, self.sequence)
 
-    async def _frames(self, core: Core) -> AsyncIterator[tuple[int, Frame]]:
+    async def _frames(self, core: Core) -> AsyncGenerator[tuple[int, Frame]]:
         """Batch by batch, each with the partition it goes to."""
-        for each in self.ranges:
-            cursor = core.cursor(
-                self.topic,
-                each.partition,
-                start=each.start,
-                stop=each.stop,
-                follow=False,
-                follower_ok=False,
-            )
-            goal = each.partition if self.partition is None else self.partition
+        limits = core.router.limits
+        for wanted in self.ranges:
+            goal = wanted.partition if self.partition is None else self.partition
+            each = wanted
+            if self.held is not None:
+                frames, each = self.held.take(wanted)
+                for frame in frames:
+                    yield goal, self._clean(frame)
             at = each.start
+            if at == each.stop:
+                continue
+            cursor = _cursor(core, self.topic, each)
             try:
                 while (span := await cursor.next_span()) is not None:
                     for frame in span.frames:
-                        part = self._part(frame, span, each, core.router.limits)
+                        part = self._part(frame, span, each, limits)
                         if part is not None:
                             at = int(frame.header.next_offset)
                             yield goal, part
@@ -93,11 +132,24 @@ class Copying(NamedTuple):
         stop = min(int(header.next_offset), wanted.stop)
         if start >= stop:
             return None
-        part = cut(frame, start, stop, limits)
-        clean = part.header.stamped(0, Index(0), Offset(0), 0)
+        return self._clean(cut(frame, start, stop, limits))
+
+    def _clean(self, frame: Frame) -> Frame:
+        clean = frame.header.stamped(0, Index(0), Offset(0), 0)
         if self.priority is not None:
             clean = clean._replace(priority=self.priority)
-        return Frame(clean, part.body)
+        return Frame(clean, frame.body)
+
+
+def _cursor(core: Core, topic: str, wanted: Range) -> Cursor:
+    return core.cursor(
+        topic,
+        wanted.partition,
+        start=wanted.start,
+        stop=wanted.stop,
+        follow=False,
+        follower_ok=False,
+    )
 
 
 async def position_of(core: Core, topic: str, partition: int, producer_id: int, epoch: int) -> int:
@@ -121,3 +173,40 @@ async def position_of(core: Core, topic: str, partition: int, producer_id: int, 
             await router.recover(topic, partition, target, error, attempts)
         else:
             raise InvalidRequest(f"{topic}/{partition} took number {_FAR_AHEAD} of a producer")
+
+
+async def stored_of(
+    core: Core, topic: str, partition: int, producer_id: int, epoch: int, since_ms: int
+) -> int:
+    """How many messages of a producer's epoch a partition holds: looked for in all of its batches
+    since a time."""
+    first = await _first_batch(core, topic, partition)
+    if first is not None and first.base_offset and first.timestamp_ms > since_ms:
+        raise InvalidRequest(
+            f"{topic}/{partition} holds nothing from before {first.timestamp_ms} (milliseconds "
+            f"since 1970): what it took since {since_ms} cannot be told any more"
+        )
+    found = 0
+    cursor = core.cursor(
+        topic, partition, start=f"@{since_ms}", stop=None, follow=False, follower_ok=False
+    )
+    try:
+        while (span := await cursor.next_span()) is not None:
+            for frame in span.frames:
+                header = frame.header
+                if (header.producer_id, header.producer_epoch) == (producer_id, epoch):
+                    found = max(found, header.sequence + header.count)
+    finally:
+        cursor.close()
+    return found
+
+
+async def _first_batch(core: Core, topic: str, partition: int) -> Header | None:
+    cursor = core.cursor(
+        topic, partition, start="earliest", stop=None, follow=False, follower_ok=False
+    )
+    try:
+        span = await cursor.next_span()
+    finally:
+        cursor.close()
+    return None if span is None or not span.frames else span.frames[0].header

@@ -30,7 +30,7 @@ def messages_of(
     frame: Frame, topic: str, partition: int, start: int, stop: int | None, limits: Limits
 ) -> list[Message]:
     """The frame's messages with offsets in [start, stop)."""
-    first, end = _rows(frame, start, stop)
+    first, end = rows_within(frame, start, stop)
     if first >= end:
         return []
     header = frame.header
@@ -53,7 +53,7 @@ def messages_of(
 def record_batch_of(frame: Frame, start: int, stop: int | None, limits: Limits) -> Any:
     """The frame's messages with offsets in [start, stop) as a `pyarrow.RecordBatch` of `SCHEMA`."""
     header = frame.header
-    first, end = _rows(frame, start, stop)
+    first, end = rows_within(frame, start, stop)
     batch = decode_batch(frame, limits, first=first, stop=end)
     rows, flags = end - first, header.flags
     offset = pa.scalar(header.base_offset + first, pa.int64())
@@ -68,7 +68,8 @@ def record_batch_of(frame: Frame, start: int, stop: int | None, limits: Limits) 
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _rows(frame: Frame, start: int, stop: int | None) -> tuple[int, int]:
+def rows_within(frame: Frame, start: int, stop: int | None) -> tuple[int, int]:
+    """Which of the frame's rows have offsets in [start, stop): the first, and behind the last."""
     base, count = frame.header.base_offset, frame.header.count
     end = count if stop is None else max(0, min(count, stop - base))
     return min(max(0, start - base), end), end

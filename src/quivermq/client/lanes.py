@@ -57,7 +57,11 @@ class Lane:
             found.follow(route)
             return found
         outlet = Outlet(
-            self.identity, next_sequence=self._sequence, is_replaceable=self._is_replaceable
+            self.identity,
+            next_sequence=self._sequence,
+            is_replaceable=self._is_replaceable,
+            # Numbers that begin where the user said belong to what the user sends.
+            is_pinned=not self._is_replaceable,
         )
         stream = Stream(self._router, self.links, self._new_identity, route, partition, outlet)
         self._streams[route.topic, partition] = stream

@@ -5,15 +5,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quivermq.client.door import Connection
-from quivermq.client.retry import Attempts
 from quivermq.client.routing import Router, Share
 from quivermq.client.shipping import Links
 from quivermq.client.surveying import survey
 from quivermq.errors import ConnectionFailed, QuiverError, Timeout, TopicNotFound
 from quivermq.wire import error_from_proto, proto
-
-FRESH_SECONDS: Final = 5.0
-"""Older than this, a topic is asked again for its partitions: some may have been added."""
 
 # A broker that waits for messages answers when its time is over; the answer takes a moment too.
 _ANSWER_SECONDS: Final = 2.0
@@ -64,10 +60,10 @@ class Offsets:
         return sorted(topic.name for topic in answer.map.topics)
 
     async def held(self, topic: str) -> TopicOffsets:
-        """What each partition of the topic holds."""
+        """What each partition of the topic holds; also those that were added a moment ago."""
         attempts = self._router.attempts(f"asking what {topic!r} holds")
         while True:
-            topic_id = await self._fresh_id(topic, attempts)
+            topic_id = (await self._router.refresh(topic, attempts)).id
             try:
                 answers = await survey(
                     self._router, topic, None, lambda share: _request(topic, share), attempts,
@@ -75,8 +71,7 @@ class Offsets:
                 )  # fmt: skip
             except TopicNotFound as error:
                 # It may have been created again since; then that one is asked.
-                self._router.map.forget(topic)
-                if await self._fresh_id(topic, attempts) == topic_id:
+                if (await self._router.refresh(topic, attempts)).id == topic_id:
                     raise
                 attempts.failed("the cluster", error)
                 await attempts.pause()
@@ -171,12 +166,6 @@ class Offsets:
         if held.id != topic_id:
             raise TopicNotFound(f"topic {asked.topic!r} was deleted and created again")
         _add(held, reply.response.offsets_listed)
-
-    async def _fresh_id(self, topic: str, attempts: Attempts) -> bytes:
-        route = self._router.map.route(topic)
-        if route is None or self._router.door.now() - route.heard_at > FRESH_SECONDS:
-            route = await self._router.refresh(topic, attempts)
-        return route.id
 
 
 def _request(

@@ -15,6 +15,8 @@ number, and no number is skipped. So after a failure all batches on their way ar
 - A batch that is given up while uncertain makes the identity unusable: whatever comes next under
   it might be a gap, or pass for a repeat. So the producer goes on under a fresh identity. Other
   uncertain batches share its fate: under another identity they might be stored twice.
+- Where the user said which number goes with which batch (`is_pinned`), no number is left to
+  another batch: after a refusal nothing more is sent.
 - A broker that asks for a number which it acknowledged long ago has forgotten the producer (it
   forgets those that were idle for a day): a fresh identity too.
 """
@@ -117,17 +119,25 @@ class Outlet:
     """The stream of one identity to one partition."""
 
     __slots__ = (
-        "_head_refusals", "broken", "flying", "identity", "is_replaceable", "next_sequence",
+        "_head_refusals", "broken", "flying", "identity", "is_pinned", "is_replaceable",
+        "next_sequence",
     )  # fmt: skip
 
     def __init__(
-        self, identity: Identity, *, next_sequence: int = 0, is_replaceable: bool = True
+        self,
+        identity: Identity,
+        *,
+        next_sequence: int = 0,
+        is_replaceable: bool = True,
+        is_pinned: bool = False,
     ) -> None:
         self.identity: Identity | None = identity
         """None: the last one became unusable; `adopt` another before sending."""
         self.next_sequence = next_sequence
         self.is_replaceable = is_replaceable
         """False: the user chose the identity, so nobody else may choose another."""
+        self.is_pinned = is_pinned
+        """The user chose the numbers too: what is sent again must have the number it had."""
         self.broken: QuiverError | None = None
         """Set when the user's identity became unusable: nothing can be sent any more."""
         self.flying: deque[Shipment] = deque()
@@ -153,6 +163,9 @@ class Outlet:
 
     def restart(self) -> None:
         """The topic was created again: in this one nothing is stored yet, under any number."""
+        if self.is_pinned:
+            self._break("the topic was deleted and created again meanwhile")
+            return
         unsettled = deque(each for each in self.flying if each.outcome is None)
         for shipment in unsettled:
             shipment.is_uncertain = False
@@ -186,6 +199,8 @@ class Outlet:
         self.flying = deque(kept)
         if has_doubt or (hole is None and self._is_forgotten()):
             self._discard_identity()
+        elif hole is not None and self.is_pinned:
+            self._break(f"the batch with number {hole} was refused")
         elif hole is not None:
             self._close_hole(hole)
 
@@ -207,12 +222,18 @@ class Outlet:
         if self.is_replaceable:
             self.identity = None
             return
-        self.broken = InvalidRequest(
-            f"{self.identity} cannot go on in this partition: nobody knows whether an earlier "
-            "batch of it was stored. Go on with a higher epoch"
+        self._break(
+            "nobody knows whether an earlier batch of it was stored. Go on with a higher epoch"
         )
+
+    def _break(self, reason: str) -> None:
+        """Nothing can be sent any more."""
+        self.broken = InvalidRequest(f"{self.identity} cannot go on in this partition: {reason}")
         while self.flying:
-            self.flying.popleft().settle(self.broken)
+            shipment = self.flying.popleft()
+            if shipment.outcome is None:
+                error = shipment.error if shipment.is_uncertain else None
+                shipment.settle(self.broken if error is None else _unknown(error))
 
     def _close_hole(self, hole: int) -> None:
         """What came behind the hole takes its number."""

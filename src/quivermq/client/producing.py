@@ -1,6 +1,8 @@
 """Producing: one message, or many at once."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from itertools import islice
 from random import randrange
 from time import time
 from typing import Final
@@ -113,7 +115,7 @@ class Producing:
 
     async def copy(
         self,
-        frames: AsyncIterator[tuple[int, Frame]],
+        frames: AsyncGenerator[tuple[int, Frame]],
         topic: str,
         identity: Identity | None,
         sequence: int,
@@ -124,16 +126,41 @@ class Producing:
         lane = await self._lane(identity, sequence, attempts)
         convoy = Convoy(self._router, lane, route)
         try:
-            async for number, frame in frames:
-                route.check(number)
-                if not await convoy.send(number, frame):
-                    break
+            # Whoever reads them has a connection to give back, also if one failed for good.
+            async with aclosing(frames):
+                async for number, frame in frames:
+                    route.check(number)
+                    if not await convoy.send(number, frame):
+                        break
             await convoy.finish()
         except BaseException:
             self._done_with(lane, identity, is_sound=False)
             raise
         self._done_with(lane, identity, is_sound=True)
         return convoy.receipts()
+
+    async def produce_parts(
+        self, topic: str, parts: Sequence[tuple[Columns, Layout]], partition: int
+    ) -> list[list[BatchReceipt]]:
+        """Store several parts in one partition; batches of all of them are under way together."""
+        sizes = [0] * len(parts)
+        limits = self._router.limits
+
+        async def frames() -> AsyncGenerator[tuple[int, Frame]]:
+            for number, (columns, layout) in enumerate(parts):
+                for _, frame in bulk_frames(
+                    columns,
+                    layout,
+                    limits,
+                    partitions=1,
+                    partition=partition,
+                    next_partition=lambda: partition,
+                ):
+                    sizes[number] += 1
+                    yield partition, frame
+
+        receipts = iter(await self.copy(frames(), topic, None, 0))
+        return [list(islice(receipts, size)) for size in sizes]
 
     async def _lane(self, identity: Identity | None, sequence: int, attempts: Attempts) -> Lane:
         """One for this call; with an identity of the user's own, one for that."""

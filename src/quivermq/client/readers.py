@@ -2,13 +2,37 @@
 
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from quivermq.client.decoding import messages_of, record_batch_of
+from quivermq.batches import Frame, Limits, decode_batch
+from quivermq.client.decoding import messages_of, record_batch_of, rows_within
 from quivermq.client.door import run
 from quivermq.client.reading import Cursor
 from quivermq.client.routing import Router
 from quivermq.client.values import Message
+
+
+class Piece(NamedTuple):
+    """The rows from `first` to before `end` of a stored batch."""
+
+    frame: Frame
+    first: int
+    end: int
+    limits: Limits
+
+    @property
+    def offset(self) -> int:
+        """Of the first row."""
+        return self.frame.header.base_offset + self.first
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return self.end - self.first
+
+    def decoded(self) -> Any:
+        """Its columns as a validated `pyarrow.RecordBatch`: value, and what else there is."""
+        return decode_batch(self.frame, self.limits, first=self.first, stop=self.end)
 
 
 class Reader:
@@ -44,6 +68,19 @@ class Reader:
                     batch = record_batch_of(frame, span.start, span.stop, router.limits)
                     if batch.num_rows:
                         yield batch
+        finally:
+            cursor.close()
+
+    def pieces(self) -> Iterator[Piece]:
+        """The batches as they are stored and checked, but not decoded: for those who decode them
+        in a way of their own."""
+        cursor, router = self._cursor, self._router
+        try:
+            while (span := run(cursor.next_span())) is not None:
+                for frame in span.frames:
+                    first, end = rows_within(frame, span.start, span.stop)
+                    if first < end:
+                        yield Piece(frame, first, end, router.limits)
         finally:
             cursor.close()
 

@@ -25,6 +25,9 @@ WAIT_SECONDS: Final = 5.0
 LAG_SECONDS: Final = 0.5
 """How long a follower may take to get messages that are known to exist."""
 
+FOLLOWER_SECONDS: Final = 4.0
+"""How long it may take to answer, if the leader can be asked instead."""
+
 _DATA: Final = int(Kind.DATA)
 
 Place = int | str | datetime
@@ -209,6 +212,8 @@ class Cursor:
             except QuiverError as error:
                 if target is None:
                     raise  # nobody could be asked, for as long as there was time
+                if isinstance(error, ConnectionFailed | Timeout) and self._turns_to_leader():
+                    continue
                 attempts = attempts or self._attempts()
                 await self._router.recover(self.topic, self.partition, target, error, attempts)
 
@@ -225,6 +230,9 @@ class Cursor:
     async def _post(self, offset: int, target: Target, attempts: Attempts) -> Ahead:
         router, fetch = self._router, self._request.fetch
         deadline = attempts.attempt_deadline() + WAIT_SECONDS
+        if self._is_known and self._follower is not None:
+            # It may hang; the leader is there to be asked.
+            deadline = min(deadline, router.door.now() + LAG_SECONDS + FOLLOWER_SECONDS)
         try:
             connection = await self._links.get(target.address, deadline)
             self._request.direct = target.direct

@@ -7,7 +7,7 @@ behind the last one that the table holds. So rows and offsets cannot part, whate
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from quivermq.errors import InvalidRequest
@@ -49,6 +49,8 @@ class ArchiveRange:
     ends: dict[int, int]
     firsts: dict[int, int]
     """From where on the table has no gap."""
+    held: dict[int, int] = field(default_factory=dict)
+    """Up to where the table held each partition when this was planned; others it did not know."""
 
     def __post_init__(self) -> None:
         partitions = list(range(len(self.ends)))
@@ -68,7 +70,14 @@ class ArchiveRange:
     @property
     def progress(self) -> dict[str, int]:
         """What the table is to remember."""
-        found = {end_key(self.topic, number): end for number, end in self.ends.items()}
+        return self.progress_from({})
+
+    def progress_from(self, ends: Mapping[int, int]) -> dict[str, int]:
+        """The same for a table that may be further in some partitions: it never goes back."""
+        found = {
+            end_key(self.topic, number): max(end, ends.get(number, 0))
+            for number, end in self.ends.items()
+        }
         for number, first in self.firsts.items():
             found[start_key(self.topic, number)] = first
         return found
@@ -85,6 +94,7 @@ class ArchiveRange:
                 "starts": _listed(self.starts),
                 "ends": _listed(self.ends),
                 "firsts": _listed(self.firsts),
+                "held": _listed(self.held),
             }
         )
 
@@ -97,6 +107,7 @@ class ArchiveRange:
                 dict(enumerate(found["starts"])),
                 dict(enumerate(found["ends"])),
                 dict(enumerate(found["firsts"])),
+                dict(enumerate(found["held"])),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidRequest(f"{text!r} is no range of an archive: {error}") from None

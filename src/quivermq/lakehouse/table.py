@@ -7,6 +7,7 @@ committed since this version was read: so two that do the same work at once cann
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -139,8 +140,12 @@ class Table:
         return list(self._delta.file_uris())
 
     def files(self) -> pa.Table:
-        """Path below the folder, size, rows and bounds of each file."""
+        """Path (as in an address), size, rows and bounds of each file."""
         return pa.table(self._delta.get_add_actions(flatten=True))
+
+    def absolute_paths(self) -> list[str]:
+        """Where the files are, in the order of `files`."""
+        return [str(self.root / unquote(path)) for path in self.files().column("path").to_pylist()]
 
     def count(self) -> int:
         """Rows of this version."""

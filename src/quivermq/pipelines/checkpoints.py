@@ -1,4 +1,4 @@
-"""How far a query was when it ended, from its checkpoint: Spark tells only of batches that it runs."""
+"""How far a query was when it ended, from its checkpoint: Spark tells of batches only."""
 
 import json
 from pathlib import Path

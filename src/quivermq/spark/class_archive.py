@@ -78,7 +78,7 @@ def make(java: Java) -> Path:
 
 def _places(java: Java) -> tuple[Path, Path]:
     """The archive of Java's own classes, and that of Spark's, which stands on it."""
-    jars = Path(pyspark.__file__).parent / "jars"
+    jars = Path(pyspark.__file__).resolve().parent / "jars"
     # The JVM itself refuses an archive of other jars or another Java; the name keeps them apart.
     told = f"{java.command.resolve()} {java.version} {pyspark.__version__} {jars}"
     folder = cache_folder() / f"classes-{sha256(told.encode()).hexdigest()[:16]}"
@@ -98,4 +98,4 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    print(make(find_java()))  # noqa: T201
+    print(make(find_java()))

@@ -1,7 +1,8 @@
 """The columns of a topic as Spark sees them, and what was read in exactly that shape."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate, groupby
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from quivermq.client.readers import Piece
 from quivermq.errors import InvalidRequest
 from quivermq.spark.options import flag
 
@@ -70,26 +72,70 @@ def check_schema(schema: StructType) -> StructType:
 
 
 class Shape:
-    """Makes batches of one partition into what Spark expects, to the letter."""
+    """Makes pieces of one partition into what Spark expects, to the letter.
+
+    Only the columns that are wanted are made, and none of them row by row: what is the same for
+    all rows of a stored batch is repeated by Arrow.
+    """
 
     def __init__(self, schema: StructType, topic: str, partition: int) -> None:
         self._arrow = to_arrow_schema(schema, timezone="UTC")
         self._topic = topic
         self._partition = partition
 
-    def shaped(self, batch: Any) -> Any:
-        """A batch of the client's schema in Spark's."""
-        columns = [self._column(batch, each) for each in self._arrow]
+    def shaped(self, pieces: Sequence[Piece]) -> Any:
+        """Pieces whose offsets follow each other, as one batch of Spark's schema."""
+        bodies = _joined([piece.decoded() for piece in pieces])
+        columns = [self._column(pieces, bodies, each) for each in self._arrow]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
-    def _column(self, batch: Any, wanted: Any) -> Any:
-        rows = batch.num_rows
-        if wanted.name == "topic":
-            return _repeated(self._topic, wanted.type, _room_for(rows)).slice(0, rows)
-        if wanted.name == "partition":
-            return _repeated(self._partition, wanted.type, _room_for(rows)).slice(0, rows)
-        column = batch.column(wanted.name)
-        return column if column.type.equals(wanted.type) else pc.cast(column, wanted.type)
+    def _column(self, pieces: Sequence[Piece], bodies: Any, wanted: Any) -> Any:
+        rows = bodies.num_rows
+        match wanted.name:
+            case "topic":
+                return _repeated(self._topic, wanted.type, _room_for(rows)).slice(0, rows)
+            case "partition":
+                return _repeated(self._partition, wanted.type, _room_for(rows)).slice(0, rows)
+            case "offset":
+                first = pa.scalar(pieces[0].offset, wanted.type)
+                return pc.add(_numbers(_room_for(rows)).slice(0, rows), first)
+            case "priority":
+                return _by_piece(pieces, [each.frame.header.priority for each in pieces], wanted)
+            case "timestamp":
+                return _timestamps(pieces, bodies, wanted)
+        if wanted.name not in bodies.schema.names:
+            return pa.nulls(rows, wanted.type)
+        column = bodies.column(wanted.name)
+        return column if column.type.equals(wanted.type) else column.cast(wanted.type)
+
+
+def _joined(bodies: list[Any]) -> Any:
+    """Bodies as one; what some of them lack is null."""
+    if len(bodies) == 1:
+        return bodies[0]
+    runs = [
+        pa.Table.from_batches(list(run)) for _, run in groupby(bodies, lambda body: body.schema)
+    ]
+    table = runs[0] if len(runs) == 1 else pa.concat_tables(runs, promote_options="default")
+    return table.combine_chunks().to_batches()[0]
+
+
+def _timestamps(pieces: Sequence[Piece], bodies: Any, wanted: Any) -> Any:
+    """The producer's own; where there is none, when the leader took the batch."""
+    taken = _by_piece(pieces, [each.frame.header.timestamp_ms * 1000 for each in pieces], wanted)
+    if "timestamp" not in bodies.schema.names:
+        return taken
+    return pc.coalesce(bodies.column("timestamp").cast(wanted.type), taken)
+
+
+def _by_piece(pieces: Sequence[Piece], values: list[int], wanted: Any) -> Any:
+    """A value for each piece, repeated for its rows."""
+    if values.count(values[0]) == len(values):
+        rows = sum(each.rows for each in pieces)
+        return pa.repeat(pa.scalar(values[0], wanted.type), rows)
+    ends = pa.array(accumulate(each.rows for each in pieces), pa.int32())
+    runs = pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, wanted.type))
+    return pc.run_end_decode(runs)
 
 
 def _room_for(rows: int) -> int:
@@ -100,3 +146,8 @@ def _room_for(rows: int) -> int:
 @lru_cache(maxsize=32)
 def _repeated(value: str | int, kind: Any, count: int) -> Any:
     return pa.repeat(pa.scalar(value, kind), count)
+
+
+@lru_cache(maxsize=8)
+def _numbers(count: int) -> Any:
+    return pa.array(range(count), pa.int64())

@@ -1,10 +1,11 @@
 """One client per process and cluster: Spark's Python workers live on from task to task."""
 
+import os
 from collections.abc import Mapping
 from typing import Final
 
 import quivermq
-from quivermq.errors import InvalidRequest
+from quivermq.errors import InvalidRequest, QuiverError
 
 DEFAULT_SERVERS: Final = "127.0.0.1:7600"
 TIMEOUT_SECONDS: Final = 60.0
@@ -15,12 +16,16 @@ _clients: dict[tuple[str, str | None, float], quivermq.Client] = {}
 
 def client_of(options: Mapping[str, str]) -> quivermq.Client:
     """The client that the options `servers`, `token` and `timeout` (in seconds) ask for."""
-    servers = options.get("servers") or DEFAULT_SERVERS
+    servers = options.get("servers") or os.environ.get("QUIVER_SERVERS") or DEFAULT_SERVERS
     token = options.get("token") or None
     timeout = _seconds(options.get("timeout"))
     found = _clients.get((servers, token, timeout))
     if found is None:
-        found = quivermq.connect(servers, token=token, timeout=timeout)
+        try:
+            found = quivermq.connect(servers, token=token, timeout=timeout)
+        except QuiverError as error:
+            # Spark shows the whole story of an error before the error: this one needs none.
+            raise error.with_traceback(None) from None
         _clients[servers, token, timeout] = found
     return found
 

@@ -9,7 +9,8 @@ So of two drivers at once, of a driver and its successor, of a commit and its re
 decision holds, and each of them finds out which by reading up to its own. A decision that does not
 hold is as if it were not there: what was staged for it is never published.
 
-When all of a decision is published, that is noted in the same log.
+When all of a decision is published, that is noted in the same log; and so is what was there of it
+when somebody came back so late that brokers had forgotten.
 """
 
 import base64
@@ -23,7 +24,7 @@ from typing import Any, Final
 
 import quivermq
 from quivermq.errors import InvalidRequest, TopicNotFound
-from quivermq.spark.staged_runs import Run, Staged, Target, pack, unpack
+from quivermq.spark.staged_runs import Staged, Target, behind, pack, unpack
 from quivermq.spark.staging import PUBLISHED_GROUP, decisions_topic, staging_topic
 
 REMEMBERED: Final = 16
@@ -39,9 +40,9 @@ class Decision:
 
     batch: int
     offset: int
-    """Where it stands in the log of decisions."""
+    """Where it, or its last resumption, stands in the log of decisions."""
     timestamp_ms: int
-    """When the broker took it."""
+    """When the broker took that."""
     plan: str | None
     """What the batch was to read, as the checkpoint said."""
     token: str
@@ -49,6 +50,10 @@ class Decision:
     staged_at: tuple[int, int, int] | None = None
     """Where its list is staged: partition, start, stop; None: it is here."""
     staged: Staged = field(default_factory=dict)
+    done: dict[Target, int] = field(default_factory=dict)
+    """Messages that were there before it was resumed."""
+    place: int = 0
+    """Where it stands itself."""
     is_published: bool = False
     is_own: bool = False
     """This process decided it, so nobody began to publish it before."""
@@ -69,6 +74,7 @@ class DecisionLog:
         """Whom brokers take what is published to be from; another one if the log was deleted."""
         self._client = client
         self._topic = decisions_topic(query)
+        self._floor = 0
         self._next_offset: int | None = None
         self._known: dict[int, Decision] = {}
 
@@ -112,43 +118,57 @@ class DecisionLog:
         decision.is_own = decision.token == token
         return decision
 
+    def resume(self, decision: Decision, done: Mapping[Target, int]) -> Decision:
+        """Somebody looked what is there of a decision, and the rest is published as another.
+
+        Of several who resume it at once, the first one holds.
+        """
+        found = [[*target, count] for target, count in done.items()]
+        record = {"resumed": decision.batch, "decision": decision.offset, "done": found}
+        stored = self._client.produce(self._topic, _packed(record), partition=0)
+        self.read(up_to=stored.offset + 1)
+        return decision
+
     def note_published(self, decision: Decision) -> None:
         """All of a decision is where it belongs."""
         record = {"published": decision.batch, "decision": decision.offset}
         self._client.produce(self._topic, _packed(record), partition=0)
         decision.is_published = True
         decision.staged = {}
-        if decision.offset % REMEMBERED == 0:
-            self._client.commit(
-                self._topic, PUBLISHED_GROUP, 0, min(each.offset for each in self._known.values())
-            )
+        oldest = min(each.place for each in self._known.values())
+        if oldest - self._floor >= 2 * REMEMBERED:
+            # Who comes next reads from there, and what lies before it may be dropped.
+            self._client.commit(self._topic, PUBLISHED_GROUP, 0, oldest)
+            self._floor = oldest
 
     def staged_of(self, decision: Decision) -> Staged:
         """What a decision publishes; fetched, if its list is staged."""
-        if decision.staged_at is None:
-            return decision.staged
-        partition, start, stop = decision.staged_at
-        found = self._client.read(staging_topic(self.query), partition, start, stop)
-        return unpack(b"".join(message.value for message in found))
+        staged = decision.staged
+        if decision.staged_at is not None:
+            partition, start, stop = decision.staged_at
+            found = self._client.read(staging_topic(self.query), partition, start, stop)
+            staged = unpack(b"".join(message.value for message in found))
+        left = {
+            target: behind(runs, decision.done.get(target, 0)) for target, runs in staged.items()
+        }
+        return {target: runs for target, runs in left.items() if runs}
 
     def read(self, up_to: int | None = None) -> None:
         """Read on, up to an offset or to the end."""
         start = self._next_offset
         if start is None:
-            start = self._client.committed(self._topic, PUBLISHED_GROUP).get(0)
-        reader = self._client.read(
-            self._topic, 0, "earliest" if start is None else start, stop=up_to
-        )
-        self._next_offset = start or 0
+            start = self._floor = self._client.committed(self._topic, PUBLISHED_GROUP).get(0, 0)
+        reader = self._client.read(self._topic, 0, start, stop=up_to)
+        self._next_offset = start
         for message in reader:
             self._take(json.loads(zlib.decompress(message.value)), message)
             self._next_offset = message.offset + 1
 
     def _take(self, record: Mapping[str, Any], message: quivermq.Message) -> None:
-        if "published" in record:
+        if "decided" not in record:
             for each in self._known.values():
                 if each.offset == record["decision"]:
-                    each.is_published, each.staged = True, {}
+                    _follow(each, record, message)
             return
         batch = record["decided"]
         if batch <= self.last_batch:
@@ -159,6 +179,7 @@ class DecisionLog:
             batch=batch,
             offset=message.offset,
             timestamp_ms=message.timestamp,
+            place=message.offset,
             plan=record["plan"],
             token=record["token"],
             staged_at=None if place is None else (place[0], place[1], place[2]),
@@ -186,13 +207,16 @@ class DecisionLog:
         return [0, offsets[0], offsets[-1] + 1]
 
 
-def end_of_staged(staged: Mapping[Target, tuple[Run, ...]]) -> dict[int, int]:
-    """By partition of the staging topic, behind the last message of these."""
-    ends: dict[int, int] = {}
-    for runs in staged.values():
-        for run in runs:
-            ends[run.partition] = max(ends.get(run.partition, 0), run.stop)
-    return ends
+def _follow(decision: Decision, record: Mapping[str, Any], message: quivermq.Message) -> None:
+    """What a later record says of a decision."""
+    if "published" in record:
+        decision.is_published, decision.staged = True, {}
+    elif "resumed" in record:
+        decision.offset, decision.timestamp_ms = message.offset, message.timestamp
+        decision.is_own = False
+        for topic, partition, count in record["done"]:
+            target = Target(topic, partition)
+            decision.done[target] = decision.done.get(target, 0) + count
 
 
 def _packed(record: Mapping[str, Any]) -> bytes:

@@ -27,9 +27,9 @@ class QuiverFormat(DataSource):
         return spark_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from quivermq.spark.reader import TopicReader  # noqa: PLC0415
+        from quivermq.spark.reader import topic_reader  # noqa: PLC0415
 
-        return TopicReader(self.options, schema)
+        return topic_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from quivermq.spark.stream_reader import TopicStreamReader  # noqa: PLC0415
@@ -37,8 +37,11 @@ class QuiverFormat(DataSource):
         return TopicStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from quivermq.spark.connections import client_of  # noqa: PLC0415
         from quivermq.spark.sink import TopicWriter  # noqa: PLC0415
 
+        # Asked before any task runs: four attempts at each task would say the same, much later.
+        client_of(self.options)
         return TopicWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

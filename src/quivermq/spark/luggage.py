@@ -7,11 +7,14 @@ writers that it returns travel on to the executors in the same way.
 
 So executors run what the driver runs, whatever is installed there. They need what our client
 needs: pyarrow, which Spark wants anyway, crc32c and protobuf.
+
+All that travels is a function or a class inside a function, and imports what it needs itself:
+anything else would be looked for by its name, where there is nothing of that name.
 """
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -20,9 +23,10 @@ from pyspark.sql.datasource import DataSource
 
 import quivermq
 
-_STAYS: Final = frozenset(
-    "cli cluster log node pipelines portal queue raft replica settings testing transports".split()
-)
+_STAYS: Final = {
+    "cli", "log", "node", "pipelines", "portal", "queue", "raft", "replica", "testing",
+    "transports",
+}  # fmt: skip
 """What brokers and commands are made of: nothing in Spark asks for it."""
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -44,78 +48,11 @@ def pack() -> bytes:
 def carried(
     real: type[DataSource], defaults: Mapping[str, str], packed: bytes | None
 ) -> type[DataSource]:
-    """The format `real` with default options, and with our modules if the other side lacks them.
-
-    All that travels is inside this function: whatever is outside would be looked for by its name.
-    """
-    module, qualname, format_name = real.__module__, real.__qualname__, real.name()
-    defaults = dict(defaults)
-
-    def unpack() -> None:
-        import hashlib  # noqa: PLC0415
-        import importlib  # noqa: PLC0415
-        import io  # noqa: PLC0415
-        import os  # noqa: PLC0415
-        import sys  # noqa: PLC0415
-        import tempfile  # noqa: PLC0415
-        import zipfile  # noqa: PLC0415
-
-        if packed is None or "quivermq" in sys.modules:
-            return
-        # Readable to this user only, or others could put their code into our processes.
-        digest = hashlib.sha256(packed).hexdigest()[:24]
-        place = os.path.join(tempfile.gettempdir(), f"quivermq-{os.getuid()}-{digest}")  # noqa: PTH118
-        if not os.path.isdir(place):  # noqa: PTH112
-            making = tempfile.mkdtemp(prefix="quivermq-")
-            zipfile.ZipFile(io.BytesIO(packed)).extractall(making)
-            try:
-                os.rename(making, place)  # noqa: PTH104
-            except OSError:
-                place = place if os.path.isdir(place) else making  # noqa: PTH112
-        status = os.lstat(place)
-        if status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise PermissionError(f"{place} is not this user's alone: remove it")
-        sys.path.insert(0, place)
-        importlib.invalidate_caches()
-
-    def real_format(options: Any) -> DataSource:
-        import importlib  # noqa: PLC0415
-        import sys  # noqa: PLC0415
-
-        unpack()
-        try:
-            found = getattr(importlib.import_module(module), qualname)
-            importlib.import_module("quivermq.client")
-        except ImportError as error:
-            raise ImportError(
-                f"{sys.executable} on Spark's side lacks what quivermq needs ({error}): "
-                f"pip install pyarrow crc32c protobuf there"
-            ) from error
-        made: DataSource = found(options)
-        return made
-
-    def arrive(pickled: bytes) -> Any:
-        import pickle  # noqa: PLC0415
-
-        unpack()
-        kind, state = pickle.loads(pickled)  # noqa: S301
-        thing = carrying(kind.__new__(kind))
-        thing.__dict__.update(state)
-        return thing
-
-    def carrying(thing: Any) -> Any:
-        """`thing`, of a class that differs in one matter: how it is pickled."""
-        if packed is None:
-            return thing
-        kind = type(thing)
-
-        def __reduce_ex__(self: Any, protocol: int) -> Any:  # noqa: N807
-            from pyspark import cloudpickle  # noqa: PLC0415
-
-            return arrive, (cloudpickle.dumps((kind, self.__dict__), protocol),)
-
-        thing.__class__ = type(kind.__name__, (kind,), {"__reduce_ex__": __reduce_ex__})
-        return thing
+    """The format `real` with default options, and with our modules if the other side lacks them."""
+    format_name, defaults = real.name(), dict(defaults)
+    unpack = _unpacking(packed)
+    ask = _asking(real.__module__, real.__qualname__, unpack)
+    carry = _carrying(unpack) if packed else _as_it_is()
 
     class Carried(DataSource):
         def __init__(self, options: Any) -> None:
@@ -129,18 +66,110 @@ def carried(
             return format_name
 
         def schema(self) -> Any:
-            return real_format(self.options).schema()
+            return ask(self.options).schema()
 
         def reader(self, schema: Any) -> Any:
-            return carrying(real_format(self.options).reader(schema))
+            return carry(ask(self.options).reader(schema))
 
         def streamReader(self, schema: Any) -> Any:
-            return carrying(real_format(self.options).streamReader(schema))
+            return carry(ask(self.options).streamReader(schema))
 
         def writer(self, schema: Any, overwrite: bool) -> Any:
-            return carrying(real_format(self.options).writer(schema, overwrite))
+            return carry(ask(self.options).writer(schema, overwrite))
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            return carrying(real_format(self.options).streamWriter(schema, overwrite))
+            return carry(ask(self.options).streamWriter(schema, overwrite))
 
     return Carried
+
+
+def _unpacking(packed: bytes | None) -> Callable[[], None]:
+    def unpack() -> None:
+        import hashlib  # noqa: PLC0415
+        import io  # noqa: PLC0415
+        import os  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+        import tempfile  # noqa: PLC0415
+        import zipfile  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        if packed is None or "quivermq" in sys.modules:
+            return
+        digest = hashlib.sha256(packed).hexdigest()[:24]
+        place = Path(tempfile.gettempdir()) / f"quivermq-{os.getuid()}-{digest}"
+        archive = zipfile.ZipFile(io.BytesIO(packed))
+
+        def is_whole() -> bool:
+            # What nobody has read for days may have been cleared away, file by file.
+            return all((place / name).exists() for name in archive.namelist())
+
+        if not is_whole():
+            making = Path(tempfile.mkdtemp(prefix="quivermq-"))
+            archive.extractall(making)
+            try:
+                making.rename(place)
+            except OSError:
+                # Another process was quicker; if not, this one keeps its own.
+                place = place if is_whole() else making
+        status = place.lstat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+            # Whoever else may write there could put code into our processes.
+            raise PermissionError(f"{place} is not this user's alone: remove it")
+        sys.path.insert(0, str(place))
+
+    return unpack
+
+
+def _asking(
+    module: str, qualname: str, unpack: Callable[[], None]
+) -> Callable[[Mapping[str, str]], DataSource]:
+    def ask(options: Mapping[str, str]) -> DataSource:
+        import importlib  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+
+        unpack()
+        try:
+            importlib.import_module("quivermq.client")
+            real = getattr(importlib.import_module(module), qualname)
+        except ImportError as error:
+            raise ImportError(
+                f"{sys.executable} on Spark's side lacks what quivermq needs ({error}): "
+                f"pip install pyarrow crc32c protobuf there"
+            ) from error
+        made: DataSource = real(options)
+        return made
+
+    return ask
+
+
+def _carrying(unpack: Callable[[], None]) -> Callable[[Any], Any]:
+    """What gives a reader or writer a class that differs in one matter: how it is pickled."""
+
+    def arrive(pickled: bytes) -> Any:
+        import pickle  # noqa: PLC0415
+
+        unpack()
+        kind, state = pickle.loads(pickled)  # noqa: S301
+        thing = kind.__new__(kind)
+        thing.__dict__.update(state)
+        return carry(thing)
+
+    def carry(thing: Any) -> Any:
+        kind = type(thing)
+
+        def reduce(self: Any, _protocol: int) -> Any:
+            from pyspark.serializers import CloudPickleSerializer  # noqa: PLC0415
+
+            return arrive, (CloudPickleSerializer().dumps((kind, self.__dict__)),)
+
+        thing.__class__ = type(kind.__name__, (kind,), {"__reduce_ex__": reduce})
+        return thing
+
+    return carry
+
+
+def _as_it_is() -> Callable[[Any], Any]:
+    def carry(thing: Any) -> Any:
+        return thing
+
+    return carry

@@ -15,6 +15,7 @@ from typing import Any, Final
 import quivermq
 from quivermq.client import TopicOffsets
 from quivermq.errors import InvalidRequest
+from quivermq.spark.archived import ArchivedOffsets
 from quivermq.spark.options import EARLIEST, LATEST, Bound
 
 _ID: Final = "id"
@@ -87,9 +88,18 @@ def resolved(
         kept = held.partitions[number]
         moment = bound.times.get(topic, {}).get(number, bound.time)
         if moment is not None:
-            at = client.offset_at(topic, number, moment)
+            at = _offset_at(client, held, number, moment)
             found[number] = max(kept.start, min(at, kept.end))
             continue
         offset = bound.offsets.get(topic, {}).get(number, bound.default)
         found[number] = {EARLIEST: kept.start, LATEST: kept.end}.get(offset, offset)
     return found
+
+
+def _offset_at(client: quivermq.Client, held: TopicOffsets, number: int, moment: int) -> int:
+    """The first message of this time or later, in the table if the log begins after it."""
+    at = client.offset_at(held.topic, number, moment)
+    if isinstance(held, ArchivedOffsets) and at <= held.log_starts[number]:
+        first = held.first_at(number, moment)
+        return at if first is None else first
+    return at

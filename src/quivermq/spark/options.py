@@ -24,7 +24,7 @@ _PLACES: Final = (
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "group")
 _OTHERS: Final = (
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "followerReads",
-    "columns", "archive",
+    "columns", "filterPushdown", "archive",
 )  # fmt: skip
 NAMES: Final = (*CONNECTION, *_CHOICES, *_PLACES, *_STREAM_ONLY, *_OTHERS)
 
@@ -156,7 +156,7 @@ def _choice(
             re.compile(text)
         except re.error as error:
             raise InvalidRequest(
-                f"option subscribePattern is no pattern: {text!r}: {error}"
+                f"option subscribePattern is no regular expression: {text!r}: {error}"
             ) from None
         return (), text, {}
     assigned: dict[str, tuple[int, ...]] = {}

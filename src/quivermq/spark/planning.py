@@ -14,6 +14,13 @@ from pyspark.sql.datasource import InputPartition
 import quivermq
 from quivermq.client import TopicOffsets
 from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
+from quivermq.spark.archived import (
+    ArchivedOffsets,
+    ArchivedRange,
+    extended,
+    shared_out,
+    with_files,
+)
 from quivermq.spark.options import ReadOptions
 from quivermq.spark.ranges import TopicRange, split
 
@@ -25,8 +32,18 @@ def planned(
 ) -> list[InputPartition]:
     """The tasks that read these ranges: every message once."""
     wanted = [each for each in ranges if each.rows > 0]
-    kept = _kept(wanted, options, what_is_held(client, options, {each.topic for each in wanted}))
-    return list(split(kept, options.partitions_min, options.task_rows_max))
+    held = what_is_held(client, options, {each.topic for each in wanted})
+    kept = _kept(wanted, options, held)
+    if options.archive:
+        kept = [part for each in kept for part in shared_out([each], held[each.topic])]
+    tasks = split(kept, options.partitions_min, options.task_rows_max)
+    return [_served(each, held[each.topic]) for each in tasks]
+
+
+def _served(task: TopicRange, held: TopicOffsets) -> TopicRange:
+    if not isinstance(task, ArchivedRange) or not isinstance(held, ArchivedOffsets):
+        return task
+    return with_files(held.archive, held.version, [task])[0]
 
 
 def topics_of(client: quivermq.Client, options: ReadOptions) -> list[str]:
@@ -50,6 +67,9 @@ def what_is_held(
             if options.pattern or not options.fail_on_loss:
                 continue
             raise
+        if options.archive:
+            only = not options.pattern and len(options.topics) == 1
+            held = extended(options.archive, held, is_only_topic=only)
         strangers = sorted(set(options.assigned.get(topic, ())) - set(held.partitions))
         if strangers:
             raise InvalidRequest(
@@ -95,7 +115,7 @@ def lose(options: ReadOptions, wanted: TopicRange, earliest: int, end: int) -> N
         options,
         OffsetOutOfRange(
             f"{lost}: retention removed them before they were read ({kept}). Keep messages "
-            f"longer (`quiver topic alter {wanted.topic} --retention-age ...`) or read faster; "
+            f"longer (`quiver topic alter {wanted.topic} --max-age ...`) or read faster; "
             f"to go on from {earliest} without them, set the option failOnDataLoss to false",
             earliest=earliest,
             end=end,

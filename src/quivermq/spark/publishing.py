@@ -3,7 +3,9 @@
 Any number of drivers may publish the same decision, one after the other or at the same time. They
 copy the same batches under the same producer, epoch and numbers, and brokers store each number
 once. A driver that takes over asks each partition how far it is, and goes on there; it sends the
-last batch once more, because only its answer says that everything up to there is stored.
+last batch once more, because only its answer says that everything up to there is stored. After 20
+hours it does not ask, since brokers forget: it looks through the partitions, and publishes the rest
+as a decision of its own.
 """
 
 import time
@@ -11,9 +13,24 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import quivermq
-from quivermq.errors import InvalidRequest, OffsetOutOfRange, OutOfSequence, QuiverError, Timeout
-from quivermq.spark.decisions import Decision, DecisionLog, end_of_staged, producer_of
-from quivermq.spark.staged_runs import Run, Staged, Target, last_batch, messages_in, pieces
+from quivermq.client import HeldBatches
+from quivermq.errors import (
+    Fenced,
+    InvalidRequest,
+    OffsetOutOfRange,
+    OutOfSequence,
+    Timeout,
+)
+from quivermq.spark.decisions import Decision, DecisionLog, producer_of
+from quivermq.spark.staged_runs import (
+    Run,
+    Staged,
+    Target,
+    last_batch,
+    messages_in,
+    pieces,
+    spans_of,
+)
 from quivermq.spark.staging import PUBLISHED_GROUP, staging_topic
 
 THREADS_MAX: Final = 4
@@ -22,6 +39,11 @@ PIECE_BATCHES: Final = 256
 """Batches that one copy takes; between two, a driver looks at the clock."""
 REMEMBERED_SECONDS: Final = 20 * 3600
 """Brokers forget a producer after a day without a message; some of it is left for their clocks."""
+CLOCKS_DIFFER_MS: Final = 3600 * 1000
+"""How much earlier than the decision another broker's clock may put what was published by it."""
+HELD_BYTES_MAX: Final = 32 << 20
+_RUNS_MAX: Final = 8
+"""More runs than this are read in one go, as far as they may be held."""
 _TRIES: Final = 3
 _RELEASE_EVERY: Final = 8
 _RELEASE_MESSAGES: Final = 100_000
@@ -31,12 +53,17 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
     """Publish a decision, or the rest of it; returns when all of it is stored."""
     if decision.is_published:
         return
+    if _age(decision) > REMEMBERED_SECONDS:
+        decision = log.resume(decision, _looked_up(client, log, decision))
+        if decision.is_published:
+            return
     staged = log.staged_of(decision)
     Publisher(client, log.query, log.producer_id, decision).publish_all(staged)
     log.note_published(decision)
     messages = sum(messages_in(runs) for runs in staged.values())
-    if messages >= _RELEASE_MESSAGES or decision.offset % _RELEASE_EVERY == 0:
-        for partition, end in end_of_staged(staged).items():
+    # A decision and its note take two places in the log.
+    if messages >= _RELEASE_MESSAGES or decision.offset // 2 % _RELEASE_EVERY == 0:
+        for partition, _, end in spans_of(staged):
             client.commit(staging_topic(log.query), PUBLISHED_GROUP, partition, end)
 
 
@@ -44,6 +71,21 @@ def publish_once(client: quivermq.Client, query: str, staged: Staged) -> None:
     """Publish what was staged, without a decision: nobody else can come to do it."""
     decision = Decision(0, 0, int(time.time() * 1000), None, "", is_own=True)
     Publisher(client, query, producer_of(query), decision).publish_all(staged)
+
+
+def _looked_up(client: quivermq.Client, log: DecisionLog, decision: Decision) -> dict[Target, int]:
+    """What is there of a decision so old that brokers may have forgotten it: they are read."""
+    since_ms = max(0, decision.timestamp_ms - CLOCKS_DIFFER_MS)
+    return {
+        target: client.stored(
+            *target, producer_id=log.producer_id, epoch=decision.epoch, since_ms=since_ms
+        )
+        for target in log.staged_of(decision)
+    }
+
+
+def _age(decision: Decision) -> float:
+    return time.time() - decision.timestamp_ms / 1000
 
 
 class Publisher:
@@ -56,11 +98,23 @@ class Publisher:
         self._topic = staging_topic(query)
         self._producer_id = producer_id
         self._decision = decision
+        self._held: HeldBatches | None = None
 
     def publish_all(self, staged: Staged) -> None:
         """Publish everything, to some partitions at a time."""
         if not staged:
             return
+        try:
+            self._publish_all(staged)
+        except Fenced as error:
+            raise Fenced(
+                f"another driver of this query went on behind batch {self._decision.batch}: run "
+                f"one at a time ({error})"
+            ) from error
+
+    def _publish_all(self, staged: Staged) -> None:
+        if sum(len(runs) for runs in staged.values()) > _RUNS_MAX:
+            self._held = self._client.hold(self._topic, spans_of(staged), bytes_max=HELD_BYTES_MAX)
         with ThreadPoolExecutor(min(THREADS_MAX, len(staged)), "publishing") as threads:
             for done in [threads.submit(self.publish, *each) for each in staged.items()]:
                 done.result()
@@ -95,6 +149,7 @@ class Publisher:
                 producer_id=self._producer_id,
                 epoch=self._decision.epoch,
                 sequence=number,
+                held=self._held,
             )
 
     def _position(self, target: Target, runs: tuple[Run, ...]) -> int:
@@ -109,9 +164,9 @@ class Publisher:
         return taken - last_batch(runs, taken)
 
     def _check_clock(self) -> None:
-        age = time.time() - self._decision.timestamp_ms / 1000
+        age = _age(self._decision)
         if age > REMEMBERED_SECONDS:
-            raise QuiverError(
-                f"batch {self._decision.batch} was decided {age / 3600:.0f} hours ago and not "
-                "published to its end: brokers may have forgotten what they have of it"
+            raise Timeout(
+                f"batch {self._decision.batch} was decided {age / 3600:.0f} hours ago and is not "
+                "published to its end: start the query again, and it looks what is there"
             )

@@ -1,18 +1,38 @@
 """Topics as tables: the reader of `spark.read`."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from quivermq.spark.columns import check_schema
 from quivermq.spark.connections import client_of
+from quivermq.spark.filters import Narrowing, narrowing
 from quivermq.spark.offsets import resolved
-from quivermq.spark.options import ReadOptions
+from quivermq.spark.options import ReadOptions, flag
 from quivermq.spark.planning import planned, topics_of, what_is_held
 from quivermq.spark.ranges import TopicRange
 from quivermq.spark.reading import batches_of
+
+_FILTERING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The module by which Spark asks, where it offers filters."""
+
+
+def topic_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """The reader for whoever asks.
+
+    Filters are taken only where the option `filterPushdown` says so: Spark 4.3 plans a DataFrame's
+    read once, with the filters of whichever query comes first, and a later query over the same
+    DataFrame that has none to offer gets the rows of that plan (decision 0029). And Spark refuses a
+    reader that takes filters where they are switched off, as they are by default.
+    """
+    if not flag(options, "filterPushdown", default=False):
+        return TopicReader(options, schema)
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    is_offered = _FILTERING in sys.modules or (main is not None and main.name == _FILTERING)
+    return (FilteringTopicReader if is_offered else TopicReader)(options, schema)
 
 
 class TopicReader(DataSourceReader):
@@ -21,11 +41,13 @@ class TopicReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = ReadOptions.of(options, is_stream=False)
         self._schema = check_schema(schema)
+        self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         """What the tasks read."""
         client = client_of(self._options.connection)
-        return planned(client, self._options, self._ranges(client))
+        ranges = self._narrowing.narrowed(self._ranges(client))
+        return planned(client, self._options, ranges)
 
     def _ranges(self, client: Any) -> list[TopicRange]:
         options = self._options
@@ -44,4 +66,13 @@ class TopicReader(DataSourceReader):
         """In a task: the messages of one range."""
         if not isinstance(partition, TopicRange):
             return iter(())  # where there is nothing to read, Spark makes up one empty task
-        return batches_of(partition, self._options, self._schema)
+        return batches_of(partition, self._options, self._schema, self._narrowing.times)
+
+
+class FilteringTopicReader(TopicReader):
+    """Also takes filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what spares reading; those that are returned Spark applies itself."""
+        self._narrowing, left = narrowing(filters)
+        return left

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from quivermq.errors import OffsetOutOfRange, TopicNotFound
+from quivermq.client.readers import Piece
+from quivermq.errors import BrokenInvariant, OffsetOutOfRange, TopicNotFound
+from quivermq.spark.archived import ArchivedRange, archived_batches, rescued
 from quivermq.spark.columns import Shape
 from quivermq.spark.connections import client_of
+from quivermq.spark.filters import ALWAYS, Times
 from quivermq.spark.options import ReadOptions
 from quivermq.spark.planning import lose, lose_end, lose_topic
 from quivermq.spark.ranges import TopicRange
@@ -18,21 +20,33 @@ ROWS_MAX: Final = 10_000
 BYTES_MAX: Final = 2 << 20
 """A batch is cut before it has more than this; one message may have more."""
 
-ROWS_FEW: Final = 2_000
-BYTES_FEW: Final = 512 << 10
-"""Batches below both are gathered: Spark pays for each batch, however small."""
+ROWS_ENOUGH: Final = 5_000
+BYTES_ENOUGH: Final = 256 << 10
+"""Stored batches below both are gathered: Spark pays for each batch, however small."""
 
 
-def batches_of(wanted: TopicRange, options: ReadOptions, schema: StructType) -> Iterator[Any]:
-    """Every message of the range once, in order."""
+def batches_of(
+    wanted: TopicRange, options: ReadOptions, schema: StructType, times: Times = ALWAYS
+) -> Iterator[Any]:
+    """Every message of the range once, in order; of those outside `times` only what is stored
+    together with others."""
     shape = Shape(schema, wanted.topic, wanted.partition)
-    for batch in _gathered(_kept(wanted, options)):
-        for part in _cut(batch):
-            yield shape.shaped(part)
+    todo = [wanted]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, ArchivedRange):
+            yield from archived_batches(part, schema)
+            continue
+        pieces = (piece for piece in _kept(part, options, todo) if times.may_hold(piece))
+        for group in _gathered(pieces):
+            yield from _cut(shape.shaped(group))
 
 
-def _kept(wanted: TopicRange, options: ReadOptions) -> Iterator[Any]:
-    """Batches as the client reads them. What retention removes meanwhile is told, or refused."""
+def _kept(wanted: TopicRange, options: ReadOptions, todo: list[TopicRange]) -> Iterator[Piece]:
+    """Stored batches. What retention removes meanwhile the archive has, or it is told, or refused.
+
+    If the archive has it, the rest is put on `todo`, what comes first last.
+    """
     client = client_of(options.connection)
     position = wanted.start
     while position < wanted.stop:
@@ -45,9 +59,11 @@ def _kept(wanted: TopicRange, options: ReadOptions) -> Iterator[Any]:
             follower_ok=options.follower_ok,
         )
         try:
-            for batch in reader.batches():
-                position += batch.num_rows
-                yield batch
+            for piece in reader.pieces():
+                if piece.offset != position:
+                    raise BrokenInvariant(f"{wanted}: after {position} came {piece.offset}")
+                position += piece.rows
+                yield piece
         except TopicNotFound:
             lose_topic(options, wanted.topic)
             return
@@ -56,32 +72,33 @@ def _kept(wanted: TopicRange, options: ReadOptions) -> Iterator[Any]:
             if error.earliest <= position:
                 lose_end(options, left, error.end)
                 return
+            found = rescued(options.archive, left, error.earliest) if options.archive else None
+            if found is not None:
+                todo += [replace(left, start=found.stop), found]
+                return
             lose(options, left, error.earliest, error.end)
-            position = error.earliest
+            position = min(error.earliest, wanted.stop)
 
 
-def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
-    """Small batches put together."""
-    few: list[Any] = []
+def _gathered(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    """Small pieces that follow each other put together, large ones by themselves."""
+    few: list[Piece] = []
     rows = size = 0
-    for batch in batches:
-        batch_rows, batch_bytes = batch.num_rows, batch.nbytes
-        if not few and (batch_rows >= ROWS_FEW or batch_bytes >= BYTES_FEW):
-            yield batch
-            continue
-        if few and (rows + batch_rows > ROWS_MAX or size + batch_bytes > BYTES_MAX):
-            yield _joined(few)
+    for piece in pieces:
+        piece_bytes = piece.frame.header.decoded_bytes
+        is_behind = not few or piece.offset == few[-1].offset + few[-1].rows
+        if few and (
+            not is_behind or rows + piece.rows > ROWS_MAX or size + piece_bytes > BYTES_MAX
+        ):
+            yield few
             few, rows, size = [], 0, 0
-        few.append(batch)
-        rows, size = rows + batch_rows, size + batch_bytes
+        few.append(piece)
+        rows, size = rows + piece.rows, size + piece_bytes
+        if rows >= ROWS_ENOUGH or size >= BYTES_ENOUGH:
+            yield few
+            few, rows, size = [], 0, 0
     if few:
-        yield _joined(few)
-
-
-def _joined(batches: list[Any]) -> Any:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        yield few
 
 
 def _cut(batch: Any) -> Iterator[Any]:

@@ -25,8 +25,6 @@ LOCAL_MASTER: Final = "local[*,4]"
 """All cores, and each task is tried up to four times, as on a cluster: `local[*]` gives up at once
 when a broker restarts for longer than a client waits."""
 
-FORMATS: Final = (QuiverFormat, TableFormat)
-
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -76,16 +74,19 @@ def session(
 
 
 def register(spark: SparkSession, *, servers: str | None = None) -> None:
-    """Make our formats known to a session."""
+    """Make the formats `quiver` and `quiver_table` known to a session.
+
+    A format that travels, or that has defaults, is pickled as code; a plain one by its name.
+    """
     servers = servers or os.environ.get("QUIVER_SERVERS") or None
-    is_local = not _is_connect(spark) and spark.sparkContext.master.startswith("local")
-    for known in FORMATS:
-        if is_local and servers is None:
-            spark.dataSource.register(known)
-        else:
-            packed = None if is_local else luggage.pack()
-            defaults = {"servers": servers} if servers else {}
-            spark.dataSource.register(luggage.carried(known, defaults, packed))
+    is_local = not _is_connect(spark) and str(spark.sparkContext.master).startswith("local")
+    packed = None if is_local else luggage.pack()
+    if packed or servers:
+        defaults = {"servers": servers} if servers else {}
+        spark.dataSource.register(luggage.carried(QuiverFormat, defaults, packed))
+    else:
+        spark.dataSource.register(QuiverFormat)
+    spark.dataSource.register(luggage.carried(TableFormat, {}, packed) if packed else TableFormat)
 
 
 def _started(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
@@ -103,7 +104,17 @@ def _started(master: str | None, name: str, settings: Mapping[str, str]) -> Spar
         builder = builder.master(master)
     for key, value in (chosen | dict(settings) | _joined_options(chosen, settings)).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    _hush(spark)
+    return spark
+
+
+def _hush(spark: SparkSession) -> None:
+    """Spark warns when a format is registered that it found already, as in `pyspark_quiver`."""
+    java: Any = spark.sparkContext._jvm  # noqa: SLF001
+    logging = java.org.apache.logging.log4j
+    name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+    logging.core.config.Configurator.setLevel(name, logging.Level.ERROR)
 
 
 def _java_settings(settings: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -25,6 +25,9 @@ from quivermq.errors import InvalidRequest, TopicNotFound
 from quivermq.spark.connections import client_of
 from quivermq.spark.staged_runs import Run, Target, joined
 from quivermq.spark.written_columns import WrittenColumns
+
+if TYPE_CHECKING:
+    from quivermq.spark.committing import Committing
 
 _VERSION_MAX: Final = (1 << 63) - 1
 
@@ -55,8 +58,14 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         found = [each for each in messages if isinstance(each, StagedRows)]
         if found:
-            location = self._options.get("checkpointlocation")
-            _decide_and_publish(self._options, found, batchId, location)
+            self.committing(found[0].query).commit(batchId, [each.staged for each in found])
+
+    def committing(self, query: str) -> "Committing":
+        """Who commits the batches of a query."""
+        from quivermq.spark.committing import Committing  # noqa: PLC0415
+
+        location = self._options.get("checkpointlocation")
+        return Committing(client_of(self._options), query, location)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """What was staged is published by nobody, and dropped with the next batch."""
@@ -84,7 +93,10 @@ class TopicWriter(DataSourceArrowWriter):
         if self._version is None:
             self._publish_once(found)
         elif found:
-            _decide_and_publish(self._options, found, self._version, None)
+            from quivermq.spark.committing import Committing  # noqa: PLC0415
+
+            committing = Committing(client_of(self._options), self._query, None)
+            committing.commit(self._version, [each.staged for each in found])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         del messages  # of failed tasks there is none, so what they staged goes as a whole
@@ -117,31 +129,6 @@ def _staged(
     stage = Stage(client, query, context.partitionId() if context else 0)
     dispatcher = Dispatcher(columns, lambda topic: partitions_of(client, topic))
     return StagedRows(query, stage.store(rows, dispatcher))
-
-
-def _decide_and_publish(
-    options: Mapping[str, str],
-    found: Sequence[StagedRows],
-    batch: int,
-    checkpoint_location: str | None,
-) -> None:
-    from quivermq.spark.checkpoints import check_plan, plan_of  # noqa: PLC0415
-    from quivermq.spark.decisions import DecisionLog  # noqa: PLC0415
-    from quivermq.spark.publishing import publish  # noqa: PLC0415
-
-    client, query = client_of(options), found[0].query
-    staged = joined(each.staged for each in found)
-    log = DecisionLog.opened(client, query, create=bool(staged))
-    if log is None:
-        return
-    if log.of(batch) is None:
-        for earlier in log.unpublished():
-            publish(client, log, earlier)
-        log.decide(batch, staged, plan_of(checkpoint_location, batch))
-    decision = log.of(batch)
-    if decision is not None:
-        check_plan(checkpoint_location, batch, decision.plan, f"query {query}'s decisions")
-        publish(client, log, decision)
 
 
 def _plain(options: Mapping[str, str]) -> dict[str, str]:

@@ -87,6 +87,24 @@ def pieces(runs: Iterable[Run], skipped: int, most: int) -> Iterator[tuple[int, 
         yield first, list(merged(piece))
 
 
+def behind(runs: tuple[Run, ...], skipped: int) -> tuple[Run, ...]:
+    """The runs without their first messages, which must end where a batch ends."""
+    if not skipped:
+        return runs
+    found = [piece for _, piece in pieces(runs, skipped, sum(len(run.counts) for run in runs))]
+    return tuple(run for piece in found for run in piece)
+
+
+def spans_of(staged: Staged) -> list[tuple[int, int, int]]:
+    """By partition of the staging topic, from the first to behind the last message of these."""
+    spans: dict[int, tuple[int, int]] = {}
+    for runs in staged.values():
+        for run in runs:
+            start, stop = spans.get(run.partition, (run.start, run.stop))
+            spans[run.partition] = min(start, run.start), max(stop, run.stop)
+    return [(partition, *spans[partition]) for partition in sorted(spans)]
+
+
 def messages_in(runs: Iterable[Run]) -> int:
     """How many messages these are."""
     return sum(run.stop - run.start for run in runs)

@@ -5,7 +5,6 @@ its rows in another order, leaves rows that nobody publishes. Which attempt coun
 driver (see `decisions`).
 """
 
-from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,12 +24,11 @@ KEPT_SECONDS: Final = 7 * 24 * 3600
 PUBLISHED_GROUP: Final = "published"
 """The group whose offsets say what may be dropped."""
 
-CARGO_BYTES: Final = 4 << 20
-"""Rows for one place are stored when there are so many: some batches, under way together."""
-HELD_BYTES_MAX: Final = 32 << 20
-"""Rows for all places that one task holds; more, and the largest cargo goes."""
-_UNDER_WAY_MAX: Final = 2
-"""Cargos under way while the task gathers more."""
+LOAD_BYTES: Final = 8 << 20
+"""When a task holds so many, what is enough for a batch of its own is stored."""
+HELD_BYTES_MAX: Final = 24 << 20
+"""When a task holds so many, everything is stored."""
+_BATCH_BYTES: Final = 1_000_000
 
 
 def staging_topic(query: str) -> str:
@@ -58,11 +56,11 @@ class Stage:
         self._client = client
         self._topic = staging_topic(query)
         self._task = task
-        self._partition: int | None = None
+        self._partition = 0
         self._waiting: dict[Destination, _Cargo] = {}
         self._held = 0
-        self._threads: ThreadPoolExecutor | None = None
-        self._under_way: deque[tuple[Destination, Future[list[BatchReceipt]]]] = deque()
+        self._thread: ThreadPoolExecutor | None = None
+        self._under_way: tuple[list[Target], Future[list[list[BatchReceipt]]]] | None = None
         self._stored: list[Staged] = []
 
     def store(
@@ -72,47 +70,53 @@ class Stage:
         try:
             for batch in batches:
                 for destination, messages in dispatcher.dispatch(batch):
-                    self._add(destination, messages)
-            while self._waiting:
-                self._ship(next(iter(self._waiting)))
-            while self._under_way:
-                self._settle()
+                    cargo = self._waiting.setdefault(destination, _Cargo())
+                    cargo.batches.append(messages)
+                    cargo.size += messages.nbytes
+                    self._held += messages.nbytes
+                if self._held >= LOAD_BYTES:
+                    self._ship(self._load())
+            self._ship(list(self._waiting))
+            self._settle()
         finally:
-            if self._threads is not None:
-                self._threads.shutdown(wait=True, cancel_futures=True)
+            if self._thread is not None:
+                self._thread.shutdown(wait=True, cancel_futures=True)
         return joined(self._stored)
 
-    def _add(self, destination: Destination, messages: Any) -> None:
-        cargo = self._waiting.setdefault(destination, _Cargo())
-        cargo.batches.append(messages)
-        cargo.size += messages.nbytes
-        self._held += messages.nbytes
-        if cargo.size >= CARGO_BYTES:
-            self._ship(destination)
-        elif self._held > HELD_BYTES_MAX:
-            self._ship(max(self._waiting, key=lambda each: self._waiting[each].size))
+    def _load(self) -> list[Destination]:
+        """What is to be stored at this point: best what makes full batches."""
+        if self._held >= HELD_BYTES_MAX:
+            return list(self._waiting)
+        return [each for each, cargo in self._waiting.items() if cargo.size >= _BATCH_BYTES]
 
-    def _ship(self, destination: Destination) -> None:
-        cargo = self._waiting.pop(destination)
-        self._held -= cargo.size
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_UNDER_WAY_MAX, "staging")
+    def _ship(self, load: list[Destination]) -> None:
+        """Store rows in the background, while the task gathers more."""
+        if not load:
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "staging")
             self._partition = self._task % self._partitions()
-        while len(self._under_way) >= _UNDER_WAY_MAX:
-            self._settle()
-        future = self._threads.submit(
-            self._client.produce_many,
-            self._topic,
-            pa.Table.from_batches(cargo.batches),
-            priority=destination.priority,
-            partition=self._partition,
+        self._settle()
+        cargos = [self._waiting.pop(destination) for destination in load]
+        self._held -= sum(cargo.size for cargo in cargos)
+        parts = [
+            (pa.Table.from_batches(cargo.batches), destination.priority)
+            for destination, cargo in zip(load, cargos, strict=True)
+        ]
+        future = self._thread.submit(
+            self._client.produce_parts, self._topic, parts, partition=self._partition
         )
-        self._under_way.append((destination, future))
+        self._under_way = [Target(each.topic, each.partition) for each in load], future
 
     def _settle(self) -> None:
-        destination, future = self._under_way.popleft()
-        runs = [Run(each.partition, each.first_offset, (each.count,)) for each in future.result()]
-        self._stored.append({Target(destination.topic, destination.partition): tuple(runs)})
+        """Wait for what is under way, and note where it is."""
+        if self._under_way is None:
+            return
+        targets, future = self._under_way
+        self._under_way = None
+        for target, receipts in zip(targets, future.result(), strict=True):
+            runs = [Run(each.partition, each.first_offset, (each.count,)) for each in receipts]
+            self._stored.append({target: tuple(runs)})
 
     def _partitions(self) -> int:
         """How many there are to stage in; the first task of all makes the topic."""

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -101,9 +100,9 @@ def file_values(table: Any) -> list[tuple[str, int, dict[str, str | None]]]:
     """Absolute path, size and partition values of each file of a table's version."""
     found = []
     names = table.partition_by
-    for row in table.files().to_pylist():
+    for path, row in zip(table.absolute_paths(), table.files().to_pylist(), strict=True):
         values = {name: _text(row[f"partition.{name}"]) for name in names}
-        found.append((str(table.root / unquote(row["path"])), row["size_bytes"], values))
+        found.append((path, row["size_bytes"], values))
     return found
 
 

