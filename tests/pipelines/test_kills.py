@@ -78,7 +78,7 @@ def running(file: Path, servers: str, *flags: str) -> Iterator[subprocess.Popen[
 
 
 def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not what():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
