@@ -167,11 +167,11 @@ def test_a_table_that_cannot_be_written_is_refused_before_the_job(
 @pytest.mark.parametrize(
     ("ddl", "columns", "says"),
     [
-        ("value STRING", {"value": ["a", None]}, r"row 1 of this task has no value \(NULL\)"),
+        ("value STRING", {"value": ["a", None]}, r"row 1 of task 0 has no value \(NULL\)"),
         (
             "value STRING, topic STRING",
             {"value": ["a", "b"], "topic": ["one", None]},
-            r"row 1 of this task names no topic",
+            r"row 1 of task 0 names no topic",
         ),
         (
             "value STRING, topic STRING, priority INT",

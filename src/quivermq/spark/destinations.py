@@ -30,12 +30,15 @@ class Destination(NamedTuple):
 class Dispatcher:
     """Takes the rows of one task apart by where they go. Rows for one place keep their order."""
 
-    def __init__(self, columns: WrittenColumns, partitions_of: Callable[[str], int]) -> None:
+    def __init__(
+        self, columns: WrittenColumns, partitions_of: Callable[[str], int], task: int = 0
+    ) -> None:
         self._columns = columns
         self._partitions_of = partitions_of
         self._sizes: dict[str, int] = {}
         self._turns: dict[str, tuple[int, int]] = {}
         """By topic, whose turn it is, and the bytes that it got."""
+        self._task = task
         self._rows = 0
 
     def dispatch(self, batch: Any) -> Iterator[tuple[Destination, Any]]:
@@ -53,8 +56,8 @@ class Dispatcher:
         if values.null_count:
             first = pc.index(pc.is_null(values), value=True).as_py()
             raise InvalidRequest(
-                f"row {self._rows + first:,} of this task has no value (NULL), and a message needs "
-                "one: filter such rows, or use coalesce(value, '')"
+                f"row {self._rows + first:,} of task {self._task} has no value (NULL), and a "
+                "message needs one: filter such rows, or use coalesce(value, '')"
             )
 
     def _topics(self, batch: Any) -> list[tuple[str, Any]]:
@@ -66,8 +69,8 @@ class Dispatcher:
             if default is None:
                 first = pc.index(pc.is_null(named), value=True).as_py()
                 raise InvalidRequest(
-                    f"row {self._rows + first:,} of this task names no topic (NULL): set the "
-                    "option 'topic' for such rows"
+                    f"row {self._rows + first:,} of task {self._task} names no topic (NULL): set "
+                    "the option 'topic' for such rows"
                 )
             named = pc.fill_null(named, default)
         coded = pc.dictionary_encode(named)

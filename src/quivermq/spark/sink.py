@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quivermq.errors import InvalidRequest, TopicNotFound
+from quivermq.errors import InvalidRequest, QuiverError, TopicNotFound
 from quivermq.spark.connections import client_of
 from quivermq.spark.staged_runs import Run, Target, joined
 from quivermq.spark.written_columns import WrittenColumns
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from quivermq.spark.committing import Committing
 
 _VERSION_MAX: Final = (1 << 63) - 1
+
+_checked: set[tuple[str, str]] = set()
+"""Servers and topics that this process has seen."""
 
 
 @dataclass
@@ -47,6 +50,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         del overwrite  # what Spark says for the output mode "complete": every result is appended
         self._options = _plain(options)
         self._columns = WrittenColumns.of(schema, options.get("topic") or None)
+        _check_target(self._options)
 
     def write(self, iterator: Iterator[Any]) -> StagedRows:
         context = TaskContext.get()
@@ -84,6 +88,7 @@ class TopicWriter(DataSourceArrowWriter):
         self._options = _plain(options)
         self._columns = WrittenColumns.of(schema, options.get("topic") or None)
         self._query, self._version = _identity(options)
+        _check_target(self._options)
 
     def write(self, iterator: Iterator[Any]) -> StagedRows:
         return _staged(self._options, self._columns, self._query, iterator)
@@ -126,9 +131,25 @@ def _staged(
 
     client = client_of(options)
     context = TaskContext.get()
-    stage = Stage(client, query, context.partitionId() if context else 0)
-    dispatcher = Dispatcher(columns, lambda topic: partitions_of(client, topic))
-    return StagedRows(query, stage.store(rows, dispatcher))
+    task = context.partitionId() if context else 0
+    dispatcher = Dispatcher(columns, lambda topic: partitions_of(client, topic), task)
+    return StagedRows(query, Stage(client, query, task).store(rows, dispatcher))
+
+
+def _check_target(options: Mapping[str, str]) -> None:
+    """Better now than in every attempt of every task: are the brokers there, and the topic?"""
+    from quivermq.spark.staging import partitions_of  # noqa: PLC0415
+
+    target = (options.get("servers") or "", options.get("topic") or "")
+    if target not in _checked:
+        client = client_of(options)
+        if target[1]:
+            try:
+                partitions_of(client, target[1])
+            except QuiverError as error:
+                # Spark shows the whole story of an error before the error: this one needs none.
+                raise error.with_traceback(None) from None
+        _checked.add(target)
 
 
 def _plain(options: Mapping[str, str]) -> dict[str, str]:

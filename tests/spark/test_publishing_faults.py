@@ -1,0 +1,108 @@
+"""Staging and publishing while brokers die: three of them, and the leader is killed under way."""
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StructType
+
+import quivermq
+from quivermq.spark.decisions import DecisionLog
+from quivermq.spark.destinations import Dispatcher
+from quivermq.spark.publishing import publish
+from quivermq.spark.staged_runs import Run, Target, joined
+from quivermq.spark.staging import Stage, decisions_topic, partitions_of, staging_topic
+from quivermq.spark.written_columns import WrittenColumns
+from quivermq.testing import Cluster
+
+SCHEMA = StructType().add("value", BinaryType()).add("key", BinaryType())
+ROWS = 600
+SIZE = 50_000
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Cluster]:
+    with Cluster(nodes=3, settings={"tick_ms": 50}) as cluster:
+        yield cluster
+
+
+def rows_of(batch: int) -> list[pa.RecordBatch]:
+    """In several batches, so that a task stores some while it gathers others."""
+    names = range(batch * ROWS, (batch + 1) * ROWS)
+    return [
+        pa.record_batch(
+            {
+                "value": [(b"%d " % name).ljust(SIZE, b".") for name in names[at : at + 50]],
+                "key": [b"%d" % (name % 9) for name in names[at : at + 50]],
+            }
+        )
+        for at in range(0, ROWS, 50)
+    ]
+
+
+def test_no_row_is_lost_or_doubled_when_leaders_die_while_rows_are_staged_and_published(
+    brokers: Cluster,
+) -> None:
+    with quivermq.connect(brokers.servers, timeout=60) as client:
+        client.create_topic("goal", partitions=3, replication=3)
+        columns = WrittenColumns.of(SCHEMA, "goal")
+        query = "leaders-die"
+
+        def staged(batch: int) -> dict[Target, tuple[Run, ...]]:
+            dispatcher = Dispatcher(columns, lambda topic: partitions_of(client, topic))
+            return joined([Stage(client, query, batch).store(rows_of(batch), dispatcher)])
+
+        killed: list[int] = []
+        for batch, (topic, partition) in enumerate(
+            [("goal", 0), (staging_topic(query), 1), (decisions_topic(query), 0), ("goal", 1)]
+        ):
+            done = threading.Event()
+            killer = threading.Thread(
+                target=kill_leader, args=(brokers, client, topic, partition, done, killed)
+            )
+            if batch:
+                killer.start()
+            parts = staged(batch)
+            log = DecisionLog.opened(client, query, create=True)
+            assert log is not None
+            decision = log.decide(batch, parts, None)
+            if not batch:
+                killer.start()
+            publish(client, log, decision)
+            done.set()
+            killer.join()
+            brokers.start()
+        found: dict[bytes | None, list[int]] = {}
+        for place in range(3):
+            for message in client.read("goal", place):
+                found.setdefault(message.key, []).append(int(message.value.split()[0]))
+    assert killed, "no leader was killed in time"
+    for name in range(9):
+        assert found[b"%d" % name] == list(range(name, 4 * ROWS, 9)), name
+
+
+def kill_leader(
+    brokers: Cluster,
+    client: quivermq.Client,
+    topic: str,
+    partition: int,
+    done: threading.Event,
+    killed: list[int],
+) -> None:
+    """Kill who leads a partition as soon as something more is stored in it."""
+    before: int | None = None
+    for _ in count():
+        try:
+            end = client.topic(topic).partitions[partition].end_offset
+        except quivermq.TopicNotFound:
+            end = 0
+        if before is not None and end > before:
+            break
+        before = end if before is None else before
+        if done.wait(0.005):
+            return
+    leader = brokers.leader(topic, partition)
+    brokers.nodes[leader].kill()
+    killed.append(leader)
