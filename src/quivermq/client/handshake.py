@@ -13,6 +13,10 @@ PACKET_BYTES_MAX: Final = 64 * MIB
 HELLO_ID: Final = 1
 FIRST_ID: Final = HELLO_ID + 1
 
+_ANSWER_BYTES: Final = 8 << 20
+"""Memory for an answer that is allocated at once: a client gets what it asked for, and fetches of
+some megabytes would be copied while they arrive."""
+
 
 def hello(token: str | None, client_name: str) -> proto.Request:
     """What a client says first."""
@@ -43,7 +47,7 @@ def welcome_of(response: proto.Response, address: str) -> proto.Welcome:
 
 def receiver() -> Receiver:
     """What cuts a broker's bytes into packets."""
-    return Receiver(PACKET_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX)
+    return Receiver(PACKET_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX, _ANSWER_BYTES)
 
 
 def _with_address(error: QuiverError, address: str) -> QuiverError:
