@@ -18,6 +18,8 @@ from quivermq.wire import error_from_proto, proto
 _ANSWER_SECONDS: Final = 2.0
 # Brokers that all have more answer almost together: whoever is a bit slower must not always lose.
 _GRACE_SECONDS: Final = 0.02
+# Somebody was in trouble: a moment until all are asked again.
+_AGAIN_SECONDS: Final = 0.05
 # To one broker at a time, if it does not say how many it takes.
 _REQUESTS_MAX: Final = 100
 
@@ -134,6 +136,7 @@ class Offsets:
             told = {topic: held for topic, held in found.items() if held.partitions}
             if told or not troubled or now() >= until:
                 return told
+            await self._router.door.sleep(min(_AGAIN_SECONDS, max(0.0, until - now())))
 
     async def _heard(
         self, positions: Positions, wait: float, ids: dict[str, str]
