@@ -209,8 +209,9 @@ class DecisionLog:
         if batch <= self.last_batch and batch not in self._known:
             raise InvalidRequest(
                 f"query {self.query} wants to write batch {batch}, but batch {self.last_batch} is "
-                f"decided, and only the last {REMEMBERED} are remembered: the checkpoint is too "
-                "old. Use the newest one; or, to write everything again, a fresh one"
+                f"decided, and only the last {REMEMBERED} are remembered. A stream: its checkpoint "
+                "is too old, use the newest one, or a fresh one to write everything again. A "
+                "write with txnVersion: versions must grow"
             )
 
     def _stage_list(self, listed: bytes) -> list[int]:
