@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls it)
 
+import quivermq
 from quivermq.lakehouse import Table, compact
 from quivermq.spark.table_reader import read_table
 
@@ -131,7 +132,8 @@ def test_a_task_that_fails_and_comes_again_adds_its_rows_once(
 
 def run(spark: SparkSession, source: Path, path: Path, checkpoint: Path) -> None:
     schema = numbers(spark, 0, 0).schema
-    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+    stream = reader.parquet(str(source))
     query = (
         stream.writeStream.format("quiver_table")
         .option("partitionBy", "date")
@@ -163,3 +165,55 @@ def test_a_stream_whose_batches_are_replayed_adds_each_once(
     shutil.rmtree(checkpoint)
     run(spark, source, path, checkpoint)
     assert read_table(spark, str(path)).count() == 1_000
+
+
+def test_a_batch_that_is_planned_anew_over_other_rows_is_told_and_put_right(
+    spark: SparkSession, client: quivermq.Client, servers: str, topic: str, tmp_path: Path
+) -> None:
+    path, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    client.create_topic(topic)
+
+    def follow() -> None:
+        stream = spark.readStream.format("quiver").option("servers", servers)
+        stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
+        query = (
+            stream.load()
+            .writeStream.format("quiver_table")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start(str(path))
+        )
+        query.awaitTermination(120)
+
+    for batch in range(2):
+        client.produce_many(topic, [b"%d" % n for n in range(batch * 10, batch * 10 + 10)])
+        follow()
+    for kind in ("commits", "offsets"):
+        for name in ("1", ".1.crc"):
+            (checkpoint / kind / name).unlink(missing_ok=True)
+    client.produce_many(topic, [b"%d" % n for n in range(20, 30)])
+    with pytest.raises(PySparkException, match="Its recorded plan was put back"):
+        follow()
+    follow()
+    assert [row.offset for row in rows(read_table(spark, str(path)))] == list(range(30))
+
+
+def test_a_complete_result_takes_the_place_of_the_one_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, path = tmp_path / "source", tmp_path / "table"
+    for end in (100, 200):
+        numbers(spark, end - 100, end, 1).write.mode("append").parquet(str(source))
+        stream = spark.readStream.schema(numbers(spark, 0, 0).schema).parquet(str(source))
+        query = (
+            stream.groupBy("date")
+            .count()
+            .writeStream.format("quiver_table")
+            .outputMode("complete")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(path))
+        )
+        query.awaitTermination(120)
+        counts = [row["count"] for row in read_table(spark, str(path)).collect()]
+        assert counts == [end // 2] * 2

@@ -14,16 +14,24 @@ from quivermq.cli.archive_options import (
     Columns,
     CommitAge,
     CommitSize,
+    End,
     FileSize,
+    From,
     Into,
+    KeepPartitions,
+    KeepTimestamps,
     Kept,
     Master,
     Once,
     Quarantine,
+    ReplayId,
+    SourcePartitions,
+    Start,
     TablePath,
     To,
     Topic,
     columns_text,
+    place,
 )
 from quivermq.cli.archive_troubles import one_line, spark_troubles
 from quivermq.cli.misuse import Misuse
@@ -48,6 +56,7 @@ _SPARK_TIMEOUT = 60.0
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(archive)
+    app.command()(replay)
     app.command()(compact)
 
 
@@ -77,16 +86,14 @@ def archive(
 
     payload = None
     if columns := columns_text(json_columns):
-        beside = to.with_name(f"{to.name}.quarantine")
-        payload = Payload(columns, str(quarantine or beside), into)
+        payload = Payload(columns, quarantine or f"{to.rstrip('/')}.quarantine", into)
     connection = {"servers": servers, "timeout": str(_SPARK_TIMEOUT)}
-    table = Archive(topic, str(to), connection, int(target_file_size), payload, accept_loss)
+    table = Archive(topic, to, connection, int(target_file_size), payload, accept_loss)
     with connect(servers, timeout) as client, spark_troubles():
         # What cannot work is said before Spark takes its seconds to start.
         table.pending(client)
         spark = session(master, name=f"archive of {topic}")
-        if not os.environ.get("QUIVER_DEBUG"):
-            spark.sparkContext.setLogLevel("OFF")
+        quieten(spark)
         loop = ArchiveLoop(
             spark,
             client,
@@ -107,6 +114,53 @@ def archive(
                 loop.run(stop)
         finally:
             spark.stop()
+
+
+def replay(
+    table: From,
+    topic: Topic,
+    partition: SourcePartitions = None,
+    start: Start = None,
+    end: End = None,
+    name: ReplayId = None,
+    keep_partitions: KeepPartitions = False,
+    keep_timestamps: KeepTimestamps = False,
+    master: Master = None,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Put messages of a table back onto a topic, in order."""
+    _check_extra()
+    from quivermq.lakehouse import Table  # noqa: PLC0415  (slow to load)
+    from quivermq.spark import session  # noqa: PLC0415
+    from quivermq.spark.replaying import Replay  # noqa: PLC0415
+
+    wanted = Replay(
+        table,
+        topic,
+        {"servers": servers, "timeout": str(_SPARK_TIMEOUT)},
+        tuple(partition or ()),
+        place(start),
+        place(end),
+        name,
+        keep_partitions,
+        keep_timestamps,
+    )
+    Table.open(table)
+    with connect(servers, timeout) as client, spark_troubles():
+        client.topic(topic)  # must be there: what it is like is for its owner to say
+        spark = session(master, name=f"replay to {topic}")
+        quieten(spark)
+        try:
+            found = wanted.rows(spark).count()
+            wanted.run(spark)
+        finally:
+            spark.stop()
+    if as_json:
+        print_json({"topic": topic, "messages": found})
+        return
+    print_line(f"{count(found, 'message')} of {table} put back onto {topic}")
 
 
 def compact(
@@ -133,6 +187,13 @@ def compact(
         f"{count(done.files_before, 'file')} became {count(done.files_after, 'file')}; "
         f"{count(done.removed, 'file')} removed from disk"
     )
+
+
+def quieten(spark: Any) -> None:
+    """What goes wrong is said once, by us; `QUIVER_DEBUG=1` shows what Spark has to say."""
+    is_remote = type(spark).__module__.startswith("pyspark.sql.connect")
+    if not is_remote and not os.environ.get("QUIVER_DEBUG"):
+        spark.sparkContext.setLogLevel("OFF")
 
 
 def stop_signals() -> threading.Event:

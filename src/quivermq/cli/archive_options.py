@@ -1,5 +1,6 @@
 """The options of `quiver pipeline archive`, `replay` and `compact`."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -7,15 +8,16 @@ import typer
 
 from quivermq.cli.misuse import Misuse
 from quivermq.cli.options import duration, size
+from quivermq.cli.quantities import parse_moment
 
 _FILES = "Files and commits"
 _JSON = "JSON payloads"
 
 Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic.")]
 To = Annotated[
-    Path, typer.Option("--to", metavar="PATH", help="The table's folder; made if need be.")
+    str, typer.Option("--to", metavar="PATH", help="The table's folder; made if need be.")
 ]
-TablePath = Annotated[Path, typer.Argument(metavar="PATH", help="The table's folder.")]
+TablePath = Annotated[str, typer.Argument(metavar="PATH", help="The table's folder.")]
 Once = Annotated[
     bool, typer.Option("--once", help="Archive what there is, then end; else go on until Ctrl-C.")
 ]
@@ -68,7 +70,7 @@ Columns = Annotated[
     ),
 ]
 Quarantine = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         metavar="PATH",
         help="The table for values that do not fit, with the reason; default: PATH.quarantine.",
@@ -93,6 +95,46 @@ Kept = Annotated[
         show_default="7d",
     ),
 ]
+
+
+From = Annotated[str, typer.Option("--from", metavar="PATH", help="The table's folder.")]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE", help="First offset, or time: 4711, 2025-01-31T12:00, 2h ago: 2h."
+    ),
+]
+End = Annotated[
+    str | None, typer.Option(metavar="WHERE", help="Behind the last one: an offset, or a time.")
+]
+SourcePartitions = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--partition", min=0, metavar="N", help="Only of this partition; may be given again."
+    ),
+]
+ReplayId = Annotated[
+    str | None,
+    typer.Option("--id", metavar="ID", help="What was put back under this name is not again."),
+]
+KeepPartitions = Annotated[
+    bool, typer.Option("--keep-partitions", help="To the partition each came from, not by key.")
+]
+KeepTimestamps = Annotated[
+    bool, typer.Option("--keep-timestamps", help="With the time they had, not that of the replay.")
+]
+
+
+def place(given: str | None) -> int | datetime | None:
+    """An offset, or a time."""
+    if given is None:
+        return None
+    if given.isdecimal():
+        return int(given)
+    try:
+        return parse_moment(given, datetime.now().astimezone())
+    except ValueError as error:
+        raise Misuse(f"{error}; or an offset") from None
 
 
 def columns_text(given: str | None) -> str | None:

@@ -5,17 +5,20 @@ from typing import Final
 import quivermq
 from quivermq.batches.limits import MIB
 from quivermq.errors import QuiverError, UnsupportedFormat
-from quivermq.wire import BROKER_ENVELOPE_BYTES_MAX, PROTOCOL, Receiver, error_from_proto, proto
+from quivermq.wire import (
+    BROKER_ENVELOPE_BYTES_MAX,
+    BROKER_FIRST_BYTES,
+    PROTOCOL,
+    Receiver,
+    error_from_proto,
+    proto,
+)
 
 PACKET_BYTES_MAX: Final = 64 * MIB
 """The largest answer that a client takes."""
 
 HELLO_ID: Final = 1
 FIRST_ID: Final = HELLO_ID + 1
-
-_ANSWER_BYTES: Final = 8 << 20
-"""Memory for an answer that is allocated at once: a client gets what it asked for, and fetches of
-some megabytes would be copied while they arrive."""
 
 
 def hello(token: str | None, client_name: str) -> proto.Request:
@@ -47,7 +50,7 @@ def welcome_of(response: proto.Response, address: str) -> proto.Welcome:
 
 def receiver() -> Receiver:
     """What cuts a broker's bytes into packets."""
-    return Receiver(PACKET_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX, _ANSWER_BYTES)
+    return Receiver(PACKET_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX, BROKER_FIRST_BYTES)
 
 
 def _with_address(error: QuiverError, address: str) -> QuiverError:

@@ -5,7 +5,7 @@ gap; so every message comes from exactly one of them. The table's version is pin
 planned: compaction and later commits change nothing for it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ class ArchivedOffsets(TopicOffsets):
         if start >= stop:
             return None
         whole = ArchivedRange(self.topic, self.id, partition, start, stop, self.archive)
-        (wanted,) = with_files(self.archive, self.version, [whole])
+        wanted = _with_those(whole, _files(self.archive, self.version))
         firsts = []
         for batch in _filtered(wanted, ["offset"], moment_ms):
             firsts += batch.column("offset").to_pylist()
@@ -88,26 +88,18 @@ def shared_out(ranges: Iterable[TopicRange], held: TopicOffsets) -> Iterator[Top
 
 
 def with_files(
-    archive: str, version: int | None, ranges: Sequence[ArchivedRange]
-) -> list[ArchivedRange]:
-    """The same ranges, each with the files in which its messages may be."""
-    from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
-
-    table = Table.open(archive, version)
-    rows = table.files().to_pylist()
-    paths = dict(zip((row["path"] for row in rows), table.absolute_paths(), strict=True))
-
-    def may_hold(row: dict[str, Any], wanted: ArchivedRange) -> bool:
-        return (
-            _within(row, "partition", wanted.partition, wanted.partition)
-            and _within(row, "offset", wanted.start, wanted.stop - 1)
-        )  # fmt: skip
-
-    ordered = sorted(rows, key=lambda row: (row.get("min.offset") or 0, row["path"]))
-    return [
-        replace(each, files=tuple(paths[row["path"]] for row in ordered if may_hold(row, each)))
-        for each in ranges
-    ]
+    ranges: Iterable[TopicRange], held: Mapping[str, TopicOffsets]
+) -> Iterator[TopicRange]:
+    """The same ranges; those of a table with the files in which their messages may be."""
+    files: dict[str, list[_File]] = {}
+    for each in ranges:
+        topic = held[each.topic]
+        if isinstance(each, ArchivedRange) and isinstance(topic, ArchivedOffsets):
+            if each.topic not in files:
+                files[each.topic] = _files(topic.archive, topic.version)
+            yield _with_those(each, files[each.topic])
+        else:
+            yield each
 
 
 def rescued(archive: str, lost: TopicRange, earliest: int) -> ArchivedRange | None:
@@ -125,8 +117,7 @@ def rescued(archive: str, lost: TopicRange, earliest: int) -> ArchivedRange | No
     ):
         return None
     whole = ArchivedRange(lost.topic, lost.topic_id, lost.partition, lost.start, stop, archive)
-    (found,) = with_files(archive, table.version, [whole])
-    return found
+    return _with_those(whole, _files(archive, table.version))
 
 
 def archived_batches(wanted: ArchivedRange, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -142,6 +133,47 @@ def archived_batches(wanted: ArchivedRange, schema: StructType) -> Iterator[pa.R
             f"the table {wanted.archive} was to hold {wanted.rows} messages of {wanted}, and "
             f"{found} are there"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file, and the least and greatest that it may hold; None: not known."""
+
+    path: str
+    partitions: tuple[int | None, int | None]
+    offsets: tuple[int | None, int | None]
+
+
+def _files(archive: str, version: int) -> list[_File]:
+    """The files of a table, in the order of what they hold."""
+    from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
+
+    table = Table.open(archive, version)
+    found = [
+        _File(
+            path,
+            (row.get("min.partition"), row.get("max.partition")),
+            (row.get("min.offset"), row.get("max.offset")),
+        )
+        for path, row in zip(table.absolute_paths(), table.files().to_pylist(), strict=True)
+    ]
+    return sorted(found, key=lambda file: (file.offsets[0] or 0, file.path))
+
+
+def _with_those(wanted: ArchivedRange, files: Sequence[_File]) -> ArchivedRange:
+    """A range with those of the files that may hold some of it."""
+    paths = tuple(
+        file.path
+        for file in files
+        if _meet(file.partitions, wanted.partition, wanted.partition)
+        and _meet(file.offsets, wanted.start, wanted.stop - 1)
+    )
+    return replace(wanted, files=paths)
+
+
+def _meet(bounds: tuple[int | None, int | None], first: int, last: int) -> bool:
+    low, high = bounds
+    return low is None or high is None or (low <= last and high >= first)
 
 
 def _filtered(
@@ -169,11 +201,6 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield from _cut(batch.slice(half))
     else:
         yield batch
-
-
-def _within(row: dict[str, Any], column: str, first: int, last: int) -> bool:
-    low, high = row.get(f"min.{column}"), row.get(f"max.{column}")
-    return low is None or high is None or (low <= last and high >= first)
 
 
 def _check_columns(table: Any) -> None:

@@ -14,13 +14,7 @@ from pyspark.sql.datasource import InputPartition
 import quivermq
 from quivermq.client import TopicOffsets
 from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
-from quivermq.spark.archived import (
-    ArchivedOffsets,
-    ArchivedRange,
-    extended,
-    shared_out,
-    with_files,
-)
+from quivermq.spark.archived import extended, shared_out, with_files
 from quivermq.spark.options import ReadOptions
 from quivermq.spark.ranges import TopicRange, split
 
@@ -36,14 +30,7 @@ def planned(
     kept = _kept(wanted, options, held)
     if options.archive:
         kept = [part for each in kept for part in shared_out([each], held[each.topic])]
-    tasks = split(kept, options.partitions_min, options.task_rows_max)
-    return [_served(each, held[each.topic]) for each in tasks]
-
-
-def _served(task: TopicRange, held: TopicOffsets) -> TopicRange:
-    if not isinstance(task, ArchivedRange) or not isinstance(held, ArchivedOffsets):
-        return task
-    return with_files(held.archive, held.version, [task])[0]
+    return list(with_files(split(kept, options.partitions_min, options.task_rows_max), held))
 
 
 def topics_of(client: quivermq.Client, options: ReadOptions) -> list[str]:

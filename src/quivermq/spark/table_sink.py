@@ -8,7 +8,7 @@ driver names count.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,9 +21,16 @@ from pyspark.sql.types import StructType
 
 from quivermq.errors import Fenced, InvalidRequest
 from quivermq.lakehouse.data_files import DataFile, FileWriter, remove_files
+from quivermq.spark.checkpoints import check_plan, plan_of
 from quivermq.spark.table_options import TableOptions, arrow_schema
 
+if TYPE_CHECKING:
+    from quivermq.lakehouse.table import Table
+
 _COMMIT_ATTEMPTS: Final = 10
+_QUERY_NOTE: Final = "quiver.query"
+_BATCH_NOTE: Final = "quiver.batch"
+_PLAN_NOTE: Final = "quiver.plan"
 
 
 @dataclass
@@ -75,9 +82,10 @@ class TableTarget:
         files: Sequence[DataFile],
         key: str,
         number: int,
-        notes: Callable[[], Mapping[str, str]] = dict,
+        notes: Mapping[str, str] | None = None,
         *,
         replace: bool = False,
+        on_repeat: Callable[["Table"], None] = lambda _: None,
     ) -> bool:
         """Commit once under this name and number; False if that has been done before."""
         from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
@@ -87,9 +95,10 @@ class TableTarget:
             done = table.progress(key)
             if done is not None and done >= number:
                 remove_files(self.root, files)
+                on_repeat(table)
                 return False
             try:
-                table.commit(files, {key: number}, notes(), replace=replace)
+                table.commit(files, {key: number}, notes, replace=replace)
             except Fenced:
                 if attempt == _COMMIT_ATTEMPTS - 1:
                     raise
@@ -142,6 +151,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         self._options = TableOptions.parse(options)
         if self._options.app_id is not None:
             raise InvalidRequest("txnAppId is for batch writes: a stream has its query's id")
+        self._location = options.get("checkpointLocation")
         self._overwrite = overwrite
         self._target = _target(self._options, schema)
 
@@ -153,19 +163,42 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         files = all_files(messages)
         ids = {message.query_id for message in messages if isinstance(message, FilesWritten)}
-        if files or (self._overwrite and ids):
-            (query_id,) = ids
-            if query_id is None:
-                raise InvalidRequest("Spark names no query for this batch: nothing is committed")
-            self._target.commit(files, stream_key(query_id), batchId, replace=self._overwrite)
+        if not files and not (self._overwrite and ids):
+            return
+        (query_id,) = ids
+        if query_id is None:
+            raise InvalidRequest("Spark names no query for this batch: nothing is committed")
+        notes = {_QUERY_NOTE: query_id, _BATCH_NOTE: str(batchId)}
+        if (plan := plan_of(self._location, batchId)) is not None:
+            notes[_PLAN_NOTE] = plan
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
+        def check_repeat(table: "Table") -> None:
+            """The batch is part of the table: was it the same batch?"""
+            recorded = _recorded_plan(table, query_id, batchId)
+            check_plan(self._location, batchId, recorded, f"the table {self._target.root}")
+
+        key = stream_key(query_id)
+        self._target.commit(
+            files, key, batchId, notes, replace=self._overwrite, on_repeat=check_repeat
+        )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        del batchId
         remove_files(self._target.root, all_files(messages))
 
 
 def stream_key(query_id: str) -> str:
     """The name under which a table remembers the last batch of a query."""
     return f"spark-query:{query_id}"
+
+
+def _recorded_plan(table: "Table", query_id: str, batch: int) -> str | None:
+    """The plan by which a batch was read, as its commit noted it."""
+    for commit in table.history():
+        if commit.get(_QUERY_NOTE) == query_id and commit.get(_BATCH_NOTE) == str(batch):
+            plan = commit.get(_PLAN_NOTE)
+            return plan if isinstance(plan, str) else None
+    return None
 
 
 def all_files(messages: Sequence[Any]) -> list[DataFile]:

@@ -31,6 +31,8 @@ CHUNK_BYTES: Final = 128 * KIB
 LARGE_BYTES: Final = CHUNK_BYTES // 2
 # What one peer can make us allocate by a claim alone; what a batch of a usual size takes at once.
 FIRST_BYTES: Final = 2 * MIB
+# The same for a broker, in the eyes of its client: what the answer to a fetch takes at once.
+BROKER_FIRST_BYTES: Final = 8 * MIB
 
 _unpack = PREFIX.unpack_from
 
@@ -55,7 +57,6 @@ class Receiver:
         envelope_bytes_max: int = ENVELOPE_BYTES_MAX,
         first_bytes: int = FIRST_BYTES,
     ) -> None:
-        """`first_bytes` are allocated on the word of the peer."""
         self._packet_bytes_max = packet_bytes_max
         self._first_bytes = first_bytes
         self._envelope_bytes_max = envelope_bytes_max
