@@ -16,6 +16,7 @@ when somebody came back so late that brokers had forgotten.
 import base64
 import json
 import secrets
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 import quivermq
-from quivermq.errors import InvalidRequest, TopicNotFound
+from quivermq.errors import InvalidRequest, Timeout, TopicNotFound
 from quivermq.spark.staged_runs import Staged, Target, behind, pack, unpack
 from quivermq.spark.staging import PUBLISHED_GROUP, decisions_topic, staging_topic
 
@@ -32,6 +33,8 @@ REMEMBERED: Final = 16
 INLINE_BYTES_MAX: Final = 1 << 20
 """What a decision may hold itself; the list of a larger one is staged like rows."""
 PIECE_BYTES: Final = 4 << 20
+_SHOWN_SECONDS: Final = 30.0
+_LOOK_AGAIN_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -112,7 +115,7 @@ class DecisionLog:
         else:
             record["staged_at"] = self._stage_list(listed)
         stored = self._client.produce(self._topic, _packed(record), partition=0)
-        self.read(up_to=stored.offset + 1)
+        self._read_through(stored.offset)
         self._check_age(batch)
         decision = self._known[batch]
         decision.is_own = decision.token == token
@@ -126,7 +129,7 @@ class DecisionLog:
         found = [[*target, count] for target, count in done.items()]
         record = {"resumed": decision.batch, "decision": decision.offset, "done": found}
         stored = self._client.produce(self._topic, _packed(record), partition=0)
-        self.read(up_to=stored.offset + 1)
+        self._read_through(stored.offset)
         return decision
 
     def note_published(self, decision: Decision) -> None:
@@ -146,8 +149,8 @@ class DecisionLog:
         staged = decision.staged
         if decision.staged_at:
             topic = staging_topic(self.query)
-            found = [next(self._client.read(topic, 0, at, at + 1)) for at in decision.staged_at]
-            staged = unpack(b"".join(message.value for message in found))
+            found = [list(self._client.read(topic, 0, at, at + 1)) for at in decision.staged_at]
+            staged = unpack(b"".join(message.value for piece in found for message in piece))
         left = {
             target: behind(runs, decision.done.get(target, 0)) for target, runs in staged.items()
         }
@@ -163,6 +166,18 @@ class DecisionLog:
         for message in reader:
             self._take(json.loads(zlib.decompress(message.value)), message)
             self._next_offset = message.offset + 1
+
+    def _read_through(self, offset: int) -> None:
+        """Read up to a record that is stored. A broker that has just begun to lead may not show it
+        at once."""
+        deadline = time.monotonic() + _SHOWN_SECONDS
+        while True:
+            self.read(up_to=offset + 1)
+            if (self._next_offset or 0) > offset:
+                return
+            if time.monotonic() > deadline:
+                raise Timeout(f"{self._topic} does not show what it stored at offset {offset}")
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
     def _take(self, record: Mapping[str, Any], message: quivermq.Message) -> None:
         if "decided" not in record:
