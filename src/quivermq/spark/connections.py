@@ -1,5 +1,6 @@
 """One client per process and cluster: Spark's Python workers live on from task to task."""
 
+import atexit
 import os
 from collections.abc import Mapping
 from typing import Final
@@ -27,6 +28,7 @@ def client_of(options: Mapping[str, str]) -> quivermq.Client:
             # Spark shows the whole story of an error before the error: this one needs none.
             raise error.with_traceback(None) from None
         _clients[servers, token, timeout] = found
+        atexit.register(found.close)
     return found
 
 
