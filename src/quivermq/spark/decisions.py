@@ -221,10 +221,10 @@ class DecisionLog:
     def _check_age(self, batch: int) -> None:
         if batch <= self.last_batch and batch not in self._known:
             raise InvalidRequest(
-                f"{self.query} wants to write batch {batch}, but batch {self.last_batch} is "
-                f"decided, and only the last {REMEMBERED} are remembered. Is the checkpoint too "
-                "old? Use the newest one; or, to write everything again, a fresh one. Versions of "
-                "one txnAppId must grow from write to write"
+                f"query {self.query} wants to write batch {batch}, but batch {self.last_batch} is "
+                f"decided, and only the last {REMEMBERED} are remembered. A stream: its checkpoint "
+                "is too old, use the newest one, or a fresh one to write everything again. A "
+                "write with txnVersion: versions must grow"
             )
 
     def _stage_list(self, listed: bytes, stage: str) -> list[int]:

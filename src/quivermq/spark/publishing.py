@@ -122,6 +122,11 @@ class Publisher:
             return
         try:
             self._publish_all(staged)
+        except OffsetOutOfRange as error:
+            raise InvalidRequest(
+                f"rows of batch {self._decision.batch} were staged but not published in time, and "
+                f"are dropped ({error}). Start with a fresh checkpoint, behind what is published"
+            ) from error
         except Fenced as error:
             raise Fenced(
                 f"another driver of this query went on behind batch {self._decision.batch}: run "
@@ -151,11 +156,6 @@ class Publisher:
                 if not tries_left:
                     raise
                 skipped = self._position(target, runs)
-            except OffsetOutOfRange as error:
-                raise InvalidRequest(
-                    f"rows of batch {self._decision.batch} for {target.topic}/{target.partition} "
-                    f"were staged but not published in time, and are dropped: {error}"
-                ) from error
             else:
                 return
 
