@@ -50,6 +50,8 @@ class Decision:
     """What the batch was to read, as the checkpoint said."""
     token: str
     """Another one for each that was appended."""
+    stage: str
+    """Where its rows are staged."""
     staged_at: tuple[int, ...] = ()
     """Where its list is staged, piece by piece; empty: it is here."""
     staged: Staged = field(default_factory=dict)
@@ -100,20 +102,27 @@ class DecisionLog:
         """What holds for a batch; None: nothing was decided, or it is too long ago."""
         return self._known.get(batch)
 
-    def unpublished(self) -> list[Decision]:
-        """What was decided, and has not been noted as published."""
-        return [each for each in self._known.values() if not each.is_published]
+    def unpublished(self, before: int | None = None) -> list[Decision]:
+        """What was decided, before a place if one is named, and is not noted as published."""
+        left = [
+            each
+            for each in self._known.values()
+            if not each.is_published and (before is None or each.offset < before)
+        ]
+        return sorted(left, key=lambda each: each.offset)
 
-    def decide(self, batch: int, staged: Staged, plan: str | None) -> Decision:
+    def decide(
+        self, batch: int, staged: Staged, plan: str | None, stage: str | None = None
+    ) -> Decision:
         """Decide a batch; returns what holds, which may be what another driver decided."""
         self._check_age(batch)
-        token = secrets.token_hex(8)
-        record: dict[str, Any] = {"decided": batch, "token": token, "plan": plan}
+        token, stage = secrets.token_hex(8), stage or self.query
+        record: dict[str, Any] = {"decided": batch, "token": token, "plan": plan, "stage": stage}
         listed = pack(staged)
         if len(listed) <= INLINE_BYTES_MAX:
             record["staged"] = base64.b85encode(listed).decode()
         else:
-            record["staged_at"] = self._stage_list(listed)
+            record["staged_at"] = self._stage_list(listed, stage)
         stored = self._client.produce(self._topic, _packed(record), partition=0)
         self._read_through(stored.offset)
         self._check_age(batch)
@@ -148,7 +157,7 @@ class DecisionLog:
         """What a decision publishes; fetched, if its list is staged."""
         staged = decision.staged
         if decision.staged_at:
-            topic = staging_topic(self.query)
+            topic = staging_topic(decision.stage)
             found = [list(self._client.read(topic, 0, at, at + 1)) for at in decision.staged_at]
             staged = unpack(b"".join(message.value for piece in found for message in piece))
         left = {
@@ -160,7 +169,10 @@ class DecisionLog:
         """Read on, up to an offset or to the end."""
         start = self._next_offset
         if start is None:
-            start = self._floor = self._client.committed(self._topic, PUBLISHED_GROUP).get(0, 0)
+            committed = self._client.committed(self._topic, PUBLISHED_GROUP).get(0, 0)
+            # A driver that was asleep may have put the mark back to what is dropped meanwhile.
+            kept = self._client.offsets(self._topic).partitions[0].start
+            start = self._floor = max(committed, kept)
         reader = self._client.read(self._topic, 0, start, stop=up_to)
         self._next_offset = start
         for message in reader:
@@ -197,6 +209,7 @@ class DecisionLog:
             place=message.offset,
             plan=record["plan"],
             token=record["token"],
+            stage=record["stage"],
             staged_at=tuple(places),
             staged={} if places else unpack(base64.b85decode(record["staged"])),
         )
@@ -214,9 +227,9 @@ class DecisionLog:
                 "write with txnVersion: versions must grow"
             )
 
-    def _stage_list(self, listed: bytes) -> list[int]:
+    def _stage_list(self, listed: bytes, stage: str) -> list[int]:
         pieces = [listed[at : at + PIECE_BYTES] for at in range(0, len(listed), PIECE_BYTES)]
-        topic = staging_topic(self.query)
+        topic = staging_topic(stage)
         return [self._client.produce(topic, piece, partition=0).offset for piece in pieces]
 
 
