@@ -24,7 +24,7 @@ from quivermq.client import TopicOffsets
 from quivermq.errors import QuiverError
 from quivermq.spark.columns import check_schema
 from quivermq.spark.connections import client_of
-from quivermq.spark.offsets import Section, Vector, from_json, resolved, to_json
+from quivermq.spark.offsets import Section, Vector, from_json, starts_of, to_json
 from quivermq.spark.options import ReadOptions
 from quivermq.spark.planning import lose, lose_end, lose_topic, planned, topics_of, what_is_held
 from quivermq.spark.ranges import TopicRange, capped
@@ -55,6 +55,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held: dict[str, TopicOffsets] = {}
         """What topics hold, as last heard."""
         self._looked_at = float("-inf")
+        self._began_with_nothing = False
+        """No topic matched at first: those that do later were added since."""
         self._is_frozen = False
         """What came after the query began is left for its next run."""
         self._moved_at = time.monotonic()
@@ -137,6 +139,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> None:
         client = self._client
+        self._began_with_nothing |= not self._held and self._looked_at > float("-inf")
         self._held = what_is_held(client, self._options, topics_of(client, self._options))
         self._looked_at = time.monotonic()
 
@@ -153,8 +156,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if topic in self._held and self._held[topic].id == section.id
         }
         is_idle = time.monotonic() - self._answered_at < BUSY_SECONDS
+        wait = WAIT_SECONDS if is_idle else _GLANCE
+        if not positions:
+            time.sleep(wait)  # for topics that match; Spark would ask without a pause
+            return
         try:
-            found = self._client.await_offsets(positions, WAIT_SECONDS if is_idle else _GLANCE)
+            found = self._client.await_offsets(positions, wait)
         except QuiverError:
             self._look()
             return
@@ -173,8 +180,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _after(self, before: Vector) -> tuple[dict[str, Section], list[TopicRange]]:
         """Where everything ends that is held, and what is new to read."""
+        is_first = not before and not self._began_with_nothing
         after = {
-            topic: self._section(held, before.get(topic), is_first=not before)
+            topic: self._section(held, before.get(topic), is_first=is_first)
             for topic, held in self._held.items()
         }
         for topic in sorted(set(before) - set(after)):
@@ -191,7 +199,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         numbers = sorted(held.partitions)
         if known is None:
             if is_first:
-                began = resolved(self._client, self._options.starting, held, numbers)
+                began = starts_of(self._client, self._options.starting, held, numbers)
             else:
                 began = {number: held.partitions[number].start for number in numbers}
             ends = {number: max(began[number], held.partitions[number].end) for number in numbers}
