@@ -62,6 +62,12 @@ def test_every_example_is_listed_here() -> None:
     assert sorted(SHOWN) == sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
+def test_every_example_of_a_pipeline_is_run_by_a_test() -> None:
+    tests = (ROOT / "tests" / "pipelines" / "test_examples.py").read_text()
+    for path in (ROOT / "examples" / "pipelines").glob("*.toml"):
+        assert f'"{path.stem}", shop)' in tests, path.name
+
+
 @pytest.mark.parametrize("name", sorted(SHOWN))
 def test_an_example_shows_what_it_should(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / name), *ARGUMENTS.get(name, [])]

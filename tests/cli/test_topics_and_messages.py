@@ -47,6 +47,20 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(servers: str, t
     assert topic in error_line(quiver("topic", "describe", topic, "--servers", servers), 1)
 
 
+def test_topics_of_tools_are_listed_on_request(servers: str, topic: str) -> None:
+    name = f"_spark.{topic}"
+    made = quiver("topic", "create", name, "--servers", servers)
+    assert made.returncode == 0, made.stderr
+    listed = quiver("topic", "list", "--servers", servers).stdout
+    assert topic in listed
+    assert "_spark" not in listed
+    shown = quiver_json("topic", "list", "--all", "--servers", servers)
+    assert {topic, name} <= {each["name"] for each in shown}
+    assert quiver("topic", "delete", name, "--yes", "--servers", servers).returncode == 0
+    reserved = quiver("topic", "create", "_mine", "--servers", servers)
+    assert "reserved" in error_line(reserved, 1)
+
+
 def test_what_goes_in_comes_out(servers: str, topic: str) -> None:
     sent = quiver("produce", topic, "a", "b", "--partition", "1", "--servers", servers)
     assert sent.stdout == f"{topic} partition 1: offsets 0 to 1\n"

@@ -267,6 +267,20 @@ def test_a_cancelled_reader_leaves_nothing_running(stand_in: StandIn) -> None:
     asyncio.run(read())
 
 
+def test_who_stops_waiting_for_offsets_leaves_no_request_behind(stand_in: StandIn) -> None:
+    async def wait() -> None:
+        async with quivermq.aio.connect(stand_in.address) as client:
+            stand_in.script("list_offsets", HANG)
+            task = asyncio.create_task(client.await_offsets({"t": {0: 5}}, wait=20.0))
+            await asyncio.to_thread(stand_in.until, "list_offsets")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(stand_in.until, "cancel")
+
+    asyncio.run(wait())
+
+
 def test_times_are_compared_at_the_broker(stand_in: StandIn, filled: quivermq.Client) -> None:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     assert list(filled.read("t", start=tomorrow)) == []

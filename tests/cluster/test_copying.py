@@ -1,6 +1,8 @@
 """Copying messages from topic to topic on real brokers: as they are, and never twice."""
 
 import asyncio
+import time
+from functools import partial
 
 import pytest
 
@@ -135,3 +137,25 @@ def test_a_producers_position_is_told_also_when_it_was_forgotten(
         assert client.stored(topic, 0, producer_id=5, epoch=2, since_ms=since) == 3
         assert client.stored(topic, 0, producer_id=5, epoch=1, since_ms=since) == 0
         assert client.stored(topic, 0, producer_id=5, epoch=2, since_ms=since + 3_600_000) == 0
+
+
+def test_what_was_dropped_is_not_taken_for_what_was_never_stored(topic: str) -> None:
+    settings = {"tick_ms": 50, "retention_interval_ms": 20}
+    with Cluster(nodes=1, settings=settings) as cluster, cluster.connect() as client:
+        since = int(time.time() * 1000) - 1000
+        ask = partial(client.stored, topic, 0, producer_id=5, epoch=2, since_ms=since)
+        client.create_topic(topic)
+        assert ask() == 0
+        client.produce_many(topic, [b"a", b"b"], producer_id=5, epoch=2)
+        assert ask() == 2
+        client.alter_topic(topic, retention=quivermq.Retention(max_age=0.001))
+        deadline = time.monotonic() + 20
+        while client.offsets(topic).partitions[0].start < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with pytest.raises(quivermq.InvalidRequest, match="holds nothing"):
+            ask()
+        client.alter_topic(topic, retention=quivermq.Retention())
+        client.produce_many(topic, [b"c"])
+        with pytest.raises(quivermq.InvalidRequest, match="cannot be told any more"):
+            ask()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import quivermq
-from quivermq.client import Held
-from quivermq.errors import OffsetOutOfRange, TopicNotFound
+from quivermq.client import Held, TopicOffsets
+from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
 from quivermq.testing import Cluster
 
 
@@ -36,8 +36,14 @@ def test_offsets_are_those_of_all_partitions_wherever_they_are_led(
     assert "all" in client.topic_names()
     client.alter_topic("all", partitions=6)
     assert len(client.offsets("all").partitions) == 6
+    assert client.offsets("all", [4, 5]).partitions == {4: Held(0, 3), 5: Held(0, 0)}
+    assert client.offsets("all", []) == TopicOffsets("all", found.id, {}, count=6)
+    with pytest.raises(InvalidRequest, match="partitions 0 to 5"):
+        client.offsets("all", [6])
     with pytest.raises(TopicNotFound):
         client.offsets("nobody")
+    with pytest.raises(TopicNotFound):
+        client.offsets("nobody", [])
 
 
 def test_who_waits_is_told_when_more_comes_and_only_of_that(client: quivermq.Client) -> None:

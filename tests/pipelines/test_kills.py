@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import psutil
@@ -14,9 +16,9 @@ from deltalake import DeltaTable
 
 import quivermq
 from quivermq.pipelines.reports import latest_reports
-from tests.cli.commands import COMMAND, environment
+from tests.cli.commands import COMMAND, Done, environment, quiver
 
-ROWS = 12_000
+ROWS = 6_000
 TEXT = """\
 [pipeline]
 name = "killed"
@@ -27,7 +29,7 @@ trigger = "100ms"
 [sources.numbers]
 topic = "numbers"
 json = "n LONG"
-max_rows = 900
+max_rows = 700
 
 [[steps]]
 name = "squares"
@@ -76,7 +78,7 @@ def running(file: Path, servers: str, *flags: str) -> Iterator[subprocess.Popen[
 
 
 def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not what():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -104,12 +106,12 @@ def test_rows_are_exact_though_driver_and_java_are_killed(
     file.write_text(TEXT)
 
     with running(file, servers) as process:
-        wait_for(lambda: end_of(client, "squares") > 1_500, process)
+        wait_for(lambda: end_of(client, "squares") > 700, process)
         # Java goes on until it notices, beside the one that starts next.
         process.kill()
     with running(file, servers) as process:
         seen = end_of(client, "squares")
-        wait_for(lambda: end_of(client, "squares") > seen + 1_500, process)
+        wait_for(lambda: end_of(client, "squares") > seen + 700, process)
         for java in javas_of(process):
             java.kill()
         _, said = process.communicate(timeout=60)
@@ -117,16 +119,36 @@ def test_rows_are_exact_though_driver_and_java_are_killed(
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith("error: Spark has ended"), said
     assert latest_reports(client)["killed"]["state"] == "failed"
-    with running(file, servers) as process:
-        seen = end_of(client, "counts")
-        wait_for(lambda: end_of(client, "counts") > seen, process)
-        os.killpg(process.pid, signal.SIGKILL)
-    with running(file, servers, "--once") as process:
-        told, said = process.communicate(timeout=180)
-    assert process.returncode == 0, said
-    assert "killed finished" in told
+    with running(file, servers, "--json") as process:
+        wait_for(lambda: latest_reports(client)["killed"]["state"] == "running", process)
+        wait_for(lambda: latest_reports(client)["killed"]["lag"] == 0, process)
+        second = quiver("pipeline", "run", file, "--servers", servers)
+        assert f"running already, as process {process.pid}" in error_line_of(second)
+        shown = quiver("pipeline", "status", "killed", "--servers", servers)
+        assert re.search(r"killed +running +[0-9,]+ +[0-9,]+ +0 ", shown.stdout), shown
+        # A batch is under way more often than not; it is finished.
+        client.produce_many("numbers", [json.dumps({"n": ROWS + n}).encode() for n in range(500)])
+        wait_for(lambda: end_of(client, "squares") == ROWS + 500, process)
+        process.terminate()
+        told, said = process.communicate(timeout=120)
+    assert (process.returncode, said) == (0, "")
+    reports = [json.loads(line) for line in told.splitlines()]
+    assert [each for each, _ in groupby(report["state"] for report in reports)] == [
+        "starting", "running", "stopping", "stopped",
+    ]  # fmt: skip
+    [status] = json.loads(quiver("pipeline", "status", "--json", "--servers", servers).stdout)
+    assert (status["state"], status["lag"], status["trouble"]) == ("stopped", 0, "")
+    check_results(client, tmp_path)
 
-    expected = [(n, n * n) for n in range(ROWS)]
+
+def error_line_of(done: Done) -> str:
+    assert done.returncode == 1
+    return done.stderr.splitlines()[-1]
+
+
+def check_results(client: quivermq.Client, folder: Path) -> None:
+    rows = ROWS + 500
+    expected = [(n, n * n) for n in range(rows)]
     sent = [
         (message.key, json.loads(message.value))
         for each in client.topic("squares").partitions
@@ -134,7 +156,7 @@ def test_rows_are_exact_though_driver_and_java_are_killed(
     ]
     assert sorted((row["n"], row["square"]) for _, row in sent) == expected
     assert all(key == str(row["n"]).encode() for key, row in sent)
-    table = DeltaTable(str(tmp_path / "squares")).to_pyarrow_table()
+    table = DeltaTable(str(folder / "squares")).to_pyarrow_table()
     assert (
         sorted(zip(*(table.column(name).to_pylist() for name in ("n", "square")), strict=True))
         == expected
@@ -149,4 +171,4 @@ def test_rows_are_exact_though_driver_and_java_are_killed(
     for rest in range(7):
         counts = [count for each, count in pairs if each == rest]
         assert counts == sorted(counts), "updates of one key are in order"
-        assert counts[-1] == len(range(rest, ROWS, 7))
+        assert counts[-1] == len(range(rest, rows, 7))

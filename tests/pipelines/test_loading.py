@@ -93,6 +93,10 @@ def test_paths_are_meant_from_where_the_file_lies(tmp_path: Path) -> None:
         (('topic = "totals"', ""), "16: sinks.out: needs topic"),
         (('topic = "totals"', 'table = "t"'), "16: sinks.out: mode update needs a topic"),
         (('mode = "update"', 'mode = "all"'), "19: sinks.out.mode must be 'append', 'update' or"),
+        (
+            ('"totals"\n', '"totals"\nmaster = "sc://x"\n'),
+            "20: sinks.out: mode update needs a driver",
+        ),
         (("[pipeline]", "[pipeline"), "1: this is no TOML"),
         (('mode = "update"', 'mode = "update'), "19: this is no TOML"),
     ],

@@ -1,7 +1,9 @@
 """Reports from what Spark tells."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+from quivermq.pipelines.checkpoints import last_offsets
 from quivermq.pipelines.failures import failure, may_pass
 from quivermq.pipelines.progress import Progress, SinkProgress, lag_of
 from quivermq.pipelines.reports import SILENCE_SECONDS, age_seconds, state_of
@@ -41,6 +43,23 @@ def test_lag_counts_what_came_since_spark_looked() -> None:
     ends = {"a": {"0": 15, "1": 6}, "other": {"0": 99}}
     assert lag_of({"latestOffset": vector, "endOffset": vector}, ends) == 5
     assert lag_of({"latestOffset": None, "endOffset": vector}, ends) == 5
+
+
+def test_a_query_that_has_nothing_to_do_is_where_its_checkpoint_says(tmp_path: Path) -> None:
+    for name in ("commits", "offsets"):
+        (tmp_path / name).mkdir()
+    assert last_offsets(str(tmp_path)) == []
+    for batch in (9, 10, 11):
+        text = f'v1\n{{"batchWatermarkMs":0}}\n{{"a":{{"0":{batch},"id":"x"}}}}\n-'
+        (tmp_path / "offsets" / str(batch)).write_text(text)
+    for batch in (9, 10):
+        (tmp_path / "commits" / str(batch)).write_text("v1\n{}")
+    (tmp_path / "commits" / ".10.crc").write_text("")
+    sink = SinkProgress("out", "topic totals")
+    sink.resume(last_offsets(str(tmp_path)))
+    assert sink.topics == {"a"}
+    assert sink.lag({}) is None
+    assert sink.lag({"a": {"0": 13}}) == 3
 
 
 def test_a_report_adds_up_batches_and_forgets_old_rates() -> None:

@@ -21,6 +21,7 @@ from quivermq.spark.sink import StagedRows, TopicStreamWriter
 from quivermq.spark.stream_reader import TopicStreamReader
 
 POINTS: Final = (
+    "before the plan",
     "after the plan",
     "during tasks",
     "after the decision",
@@ -66,9 +67,15 @@ class KilledFormat(QuiverFormat):
 
 
 class KilledReader(TopicStreamReader):
-    """A source whose driver dies once the batch is planned."""
+    """A source whose driver dies before or after it plans a batch that is not the first."""
 
     fate: Fate
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        end = super().latestOffset(start, limit)
+        if start and end != start:
+            self.fate.strike("before the plan")
+        return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
         self.fate.strike("after the plan")

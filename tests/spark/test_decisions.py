@@ -229,7 +229,7 @@ def test_a_list_too_long_for_a_decision_is_staged(
     log = log_of(client, query)
     decision = log.of(0)
     assert decision is not None
-    assert decision.staged_at is not None
+    assert len(decision.staged_at) > 10
     assert decision.staged == {}
     publish(client, log, decision)
     assert published(client, topic) == in_order(range(50))

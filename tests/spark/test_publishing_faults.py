@@ -106,3 +106,28 @@ def kill_leader(
     leader = brokers.leader(topic, partition)
     brokers.nodes[leader].kill()
     killed.append(leader)
+
+
+def test_what_is_published_goes_from_the_disk() -> None:
+    settings = {"tick_ms": 50, "segment_bytes": 1 << 20, "retention_interval_ms": 100}
+    with (
+        Cluster(nodes=1, settings=settings) as brokers,
+        quivermq.connect(brokers.servers) as client,
+    ):
+        client.create_topic("goal")
+        columns = WrittenColumns.of(SCHEMA, "goal")
+        query = "released"
+        for batch in range(3):
+            dispatcher = Dispatcher(columns, lambda topic: partitions_of(client, topic))
+            staged = Stage(client, query, 0).store(rows_of(batch)[:2], dispatcher)
+            log = DecisionLog.opened(client, query, create=True)
+            assert log is not None
+            publish(client, log, log.decide(batch, staged, None))
+        assert client.topic("goal").message_count == 300
+        # The first batch is released: all segments that end within it go.
+        brokers.wait_until(
+            lambda: client.topic(staging_topic(query)).partitions[0].start_offset >= 60,
+            "what is published was not dropped",
+        )
+        kept = client.topic(staging_topic(query)).partitions[0]
+        assert (kept.start_offset <= 100, kept.end_offset) == (True, 300)

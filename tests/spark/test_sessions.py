@@ -6,15 +6,19 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import quivermq
 from quivermq.errors import InvalidRequest
-from quivermq.spark import class_archive, register, session
+from quivermq.spark import class_archive, register, session, worker_python
 from quivermq.spark.java import find_java
 
 NEEDED = ("bash", "cat", "chmod", "dirname", "env", "id", "ls", "ps", "readlink", "sh", "uname")
@@ -59,6 +63,33 @@ def test_a_session_has_utc_pushes_filters_down_and_retries_tasks(spark: SparkSes
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert spark.sparkContext.master == "local[2,4]"
+
+
+def test_tasks_run_this_python_and_the_pyspark_that_is_installed(spark: SparkSession) -> None:
+    def tell(batches: Iterator[Any]) -> Iterator[Any]:
+        for _ in batches:
+            yield pa.record_batch({"found": [f"{sys.executable} {pyspark.__file__}"]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(tell, "found string").collect()
+    assert row.found == f"{sys.executable} {pyspark.__file__}"
+
+
+@pytest.mark.parametrize(("is_local", "is_script"), [(True, True), (False, False)])
+def test_executors_elsewhere_are_given_no_script_of_this_machine(
+    is_local: bool, is_script: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", "/chosen/by/the/user")
+    worker_python.choose(is_local=is_local)
+    assert os.environ["PYSPARK_PYTHON"] == "/chosen/by/the/user"
+    for before in (True, False):
+        monkeypatch.delenv("PYSPARK_PYTHON")
+        worker_python.choose(is_local=before)
+        worker_python.choose(is_local=is_local)
+        assert (os.environ["PYSPARK_PYTHON"] != sys.executable) is is_script
+    monkeypatch.setenv("SPARK_HOME", "/another/spark")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    worker_python.choose(is_local=True)
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 

@@ -1,5 +1,6 @@
 """Writing to topics on real brokers: where rows go, what they carry, and that repeats are none."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,75 @@ def test_a_stream_goes_on_where_it_stopped(
         query.awaitTermination()
         assert query.exception() is None
     assert sorted(int(each.value) for each in messages(client, topic)) == list(range(400))
+
+
+@pytest.mark.parametrize("mode", ["append", "complete"])
+def test_results_are_appended_in_each_output_mode_that_spark_allows(
+    spark: SparkSession,
+    servers: str,
+    client: quivermq.Client,
+    topic: str,
+    tmp_path: Path,
+    mode: str,
+) -> None:
+    client.create_topic(topic)
+    (tmp_path / "in").mkdir()
+    for number, text in enumerate(["a\nb\na\n", "b\n"]):
+        (tmp_path / "in" / f"{number}.txt").write_text(text)
+        # Spark takes files by their time.
+        os.utime(tmp_path / "in" / f"{number}.txt", (1_700_000_000 + number,) * 2)
+    rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path / "in"))
+    if mode != "append":
+        counts = rows.groupBy("value").count()
+        rows = counts.selectExpr("concat(value, count) AS value")
+    query = (
+        rows.writeStream.format("quiver")
+        .option("servers", servers)
+        .option("topic", topic)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .outputMode(mode)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = sorted(each.value.decode() for each in messages(client, topic))
+    assert (
+        found
+        == {
+            "append": ["a", "a", "b", "b"],
+            "complete": ["a2", "a2", "b1", "b2"],
+        }[mode]
+    )
+
+
+def test_every_batch_of_a_stream_is_stored_once_by_a_function_that_is_called_again(
+    spark: SparkSession, servers: str, client: quivermq.Client, topic: str, tmp_path: Path
+) -> None:
+    for name in (topic, f"{topic}.too"):
+        client.create_topic(name)
+    calls: list[int] = []
+
+    def store(frame: DataFrame, batch: int) -> None:
+        calls.append(batch)
+        for name in (topic, f"{topic}.too"):
+            write(frame, servers, topic=name, txnAppId=f"by {topic}", txnVersion=batch)
+        if len(calls) == 1:
+            raise RuntimeError("stored, and then it failed")
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("1\n2\n3\n")
+    for _ in range(2):
+        writer = spark.readStream.text(str(tmp_path / "in")).writeStream.foreachBatch(store)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        if not calls:
+            with pytest.raises(PySparkException, match="and then it failed"):
+                query.awaitTermination()
+        else:
+            query.awaitTermination()
+    assert calls == [0, 0]
+    for name in (topic, f"{topic}.too"):
+        assert sorted(each.value for each in messages(client, name)) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize(

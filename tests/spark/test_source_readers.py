@@ -70,6 +70,8 @@ def overtake(client: quivermq.Client, topic: str, count: int = 40) -> int:
     while client.offsets(topic).partitions[0].start < before:
         client.produce_many(topic, [b"later" * 1000] * count, partition=0)
         assert time.monotonic() < deadline
+    client.alter_topic(topic, retention=None)
+    time.sleep(0.2)  # ten rounds of retention: what was begun is done
     return client.offsets(topic).partitions[0].start
 
 
@@ -168,6 +170,30 @@ def test_partitions_are_assigned_and_bounds_are_mixed(
     ending = {"endingOffsets": f'{{"{topic}": {{"0": 99}}}}'}
     with pytest.raises(OffsetOutOfRange, match="offsets 10 to 98 are not there: it ends at 10"):
         batch(servers, subscribe=topic, **ending).partitions()
+
+
+def test_nobody_begins_behind_the_end(client: quivermq.Client, topic: str, servers: str) -> None:
+    client.create_topic(topic)
+    client.produce(topic, b"x")
+    behind = {"subscribe": topic, "startingOffsets": f'{{"{topic}": {{"0": 2}}}}'}
+    for plan in (
+        lambda: batch(servers, **behind).partitions(),
+        lambda: stream(servers, **behind).latestOffset({}, ALL),
+    ):
+        with pytest.raises(InvalidRequest, match=f"says 2 for {topic}/0, which ends at 1"):
+            plan()
+
+
+def test_a_pattern_never_means_topics_of_the_system(
+    client: quivermq.Client, topic: str, servers: str
+) -> None:
+    for name in (f"_spark.{topic}", topic):
+        client.create_topic(name)
+        client.produce(name, b"x")
+    found = batch(servers, subscribePattern=f".*{topic}").partitions()
+    assert [part.topic for part in found] == [topic]
+    (named,) = batch(servers, subscribe=f"_spark.{topic}").partitions()
+    assert named.topic == f"_spark.{topic}"
 
 
 # ---- what is lost
@@ -304,6 +330,23 @@ def test_without_anything_to_read_it_waits_at_the_broker_and_not_long(
         assert spans(reader.partitions(end, after))
         timer.join()
         end = after
+
+
+def test_a_pattern_that_matches_nothing_yet_is_waited_for(
+    client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quivermq.spark.stream_reader.LOOK_SECONDS", 0.4)
+    reader = stream(servers, subscribePattern=topic, startingOffsets="latest")
+    began = time.monotonic()
+    for _ in range(2):
+        assert reader.latestOffset({}, ALL) == {}
+    assert time.monotonic() - began > 0.8 * WAIT_SECONDS
+    client.create_topic(topic)
+    client.produce(topic, b"x")
+    found: dict[str, Any] = {}
+    while not found:
+        found = reader.latestOffset(found, ALL)
+    assert values(reader, reader.partitions({}, found)) == [b"x"]
 
 
 def test_what_is_there_when_it_begins_is_all_for_a_query_that_ends(

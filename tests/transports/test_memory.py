@@ -57,6 +57,29 @@ async def test_messages_go_in_and_come_out(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_a_fetch_that_has_an_end_brings_nothing_that_begins_behind_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        door = MemoryDoor([server])
+        client = Client(door, server.listen)
+        await client.ask(create_topic=proto.CreateTopic(name="orders"))
+        for _ in range(5):
+            await client.ask(encode_batch([b"x"] * 10), produce=proto.Produce(topic="orders"))
+
+        async def fetched(offset: int, stop: int) -> list[int]:
+            await client.ask(fetch=proto.Fetch(topic="orders", offset=offset, stop=stop))
+            return [frame.header.base_offset for frame in client.frames]
+
+        assert await fetched(5, 0) == [0, 10, 20, 30, 40]
+        assert await fetched(5, 21) == [0, 10, 20]
+        assert await fetched(5, 20) == [0, 10]
+        assert await fetched(19, 20) == [10]
+        # An end that makes no sense, or that is not there yet, is none.
+        assert await fetched(20, 20) == [20, 30, 40]
+        assert await fetched(30, 99) == [30, 40]
+        await door.close()
+
+
+@on_loop
 async def test_the_asyncio_client_works_over_it(tmp_path: Path) -> None:
     async with (
         serving(tmp_path / "1", **PATIENT) as first,

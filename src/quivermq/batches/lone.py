@@ -38,6 +38,14 @@ def is_lone_body(body: Buffer) -> bool:
     )
 
 
+def lone_value(body: Buffer) -> bytes | None:
+    """The value in a body that `lone_body` made; None if it is not one."""
+    if not is_lone_body(body):
+        return None
+    size = int.from_bytes(body[_FRONT_BYTES - 4 : _FRONT_BYTES], "little")
+    return bytes(body[_FRONT_BYTES : _FRONT_BYTES + size])
+
+
 @lru_cache(maxsize=LONE_BYTES_MAX + 1)
 def _front(size: int) -> bytes:
     """Everything that Arrow writes before a value of so many bytes."""

@@ -1,6 +1,6 @@
 """The asyncio client's methods for offsets: as those of `OffsetCalls`, awaitable."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from quivermq.client.core import Core
 from quivermq.client.offsets import TopicOffsets
@@ -16,9 +16,9 @@ class AsyncOffsetCalls:
         """The names of all topics."""
         return await self._core.offsets.names()
 
-    async def offsets(self, topic: str) -> TopicOffsets:
-        """The first offset and the end of each partition."""
-        return await self._core.offsets.held(topic)
+    async def offsets(self, topic: str, partitions: Iterable[int] | None = None) -> TopicOffsets:
+        """The first offset and the end of each partition, or of these."""
+        return await self._core.offsets.held(topic, partitions)
 
     async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """The first message that was stored at or after a time."""

@@ -180,16 +180,17 @@ async def stored_of(
 ) -> int:
     """How many messages of a producer's epoch a partition holds: looked for in all of its batches
     since a time."""
+    start = await core.offsets.at(topic, partition, since_ms)
+    # Asked after that: what is kept from before the time tells that nothing since was dropped.
     first = await _first_batch(core, topic, partition)
-    if first is not None and first.base_offset and first.timestamp_ms > since_ms:
+    if (start > 0) if first is None else (first.base_offset > 0 and first.timestamp_ms >= since_ms):
+        kept = "nothing" if first is None else f"what it took since {first.timestamp_ms}"
         raise InvalidRequest(
-            f"{topic}/{partition} holds nothing from before {first.timestamp_ms} (milliseconds "
-            f"since 1970): what it took since {since_ms} cannot be told any more"
+            f"{topic}/{partition} holds {kept} (milliseconds since 1970): what it took since "
+            f"{since_ms} cannot be told any more"
         )
     found = 0
-    cursor = core.cursor(
-        topic, partition, start=f"@{since_ms}", stop=None, follow=False, follower_ok=False
-    )
+    cursor = core.cursor(topic, partition, start=start, stop=None, follow=False, follower_ok=False)
     try:
         while (span := await cursor.next_span()) is not None:
             for frame in span.frames:

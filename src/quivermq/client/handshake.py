@@ -5,7 +5,14 @@ from typing import Final
 import quivermq
 from quivermq.batches.limits import MIB
 from quivermq.errors import QuiverError, UnsupportedFormat
-from quivermq.wire import BROKER_ENVELOPE_BYTES_MAX, PROTOCOL, Receiver, error_from_proto, proto
+from quivermq.wire import (
+    BROKER_ENVELOPE_BYTES_MAX,
+    BROKER_FIRST_BYTES,
+    PROTOCOL,
+    Receiver,
+    error_from_proto,
+    proto,
+)
 
 PACKET_BYTES_MAX: Final = 64 * MIB
 """The largest answer that a client takes."""
@@ -43,7 +50,7 @@ def welcome_of(response: proto.Response, address: str) -> proto.Welcome:
 
 def receiver() -> Receiver:
     """What cuts a broker's bytes into packets."""
-    return Receiver(PACKET_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX)
+    return Receiver(PACKET_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX, BROKER_FIRST_BYTES)
 
 
 def _with_address(error: QuiverError, address: str) -> QuiverError:

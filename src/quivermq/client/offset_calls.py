@@ -1,6 +1,6 @@
 """The blocking client's methods for offsets: see `quivermq.Client`, which has them all."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from quivermq.client.core import Core
 from quivermq.client.door import run
@@ -17,12 +17,15 @@ class OffsetCalls:
         """The names of all topics: far less work than `topics`."""
         return run(self._core.offsets.names())
 
-    def offsets(self, topic: str) -> TopicOffsets:
+    def offsets(self, topic: str, partitions: Iterable[int] | None = None) -> TopicOffsets:
         """The first offset and the end of each partition, as a majority of its replicas confirms.
 
         >>> client.offsets("orders").partitions[0].end
+
+        Every partition that is asked wakes up, if it was idle: name those that you need. With none,
+        `offsets("orders", [])`, only the topic's id and the count of its partitions are told.
         """
-        return run(self._core.offsets.held(topic))
+        return run(self._core.offsets.held(topic, partitions))
 
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """The first message that was stored at or after a time, in milliseconds since 1970; the

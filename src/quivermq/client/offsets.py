@@ -1,7 +1,7 @@
 """What topics hold: the first offsets and the ends of their partitions, and waiting for more."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from quivermq.client.door import Connection
@@ -35,6 +35,9 @@ class TopicOffsets:
     id: str
     """Another one after the topic was deleted and created again."""
     partitions: dict[int, Held] = field(default_factory=dict)
+    """Those that were asked for."""
+    count: int = field(default=0, kw_only=True)
+    """How many there are; 0: that was not asked."""
 
 
 class Asked(NamedTuple):
@@ -59,14 +62,16 @@ class Offsets:
         answer = await self._router.ask_any(request, self._router.attempts("asking for topics"))
         return sorted(topic.name for topic in answer.map.topics)
 
-    async def held(self, topic: str) -> TopicOffsets:
-        """What each partition of the topic holds; also those that were added a moment ago."""
+    async def held(self, topic: str, partitions: Iterable[int] | None = None) -> TopicOffsets:
+        """What these partitions hold, or all of the topic; also those added a moment ago."""
         attempts = self._router.attempts(f"asking what {topic!r} holds")
+        wanted = None if partitions is None else sorted(set(partitions))
         while True:
-            topic_id = (await self._router.refresh(topic, attempts)).id
+            route = await self._router.refresh(topic, attempts)
+            topic_id = route.id
             try:
                 answers = await survey(
-                    self._router, topic, None, lambda share: _request(topic, share), attempts,
+                    self._router, topic, wanted, lambda share: _request(topic, share), attempts,
                     topic_id,
                 )  # fmt: skip
             except TopicNotFound as error:
@@ -79,7 +84,11 @@ class Offsets:
             found = TopicOffsets(topic, topic_id.hex())
             for _, reply in answers:
                 _add(found, reply.response.offsets_listed)
-            return TopicOffsets(topic, found.id, dict(sorted(found.partitions.items())))
+            return replace(
+                found,
+                partitions=dict(sorted(found.partitions.items())),
+                count=len(route.leaders),
+            )
 
     async def at(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """The first message that was stored at or after a time; the end if there is none."""
@@ -117,6 +126,9 @@ class Offsets:
                 except QuiverError:
                     troubled.add(each.topic)
         finally:
+            for each in asked:
+                # What was not taken, because this was cancelled or a topic is gone.
+                each.connection.cancel(each.request_id)
             links.release()
         for topic in sorted(troubled):
             # Somebody does not lead any more, or cannot be reached: `held` finds out who does.

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from quivermq.batches import Frame, Limits, decode_batch
+from quivermq.batches.lone import lone_value
 from quivermq.client.decoding import messages_of, record_batch_of, rows_within
 from quivermq.client.door import run
 from quivermq.client.reading import Cursor
@@ -29,6 +30,15 @@ class Piece(NamedTuple):
     def rows(self) -> int:
         """How many."""
         return self.end - self.first
+
+    @property
+    def lone_value(self) -> bytes | None:
+        """The value, if this is a plain message that was stored by itself: for far less than
+        decoding takes."""
+        header = self.frame.header
+        if header.count != 1 or header.flags or header.body_bytes > self.limits.message_bytes_max:
+            return None
+        return lone_value(self.frame.body)
 
     def decoded(self) -> Any:
         """Its columns as a validated `pyarrow.RecordBatch`: value, and what else there is."""
@@ -127,6 +137,18 @@ class AsyncReader:
                     batch = record_batch_of(frame, span.start, span.stop, router.limits)
                     if batch.num_rows:
                         yield batch
+        finally:
+            cursor.close()
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """The batches as they are stored and checked, but not decoded."""
+        cursor, router = self._cursor, self._router
+        try:
+            while (span := await cursor.next_span()) is not None:
+                for frame in span.frames:
+                    first, end = rows_within(frame, span.start, span.stop)
+                    if first < end:
+                        yield Piece(frame, first, end, router.limits)
         finally:
             cursor.close()
 

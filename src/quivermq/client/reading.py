@@ -237,7 +237,7 @@ class Cursor:
             connection = await self._links.get(target.address, deadline)
             self._request.direct = target.direct
             self._request.timeout_ms = max(1, int((deadline - router.door.now()) * 1000))
-            fetch.topic_id, fetch.offset = target.topic_id, offset
+            fetch.topic_id, fetch.offset, fetch.stop = target.topic_id, offset, self._end or 0
             request_id = await connection.post(self._request, (), deadline)
         except (ConnectionFailed, Timeout):
             router.map.avoid(target.address, router.door.now())

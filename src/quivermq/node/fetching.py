@@ -114,11 +114,13 @@ class Fetching:
 
     async def _read(self, group: Group, body: proto.Fetch) -> Part:
         end = Index(group.replica.applied_index + 1)
+        stop = Offset(body.stop) if body.offset < body.stop < group.readable_end else None
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(
-                self.readers, read_batches, group.log, Offset(body.offset), end, bytes_wanted(body)
-            )
+                self.readers, read_batches, group.log, Offset(body.offset), end,
+                bytes_wanted(body), stop,
+            )  # fmt: skip
         except Corrupt as error:
             # The log remembers what is damaged; its replica finds out, and mends it.
             group.meet_damage(error)
@@ -220,9 +222,14 @@ def _set(woken: asyncio.Future[None]) -> None:
         woken.set_result(None)
 
 
-def read_batches(log: Log, offset: Offset, end: Index, bytes_max: int) -> Part:
-    """Batches of messages from the one that holds `offset` on, before entry `end`."""
+def read_batches(
+    log: Log, offset: Offset, end: Index, bytes_max: int, stop: Offset | None = None
+) -> Part:
+    """Batches of messages from the one that holds `offset` on, before entry `end`; only those that
+    begin before `stop`, which must be in the log."""
     index = log.index_of_offset(offset)
+    if stop is not None:
+        end = min(end, Index(log.index_of_offset(Offset(stop - 1)) + 1))
     found: list[Frame] = []
     left = bytes_max
     while index < end and left > 0:

@@ -8,6 +8,7 @@ import quivermq
 from quivermq.errors import QuiverError
 
 _PAUSE_SECONDS: Final = 2.0
+_FIRST_SECONDS: Final = 0.2
 
 
 class TopicEnds:
@@ -26,7 +27,7 @@ class TopicEnds:
         self._thread.join(_PAUSE_SECONDS)
 
     def _run(self) -> None:
-        while not self._closing.wait(_PAUSE_SECONDS):
+        while not self._closing.wait(_PAUSE_SECONDS if self.known else _FIRST_SECONDS):
             seen: dict[str, dict[str, int]] = {}
             try:
                 for topic in sorted(self.topics):

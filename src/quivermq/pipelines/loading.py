@@ -197,8 +197,9 @@ def _contradictions(file: PipelineFile) -> Iterator[Problem]:
 
 
 def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
-    """Two sinks for one table, or a circle."""
+    """Two sinks for one table, a circle, or a mode that needs a driver."""
     pipeline = file.pipeline
+    is_remote = (pipeline.pipeline.master or "").startswith("sc://")
     written: dict[str, str] = {}
     for name, sink in pipeline.sinks.items():
         if sink.table:
@@ -212,6 +213,12 @@ def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
             written[place] = name
     read = {topic for source in pipeline.sources.values() for topic in source.named_topics}
     for name, sink in pipeline.sinks.items():
+        if is_remote and sink.mode == "update":
+            yield Problem(
+                file.line("sinks", name, "mode"),
+                f"sinks.{name}: mode update needs a driver of its own; over Spark Connect "
+                "there is append, and complete",
+            )
         if sink.topic in read:
             yield Problem(
                 file.line("sinks", name, "topic"),

@@ -4,7 +4,7 @@ Pure: it is given Spark's progress and the time, and makes reports.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,6 +32,10 @@ class SinkProgress:
 
     def is_news(self, progress: Mapping[str, Any]) -> bool:
         return str(progress["timestamp"]) > self._seen
+
+    def resume(self, vectors: Sequence[Mapping[str, Any]]) -> None:
+        """Begin where a former run ended: its end offsets, by source."""
+        self._sources = [{"endOffset": vector, "latestOffset": None} for vector in vectors]
 
     def take(self, progress: Mapping[str, Any], now: float) -> None:
         """Add what Spark says of one batch, or of a moment in which there was nothing to do."""

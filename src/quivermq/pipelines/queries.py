@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from quivermq.errors import QuiverError
+from quivermq.pipelines.checkpoints import last_offsets
 from quivermq.pipelines.failures import failure, may_pass
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.problems import Problem
@@ -54,6 +55,7 @@ class SinkQuery:
 
     def start(self) -> None:
         """Raises `InvalidPipeline` for what Spark refuses to start."""
+        self._progress.resume(last_offsets(f"{self._file.checkpoint}/{self._outlet.name}"))
         try:
             self._query = start(self._outlet, self._file, self._connection, once=self._once)
         except PySparkException as error:

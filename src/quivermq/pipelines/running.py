@@ -102,7 +102,12 @@ class Running:
         if now - self._published >= due:
             self._signs = signs
             self._tell()
-        elif now - self._shown >= self._watching.interval:
+        else:
+            self._show()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now - self._shown >= self._watching.interval:
             self._shown = now
             self._watching.report(self._report())
 
@@ -129,7 +134,7 @@ class Running:
             if time.monotonic() > deadline or self._watching.stop.count > asked:
                 break
             self._gather()
-            self._watching.report(self._report())
+            self._show()
             time.sleep(_LOOK_SECONDS / 4)
         for query in self._queries:
             query.end()

@@ -47,6 +47,7 @@ def log_to(checkpoint: str) -> Iterator[None]:
     # It repeats as a log line, with a stack, each refusal that is also raised.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     # It tells of a Spark that is gone, once for each question that nobody answers.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_the_gateway)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     if "://" in checkpoint or _is_running():

@@ -1,6 +1,6 @@
 """The columns of a topic as Spark sees them, and what was read in exactly that shape."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby
 from typing import Any, Final
@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from quivermq.batches.schema import schema_of
 from quivermq.client.readers import Piece
 from quivermq.errors import InvalidRequest
 from quivermq.spark.options import flag
@@ -85,7 +86,7 @@ class Shape:
 
     def shaped(self, pieces: Sequence[Piece]) -> Any:
         """Pieces whose offsets follow each other, as one batch of Spark's schema."""
-        bodies = _joined([piece.decoded() for piece in pieces])
+        bodies = _joined(list(_bodies(pieces)))
         columns = [self._column(pieces, bodies, each) for each in self._arrow]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
@@ -107,6 +108,26 @@ class Shape:
             return pa.nulls(rows, wanted.type)
         column = bodies.column(wanted.name)
         return column if column.type.equals(wanted.type) else column.cast(wanted.type)
+
+
+def _bodies(pieces: Sequence[Piece]) -> Iterator[Any]:
+    """Their columns. Arrow is not asked to take apart single messages that it then joins."""
+    lone: list[bytes] = []
+    for piece in pieces:
+        value = piece.lone_value
+        if value is not None:
+            lone.append(value)
+            continue
+        if lone:
+            yield _plain(lone)
+            lone = []
+        yield piece.decoded()
+    if lone:
+        yield _plain(lone)
+
+
+def _plain(values: list[bytes]) -> Any:
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=schema_of(0))
 
 
 def _joined(bodies: list[Any]) -> Any:

@@ -47,8 +47,8 @@ class Decision:
     """What the batch was to read, as the checkpoint said."""
     token: str
     """Another one for each that was appended."""
-    staged_at: tuple[int, int, int] | None = None
-    """Where its list is staged: partition, start, stop; None: it is here."""
+    staged_at: tuple[int, ...] = ()
+    """Where its list is staged, piece by piece; empty: it is here."""
     staged: Staged = field(default_factory=dict)
     done: dict[Target, int] = field(default_factory=dict)
     """Messages that were there before it was resumed."""
@@ -144,9 +144,9 @@ class DecisionLog:
     def staged_of(self, decision: Decision) -> Staged:
         """What a decision publishes; fetched, if its list is staged."""
         staged = decision.staged
-        if decision.staged_at is not None:
-            partition, start, stop = decision.staged_at
-            found = self._client.read(staging_topic(self.query), partition, start, stop)
+        if decision.staged_at:
+            topic = staging_topic(self.query)
+            found = [next(self._client.read(topic, 0, at, at + 1)) for at in decision.staged_at]
             staged = unpack(b"".join(message.value for message in found))
         left = {
             target: behind(runs, decision.done.get(target, 0)) for target, runs in staged.items()
@@ -174,7 +174,7 @@ class DecisionLog:
         if batch <= self.last_batch:
             return  # decided before, by another driver
         self.last_batch = batch
-        place = record.get("staged_at")
+        places = record.get("staged_at", [])
         self._known[batch] = Decision(
             batch=batch,
             offset=message.offset,
@@ -182,8 +182,8 @@ class DecisionLog:
             place=message.offset,
             plan=record["plan"],
             token=record["token"],
-            staged_at=None if place is None else (place[0], place[1], place[2]),
-            staged=unpack(base64.b85decode(record["staged"])) if place is None else {},
+            staged_at=tuple(places),
+            staged={} if places else unpack(base64.b85decode(record["staged"])),
         )
         if len(self._known) > REMEMBERED:
             oldest = min(self._known)
@@ -201,10 +201,7 @@ class DecisionLog:
     def _stage_list(self, listed: bytes) -> list[int]:
         pieces = [listed[at : at + PIECE_BYTES] for at in range(0, len(listed), PIECE_BYTES)]
         topic = staging_topic(self.query)
-        offsets = [self._client.produce(topic, piece, partition=0).offset for piece in pieces]
-        if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
-            return self._stage_list(listed)  # somebody stored in between: once more
-        return [0, offsets[0], offsets[-1] + 1]
+        return [self._client.produce(topic, piece, partition=0).offset for piece in pieces]
 
 
 def _follow(decision: Decision, record: Mapping[str, Any], message: quivermq.Message) -> None:

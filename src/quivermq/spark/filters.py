@@ -114,7 +114,7 @@ def _is_check(each: Filter, kind: type, kinds: tuple[type[Filter], ...]) -> bool
     """A comparison with known values; with null it would be neither true nor false."""
     if isinstance(each, In):
         return bool(each.value) and all(type(value) is kind for value in each.value)
-    return isinstance(each, (*kinds, EqualNullSafe)) and type(each.value) is kind  # type: ignore[attr-defined]
+    return isinstance(each, (*kinds, EqualNullSafe)) and type(getattr(each, "value", None)) is kind
 
 
 def _holds(check: Filter, each: TopicRange) -> bool:

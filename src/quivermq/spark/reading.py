@@ -81,20 +81,21 @@ def _kept(wanted: TopicRange, options: ReadOptions, todo: list[TopicRange]) -> I
 
 
 def _gathered(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    """Small pieces that follow each other put together, large ones by themselves."""
+    """Small pieces that follow each other put together, large ones by themselves: to join those
+    would only copy them."""
     few: list[Piece] = []
-    rows = size = 0
+    rows = size = behind = 0
     for piece in pieces:
+        first, piece_rows = piece.offset, piece.rows
         piece_bytes = piece.frame.header.decoded_bytes
-        is_behind = not few or piece.offset == few[-1].offset + few[-1].rows
-        if few and (
-            not is_behind or rows + piece.rows > ROWS_MAX or size + piece_bytes > BYTES_MAX
-        ):
+        is_large = piece_rows >= ROWS_ENOUGH or piece_bytes >= BYTES_ENOUGH
+        is_over = rows + piece_rows > ROWS_MAX or size + piece_bytes > BYTES_MAX
+        if few and (is_large or is_over or first != behind):
             yield few
             few, rows, size = [], 0, 0
         few.append(piece)
-        rows, size = rows + piece.rows, size + piece_bytes
-        if rows >= ROWS_ENOUGH or size >= BYTES_ENOUGH:
+        rows, size, behind = rows + piece_rows, size + piece_bytes, first + piece_rows
+        if is_large:
             yield few
             few, rows, size = [], 0, 0
     if few:

@@ -9,14 +9,13 @@ what is there and adds the formats.
 """
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from quivermq.errors import InvalidRequest
-from quivermq.spark import class_archive, luggage
+from quivermq.spark import class_archive, luggage, worker_python
 from quivermq.spark.format import QuiverFormat
 from quivermq.spark.java import find_java
 from quivermq.spark.table_format import TableFormat
@@ -90,12 +89,14 @@ def register(spark: SparkSession, *, servers: str | None = None) -> None:
 
 
 def _started(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     chosen = _ALWAYS | _OF_A_DRIVER
     # Whoever submitted this program has chosen the master, and Java runs.
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        worker_python.choose(is_local=False)
+    else:
         master = master or settings.get("spark.master") or LOCAL_MASTER
+        worker_python.choose(is_local=master.startswith("local"))
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen |= _LOCAL

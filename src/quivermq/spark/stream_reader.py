@@ -24,7 +24,7 @@ from quivermq.client import TopicOffsets
 from quivermq.errors import QuiverError
 from quivermq.spark.columns import check_schema
 from quivermq.spark.connections import client_of
-from quivermq.spark.offsets import Section, Vector, from_json, resolved, to_json
+from quivermq.spark.offsets import Section, Vector, from_json, starts_of, to_json
 from quivermq.spark.options import ReadOptions
 from quivermq.spark.planning import lose, lose_end, lose_topic, planned, topics_of, what_is_held
 from quivermq.spark.ranges import TopicRange, capped
@@ -34,8 +34,14 @@ WAIT_SECONDS: Final = 0.25
 """How long a query without anything to do waits at the brokers before it looks at the rest of its
 work: other sources, and whether it was stopped."""
 
+BUSY_SECONDS: Final = 0.1
+"""Asked again later than this, the query has been at work meanwhile, maybe for another source: then
+it does not wait here."""
+
 LOOK_SECONDS: Final = 5.0
 """After this all is asked anew: topics that match a pattern, partitions that were added."""
+
+_GLANCE: Final = 0.001
 
 logger: Final = logging.getLogger("quivermq.spark")
 
@@ -49,9 +55,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held: dict[str, TopicOffsets] = {}
         """What topics hold, as last heard."""
         self._looked_at = float("-inf")
+        self._began_with_nothing = False
+        """No topic matched at first: those that do later were added since."""
         self._is_frozen = False
         """What came after the query began is left for its next run."""
         self._moved_at = time.monotonic()
+        self._answered_at = float("-inf")
         self._shown: Vector = {}
 
     # What Spark asks beside the driver.
@@ -75,6 +84,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Whatever is before `start` was read and is done: Spark asks after it has said so.
         """
+        try:
+            return self._latest(start, limit)
+        finally:
+            self._answered_at = time.monotonic()
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = from_json(start)
         self._show(before)
         self._listen(before)
@@ -124,6 +139,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> None:
         client = self._client
+        self._began_with_nothing |= not self._held and self._looked_at > float("-inf")
         self._held = what_is_held(client, self._options, topics_of(client, self._options))
         self._looked_at = time.monotonic()
 
@@ -139,8 +155,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, section in before.items()
             if topic in self._held and self._held[topic].id == section.id
         }
+        is_idle = time.monotonic() - self._answered_at < BUSY_SECONDS
+        wait = WAIT_SECONDS if is_idle else _GLANCE
+        if not positions:
+            time.sleep(wait)  # for topics that match; Spark would ask without a pause
+            return
         try:
-            found = self._client.await_offsets(positions, WAIT_SECONDS)
+            found = self._client.await_offsets(positions, wait)
         except QuiverError:
             self._look()
             return
@@ -159,8 +180,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _after(self, before: Vector) -> tuple[dict[str, Section], list[TopicRange]]:
         """Where everything ends that is held, and what is new to read."""
+        is_first = not before and not self._began_with_nothing
         after = {
-            topic: self._section(held, before.get(topic), is_first=not before)
+            topic: self._section(held, before.get(topic), is_first=is_first)
             for topic, held in self._held.items()
         }
         for topic in sorted(set(before) - set(after)):
@@ -177,7 +199,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         numbers = sorted(held.partitions)
         if known is None:
             if is_first:
-                began = resolved(self._client, self._options.starting, held, numbers)
+                began = starts_of(self._client, self._options.starting, held, numbers)
             else:
                 began = {number: held.partitions[number].start for number in numbers}
             ends = {number: max(began[number], held.partitions[number].end) for number in numbers}
@@ -185,7 +207,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began = {number: 0 for number in numbers if number not in known.ends}
         for number in began:
             place = held.partitions[number]
-            if place.start:
+            if self._options.assigned:
+                began[number] = place.start  # assigned, and not necessarily created, since
+            elif place.start:
                 wanted = TopicRange(held.topic, held.id, number, 0, place.end)
                 lose(self._options, wanted, place.start, place.end)
                 began[number] = place.start

@@ -5,6 +5,7 @@ from quivermq.wire.generated import quiver_pb2 as proto
 from quivermq.wire.packets import PROTOCOL, Packet, frames_of, packet
 from quivermq.wire.receiver import (
     BROKER_ENVELOPE_BYTES_MAX,
+    BROKER_FIRST_BYTES,
     ENVELOPE_BYTES_MAX,
     HELLO_BYTES_MAX,
     Receiver,
@@ -19,6 +20,7 @@ from quivermq.wire.requests import (
 
 __all__ = [
     "BROKER_ENVELOPE_BYTES_MAX",
+    "BROKER_FIRST_BYTES",
     "ENVELOPE_BYTES_MAX",
     "HELLO_BYTES_MAX",
     "PROTOCOL",

@@ -31,6 +31,8 @@ CHUNK_BYTES: Final = 128 * KIB
 LARGE_BYTES: Final = CHUNK_BYTES // 2
 # What one peer can make us allocate by a claim alone; what a batch of a usual size takes at once.
 FIRST_BYTES: Final = 2 * MIB
+# The same for a broker, in the eyes of its client: what the answer to a fetch takes at once.
+BROKER_FIRST_BYTES: Final = 8 * MIB
 
 _unpack = PREFIX.unpack_from
 
@@ -42,14 +44,21 @@ class Receiver:
         "_chunk",
         "_end",
         "_envelope_bytes_max",
+        "_first_bytes",
         "_large",
         "_large_bytes",
         "_large_end",
         "_packet_bytes_max",
     )
 
-    def __init__(self, packet_bytes_max: int, envelope_bytes_max: int = ENVELOPE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        packet_bytes_max: int,
+        envelope_bytes_max: int = ENVELOPE_BYTES_MAX,
+        first_bytes: int = FIRST_BYTES,
+    ) -> None:
         self._packet_bytes_max = packet_bytes_max
+        self._first_bytes = first_bytes
         self._envelope_bytes_max = envelope_bytes_max
         # Holds the start of at most one packet, from its first byte on.
         self._chunk = memoryview(bytearray(CHUNK_BYTES))
@@ -101,7 +110,7 @@ class Receiver:
         return packets
 
     def _start_large(self, arrived: memoryview, size: int) -> None:
-        self._large = _room(min(size, FIRST_BYTES))
+        self._large = _room(min(size, self._first_bytes))
         self._large[: len(arrived)] = arrived
         self._large_bytes = size
         self._large_end = len(arrived)

@@ -485,7 +485,7 @@ class Stored(_message.Message):
     def __init__(self, first_offset: _Optional[int] = ..., count: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., is_repeat: bool = ...) -> None: ...
 
 class Fetch(_message.Message):
-    __slots__ = ("topic", "topic_id", "partition", "offset", "bytes_max", "wait_ms", "follower_ok", "group", "epoch")
+    __slots__ = ("topic", "topic_id", "partition", "offset", "bytes_max", "wait_ms", "follower_ok", "group", "epoch", "stop")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -495,6 +495,7 @@ class Fetch(_message.Message):
     FOLLOWER_OK_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: bytes
     partition: int
@@ -504,7 +505,8 @@ class Fetch(_message.Message):
     follower_ok: bool
     group: str
     epoch: int
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., follower_ok: bool = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    stop: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., follower_ok: bool = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
 
 class Fetched(_message.Message):
     __slots__ = ("next_offset", "end_offset", "start_offset")

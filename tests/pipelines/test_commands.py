@@ -1,0 +1,108 @@
+"""`quiver pipeline` as people meet it: what it refuses and what it shows. None of it runs Spark."""
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import quivermq
+from quivermq.pipelines.locks import one_at_a_time
+from quivermq.pipelines.reports import Reporter
+from quivermq.testing import Cluster
+from tests.cli.commands import quiver
+from tests.pipelines.test_loading import GOOD
+
+
+def test_each_problem_of_a_file_is_a_line_that_begins_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text(GOOD.replace("topic", "topik").replace("mode", "mod"))
+    for command in ("run", "check"):
+        done = quiver("pipeline", command, "bad.toml", cwd=tmp_path)
+        assert done.returncode == 1
+        assert [line.split(" ")[1] for line in done.stderr.splitlines()] == [
+            "bad.toml:5:", "bad.toml:18:", "bad.toml:19:",
+        ]  # fmt: skip
+        assert all(line.startswith("error: ") for line in done.stderr.splitlines())
+    done = quiver("pipeline", "run", "none.toml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "error: there is no file none.toml\n")
+
+
+def test_a_topic_that_does_not_exist_is_missed_before_spark_is_started(
+    servers: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "missing.toml"
+    file.write_text(GOOD.replace('"orders"', '"no-such-orders"'))
+    done = quiver("pipeline", "run", file, "--servers", servers)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert f"{file}:5: there is no topic no-such-orders: quiver topic create" in last
+    assert "starting Spark" not in done.stderr
+
+
+def test_one_process_at_a_time_holds_a_checkpoint(tmp_path: Path) -> None:
+    with (
+        one_at_a_time(str(tmp_path / "c"), "p"),
+        pytest.raises(quivermq.InvalidRequest, match=r"running already, as process [0-9]+"),
+        one_at_a_time(str(tmp_path / "c"), "p"),
+    ):
+        raise AssertionError
+    with one_at_a_time(str(tmp_path / "c"), "p"), one_at_a_time("s3://bucket/c", "p"):
+        pass
+
+
+def report(name: str, state: str, age: float, trouble: str = "") -> dict[str, object]:
+    at = datetime.now(UTC) - timedelta(seconds=age)
+    sink = {"sink": "out", "target": "topic [red]x", "batch": 3, "rows": 1_200}
+    return {
+        "pipeline": name, "state": state, "at": at.isoformat(), "host": "pine", "pid": 7,
+        "rows": 1_200, "rows_per_second": 80.4, "lag": 1_000, "trouble": trouble,
+        "sinks": [sink | {"rows_per_second": 80.4, "lag": 1_000, "batch_ms": 1_500}],
+    }  # fmt: skip
+
+
+def test_status_shows_the_last_word_of_each_pipeline() -> None:
+    with Cluster(nodes=1, settings={"tick_ms": 50}) as cluster:
+        where = ("--servers", cluster.servers)
+        none = quiver("pipeline", "status", *where)
+        assert "no pipeline has reported" in none.stderr
+        reporter = Reporter(cluster.servers)
+        with cluster.connect() as client:
+            for each in (
+                report("a", "starting", 3),
+                report("a", "running", 2),
+                report("b", "running", 100),
+                report("c", "failed", 7_300, "sinks.out: no such thing"),
+            ):
+                before = total(client)
+                reporter.publish(each)
+                while total(client) == before:
+                    time.sleep(0.01)
+            reporter.close()
+            client.produce("_pipelines", b"no report at all", key=b"d")
+        shown = quiver("pipeline", "status", *where)
+        rows = [line.split() for line in shown.stdout.splitlines() if "pine" in line]
+        assert [row[:5] for row in rows] == [
+            ["a", "running", "1,200", "80", "1,000"],
+            ["b", "silent", "1,200", "-", "1,000"],
+            ["c", "failed", "1,200", "-", "1,000"],
+        ]
+        assert rows[2][5:7] == ["2h2m", "ago"]
+        assert "b said nothing for 1m4" in shown.stderr
+        assert "c: sinks.out: no such thing" in shown.stderr
+        one = quiver("pipeline", "status", "a", *where)
+        assert "topic [red]x" in one.stdout
+        assert "1.5 s" in one.stdout
+        assert "b" not in one.stderr
+        missing = quiver("pipeline", "status", "z", *where)
+        assert missing.returncode == 1
+        assert "no pipeline z has reported (there are: a, b, c)" in missing.stderr
+        told = json.loads(quiver("pipeline", "status", "--json", *where).stdout)
+        assert [each["state"] for each in told] == ["running", "silent", "failed"]
+
+
+def total(client: quivermq.Client) -> int:
+    try:
+        return sum(each.end_offset for each in client.topic("_pipelines").partitions)
+    except quivermq.TopicNotFound:
+        return 0
