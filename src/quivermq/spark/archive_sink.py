@@ -44,7 +44,7 @@ class ArchiveWriter(DataSourceArrowWriter):
             raise InvalidRequest("an archive only adds: mode must be append")
         common = TableOptions.parse(options)
         self._range = ArchiveRange.decode(options["archiveRange"])
-        columns = arrow_schema(schema)
+        columns = _with_constants(arrow_schema(schema))
         properties = {
             TOPIC_PROPERTY: self._range.topic,
             TOPIC_ID_PROPERTY: options.get("topicId", ""),
@@ -68,7 +68,8 @@ class ArchiveWriter(DataSourceArrowWriter):
         bad = self._bad.files() if self._bad else None
         messages = 0
         try:
-            for batch in iterator:
+            for given in iterator:
+                batch = self._completed(given)
                 messages += batch.num_rows
                 if self._bad is None or bad is None:
                     good.write(self._good.fitted(batch))
@@ -126,6 +127,14 @@ class ArchiveWriter(DataSourceArrowWriter):
         """The range is archived by this."""
         _commit(self._good, files, self._range, self._range.held)
 
+    def _completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """With the topic and the day in UTC: columns that need not pass through the JVM."""
+        topic = pa.repeat(pa.scalar(self._range.topic), batch.num_rows)
+        stamps = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
+        # A day is cut from what the clock in UTC shows, which is what Arrow stores.
+        days = stamps.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+        return batch.append_column("topic", topic).append_column(DATE, days)
+
     def _lacking(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without what the quarantine holds already."""
         for number, end in self._bad_ends.items():
@@ -180,6 +189,15 @@ def check_topic(table: object, topic: str, topic_id: str) -> None:
             f"topic {topic!r} was deleted and created again since the table {root} was begun: "
             "their offsets have nothing to do with each other. Archive it to another folder"
         )
+
+
+def _with_constants(schema: pa.Schema) -> pa.Schema:
+    """The columns of the rows and those that are added, in the order of the table."""
+    fields = {field.name: field for field in schema}
+    fields["topic"] = pa.field("topic", pa.string())
+    fields[DATE] = pa.field(DATE, pa.date32())
+    first = [name for name in (*MESSAGE_COLUMNS, DATE) if name in fields]
+    return pa.schema([fields[name] for name in [*first, *(n for n in fields if n not in first)]])
 
 
 def _only(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
