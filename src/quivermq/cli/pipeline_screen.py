@@ -104,7 +104,9 @@ class Screen:
 
     def _line(self, report: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        if report["trouble"] and report["trouble"] != self._trouble:
+        # Why it failed is said at the end, as the error.
+        is_open = report["state"] in {"starting", "running"}
+        if is_open and report["trouble"] and report["trouble"] != self._trouble:
             self._trouble = report["trouble"]
             print_error(self._trouble, label="warning")
         is_news = report["state"] != self._last_state
