@@ -1,4 +1,4 @@
-"""Spark's classes, read once and kept as the JVM maps them (AppCDS): a session in half the time.
+"""Spark's classes, read once and kept as the JVM maps them (AppCDS): sessions start sooner.
 
     python -m quivermq.spark.class_archive
 
