@@ -10,7 +10,6 @@ import pytest
 
 from quivermq.errors import InvalidRequest
 from quivermq.spark.java import find_java, version_of
-from quivermq.spark.kept_scripts import cache_folder
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -94,9 +93,36 @@ def test_several_processes_may_make_the_shim_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_without_a_cache_that_can_be_written_a_temporary_folder_serves(tmp_path: Path) -> None:
+HOMELESS = """
+import os, pathlib, sys
+from quivermq.spark.kept_scripts import cache_folder
+pathlib.Path.expanduser = lambda path: (_ for _ in ()).throw(RuntimeError("no home"))
+places = [cache_folder({}), cache_folder({"XDG_CACHE_HOME": sys.argv[1]})]
+assert places[0] == places[1] and os.access(places[0], os.W_OK)
+child = os.fork()
+if not child:
+    assert cache_folder({}) != places[0]
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0 and places[0].is_dir()
+"""
+
+
+def test_without_a_cache_that_can_be_written_a_folder_serves_that_ends_with_the_process(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "quivermq").write_text("a file where the folder should be")
-    folder = cache_folder({"XDG_CACHE_HOME": str(tmp_path)})
-    assert folder.is_dir()
-    assert os.access(folder, os.W_OK)
-    folder.rmdir()
+    (tmp_path / "temporary").mkdir()
+    environ = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    command = [sys.executable, "-c", HOMELESS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_the_release_of_a_java_is_told_with_its_version(tmp_path: Path) -> None:
+    fake_java(tmp_path / "a", "17.0.15")
+    fake_java(tmp_path / "b", "17.0.16")
+    first, second = (find_java({"JAVA_HOME": str(tmp_path / name)}) for name in "ab")
+    assert first.version == second.version
+    assert "17.0.15" in first.release
+    assert first.release != second.release

@@ -3,10 +3,12 @@
 Several processes may make the same thing at once: whatever is there is whole.
 """
 
+import atexit
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -41,15 +43,27 @@ def kept_script(
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Where things are kept that can be made again: $XDG_CACHE_HOME/quivermq, made if need be.
 
-    A temporary folder where that cannot be written, as for users without a home.
+    Where that cannot be written, as for users without a home, a folder that ends with the process.
     """
     environ = os.environ if environ is None else environ
     chosen = environ.get("XDG_CACHE_HOME", "")
-    folder = (
-        Path(chosen) if chosen.startswith("/") else Path("~/.cache").expanduser()
-    ) / "quivermq"
     try:
+        home = Path(chosen) if chosen.startswith("/") else Path("~/.cache").expanduser()
+        folder = home / "quivermq"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="quivermq-"))
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="quivermq-"))
+    except (OSError, RuntimeError):  # the latter says that nobody knows a home
+        return _own_folder(os.getpid())
+    return folder if os.access(folder, os.W_OK) else _own_folder(os.getpid())
+
+
+@cache
+def _own_folder(process: int) -> Path:
+    """One for each process: a fork has its own, and leaves that of its parent alone."""
+    folder = Path(tempfile.mkdtemp(prefix="quivermq-"))
+
+    def remove() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
