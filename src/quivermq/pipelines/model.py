@@ -75,9 +75,7 @@ def _checked_topic(name: str) -> str:
 
 def _checked_target(name: str) -> str:
     if name.startswith("_"):
-        raise ValueError(
-            f"{name} is a topic of the system, as all that begin with _: name another"
-        )
+        raise ValueError(f"{name} is a topic of the system, as all that begin with _: name another")
     return name
 
 
@@ -114,9 +112,7 @@ def _checked_view_name(name: str) -> str:
     return name
 
 
-DurationMs = Annotated[
-    int, BeforeValidator(_as_duration), Field(strict=True, ge=0, le=_LONGEST_MS)
-]
+DurationMs = Annotated[int, BeforeValidator(_as_duration), Field(strict=True, ge=0, le=_LONGEST_MS)]
 ViewName = Annotated[str, AfterValidator(_checked_view_name)]
 Text = Annotated[str, Field(min_length=1), AfterValidator(_checked_text)]
 Topic = Annotated[Text, AfterValidator(_checked_topic)]
