@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 
 import quivermq
 from quivermq.pipelines.heard_reports import latest_reports
+from quivermq.pipelines.loading import parse
 from quivermq.pipelines.locks import one_at_a_time
 from quivermq.pipelines.reports import Reporter
+from quivermq.pipelines.runner import _create_topics, connection_of
 from quivermq.testing import Cluster
 from tests.cli.commands import quiver
 from tests.pipelines.test_loading import GOOD
@@ -42,6 +45,24 @@ def test_a_topic_that_does_not_exist_is_missed_before_spark_is_started(
     assert done.returncode == 1
     assert f"{file}:5: there is no topic no-such-orders: quiver topic create" in last
     assert "starting Spark" not in done.stderr
+
+
+def test_a_token_need_not_stand_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = parse(GOOD, Path("p.toml"))
+    monkeypatch.delenv("QUIVER_TOKEN", raising=False)
+    assert connection_of(file, "b:1") == {"servers": "b:1"}
+    monkeypatch.setenv("QUIVER_TOKEN", "secret")
+    assert connection_of(file)["token"] == "secret"
+    named = parse(GOOD.replace('"totals"\n', '"totals"\ntoken = "own"\n', 1), Path("p.toml"))
+    assert connection_of(named)["token"] == "own"
+
+
+def test_pipelines_that_start_together_may_create_one_topic() -> None:
+    file = parse(GOOD, Path("p.toml"))
+    with Cluster(nodes=1, settings={"tick_ms": 50}) as cluster, cluster.connect() as client:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: _create_topics(file, client), range(16)))
+        assert [each.name for each in client.topics()] == ["totals"]
 
 
 def test_one_process_at_a_time_holds_a_checkpoint(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import signal
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,7 +77,8 @@ def _run(loaded: "PipelineFile", screen: Screen, servers: str | None, *, once: b
 
     def ask(*_: object) -> None:
         stop.ask()
-        screen.stopping(again=stop.count > 1)
+        with suppress(OSError):  # a terminal that was closed is no reason not to stop
+            screen.stopping(again=stop.count > 1)
 
     def take_signals() -> None:
         signal.signal(signal.SIGINT, ask)
