@@ -58,10 +58,10 @@ def test_a_token_need_not_stand_in_the_file(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_pipelines_that_start_together_may_create_one_topic() -> None:
-    file = parse(GOOD, Path("p.toml"))
+    files = [parse(f"{GOOD}partitions = {count}\n", Path("p.toml")) for count in range(1, 9)]
     with Cluster(nodes=1, settings={"tick_ms": 50}) as cluster, cluster.connect() as client:
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda _: _create_topics(file, client), range(16)))
+            list(pool.map(lambda file: _create_topics(file, client), files))
         assert [each.name for each in client.topics()] == ["totals"]
 
 
