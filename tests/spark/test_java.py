@@ -10,7 +10,6 @@ import pytest
 
 from quivermq.errors import InvalidRequest
 from quivermq.spark.java import find_java, version_of
-from quivermq.spark.kept_scripts import cache_folder
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -105,3 +104,12 @@ def test_without_a_cache_that_can_be_written_a_folder_of_the_users_own_serves(
     assert cache_folder(environ) == folder
     folder.chmod(0o777)
     assert cache_folder(environ) != folder, "others could have put something into it"
+
+
+def test_the_release_of_a_java_is_told_with_its_version(tmp_path: Path) -> None:
+    fake_java(tmp_path / "a", "17.0.15")
+    fake_java(tmp_path / "b", "17.0.16")
+    first, second = (find_java({"JAVA_HOME": str(tmp_path / name)}) for name in "ab")
+    assert first.version == second.version
+    assert "17.0.15" in first.release
+    assert first.release != second.release
