@@ -4,8 +4,11 @@ All commits go through `Table.commit`. It is refused if any of the writers that 
 committed since this version was read: so two that do the same work at once cannot both succeed.
 """
 
+import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -35,6 +38,7 @@ from quivermq.lakehouse.progress import (
 
 _UNREADABLE: Final = {"deletionVectors", "columnMapping"}
 _LOG: Final = "_delta_log"
+_FIRST: Final = f"{0:020}.json"
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -315,25 +319,39 @@ def _create(
     check_partition_columns(schema, partition_by)
     if around := next((each for each in root.resolve().parents if (each / _LOG).is_dir()), None):
         raise InvalidRequest(f"{root} is within the table {around}: name a folder outside of it")
-    if root.exists() and any(root.iterdir()) and not (root / _LOG).exists():
+    if root.exists() and any(root.iterdir()) and not (root / _LOG).is_dir():
         raise InvalidRequest(f"{root} holds other things: name an empty folder or none")
     missing = [each for each in (root, *root.parents) if not each.exists()]
-    root.mkdir(parents=True, exist_ok=True)
-    try:
+    (root / _LOG).mkdir(parents=True, exist_ok=True)
+    # Two that let Delta make the same table may both succeed, the second with another id: so the
+    # first commit is made elsewhere, and given its name by whoever comes first.
+    with tempfile.TemporaryDirectory() as elsewhere:
         DeltaTable.create(
-            root,
+            elsewhere,
             schema,
-            mode="ignore",
             partition_by=list(partition_by),
             configuration=dict(properties),
             raise_if_key_not_exists=False,
         )
-    except DeltaError:
-        # Of several that make it at once, one does.
-        if not (root / _LOG / f"{0:020}.json").exists():
-            raise
-    sync_file(root / _LOG / f"{0:020}.json")
-    sync_folders(missing[-1].parent if missing else root, root / _LOG / "0")
+        text = (Path(elsewhere) / _LOG / _FIRST).read_bytes()
+    _put(root / _LOG / _FIRST, text)
+    sync_folders(missing[-1].parent if missing else root, root / _LOG / _FIRST)
+
+
+def _put(place: Path, text: bytes) -> None:
+    """Make a file with all that it holds, unless it is there."""
+    handle, name = tempfile.mkstemp(prefix="_begin.", dir=place.parent)
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.chmod(0o644)
+        with suppress(FileExistsError):
+            place.hardlink_to(draft)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _first_line(error: Exception) -> str:
