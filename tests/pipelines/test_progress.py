@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from quivermq.pipelines.checkpoints import last_offsets
-from quivermq.pipelines.failures import failure, may_pass
 from quivermq.pipelines.progress import Progress, SinkProgress, lag_of
 from quivermq.pipelines.reports import SILENCE_SECONDS, age_seconds, state_of
+from quivermq.spark.failures import failure, may_pass
 
 
 def told(batch: int, rows: int, second: int, bad: int = 0, behind: int = 0) -> dict[str, object]:
