@@ -225,6 +225,7 @@ def test_what_may_pass_never_ends_an_archive_and_what_lasts_ends_it_at_once(
         Py4JError("something else"),
         wrapped("java.io.IOException: it broke"),
         StorageFailed("is it mounted?"),
+        wrapped("quivermq.errors.OffsetOutOfRange: retention was faster than the job"),
     ]
     archive = failing(*passing, topic=topic, path=tmp_path)
     ArchiveLoop(spark, client, archive, pace, on_trouble=told.append).run(archive.stop)

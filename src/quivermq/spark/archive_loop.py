@@ -91,7 +91,13 @@ class ArchiveLoop:
             pending = self._archive.pending(self._client, JOB_BYTES_MAX)
             if all(start >= ends.get(n, 0) for n, start in pending.range.starts.items()):
                 return commits
-            self._commit(pending)
+            try:
+                self._commit(pending)
+            except PySparkException as error:
+                if not _is_overtaken(error):
+                    raise
+                # The next look says what is lost, or begins behind it.
+                continue
             commits += 1
 
     def run(self, stop: threading.Event) -> None:
@@ -191,8 +197,13 @@ def may_go_on(error: Exception) -> bool:
     if isinstance(error, QuiverError):
         return error.retriable or isinstance(error, (Fenced, StorageFailed))
     if isinstance(error, (PySparkException, Py4JError)):
-        return may_pass(str(error))
+        return may_pass(str(error)) or _is_overtaken(error)
     return True
+
+
+def _is_overtaken(error: Exception) -> bool:
+    """Whether retention removed messages between the look at the topic and the job."""
+    return "quivermq.errors.OffsetOutOfRange: " in str(error)
 
 
 def is_alive(spark: SparkSession) -> bool:
