@@ -94,3 +94,17 @@ def test_a_small_file_for_each_day_is_no_reason_to_rewrite_anything(tmp_path: Pa
     assert (len(table.file_paths()), small_files(table)) == (30, 1)
     table = table.commit(written(tmp_path, batch(0, 30, 31, rows_a_day=2)), {"query": 2})
     assert small_files(table) == 2
+
+
+def test_times_of_any_year_are_put_together_like_others(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+    table = Table.found(tmp_path, schema)
+    for n, micros in enumerate((0, 253_402_300_799_999_999, 400_000_000_000_000_000)):
+        writer = FileWriter(tmp_path, schema)
+        at = pa.array([micros], pa.timestamp("us", tz="UTC"))
+        writer.write(pa.record_batch([pa.array([n]), at], schema=schema))
+        table = table.commit(writer.close(), {"query": n})
+    assert sorted(row["max.n"] for row in table.file_facts("max.n")) == [0, 1, 2]
+    assert compact(tmp_path).files_after == 1
+    assert Table.open(tmp_path).file_facts("max.n", "none") == [{"max.n": 2, "none": None}]
+    assert Table.open(tmp_path).count() == 3

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -150,6 +150,21 @@ class Table:
     def files(self) -> pa.Table:
         """Path (as in an address), size, rows and bounds of each file."""
         return pa.table(self._delta.get_add_actions(flatten=True))
+
+    def file_facts(self, *names: str) -> list[dict[str, Any]]:
+        """These columns of `files`, file by file; None where a column is missing.
+
+        Bounds of other columns may be times for which Python has no words.
+        """
+        files = self.files()
+        columns = {
+            name: files.column(name).to_pylist() if name in files.column_names else None
+            for name in names
+        }
+        return [
+            {name: values[number] if values else None for name, values in columns.items()}
+            for number in range(files.num_rows)
+        ]
 
     def file_paths(self) -> list[str]:
         """The Parquet files of this version as absolute paths, in the order of `files`."""

@@ -169,13 +169,14 @@ def _files(archive: str, version: int) -> list[_File]:
     from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
 
     table = Table.open(archive, version)
+    facts = table.file_facts("min.partition", "max.partition", "min.offset", "max.offset")
     found = [
         _File(
             path,
             (row.get("min.partition"), row.get("max.partition")),
             (row.get("min.offset"), row.get("max.offset")),
         )
-        for path, row in zip(table.file_paths(), table.files().to_pylist(), strict=True)
+        for path, row in zip(table.file_paths(), facts, strict=True)
     ]
     return sorted(found, key=lambda file: (file.offsets[0] or 0, file.path))
 

@@ -103,7 +103,8 @@ def file_values(table: Any) -> list[tuple[str, int, dict[str, str | None]]]:
     """Absolute path, size and partition values of each file of a table's version."""
     found = []
     names = table.partition_by
-    for path, row in zip(table.file_paths(), table.files().to_pylist(), strict=True):
+    facts = table.file_facts("size_bytes", *(f"partition.{name}" for name in names))
+    for path, row in zip(table.file_paths(), facts, strict=True):
         values = {name: _text(row[f"partition.{name}"]) for name in names}
         found.append((path, row["size_bytes"], values))
     return found
