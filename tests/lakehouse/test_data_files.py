@@ -10,7 +10,7 @@ import pytest
 
 from quivermq.errors import InvalidRequest
 from quivermq.lakehouse import FileWriter
-from quivermq.lakehouse.data_files import escaped
+from quivermq.lakehouse.data_files import OPEN_FILES_MAX, escaped
 from tests.lakehouse.stage import SCHEMA, batch, written
 
 
@@ -96,3 +96,42 @@ def test_columns_that_name_no_folder_are_refused(
 ) -> None:
     with pytest.raises(InvalidRequest, match=trouble):
         FileWriter(tmp_path, SCHEMA, partition_by)
+
+
+def test_times_of_any_year_are_written_with_bounds_only_where_readers_know_them(
+    tmp_path: Path,
+) -> None:
+    schema = pa.schema(
+        [("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("day", pa.date32())]
+    )
+    last = 253_402_300_799_999_999  # of the year 9999, in microseconds
+    known = {"n": 1, "at": "0044-03-03T00:00:00.000Z", "day": "0044-03-03"}
+    for micros, has_bounds in ((-60_773_328_000_000_000, True), (last, False), (2 * last, False)):
+        writer = FileWriter(tmp_path, schema)
+        at = pa.array([micros], pa.timestamp("us", tz="UTC"))
+        day = pa.array([micros // 86_400_000_000], pa.int32()).cast(pa.date32())
+        writer.write(pa.record_batch([pa.array([1]), at, day], schema=schema))
+        (file,) = writer.close()
+        stats = json.loads(file.stats)
+        assert stats["nullCount"] == {"n": 0, "at": 0, "day": 0}
+        assert stats["minValues"]["n"] == 1
+        assert ("at" in stats["minValues"], "at" in stats["maxValues"]) == (has_bounds, has_bounds)
+        if has_bounds:
+            assert stats["minValues"] == stats["maxValues"] == known
+        assert pq.read_table(tmp_path / file.path).column("at").combine_chunks() == at
+    writer = FileWriter(tmp_path, schema, ["day"])
+    with pytest.raises(InvalidRequest, match=r"the date 18\d{3}-"):
+        writer.write(pa.record_batch([pa.array([1]), at, day], schema=schema))
+
+
+def test_a_task_has_few_files_open_however_many_folders_it_writes_to(tmp_path: Path) -> None:
+    schema = pa.schema([("who", pa.int64()), ("n", pa.int64())])
+    writer = FileWriter(tmp_path, schema, ["who"], target_bytes=1)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    highest = 0
+    for n in range(2):
+        for who in range(OPEN_FILES_MAX + 20):
+            writer.write(pa.record_batch([pa.array([who]), pa.array([n])], schema=schema))
+            highest = max(highest, len(list(Path("/proc/self/fd").iterdir())))
+    assert sum(file.rows for file in writer.close()) == 2 * (OPEN_FILES_MAX + 20)
+    assert highest - before <= OPEN_FILES_MAX + 5

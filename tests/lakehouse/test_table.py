@@ -1,15 +1,18 @@
 """Commits to a table: rows and offsets together, once, whoever races."""
 
 import json
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from quivermq.errors import Fenced, InvalidRequest
-from quivermq.lakehouse import ArchiveRange, Table, archive_group
+from quivermq.errors import Corrupt, Fenced, InvalidRequest
+from quivermq.lakehouse import ArchiveRange, Table, archive_group, compact
 from quivermq.lakehouse.progress import TOPIC_ID_PROPERTY, TOPIC_PROPERTY
 from tests.lakehouse.stage import SCHEMA, archived, batch, expected, rows, written
 
@@ -116,15 +119,76 @@ def test_rows_that_do_not_fit_are_refused_by_name(
 def test_what_is_no_table_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="there is no table in"):
         Table.open(tmp_path / "none")
-    with pytest.raises(InvalidRequest, match="mount the store"):
-        Table.open("s3://bucket/table")
+    for address in ("s3://bucket/table", "s3:/bucket/table", "hdfs:/table"):
+        with pytest.raises(InvalidRequest, match="mount the store"):
+            Table.open(address)
+    with pytest.raises(InvalidRequest, match="cannot have %"):
+        Table.open(tmp_path / "per%20cent")
     (tmp_path / "mine.txt").touch()
+    with pytest.raises(InvalidRequest, match="is no folder"):
+        table_in(tmp_path / "mine.txt")
     with pytest.raises(InvalidRequest, match="holds other things"):
         table_in(tmp_path)
     made = table_in(tmp_path / "made")
     with pytest.raises(InvalidRequest, match="no version 9"):
         Table.open(made.root, version=9)
     assert Table.open(f"file://{made.root}").id == made.id
+    (made.root / "_delta_log" / f"{0:020}.json").write_text("{")
+    with pytest.raises(Corrupt, match=r"the table .*made cannot be read: .+$"):
+        Table.open(made.root)
+
+
+@pytest.mark.parametrize("name", ["sp ace", "ünï", "br[a]*?{}", "h#sh", "q'\"uote", "semi;&=+,:"])
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    table = archived(archived(table_in(tmp_path / name), [10]), [20])
+    assert set(table.file_paths()) == set(map(str, (tmp_path / name).rglob("part-*.parquet")))
+    assert rows(table) == expected(20)
+    compact(tmp_path / name)
+    assert rows(Table.open(tmp_path / name)) == expected(20)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_files_that_are_not_there_are_not_committed(tmp_path: Path) -> None:
+    table = table_in(tmp_path)
+    files = written(tmp_path, batch(0, 0, 10, rows_a_day=5))
+    place = tmp_path / files[1].path
+    whole = place.read_bytes()
+    place.write_bytes(whole[:-1])
+    with pytest.raises(InvalidRequest, match="driver and all workers share"):
+        table.commit(files, {"query": 1})
+    place.unlink()
+    with pytest.raises(InvalidRequest, match="which is not there"):
+        table.commit(files, {"query": 1})
+    assert Table.open(tmp_path).version == table.version
+    place.write_bytes(whole)
+    assert rows(table.commit(files, {"query": 1})) == expected(10)
+
+
+def test_only_files_that_the_table_does_not_name_are_removed(tmp_path: Path) -> None:
+    table = table_in(tmp_path)
+    named, loose = written(tmp_path, batch(0, 0, 10)), written(tmp_path, batch(1, 0, 10))
+    table = table.commit(named, {"query": 1})
+    table.remove_loose([*named, *loose])
+    assert rows(table) == expected(10)
+    assert not (tmp_path / loose[0].path).exists()
+
+
+def test_many_that_make_a_table_at_once_have_the_same_one(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from tests.lakehouse.test_table import table_in, Path\n"
+        "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
+        "print([table_in(Path(sys.argv[1]) / str(n)).id for n in range(20)])"
+    )
+    begin = str(time.time() + 5)
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path), begin], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    found = [maker.communicate(timeout=120)[0] for maker in makers]
+    assert len(set(found)) == 1
+    assert len(found[0]) > 20 * 36
 
 
 @pytest.mark.parametrize(

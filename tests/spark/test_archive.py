@@ -14,6 +14,7 @@ from quivermq.errors import InvalidRequest, OffsetOutOfRange
 from quivermq.lakehouse import Table, archive_group
 from quivermq.spark.archive_loop import ArchiveLoop, Committed, Pace
 from quivermq.spark.archiving import Archive, Payload
+from quivermq.spark.json_payloads import parse_columns
 from quivermq.spark.table_reader import read_table
 from quivermq.testing import Cluster
 
@@ -86,6 +87,9 @@ def test_json_becomes_columns_and_what_does_not_fit_goes_to_quarantine_with_its_
         (b'{"id": 1, "amount": 2.5, "tags": ["a"], "more": true}', (1, 2.5, ["a"])),
         (b'{"id": 2}', (2, None, None)),
         (b' {"id": 3, "amount": null, "tags": []} ', (3, None, [])),
+        (b'{"id": 4, "until": "9999-12-31T23:59:59.999999Z"}', (4, None, None)),
+        (b'{"id": 5, "until": "+12000-01-01T00:00:00Z"}', (5, None, None)),
+        (b'{"id": 6, "until": "-0044-03-15T00:00:00Z"}', (6, None, None)),
     ]
     bad = [
         (b"", "not JSON: "),
@@ -106,11 +110,12 @@ def test_json_becomes_columns_and_what_does_not_fit_goes_to_quarantine_with_its_
     client.create_topic(topic)
     client.produce_many(topic, [value for value, _ in good + bad])
     path, apart = tmp_path / "table", tmp_path / "apart"
-    columns = "id BIGINT NOT NULL, amount DOUBLE, tags ARRAY<STRING>"
+    columns = "id BIGINT NOT NULL, amount DOUBLE, tags ARRAY<STRING>, until TIMESTAMP"
     archive = archive_of(topic, path, servers, payload=Payload(columns, str(apart)))
     loop = ArchiveLoop(spark, client, archive, Pace())
     loop.once()
-    rows = read_table(spark, str(path)).orderBy("offset").collect()
+    # Python has no words for some of the times.
+    rows = read_table(spark, str(path)).drop("until").orderBy("offset").collect()
     assert [(row.offset, (row.id, row.amount, row.tags)) for row in rows] == [
         (number, fields) for number, (_, fields) in enumerate(good)
     ]
@@ -126,6 +131,10 @@ def test_json_becomes_columns_and_what_does_not_fit_goes_to_quarantine_with_its_
     other = archive_of(topic, path, servers, payload=Payload("id STRING", str(apart)))
     with pytest.raises(PySparkException, match="do not fit the table"):
         ArchiveLoop(spark, client, other, Pace()).once()
+    for wrong, trouble in (('`a"b` INT', "quotes"), ("a INT, A INT", "two columns"), ("a", "no")):
+        with pytest.raises(InvalidRequest, match=trouble) as caught:
+            parse_columns(spark, wrong)
+        assert "SQLSTATE" not in str(caught.value)
     clash = archive_of(topic, path, servers, payload=Payload("offset INT", str(apart)))
     with pytest.raises(InvalidRequest, match="--into payload"):
         clash.rows(spark, clash.pending(client).range)

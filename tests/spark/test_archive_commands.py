@@ -105,6 +105,22 @@ def test_an_archive_runs_until_ctrl_c_and_its_table_can_be_put_back_and_compacte
         (["replay", "--from", "no", "--topic", "TOPIC"], 1, "there is no table in"),
         (["replay", "--from", "no", "--topic", "TOPIC", "--start", "soon"], 2, "is no time"),
         (["compact", "no"], 1, "there is no table in"),
+        (["compact", __file__], 1, "is no folder"),
+        (
+            [
+                "archive",
+                "--to",
+                ".",
+                "--topic",
+                "TOPIC",
+                "--json-columns",
+                "a:INT",
+                "--quarantine",
+                "./bad",
+            ],
+            1,
+            "none within the other",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line_before_spark_starts(
@@ -128,4 +144,5 @@ def test_what_cannot_work_is_one_line_before_spark_starts(
 def test_of_a_long_story_of_spark_our_own_line_is_told() -> None:
     story = "[X] An exception\nTraceback:\n  File\nquivermq.errors.Fenced: another archive\n at Y"
     assert one_line(story) == "another archive"
+    assert one_line(story.replace("errors.Fenced", "spark.checkpoints.X")) == "another archive"
     assert one_line("[SOMETHING] else\nmore") == "[SOMETHING] else"

@@ -60,7 +60,7 @@ def test_what_is_written_is_read_whole_by_every_way_and_by_day(
 def test_folders_with_odd_names_are_read_as_they_were_written_also_when_compacted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    path = tmp_path / "table"
+    path = tmp_path / "sp ace"
     plain = F.col("land").isNull() | (F.col("land") == "a/b c")
     for frame in (numbers(spark, 0, 30).where(plain), numbers(spark, 0, 30).where(~plain)):
         put(
@@ -75,6 +75,8 @@ def test_folders_with_odd_names_are_read_as_they_were_written_also_when_compacte
     for _ in range(2):
         assert rows(read_table(spark, str(path))) == rows(numbers(spark, 0, 30))
         compact(path, kept_hours=0)
+    put(numbers(spark, 0, 30), tmp_path / "ü [a]{b}*", partitionBy="date")
+    assert rows(read_table(spark, str(tmp_path / "ü [a]{b}*"))) == rows(numbers(spark, 0, 30))
 
 
 def test_a_write_with_an_id_counts_once(spark: SparkSession, tmp_path: Path) -> None:

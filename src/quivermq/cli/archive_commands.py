@@ -1,6 +1,7 @@
 """`quiver pipeline archive`, `replay` and `compact`: a topic and its table."""
 
 import json
+import math
 import os
 import signal
 import sys
@@ -80,13 +81,14 @@ def archive(
     if json_columns is None and (quarantine or into):
         raise Misuse("--quarantine and --into belong to --json-columns")
     _check_extra()
-    from quivermq.spark import session  # noqa: PLC0415  (Spark is slow to load)
+    from quivermq.lakehouse.table import local_folder  # noqa: PLC0415  (slow to load)
+    from quivermq.spark import session  # noqa: PLC0415
     from quivermq.spark.archive_loop import ArchiveLoop, Pace  # noqa: PLC0415
     from quivermq.spark.archiving import Archive, Payload  # noqa: PLC0415
 
     payload = None
     if columns := columns_text(json_columns):
-        payload = Payload(columns, quarantine or f"{to.rstrip('/')}.quarantine", into)
+        payload = Payload(columns, quarantine or f"{local_folder(to)}.quarantine", into)
     connection = {"servers": servers, "timeout": str(_SPARK_TIMEOUT)}
     table = Archive(topic, to, connection, int(target_file_size), payload, accept_loss)
     with connect(servers, timeout) as client, spark_troubles():
@@ -173,7 +175,9 @@ def compact(
     _check_extra()
     from quivermq.lakehouse import compact as tidy  # noqa: PLC0415  (slow to load)
 
-    done = tidy(table, int(target_file_size), max(0, int(keep // 3_600)))
+    if target_file_size < 1:
+        raise Misuse("--target-file-size must be at least a byte")
+    done = tidy(table, int(target_file_size), math.ceil(keep / 3_600))
     if as_json:
         print_json(
             {

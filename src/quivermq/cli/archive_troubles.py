@@ -7,7 +7,7 @@ from typing import Final
 
 from quivermq.errors import QuiverError
 
-_OURS: Final = re.compile(r"quivermq\.errors\.\w+: (.+)")
+_OURS: Final = re.compile(r"\bquivermq\.[\w.]+: (.+)")
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from quivermq.errors import InvalidRequest
 TARGET_FILE_BYTES: Final = 128 << 20
 ROW_GROUP_BYTES: Final = 16 << 20
 BUFFERED_BYTES_MAX: Final = 64 << 20
+OPEN_FILES_MAX: Final = 100
+"""A process may have about a thousand, and a task is not alone in it."""
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 Key = tuple[str | None, ...]
@@ -77,10 +79,15 @@ class FileWriter:
 
     def close(self) -> list[DataFile]:
         """Finish all files: they are on disk when this returns."""
+        for key in list(self._open):
+            if key in self._buffers:
+                self._write_group(key)
+            if key in self._open:
+                self._finish(key)
         for key in list(self._buffers):
             self._write_group(key)
-        for key in list(self._open):
-            self._finish(key)
+            if key in self._open:
+                self._finish(key)
         return self._finished
 
     def discard(self) -> None:
@@ -111,6 +118,8 @@ class FileWriter:
         del self._buffered[key]
         file = self._open.get(key)
         if file is None:
+            if len(self._open) >= OPEN_FILES_MAX:
+                self._finish(max(self._open, key=lambda each: self._open[each].size))
             values = dict(zip(self._partition_by, key, strict=True))
             file = self._open[key] = _OpenFile(self._root, self._stored, values)
         if file.write(table) >= self._target_bytes:
@@ -128,6 +137,7 @@ class _OpenFile:
         self._relative = f"{folder}part-{uuid.uuid4()}.parquet"
         self._values = values
         self._schema = schema
+        self._root = root
         self._path = root / self._relative
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._sink = self._path.open("xb")
@@ -136,10 +146,14 @@ class _OpenFile:
             self._sink, schema, compression="zstd", metadata_collector=self._metadata
         )
 
+    @property
+    def size(self) -> int:
+        return self._sink.tell()
+
     def write(self, table: pa.Table) -> int:
         """Add a row group; returns how large the file is."""
         self._writer.write_table(table, row_group_size=table.num_rows)
-        return self._sink.tell()
+        return self.size
 
     def finish(self) -> DataFile:
         self._writer.close()
@@ -148,7 +162,7 @@ class _OpenFile:
         os.fsync(self._sink.fileno())
         size = self._sink.tell()
         self._sink.close()
-        sync_folder(self._path.parent)
+        sync_folders(self._root, self._path)
         (metadata,) = self._metadata
         return DataFile(
             path=self._relative,
@@ -166,7 +180,7 @@ class _OpenFile:
 
 
 def remove_files(root: Path, files: Sequence[DataFile]) -> None:
-    """Files that no commit names and none will."""
+    """Files that no commit names and none will; where a commit was tried: `Table.remove_loose`."""
     for file in files:
         (root / file.path).unlink(missing_ok=True)
 
@@ -184,6 +198,14 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_folders(root: Path, path: Path) -> None:
+    """Make a file's name durable, and those of the folders between it and `root`."""
+    for folder in path.parents:
+        sync_folder(folder)
+        if folder == root:
+            return
 
 
 def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
@@ -224,7 +246,13 @@ def escaped(value: str | None) -> str:
 def _as_text(value: pa.Scalar) -> str | None:
     if not value.is_valid:
         return None
-    plain = value.as_py()
+    try:
+        plain = value.as_py()
+    except (OverflowError, ValueError):
+        raise InvalidRequest(
+            f"a table cannot be partitioned by the date {pc.cast(value, pa.string())}: the years 1 "
+            "to 9999 have folders"
+        ) from None
     if isinstance(plain, bool):
         return "true" if plain else "false"
     # An empty string has no folder of its own in the format: it reads as no value.
@@ -246,12 +274,15 @@ def _statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
         if any(each is None or not each.has_null_count for each in found):
             continue
         nulls[field.name] = sum(each.null_count for each in found)
-        bounds = [(each.min, each.max) for each in found if each.has_min_max]
-        if bounds:
-            smallest[field.name] = _bound(min(low for low, _ in bounds), timedelta())
-            largest[field.name] = _bound(
-                max(high for _, high in bounds), timedelta(microseconds=999)
-            )
+        try:
+            bounds = [(each.min, each.max) for each in found if each.has_min_max]
+            if bounds:
+                low = _bound(min(low for low, _ in bounds), timedelta())
+                high = _bound(max(high for _, high in bounds), timedelta(microseconds=999))
+                smallest[field.name], largest[field.name] = low, high
+        except (OverflowError, ValueError):
+            # Times beyond the year 9999 have no form that all readers know: no bounds for them.
+            continue
     return {
         "numRecords": metadata.num_rows,
         "minValues": smallest,
@@ -272,5 +303,5 @@ def _bound(value: Any, upwards: timedelta) -> Any:
     """A bound as Delta writes it: milliseconds are as fine as it gets."""
     if isinstance(value, datetime):
         rounded = (value + upwards).astimezone(UTC)
-        return f"{rounded:%Y-%m-%dT%H:%M:%S}.{rounded.microsecond // 1000:03}Z"
+        return rounded.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value.isoformat() if isinstance(value, date) else value

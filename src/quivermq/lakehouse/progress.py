@@ -14,6 +14,7 @@ from quivermq.errors import InvalidRequest
 
 TOPIC_PROPERTY: Final = "quiver.topic"
 TOPIC_ID_PROPERTY: Final = "quiver.topicId"
+ARCHIVE_PROPERTY: Final = "quiver.archive"
 OFFSETS_NOTE: Final = "quiver.offsets"
 
 

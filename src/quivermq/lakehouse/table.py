@@ -4,19 +4,31 @@ All commits go through `Table.commit`. It is refused if any of the writers that 
 committed since this version was read: so two that do the same work at once cannot both succeed.
 """
 
+import os
+import re
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from quivermq.errors import Fenced, InvalidRequest, UnsupportedFormat
-from quivermq.lakehouse.data_files import DataFile, check_partition_columns, sync_file, sync_folder
+from quivermq.errors import Corrupt, Fenced, InvalidRequest, UnsupportedFormat
+from quivermq.lakehouse.data_files import (
+    DataFile,
+    check_partition_columns,
+    remove_files,
+    sync_file,
+    sync_folder,
+    sync_folders,
+)
 from quivermq.lakehouse.progress import (
+    ARCHIVE_PROPERTY,
     TOPIC_ID_PROPERTY,
     TOPIC_PROPERTY,
     end_key,
@@ -25,6 +37,9 @@ from quivermq.lakehouse.progress import (
 )
 
 _UNREADABLE: Final = {"deletionVectors", "columnMapping"}
+_LOG: Final = "_delta_log"
+_FIRST: Final = f"{0:020}.json"
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Table:
@@ -44,14 +59,17 @@ class Table:
     def find(cls, path: str | Path, version: int | None = None) -> "Table | None":
         """The table in a folder; None if there is none."""
         root = local_folder(path)
+        if root.exists() and not root.is_dir():
+            raise InvalidRequest(f"{root} is no folder: name the folder of a table")
         try:
-            return cls(root, DeltaTable(root, version=version))
+            return cls(root, _opened(root, version))
         except TableNotFoundError:
             return None
-        except Exception as error:
-            if version is None:
-                raise
-            raise InvalidRequest(f"{root} has no version {version} to read: {error}") from None
+        except DeltaError as error:
+            story = _first_line(error)
+            if version is not None:
+                raise InvalidRequest(f"{root} has no version {version} to read: {story}") from None
+            raise Corrupt(f"the table {root} cannot be read: {story}") from None
 
     @classmethod
     def open(cls, path: str | Path, version: int | None = None) -> "Table":
@@ -75,18 +93,7 @@ class Table:
         table = cls.find(path)
         if table is None:
             check_partition_columns(schema, partition_by)
-            root = local_folder(path)
-            if root.exists() and any(root.iterdir()) and not (root / "_delta_log").exists():
-                raise InvalidRequest(f"{root} holds other things: name an empty folder or none")
-            root.mkdir(parents=True, exist_ok=True)
-            DeltaTable.create(
-                root,
-                schema,
-                mode="ignore",
-                partition_by=list(partition_by),
-                configuration=dict(properties or {}),
-                raise_if_key_not_exists=False,
-            )
+            _create(local_folder(path), schema, partition_by, properties or {})
             table = cls.open(path)
         table.check_columns(schema, partition_by)
         return table
@@ -115,6 +122,11 @@ class Table:
         return self._delta.metadata().configuration.get(TOPIC_ID_PROPERTY)
 
     @property
+    def archive_id(self) -> str | None:
+        """Of a quarantine: the id of the table whose bad rows it takes."""
+        return self._delta.metadata().configuration.get(ARCHIVE_PROPERTY)
+
+    @property
     def schema_json(self) -> str:
         """The columns as Delta and Spark write them."""
         return self._delta.schema().to_json()
@@ -135,17 +147,52 @@ class Table:
         """By partition, the offset from which on the table has no gap."""
         return offsets_by_key(self.progress, lambda number: start_key(topic, number))
 
-    def file_paths(self) -> list[str]:
-        """The Parquet files of this version, as absolute paths."""
-        return list(self._delta.file_uris())
-
     def files(self) -> pa.Table:
         """Path (as in an address), size, rows and bounds of each file."""
         return pa.table(self._delta.get_add_actions(flatten=True))
 
-    def absolute_paths(self) -> list[str]:
-        """Where the files are, in the order of `files`."""
+    def file_facts(self, *names: str) -> list[dict[str, Any]]:
+        """These columns of `files`, file by file; None where a column is missing.
+
+        Bounds of other columns may be times for which Python has no words.
+        """
+        files = self.files()
+        columns = {
+            name: files.column(name).to_pylist() if name in files.column_names else None
+            for name in names
+        }
+        return [
+            {name: values[number] if values else None for name, values in columns.items()}
+            for number in range(files.num_rows)
+        ]
+
+    def file_paths(self) -> list[str]:
+        """The Parquet files of this version as absolute paths, in the order of `files`."""
         return [str(self.root / unquote(path)) for path in self.files().column("path").to_pylist()]
+
+    def names(self, files: Sequence[DataFile]) -> bool:
+        """Whether all of these files are part of the table."""
+        return {str(self.root / file.path) for file in files} <= set(self.file_paths())
+
+    def offsets_in(self, partition: int, start: int, stop: int) -> pa.Array:
+        """Those of a range of offsets for which there are rows."""
+        import pyarrow.dataset as ds  # noqa: PLC0415  (takes a while to load)
+
+        mine = ds.field("partition") == partition
+        mine &= (ds.field("offset") >= start) & (ds.field("offset") < stop)
+        found = [pa.array([], pa.int64())]
+        for path in self.file_paths():
+            rows = ds.dataset(path, format="parquet").to_table(columns=["offset"], filter=mine)
+            found += rows.column("offset").chunks
+        return pa.concat_arrays(found)
+
+    def remove_loose(self, files: Sequence[DataFile]) -> None:
+        """Remove those of the files that the table does not name.
+
+        Whoever tried to commit them may not know how it went: an error may come after the commit.
+        """
+        named = set(self.file_paths())
+        remove_files(self.root, [file for file in files if str(self.root / file.path) not in named])
 
     def count(self) -> int:
         """Rows of this version."""
@@ -189,6 +236,7 @@ class Table:
         Returns the table as it is then, durable. Raises `Fenced` if one of these writers has
         committed since this version was read; then nothing has changed.
         """
+        self._check_presence(files)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=file.path,
@@ -220,9 +268,24 @@ class Table:
         after.make_durable(self.version + 1)
         return after
 
+    def _check_presence(self, files: Sequence[DataFile]) -> None:
+        """A commit must not speak for rows that are not there: brokers drop what a table holds."""
+        for file in files:
+            try:
+                size = (self.root / file.path).stat().st_size
+            except FileNotFoundError:
+                size = -1
+            if size != file.size_bytes:
+                found = "is not there" if size < 0 else f"has {size} bytes"
+                raise InvalidRequest(
+                    f"a task wrote {file.size_bytes} bytes to {file.path}, which {found} in "
+                    f"{self.root}: nothing is committed. The folder must be in a file system that "
+                    "the driver and all workers share, under the same path"
+                )
+
     def make_durable(self, first_version: int) -> None:
         """Let commits from a version on survive a loss of power."""
-        log = self.root / "_delta_log"
+        log = self.root / _LOG
         for version in range(first_version, self.version + 1):
             entry = log / f"{version:020}.json"
             if entry.exists():
@@ -235,10 +298,77 @@ def local_folder(path: str | Path) -> Path:
     text = str(path)
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")
-    elif "://" in text:
+    elif _ADDRESS.match(text):
         raise InvalidRequest(
             f"{text!r}: tables are folders in a file system that all workers share; mount the store"
         )
     if not text:
         raise InvalidRequest("a table needs the path of its folder")
+    if unquote(text) != text:
+        raise InvalidRequest(f"{text!r}: a table's path cannot have % and two digits in it")
     return Path(text).absolute()
+
+
+def check_apart(one: str | Path, other: str | Path) -> None:
+    """Raise `InvalidRequest` if two tables were to share a folder, or one to lie in the other."""
+    first, second = local_folder(one).resolve(), local_folder(other).resolve()
+    if first == second or first in second.parents or second in first.parents:
+        raise InvalidRequest(
+            f"two tables need folders of their own, none within the other: {first} and {second}"
+        )
+
+
+def _opened(root: Path, version: int | None) -> DeltaTable:
+    try:
+        return DeltaTable(root, version=version)
+    except TableNotFoundError:
+        raise
+    except DeltaError:
+        # Somebody may have cleaned up the log while it was read.
+        return DeltaTable(root, version=version)
+
+
+def _create(
+    root: Path, schema: pa.Schema, partition_by: Sequence[str], properties: Mapping[str, str]
+) -> None:
+    check_partition_columns(schema, partition_by)
+    if around := next((each for each in root.resolve().parents if (each / _LOG).is_dir()), None):
+        raise InvalidRequest(f"{root} is within the table {around}: name a folder outside of it")
+    if root.exists() and any(root.iterdir()) and not (root / _LOG).is_dir():
+        raise InvalidRequest(f"{root} holds other things: name an empty folder or none")
+    missing = [each for each in (root, *root.parents) if not each.exists()]
+    (root / _LOG).mkdir(parents=True, exist_ok=True)
+    # Two that let Delta make the same table may both succeed, the second with another id: so the
+    # first commit is made elsewhere, and given its name by whoever comes first.
+    with tempfile.TemporaryDirectory() as elsewhere:
+        DeltaTable.create(
+            elsewhere,
+            schema,
+            partition_by=list(partition_by),
+            configuration=dict(properties),
+            raise_if_key_not_exists=False,
+        )
+        text = (Path(elsewhere) / _LOG / _FIRST).read_bytes()
+    _put(root / _LOG / _FIRST, text)
+    sync_folders(missing[-1].parent if missing else root, root / _LOG / _FIRST)
+
+
+def _put(place: Path, text: bytes) -> None:
+    """Make a file with all that it holds, unless it is there."""
+    handle, name = tempfile.mkstemp(prefix="_begin.", dir=place.parent)
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.chmod(0o644)
+        with suppress(FileExistsError):
+            place.hardlink_to(draft)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

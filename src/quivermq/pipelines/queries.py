@@ -12,11 +12,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from quivermq.errors import QuiverError
 from quivermq.pipelines.checkpoints import last_offsets
-from quivermq.pipelines.failures import failure, is_of_files_that_went, may_pass
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.problems import Problem
 from quivermq.pipelines.progress import SinkProgress
 from quivermq.pipelines.sinks import Outlet, start
+from quivermq.spark.failures import failure, is_of_files_that_went, may_pass
 
 _ATTEMPTS: Final = 4
 """So often in a row may a query fail before it finishes a batch."""

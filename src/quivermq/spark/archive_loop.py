@@ -4,19 +4,23 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import quivermq
-from quivermq.errors import QuiverError
+from quivermq.errors import Fenced, QuiverError, StorageFailed
 from quivermq.lakehouse import Table, compact
 from quivermq.lakehouse.data_files import TARGET_FILE_BYTES
 from quivermq.lakehouse.upkeep import SMALL_FILES_MAX, small_files
 from quivermq.spark.archiving import JOB_BYTES_MAX, Archive, Pending
+from quivermq.spark.failures import may_pass
 
-FAILURES_MAX: Final = 5
+PAUSE_SECONDS_MAX: Final = 60.0
+"""So long a loop waits after failures before it tries again."""
 _REMOVAL_SECONDS: Final = 3_600.0
 _LOOKS_A_COMMIT_AGE: Final = 20
 _LOOK_SECONDS: Final = (0.1, 5.0)
@@ -75,46 +79,58 @@ class ArchiveLoop:
         self._on_trouble = on_trouble
         self._small_files_max = small_files_max
         self._removed = time.monotonic()
+        self._table_id: str | None = None
 
     def once(self) -> int:
         """Everything that the topic holds at this moment; returns how many commits that took."""
         self._begin()
-        ends = {
-            part.partition: part.end_offset
-            for part in self._client.topic(self._archive.topic).partitions
-        }
+        held = self._client.offsets(self._archive.topic).partitions
+        ends = {number: place.end for number, place in held.items()}
         commits = 0
         while True:
             pending = self._archive.pending(self._client, JOB_BYTES_MAX)
             if all(start >= ends.get(n, 0) for n, start in pending.range.starts.items()):
                 return commits
-            self._commit(pending)
+            try:
+                self._commit(pending)
+            except PySparkException as error:
+                if not _is_overtaken(error):
+                    raise
+                # The next look says what is lost, or begins behind it.
+                continue
             commits += 1
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop`; a commit that is under way is finished."""
-        self._begin()
-        failures, since = 0, None
+        is_begun, failures, since = False, 0, None
         while not stop.is_set():
             try:
-                pending = self._archive.pending(self._client, JOB_BYTES_MAX)
-                if pending.range.is_empty:
-                    since = None
-                else:
-                    since = since or time.monotonic()
-                    if self._pace.is_due(pending, time.monotonic() - since):
-                        self._commit(pending)
-                        since = None
-                        failures = 0
-                        continue
+                if not is_begun:
+                    self._begin()
+                    is_begun = True
+                since, pause = self._look(since)
                 failures = 0
-            except (QuiverError, PySparkException) as error:
-                failures += 1
-                is_final = isinstance(error, QuiverError) and not error.retriable
-                if is_final or failures >= FAILURES_MAX:
+            except (QuiverError, PySparkException, Py4JError, DeltaError, OSError) as error:
+                self._check_spark(error)
+                if not may_go_on(error):
                     raise
                 self._on_trouble(str(error))
-            stop.wait(self._pace.look_seconds)
+                failures += 1
+                pause = min(PAUSE_SECONDS_MAX, self._pace.look_seconds * 2 ** min(failures, 10))
+            stop.wait(pause)
+
+    def _look(self, since: float | None) -> tuple[float | None, float]:
+        """Commit if it is time; returns since when something waits, and how long to pause."""
+        if not self._archive.may_have_more(self._client):
+            return None, self._pace.look_seconds
+        pending = self._archive.pending(self._client, JOB_BYTES_MAX)
+        if pending.range.is_empty:
+            return None, self._pace.look_seconds
+        since = since or time.monotonic()
+        if not self._pace.is_due(pending, time.monotonic() - since):
+            return since, self._pace.look_seconds
+        self._commit(pending)
+        return None, 0.0
 
     def _begin(self) -> None:
         """Whoever was here before may have died between a commit and telling the brokers."""
@@ -122,29 +138,80 @@ class ArchiveLoop:
         if table is not None:
             self._archive.tell(self._client, table)
 
+    def _check_table(self) -> None:
+        """A folder that is not mounted at the moment must not become another table."""
+        table = Table.find(self._archive.path)
+        if self._table_id is not None and (table is None or table.id != self._table_id):
+            raise StorageFailed(
+                f"the table {self._archive.path} is gone, or another one is in its place: is its "
+                "file system mounted? If it was removed on purpose, start the archive again"
+            )
+        self._table_id = table.id if table else None
+
+    def _check_spark(self, error: Exception) -> None:
+        """Raise `QuiverError` if Spark is not there any more: nothing goes well without it."""
+        if isinstance(error, (Py4JError, OSError)) and not is_alive(self._spark):
+            raise QuiverError(
+                "Spark has ended, and not by itself: was it killed? Start the archive again: it "
+                "goes on where the table is"
+            ) from error
+
     def _commit(self, pending: Pending) -> None:
+        if pending.range.is_empty:
+            return
         began = time.monotonic()
-        topic_id = self._client.topic(self._archive.topic).id
-        table = self._archive.write(self._spark, topic_id, pending)
+        self._check_table()
+        table = self._archive.write(self._spark, pending)
+        self._table_id = table.id
         self._archive.tell(self._client, table)
         table = self._tidy(table)
         seconds = time.monotonic() - began
         ends = self._client.topic(self._archive.topic).partitions
         held = table.ends(self._archive.topic)
-        left = sum(part.end_offset - held.get(part.partition, 0) for part in ends)
+        left = sum(max(0, part.end_offset - held.get(part.partition, 0)) for part in ends)
         files = len(table.file_paths())
         self._on_commit(Committed(table, pending, seconds, files, left))
 
     def _tidy(self, table: Table) -> Table:
-        """No storm of small files: when there are many, they become few."""
+        """No storm of small files: when a folder has many, they become few."""
         paths = [self._archive.path]
         if self._archive.payload:
             paths.append(self._archive.payload.quarantine)
-        for path in paths:
-            found = Table.find(path)
-            if found and small_files(found, self._archive.target_bytes) > self._small_files_max:
-                remove = time.monotonic() - self._removed >= _REMOVAL_SECONDS
-                compact(path, self._archive.target_bytes, remove=remove)
-                if remove:
-                    self._removed = time.monotonic()
-        return Table.open(table.root)
+        try:
+            for path in paths:
+                found = Table.find(path)
+                if found and small_files(found, self._archive.target_bytes) > self._small_files_max:
+                    remove = time.monotonic() - self._removed >= _REMOVAL_SECONDS
+                    compact(path, self._archive.target_bytes, remove=remove)
+                    if remove:
+                        self._removed = time.monotonic()
+            return Table.open(table.root)
+        except (QuiverError, DeltaError, OSError) as error:
+            # The commit is made, and the next one tries again.
+            self._on_trouble(f"{table.root} could not be compacted: {error}")
+            return table
+
+
+def may_go_on(error: Exception) -> bool:
+    """Whether it may go well when it is tried again."""
+    if isinstance(error, QuiverError):
+        return error.retriable or isinstance(error, (Fenced, StorageFailed))
+    if isinstance(error, (PySparkException, Py4JError)):
+        return may_pass(str(error)) or _is_overtaken(error)
+    return True
+
+
+def _is_overtaken(error: Exception) -> bool:
+    """Whether retention removed messages between the look at the topic and the job."""
+    return "quivermq.errors.OffsetOutOfRange: " in str(error)
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Whether the session's Java answers; of a remote one, only it knows."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return True
+    try:
+        java: Any = spark.sparkContext._jsc  # noqa: SLF001  (there is no public way)
+        return not java.sc().isStopped()
+    except (Py4JError, OSError, AttributeError):
+        return False

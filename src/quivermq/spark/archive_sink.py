@@ -3,11 +3,13 @@
 The table is the archive's only memory. A range is committed if the table holds the topic up to
 where the range starts, and no row of it is missing; otherwise nothing is. Rows that could not be
 parsed go to the quarantine first: if the driver dies between the two commits, the range is done
-again, and the quarantine, which knows how far it is itself, takes only what it lacks.
+again, and the quarantine takes only the offsets for which it has no row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,16 +17,26 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from quivermq.errors import BrokenInvariant, Fenced, InvalidRequest
-from quivermq.lakehouse.data_files import DataFile, remove_files
-from quivermq.lakehouse.progress import TOPIC_ID_PROPERTY, TOPIC_PROPERTY, ArchiveRange
+from quivermq.lakehouse.data_files import DataFile
+from quivermq.lakehouse.progress import (
+    ARCHIVE_PROPERTY,
+    TOPIC_ID_PROPERTY,
+    TOPIC_PROPERTY,
+    ArchiveRange,
+)
+from quivermq.spark.connections import client_of
 from quivermq.spark.table_options import TableOptions, arrow_schema
 from quivermq.spark.table_sink import TableTarget
+
+if TYPE_CHECKING:
+    from quivermq.lakehouse.table import Table
 
 REASON = "reason"
 MESSAGE_COLUMNS = (
     "key", "value", "topic", "partition", "offset", "timestamp", "priority", "headers"
 )  # fmt: skip
 DATE = "date"
+_FIRST_DAY, _LAST_DAY = (pa.scalar(each, pa.date32()) for each in (date.min, date.max))
 
 
 @dataclass
@@ -49,19 +61,41 @@ class ArchiveWriter(DataSourceArrowWriter):
             TOPIC_PROPERTY: self._range.topic,
             TOPIC_ID_PROPERTY: options.get("topicId", ""),
         }
+        self._connection = {
+            name: options[name] for name in ("servers", "token", "timeout") if name in options
+        }
+        self._topic_id = properties[TOPIC_ID_PROPERTY]
         self._bad: TableTarget | None = None
         self._bad_ends: dict[int, int] = {}
+        self._bad_held: dict[int, pa.Array] = {}
+        is_parsed = REASON in columns.names
+        path = options.get("quarantine")
         kept = columns
-        if REASON in columns.names:
-            kept = _only(columns, [n for n in columns.names if n not in {REASON, "value"}])
-            bad = _only(columns, [*MESSAGE_COLUMNS, REASON, DATE])
-            path = options.get("quarantine")
+        if is_parsed:
             if not path:
                 raise InvalidRequest("rows that may be bad need a table for them: quarantine")
-            self._bad = TableTarget.found(path, bad, [DATE], common.target_bytes, properties)
-            self._bad_ends = _ends(self._bad, self._range, properties)
+            check_quarantine(common.path, path)
+            kept = _only(columns, [n for n in columns.names if n not in {REASON, "value"}])
         self._good = TableTarget.found(common.path, kept, [DATE], common.target_bytes, properties)
-        _ends(self._good, self._range, properties)
+        good_id = _opened(self._good, self._range, properties).id
+        if is_parsed and path:
+            bad = _only(columns, [*MESSAGE_COLUMNS, REASON, DATE])
+            own = {**properties, ARCHIVE_PROPERTY: good_id}
+            self._bad = TableTarget.found(path, bad, [DATE], common.target_bytes, own)
+            self._look_into_quarantine(_opened(self._bad, self._range, own), good_id)
+
+    def _look_into_quarantine(self, table: "Table", good_id: str) -> None:
+        """What it holds of the range: somebody may have died between the two commits."""
+        if table.archive_id not in {None, good_id}:
+            raise InvalidRequest(
+                f"{table.root} is the quarantine of another archive: rows that are bad here may "
+                "be good there. Name another folder: --quarantine"
+            )
+        self._bad_ends = table.ends(self._range.topic)
+        for number, end in self._bad_ends.items():
+            start = self._range.starts.get(number, end)
+            if end > start:
+                self._bad_held[number] = table.offsets_in(number, start, end)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RangeWritten:
         good = self._good.files()
@@ -93,6 +127,7 @@ class ArchiveWriter(DataSourceArrowWriter):
                 f"{self._range.count} messages of {self._range.topic} were to be archived, and "
                 f"{found} came: nothing is committed"
             )
+        self._check_life()
         bad_files = [file for message in written for file in message.bad_files]
         try:
             if self._bad and bad_files:
@@ -103,20 +138,18 @@ class ArchiveWriter(DataSourceArrowWriter):
             raise
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
+        # Some of them may be part of the tables: only Spark knows that something failed.
+        written = [message for message in messages if isinstance(message, RangeWritten)]
+        self._good.remove_loose([file for message in written for file in message.files])
+        if self._bad:
+            self._bad.remove_loose([file for message in written for file in message.bad_files])
 
-        for message in messages:
-            if isinstance(message, RangeWritten):
-                remove_files(self._good.root, message.files)
-                if self._bad:
-                    # They may be part of the table already, if only the second commit failed.
-                    part = set(Table.open(self._bad.root).file_paths())
-                    loose = [
-                        file
-                        for file in message.bad_files
-                        if str(self._bad.root / file.path) not in part
-                    ]
-                    remove_files(self._bad.root, loose)
+    def _check_life(self) -> None:
+        """The job read the topic by its name: if that is the same one still, it always was."""
+        if self._connection and self._topic_id:
+            found = client_of(self._connection).offsets(self._range.topic, []).id
+            if found != self._topic_id:
+                raise recreated(self._range.topic, self._good.root)
 
     def commit_bad(self, files: Sequence[DataFile]) -> None:
         """The rows that could not be parsed, unless another one got ahead."""
@@ -133,17 +166,19 @@ class ArchiveWriter(DataSourceArrowWriter):
         stamps = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
         # A day is cut from what the clock in UTC shows, which is what Arrow stores.
         days = stamps.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+        # A year of five digits names no folder.
+        is_named = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
+        days = pc.if_else(is_named, days, pa.scalar(None, pa.date32()))
         return batch.append_column("topic", topic).append_column(DATE, days)
 
     def _lacking(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without what the quarantine holds already."""
-        for number, end in self._bad_ends.items():
-            if end > self._range.starts.get(number, end):
-                held = pc.and_(
-                    pc.equal(batch.column("partition"), number),
-                    pc.less(batch.column("offset"), end),
-                )
-                batch = batch.filter(pc.invert(held))
+        for number, offsets in self._bad_held.items():
+            held = pc.and_(
+                pc.equal(batch.column("partition"), number),
+                pc.is_in(batch.column("offset"), offsets),
+            )
+            batch = batch.filter(pc.invert(held))
         return batch
 
 
@@ -165,15 +200,20 @@ def _commit(
     table.commit(files, wanted.progress_from(ends), wanted.note())
 
 
-def _ends(
-    target: TableTarget, wanted: ArchiveRange, properties: Mapping[str, str]
-) -> dict[int, int]:
-    """How far a table is, if it is one of this topic."""
+def _opened(target: TableTarget, wanted: ArchiveRange, properties: Mapping[str, str]) -> "Table":
+    """A table, if it is one of this topic."""
     from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
 
     table = Table.open(target.root)
     check_topic(table, wanted.topic, properties[TOPIC_ID_PROPERTY])
-    return table.ends(wanted.topic)
+    return table
+
+
+def check_quarantine(path: str, quarantine: str) -> None:
+    """Raise `InvalidRequest` unless the two have folders of their own."""
+    from quivermq.lakehouse.table import check_apart  # noqa: PLC0415  (only the driver needs it)
+
+    check_apart(path, quarantine)
 
 
 def check_topic(table: object, topic: str, topic_id: str) -> None:
@@ -185,10 +225,15 @@ def check_topic(table: object, topic: str, topic_id: str) -> None:
     if own != topic:
         raise InvalidRequest(f"the table {root} is the archive of topic {own!r}, not {topic!r}")
     if own_id and topic_id and own_id != topic_id:
-        raise InvalidRequest(
-            f"topic {topic!r} was deleted and created again since the table {root} was begun: "
-            "their offsets have nothing to do with each other. Archive it to another folder"
-        )
+        raise recreated(topic, root)
+
+
+def recreated(topic: str, root: object) -> InvalidRequest:
+    """The error for an archive whose topic is another one by the same name."""
+    return InvalidRequest(
+        f"topic {topic!r} was deleted and created again since the table {root} was begun: "
+        "their offsets have nothing to do with each other. Archive it to another folder"
+    )
 
 
 def _with_constants(schema: pa.Schema) -> pa.Schema:

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from quivermq.client import TopicOffsets
-from quivermq.errors import Corrupt, InvalidRequest
+from quivermq.errors import Corrupt, InvalidRequest, OffsetOutOfRange
 from quivermq.spark.ranges import TopicRange
 
 _BATCH_ROWS: Final = 8_192
@@ -36,6 +36,22 @@ class ArchivedOffsets(TopicOffsets):
     archive: str = ""
     version: int = 0
     log_starts: dict[int, int] = field(default_factory=dict)
+    holes: dict[int, int] = field(default_factory=dict)
+    """By partition, where a table ends that ends below the log's start: then it is of no use."""
+
+    def hole_at(self, partition: int) -> OffsetOutOfRange | None:
+        """What a read from the very beginning on would miss without a word."""
+        if partition not in self.holes:
+            return None
+        end, start = self.holes[partition], self.log_starts[partition]
+        return OffsetOutOfRange(
+            f"{self.topic}/{partition}: the table {self.archive} ends at {end}, and the log begins "
+            f"at {start}: offsets {end} to {start - 1} are lost, and what the table holds below "
+            f"them cannot be read together with the log. To read from {start} on, name it in "
+            "startingOffsets, or set the option failOnDataLoss to false; read the table by itself",
+            earliest=start,
+            end=self.partitions[partition].end,
+        )
 
     def first_at(self, partition: int, moment_ms: int) -> int | None:
         """The first message that the table alone holds, of this time or later."""
@@ -63,13 +79,17 @@ def extended(archive: str, held: TopicOffsets, *, is_only_topic: bool) -> TopicO
     _check_columns(table)
     firsts, ends = table.firsts(held.topic), table.ends(held.topic)
     partitions = dict(held.partitions)
-    log_starts = {}
+    log_starts, holes = {}, {}
     for number, place in held.partitions.items():
         log_starts[number] = place.start
-        # A table that ends below the log's start leaves a gap: then it is of no use.
-        if firsts.get(number, place.start) < place.start <= ends.get(number, 0):
-            partitions[number] = place._replace(start=firsts[number])
-    return ArchivedOffsets(held.topic, held.id, partitions, archive, table.version, log_starts)
+        first, end = firsts.get(number, place.start), ends.get(number, 0)
+        if first < place.start <= end:
+            partitions[number] = place._replace(start=first)
+        elif first < end < place.start:
+            holes[number] = end
+    return ArchivedOffsets(
+        held.topic, held.id, partitions, archive, table.version, log_starts, holes
+    )
 
 
 def shared_out(ranges: Iterable[TopicRange], held: TopicOffsets) -> Iterator[TopicRange]:
@@ -149,13 +169,14 @@ def _files(archive: str, version: int) -> list[_File]:
     from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
 
     table = Table.open(archive, version)
+    facts = table.file_facts("min.partition", "max.partition", "min.offset", "max.offset")
     found = [
         _File(
             path,
             (row.get("min.partition"), row.get("max.partition")),
             (row.get("min.offset"), row.get("max.offset")),
         )
-        for path, row in zip(table.absolute_paths(), table.files().to_pylist(), strict=True)
+        for path, row in zip(table.file_paths(), facts, strict=True)
     ]
     return sorted(found, key=lambda file: (file.offsets[0] or 0, file.path))
 

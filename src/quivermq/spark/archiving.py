@@ -15,7 +15,7 @@ import quivermq
 from quivermq.errors import InvalidRequest, OffsetOutOfRange
 from quivermq.lakehouse import ArchiveRange, Table, archive_group
 from quivermq.lakehouse.data_files import TARGET_FILE_BYTES
-from quivermq.spark.archive_sink import DATE, MESSAGE_COLUMNS, check_topic
+from quivermq.spark.archive_sink import DATE, MESSAGE_COLUMNS, check_quarantine, check_topic
 from quivermq.spark.json_payloads import parse_columns, with_payload
 
 _READ: Final = tuple(name for name in MESSAGE_COLUMNS if name != "topic")
@@ -39,6 +39,8 @@ class Payload:
 class Pending:
     """What a topic has beyond its table."""
 
+    topic_id: str
+    """Which life of the topic."""
     range: ArchiveRange
     bytes: int
     """About."""
@@ -58,44 +60,73 @@ class Archive:
     payload: Payload | None = None
     accept_loss: bool = False
 
+    def __post_init__(self) -> None:
+        if self.target_bytes < 1:
+            raise InvalidRequest("files need a size of at least a byte: --target-file-size")
+        if self.payload:
+            check_quarantine(self.path, self.payload.quarantine)
+
+    def may_have_more(self, client: quivermq.Client) -> bool:
+        """Whether a look at the topic, which wakes no idle partition, gives reason for another."""
+        table = Table.find(self.path)
+        held = table.ends(self.topic) if table else {}
+        parts = client.topic(self.topic).partitions
+        return {part.partition: part.end_offset for part in parts} != held
+
     def pending(self, client: quivermq.Client, bytes_max: int = JOB_BYTES_MAX) -> Pending:
         """The next range. Raises `OffsetOutOfRange` if a part of it is gone for good."""
-        info = client.topic(self.topic)
+        found = client.offsets(self.topic)
         table = Table.find(self.path)
         if table is not None:
-            check_topic(table, self.topic, info.id)
+            check_topic(table, self.topic, found.id)
         held = table.ends(self.topic) if table else {}
         firsts = table.firsts(self.topic) if table else {}
         lost: dict[int, tuple[int, int]] = {}
         starts: dict[int, int] = {}
-        ends: dict[int, int] = {}
-        size = 0.0
-        for part in info.partitions:
-            number, start = part.partition, held.get(part.partition, part.start_offset)
-            if start > part.end_offset:
-                raise InvalidRequest(
-                    f"the table {self.path} holds {self.topic}/{number} up to {start}, and the "
-                    f"topic ends at {part.end_offset}: did the cluster lose its data?"
-                )
-            if start < part.start_offset:
-                lost[number] = (start, part.start_offset)
-                start = part.start_offset
+        for number, place in sorted(found.partitions.items()):
+            # To a table that has begun, a partition that it does not know is lacking as a whole.
+            start = held.get(number, 0 if held else place.start)
+            self._check_end(number, start, place.end)
+            if start < place.start:
+                lost[number] = (start, place.start)
+                start = place.start
                 # A read that spans table and log must not step into the hole.
                 firsts[number] = start
-            starts[number], ends[number] = start, part.end_offset
+            starts[number] = start
             firsts.setdefault(number, start)
-            kept = part.end_offset - part.start_offset
-            size += part.size_bytes * (part.end_offset - start) / kept if kept else 0
         if lost and not self.accept_loss:
             raise _lost(self.topic, lost)
+        ends = {number: found.partitions[number].end for number in starts}
+        size = self._size(client, starts, ends)
         if size > bytes_max:
             share = bytes_max / size
-            ends = {n: starts[n] + max(1, int((ends[n] - starts[n]) * share)) for n in ends}
-            ends = {n: min(end, info.partitions[n].end_offset) for n, end in ends.items()}
+            for number, start in starts.items():
+                part = max(1, int((ends[number] - start) * share))
+                ends[number] = min(ends[number], start + part)
             size = bytes_max
-        return Pending(ArchiveRange(self.topic, starts, ends, firsts, held), int(size), lost)
+        wanted = ArchiveRange(self.topic, starts, ends, firsts, held)
+        return Pending(found.id, wanted, int(size), lost)
 
-    def write(self, spark: SparkSession, topic_id: str, pending: Pending) -> Table:
+    def _size(
+        self, client: quivermq.Client, starts: Mapping[int, int], ends: Mapping[int, int]
+    ) -> float:
+        """About how many bytes that is; a partition that does not answer counts nothing."""
+        size = 0.0
+        for part in client.topic(self.topic).partitions:
+            kept = part.end_offset - part.start_offset
+            number = part.partition
+            if kept > 0 and number in starts:
+                size += part.size_bytes * (ends[number] - starts[number]) / kept
+        return size
+
+    def _check_end(self, number: int, held: int, end: int) -> None:
+        if held > end:
+            raise InvalidRequest(
+                f"the table {self.path} holds {self.topic}/{number} up to {held}, and the "
+                f"topic ends at {end}: did the cluster lose its data?"
+            )
+
+    def write(self, spark: SparkSession, pending: Pending) -> Table:
         """One job and one commit."""
         frame = self.rows(spark, pending.range)
         # Tasks by bytes, not by partitions: each leaves a file, and small files are many.
@@ -105,7 +136,8 @@ class Archive:
             .write.format("quiver_table")
             .mode("append")
             .option("archiveRange", pending.range.encode())
-            .option("topicId", topic_id)
+            .option("topicId", pending.topic_id)
+            .options(**self.connection)
             .option("targetFileSize", self.target_bytes)
         )
         if self.payload:
@@ -131,9 +163,14 @@ class Archive:
 
     def tell(self, client: quivermq.Client, table: Table) -> None:
         """Let brokers know how far the table is, so that they may drop what it holds."""
-        group = archive_group(table.id)
-        for number, end in table.ends(self.topic).items():
-            client.commit(self.topic, group, number, end)
+        found = client.offsets(self.topic)
+        check_topic(table, self.topic, found.id)
+        group, ends = archive_group(table.id), table.ends(self.topic)
+        for number, place in found.partitions.items():
+            self._check_end(number, ends.get(number, 0), place.end)
+        for number in sorted(found.partitions):
+            # Also of partitions that it does not know yet: nobody else's word may count for it.
+            client.commit(self.topic, group, number, ends.get(number, 0))
 
 
 def _vector(topic: str, offsets: Mapping[int, int]) -> str:

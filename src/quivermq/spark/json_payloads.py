@@ -1,5 +1,6 @@
 """JSON payloads as columns, and for each that does not fit, the reason in words."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,6 +16,7 @@ _CORRUPT: Final = "__unfit"
 _PARSED: Final = "__parsed"
 _VARIANT: Final = "__variant"
 _SHOWN: Final = 100
+_MACHINE_TALK: Final = re.compile(r"^\[[A-Z0-9_.]+\] | SQLSTATE: \w+.*$")
 
 
 def parse_columns(spark: SparkSession, ddl: str) -> StructType:
@@ -23,13 +25,24 @@ def parse_columns(spark: SparkSession, ddl: str) -> StructType:
     try:
         schema = StructType.fromDDL(ddl)
     except PySparkException as error:
-        line = str(error).strip().splitlines()[0]
+        line = _MACHINE_TALK.sub("", str(error).strip().splitlines()[0])
         raise InvalidRequest(
             f"{ddl!r} names no columns: write them as 'id BIGINT, amount DOUBLE' ({line})"
         ) from None
     if not isinstance(schema, StructType) or not schema.fields:
         raise InvalidRequest("a schema needs at least one column")
+    _check_names(schema)
     return schema
+
+
+def _check_names(schema: StructType) -> None:
+    seen: set[str] = set()
+    for name in schema.names:
+        if '"' in name or "\\" in name:
+            raise InvalidRequest(f"a column's name cannot have quotes or backslashes: {name!r}")
+        if name.lower() in seen:
+            raise InvalidRequest(f"two columns have the name {name!r}")
+        seen.add(name.lower())
 
 
 def with_payload(

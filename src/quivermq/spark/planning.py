@@ -5,7 +5,7 @@ The one place where it is decided who serves which part of a range.
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,8 +14,8 @@ from pyspark.sql.datasource import InputPartition
 import quivermq
 from quivermq.client import TopicOffsets
 from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
-from quivermq.spark.archived import extended, shared_out, with_files
-from quivermq.spark.options import ReadOptions
+from quivermq.spark.archived import ArchivedOffsets, extended, shared_out, with_files
+from quivermq.spark.options import EARLIEST, ReadOptions
 from quivermq.spark.ranges import TopicRange, split
 
 logger: Final = logging.getLogger("quivermq.spark")
@@ -148,6 +148,21 @@ def lose_topic(options: ReadOptions, topic: str) -> None:
         ),
         f"{story}: going on with what is there, since failOnDataLoss is false",
     )
+
+
+def check_holes(options: ReadOptions, held: TopicOffsets, starts: Mapping[int, int]) -> None:
+    """Raise, or tell, if a read that begins as early as it can begins behind a hole."""
+    if not isinstance(held, ArchivedOffsets):
+        return
+    named = options.starting.offsets.get(held.topic, {})
+    for number, start in starts.items():
+        hole = held.hole_at(number)
+        is_earliest = start == held.log_starts[number] and named.get(number, EARLIEST) == EARLIEST
+        if hole and is_earliest:
+            told = f"{held.topic}/{number}: the table {held.archive} ends below the log's start"
+            _refuse_or_tell(
+                options, hole, f"{told}; going on from {start}, since failOnDataLoss is false"
+            )
 
 
 def _refuse_or_tell(

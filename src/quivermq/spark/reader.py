@@ -12,7 +12,7 @@ from quivermq.spark.connections import client_of
 from quivermq.spark.filters import Narrowing, narrowing
 from quivermq.spark.offsets import resolved, starts_of
 from quivermq.spark.options import ReadOptions, flag
-from quivermq.spark.planning import planned, topics_of, what_is_held
+from quivermq.spark.planning import check_holes, planned, topics_of, what_is_held
 from quivermq.spark.ranges import TopicRange, range_of
 from quivermq.spark.reading import batches_of
 
@@ -55,6 +55,7 @@ class TopicReader(DataSourceReader):
         for topic, held in what_is_held(client, options, topics_of(client, options)).items():
             numbers = sorted(held.partitions)
             starts = starts_of(client, options.starting, held, numbers)
+            check_holes(options, held, starts)
             stops = resolved(client, options.ending, held, numbers)
             ranges += [
                 TopicRange(topic, held.id, number, starts[number], stops[number])

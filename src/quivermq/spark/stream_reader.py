@@ -26,7 +26,15 @@ from quivermq.spark.columns import check_schema
 from quivermq.spark.connections import client_of
 from quivermq.spark.offsets import Section, Vector, from_json, starts_of, to_json
 from quivermq.spark.options import ReadOptions
-from quivermq.spark.planning import lose, lose_end, lose_topic, planned, topics_of, what_is_held
+from quivermq.spark.planning import (
+    check_holes,
+    lose,
+    lose_end,
+    lose_topic,
+    planned,
+    topics_of,
+    what_is_held,
+)
 from quivermq.spark.ranges import TopicRange, capped, range_of
 from quivermq.spark.reading import batches_of
 
@@ -236,6 +244,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if known is None:
             if is_first:
                 began = starts_of(self._client, self._options.starting, held, numbers)
+                check_holes(self._options, held, began)
             else:
                 began = {number: held.partitions[number].start for number in numbers}
             ends = {number: max(began[number], held.partitions[number].end) for number in numbers}

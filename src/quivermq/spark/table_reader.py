@@ -1,6 +1,7 @@
 """Reading tables: by Spark's own Parquet reader, or as the format `quiver_table`."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +18,8 @@ from quivermq.spark.table_options import spark_schema, table_path, table_version
 
 _BATCH_ROWS: Final = 8_192
 _TASK_BYTES: Final = 64 << 20
+# Others mean something in the paths that Spark's readers are given, or depend on Java's locale.
+_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_ ./=@~-]+")
 
 
 def read_table(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
@@ -31,12 +34,12 @@ def read_table(spark: SparkSession, path: str, version: int | None = None) -> Da
     files = table.file_paths()
     if not files:
         return spark.createDataFrame([], schema)
-    if any(
+    if not _PLAIN_PATH.fullmatch(str(table.root)) or any(
         not (value or "").isascii()
         for _, _, values in file_values(table)
         for value in values.values()
     ):
-        # Delta's folders for such values are not what Spark takes them for: ask the table's log.
+        # Spark takes such folders for something else: ask the table's log.
         pinned = spark.read.format("quiver_table").option("version", table.version)
         return pinned.load(str(table.root))
     reader = spark.read.schema(schema).option("basePath", str(table.root))
@@ -100,7 +103,8 @@ def file_values(table: Any) -> list[tuple[str, int, dict[str, str | None]]]:
     """Absolute path, size and partition values of each file of a table's version."""
     found = []
     names = table.partition_by
-    for path, row in zip(table.absolute_paths(), table.files().to_pylist(), strict=True):
+    facts = table.file_facts("size_bytes", *(f"partition.{name}" for name in names))
+    for path, row in zip(table.file_paths(), facts, strict=True):
         values = {name: _text(row[f"partition.{name}"]) for name in names}
         found.append((path, row["size_bytes"], values))
     return found

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quivermq.errors import Fenced, InvalidRequest
-from quivermq.lakehouse.data_files import DataFile, FileWriter, remove_files
+from quivermq.lakehouse.data_files import DataFile, FileWriter
 from quivermq.spark.checkpoints import check_plan, plan_of
 from quivermq.spark.table_options import TableOptions, arrow_schema
 
@@ -80,31 +80,45 @@ class TableTarget:
     def commit(
         self,
         files: Sequence[DataFile],
-        key: str,
+        key: str | None,
         number: int,
         notes: Mapping[str, str] | None = None,
         *,
         replace: bool = False,
         on_repeat: Callable[["Table"], None] = lambda _: None,
     ) -> bool:
-        """Commit once under this name and number; False if that has been done before."""
+        """Commit once under this name and number; False if that has been done before.
+
+        Without a name, nothing tells a repetition.
+        """
         from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
 
         for attempt in range(_COMMIT_ATTEMPTS):
             table = Table.open(self.root)
-            done = table.progress(key)
+            done = None if key is None else table.progress(key)
             if done is not None and done >= number:
-                remove_files(self.root, files)
+                table.remove_loose(files)
                 on_repeat(table)
                 return False
+            if attempt and files and table.names(files):
+                # Some file systems tell a writer of its own commit that somebody made it before.
+                return True
             try:
-                table.commit(files, {key: number}, notes, replace=replace)
+                progress = {} if key is None else {key: number}
+                table.commit(files, progress, notes, replace=replace)
             except Fenced:
                 if attempt == _COMMIT_ATTEMPTS - 1:
                     raise
             else:
                 return True
         return False
+
+    def remove_loose(self, files: Sequence[DataFile]) -> None:
+        """Remove files of a write that failed, except those that are part of the table."""
+        from quivermq.lakehouse.table import Table  # noqa: PLC0415  (only the driver needs it)
+
+        if files:
+            Table.open(self.root).remove_loose(files)
 
 
 def write_files(target: TableTarget, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
@@ -131,17 +145,13 @@ class TableWriter(DataSourceArrowWriter):
         return FilesWritten(write_files(self._target, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        import uuid  # noqa: PLC0415
-
-        key, number = self._options.app_id, self._options.app_version
-        if key is None or number is None:
-            key, number = f"spark-write:{uuid.uuid4()}", 0
+        key, number = self._options.app_id, self._options.app_version or 0
         files = all_files(messages)
         if files or self._overwrite or self._options.app_id:
             self._target.commit(files, key, number, replace=self._overwrite)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        remove_files(self._target.root, all_files(messages))
+        self._target.remove_loose(all_files(messages))
 
 
 class TableStreamWriter(DataSourceStreamArrowWriter):
@@ -184,7 +194,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         del batchId
-        remove_files(self._target.root, all_files(messages))
+        self._target.remove_loose(all_files(messages))
 
 
 def stream_key(query_id: str) -> str:
