@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from quivermq.pipelines.checkpoints import last_offsets
-from quivermq.pipelines.failures import failure, is_of_files_that_went, may_pass
 from quivermq.pipelines.heard_reports import last_word
 from quivermq.pipelines.progress import Progress, SinkProgress, lag_of
+from quivermq.pipelines.queries import is_of_files_that_went
 from quivermq.pipelines.reports import SILENCE_SECONDS, age_seconds, state_of
 from quivermq.pipelines.watching import Report, Watching
+from quivermq.spark.failures import failure, may_pass
 
 
 def told(batch: int, rows: int, second: int, bad: int = 0, behind: int = 0) -> dict[str, object]:

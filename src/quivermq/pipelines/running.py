@@ -13,13 +13,13 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from quivermq.pipelines.ends import TopicEnds
-from quivermq.pipelines.failures import failure
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.progress import Progress, SinkProgress
 from quivermq.pipelines.queries import PipelineFailed, SinkQuery
 from quivermq.pipelines.reports import HEARTBEAT_SECONDS, Reporter
 from quivermq.pipelines.sinks import Outlet
 from quivermq.pipelines.watching import Report, Watching
+from quivermq.spark.failures import failure
 
 _LOOK_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 5.0
