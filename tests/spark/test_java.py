@@ -10,6 +10,7 @@ import pytest
 
 from quivermq.errors import InvalidRequest
 from quivermq.spark.java import find_java, version_of
+from quivermq.spark.kept_scripts import cache_folder
 
 
 def fake_java(home: Path, version: str) -> Path:
