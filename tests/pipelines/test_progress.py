@@ -204,3 +204,6 @@ def test_a_report_that_cannot_be_shown_asks_to_stop_once() -> None:
     watching.tell({})
     assert len(shown) == watching.stop.count == 1
     assert isinstance(watching.deaf, BrokenPipeError)
+    assert watching.missed == ""
+    watching.deaf = OSError(28, "No space left on device")
+    assert watching.missed == "reports cannot be written: No space left on device"
