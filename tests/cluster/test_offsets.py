@@ -86,6 +86,26 @@ def test_who_waits_hears_of_messages_that_another_leader_took(
         trio.wait_ready()
 
 
+def test_more_topics_than_a_broker_hears_of_at_a_time_have_their_turns() -> None:
+    settings = {"tick_ms": 50, "requests_max": 8}
+    with Cluster(nodes=1, settings=settings) as cluster, cluster.connect() as client:
+        topics = [f"t{number}" for number in range(12)]
+        for topic in topics:
+            client.create_topic(topic)
+        positions = {topic: {0: 0} for topic in topics}
+        for _ in range(3):
+            began = time.monotonic()
+            assert client.await_offsets(positions, wait=0.2) == {}
+            assert time.monotonic() - began >= 0.19
+        for topic in ("t0", "t11"):
+            client.produce(topic, b"x")
+        heard: set[str] = set()
+        deadline = time.monotonic() + 20
+        while heard != {"t0", "t11"}:
+            assert time.monotonic() < deadline
+            heard |= set(client.await_offsets(positions, wait=0.01))
+
+
 def test_a_range_is_whole_though_a_follower_is_cut_off_or_hangs(
     trio: Cluster, client: quivermq.Client
 ) -> None:

@@ -1,15 +1,22 @@
 """`quiver pipeline` as people meet it: what it refuses and what it shows. None of it runs Spark."""
 
 import json
+import os
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import quivermq
+from quivermq.pipelines.heard_reports import latest_reports
+from quivermq.pipelines.loading import parse
 from quivermq.pipelines.locks import one_at_a_time
 from quivermq.pipelines.reports import Reporter
+from quivermq.pipelines.runner import _create_topics, connection_of
 from quivermq.testing import Cluster
 from tests.cli.commands import quiver
 from tests.pipelines.test_loading import GOOD
@@ -40,6 +47,24 @@ def test_a_topic_that_does_not_exist_is_missed_before_spark_is_started(
     assert "starting Spark" not in done.stderr
 
 
+def test_a_token_need_not_stand_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = parse(GOOD, Path("p.toml"))
+    monkeypatch.delenv("QUIVER_TOKEN", raising=False)
+    assert connection_of(file, "b:1") == {"servers": "b:1"}
+    monkeypatch.setenv("QUIVER_TOKEN", "secret")
+    assert connection_of(file)["token"] == "secret"
+    named = parse(GOOD.replace('"totals"\n', '"totals"\ntoken = "own"\n', 1), Path("p.toml"))
+    assert connection_of(named)["token"] == "own"
+
+
+def test_pipelines_that_start_together_may_create_one_topic() -> None:
+    files = [parse(f"{GOOD}partitions = {count}\n", Path("p.toml")) for count in range(1, 9)]
+    with Cluster(nodes=1, settings={"tick_ms": 50}) as cluster, cluster.connect() as client:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda file: _create_topics(file, client), files))
+        assert [each.name for each in client.topics()] == ["totals"]
+
+
 def test_one_process_at_a_time_holds_a_checkpoint(tmp_path: Path) -> None:
     with (
         one_at_a_time(str(tmp_path / "c"), "p"),
@@ -51,8 +76,33 @@ def test_one_process_at_a_time_holds_a_checkpoint(tmp_path: Path) -> None:
         pass
 
 
-def report(name: str, state: str, age: float, trouble: str = "") -> dict[str, object]:
-    at = datetime.now(UTC) - timedelta(seconds=age)
+LOGGED = r"""
+import os, re, sys
+from pathlib import Path
+from quivermq.pipelines.spark_logs import log_to
+with log_to(sys.argv[1]):
+    text = Path(os.environ["SPARK_CONF_DIR"], "log4j2.properties").read_text()
+    (name,) = re.findall("fileName = (.*)", text)
+    assert re.fullmatch(r"[\w./-]+", name, re.ASCII), name
+    Path(name).touch()
+"""
+
+
+@pytest.mark.parametrize("name", ["plain", "sp äce ${env:HOME}", "100%d\\u0041\nb"])
+def test_sparks_log_is_beside_the_checkpoint_whatever_that_is_called(
+    name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    environ = {key: each for key, each in os.environ.items() if not key.startswith("SPARK_")}
+    command = [sys.executable, "-c", LOGGED, str(folder)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["spark.err", "spark.log"]
+
+
+def report(name: str, state: str, trouble: str = "") -> dict[str, object]:
+    at = datetime.now(UTC) - timedelta(days=1)  # by a clock that is wrong
     sink = {"sink": "out", "target": "topic [red]x", "batch": 3, "rows": 1_200}
     return {
         "pipeline": name, "state": state, "at": at.isoformat(), "host": "pine", "pid": 7,
@@ -68,18 +118,17 @@ def test_status_shows_the_last_word_of_each_pipeline() -> None:
         assert "no pipeline has reported" in none.stderr
         reporter = Reporter(cluster.servers)
         with cluster.connect() as client:
-            for each in (
-                report("a", "starting", 3),
-                report("a", "running", 2),
-                report("b", "running", 100),
-                report("c", "failed", 7_300, "sinks.out: no such thing"),
-            ):
+            for each in (report("a", "starting"), report("a", "running")):
                 before = total(client)
                 reporter.publish(each)
                 while total(client) == before:
                     time.sleep(0.01)
             reporter.close()
+            hostile = "sinks.out: no such \x1b[2J[/red] thing"
+            hear(client, report("b", "running"), 100)
+            hear(client, report("c", "failed", hostile), 7_300)
             client.produce("_pipelines", b"no report at all", key=b"d")
+            client.produce("_pipelines", json.dumps(report("a", "[red]") | {"rows": "?"}), key="a")
         shown = quiver("pipeline", "status", *where)
         rows = [line.split() for line in shown.stdout.splitlines() if "pine" in line]
         assert [row[:5] for row in rows] == [
@@ -89,7 +138,7 @@ def test_status_shows_the_last_word_of_each_pipeline() -> None:
         ]
         assert rows[2][5:7] == ["2h2m", "ago"]
         assert "b said nothing for 1m4" in shown.stderr
-        assert "c: sinks.out: no such thing" in shown.stderr
+        assert r"sinks.out: no such \x1b[2J[/red] thing" in shown.stderr
         one = quiver("pipeline", "status", "a", *where)
         assert "topic [red]x" in one.stdout
         assert "1.5 s" in one.stdout
@@ -99,6 +148,32 @@ def test_status_shows_the_last_word_of_each_pipeline() -> None:
         assert "no pipeline z has reported (there are: a, b, c)" in missing.stderr
         told = json.loads(quiver("pipeline", "status", "--json", *where).stdout)
         assert [each["state"] for each in told] == ["running", "silent", "failed"]
+
+
+def hear(client: quivermq.Client, each: dict[str, object], age: float) -> None:
+    """A report that a broker took some seconds ago."""
+    taken = round((time.time() - age) * 1_000)
+    value, key = json.dumps(each).encode(), str(each["pipeline"]).encode()
+    client.produce_many("_pipelines", [value], [key], timestamps=[taken])
+
+
+def test_a_pipeline_that_is_busy_is_heard_until_its_last_word() -> None:
+    with Cluster(nodes=1, settings={"tick_ms": 50}) as cluster, cluster.connect() as client:
+        reporter, other = (Reporter(cluster.servers, repeat=0.05) for _ in range(2))
+        reporter.publish(report("a", "stopping"))
+        other.publish(report("b", "running"))
+        while total(client) < 6:
+            time.sleep(0.01)
+        reporter.publish(report("a", "stopped"))
+        other.publish(report("b", "failed"))
+        while {each["state"] for each in latest_reports(client).values()} != {"stopped", "failed"}:
+            time.sleep(0.01)
+        before = total(client)
+        time.sleep(0.3)
+        assert total(client) == before
+        reporter.close()
+        other.close()
+        assert reporter.trouble == other.trouble == ""
 
 
 def total(client: quivermq.Client) -> int:

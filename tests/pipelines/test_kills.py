@@ -15,7 +15,7 @@ import psutil
 from deltalake import DeltaTable
 
 import quivermq
-from quivermq.pipelines.reports import latest_reports
+from quivermq.pipelines.heard_reports import latest_reports
 from tests.cli.commands import COMMAND, Done, environment, quiver
 
 ROWS = 6_000
@@ -59,28 +59,29 @@ mode = "update"
 @contextmanager
 def running(file: Path, servers: str, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """`quiver pipeline run`; ends with all its children, whether or not it is still there."""
-    process = subprocess.Popen(
-        [*COMMAND, "pipeline", "run", str(file), "--servers", servers, *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=environment(),
-    )
+    # Into files: a pipe that nobody reads is full after a while, and then it would wait.
+    with file.with_suffix(".out").open("w") as out, file.with_suffix(".err").open("w") as errors:
+        process = subprocess.Popen(
+            [*COMMAND, "pipeline", "run", str(file), "--servers", servers, *flags],
+            stdout=out,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            env=environment(),
+        )
     try:
         yield process
     finally:
         # Java that lost its driver ends by itself, and is let do so.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        if process.stdout and not process.stdout.closed:
-            process.communicate()
+        process.wait()
 
 
 def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 300
     while not what():
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -114,7 +115,8 @@ def test_rows_are_exact_though_driver_and_java_are_killed(
         wait_for(lambda: end_of(client, "squares") > seen + 700, process)
         for java in javas_of(process):
             java.kill()
-        _, said = process.communicate(timeout=60)
+        process.wait(60)
+    said = file.with_suffix(".err").read_text()
     assert process.returncode == 1
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith("error: Spark has ended"), said
@@ -130,7 +132,8 @@ def test_rows_are_exact_though_driver_and_java_are_killed(
         client.produce_many("numbers", [json.dumps({"n": ROWS + n}).encode() for n in range(500)])
         wait_for(lambda: end_of(client, "squares") == ROWS + 500, process)
         process.terminate()
-        told, said = process.communicate(timeout=120)
+        process.wait(120)
+    told, said = (file.with_suffix(each).read_text() for each in (".out", ".err"))
     assert (process.returncode, said) == (0, "")
     reports = [json.loads(line) for line in told.splitlines()]
     assert [each for each, _ in groupby(report["state"] for report in reports)] == [

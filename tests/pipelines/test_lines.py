@@ -84,6 +84,8 @@ def test_a_long_string_begins_behind_its_first_line_break() -> None:
     assert first_text_line("sql  =  '''\nSELECT 1'''", 1) == 2
     assert first_text_line('sql = """SELECT 1\n"""', 1) == 1
     assert first_text_line('sql = "SELECT 1"', 1) == 1
+    assert first_text_line('sql = """\\\n\n   SELECT 1\n"""', 1) == 3
+    assert first_text_line("sql = '''\\\nSELECT 1'''", 1) == 1
 
 
 _KEYS = st.text("abc-_9", min_size=1, max_size=3)

@@ -97,6 +97,21 @@ def test_paths_are_meant_from_where_the_file_lies(tmp_path: Path) -> None:
             ('"totals"\n', '"totals"\nmaster = "sc://x"\n'),
             "20: sinks.out: mode update needs a driver",
         ),
+        (
+            ('topic = "orders"', "pattern = 'tot.*'"),
+            "18: sinks.out writes to totals, which this pipeline reads",
+        ),
+        (('topic = "orders"', 'pattern = "("'), "5: sources.orders.pattern: '(' is no regular"),
+        (("[[steps]]", "[steps]"), "9: write [[steps]], in two brackets"),
+        (('topic = "totals"', 'topic = "_pipelines"'), "18: sinks.out.topic: _pipelines is a"),
+        (('topic = "totals"', 'topic = "a b"'), "18: sinks.out.topic: 'a b' is no topic name"),
+        (('topic = "orders"', 'topics = ["a,b"]'), "5: sources.orders.topics.0: 'a,b' is no topic"),
+        (('topic = "orders"', r'table = "a\u0000b"'), "5: sources.orders.table: holds a character"),
+        (('"totals"\n', f'"totals"\ntrigger = "{"9" * 400}d"\n'), "3: pipeline.trigger: '999"),
+        (('"totals"\n', '"totals"\ntrigger = "99999d"\n'), "'99999d' is too long: 10000 days"),
+        (('"totals"\n', '"totals"\ncheckpoint = "~nobody-here/x"\n'), "3: pipeline.checkpoint: '~"),
+        (('"totals"\n', f'"totals"\nspark.a = {"9" * 5000}\n'), "3: this number has too many"),
+        (('"totals"\n', f'"totals"\na = {"[" * 3000}{"]" * 3000}\n'), "3: brackets within too"),
         (("[pipeline]", "[pipeline"), "1: this is no TOML"),
         (('mode = "update"', 'mode = "update'), "19: this is no TOML"),
     ],
@@ -119,6 +134,38 @@ def test_what_is_missing_altogether_is_said_with_what_to_add() -> None:
         assert word in text
 
 
+def test_names_that_differ_in_case_only_are_one_name_to_sql() -> None:
+    twin = '[sources.Orders]\ntopic = "other"\n'
+    (line,) = problems(GOOD + twin)
+    assert line.startswith("20: there is a orders already, and SQL does not tell upper case from")
+    bad = '[sources.ORDERS_bad]\ntopic = "other"\n'
+    assert problems(GOOD + bad) == [
+        "20: ORDERS_bad is the view of the rows of orders that are no JSON: name this otherwise"
+    ]
+
+
+def test_a_setting_of_the_wrong_kind_is_one_problem() -> None:
+    text = GOOD.replace('"totals"\n', '"totals"\nspark.a = [1]\nspark.b = 1979-05-27\n', 1)
+    text += "options = { a = 1.5, b = [1], c = true }\n"
+    wanted = "must be text in quotes, a number, true or false"
+    assert problems(text) == [
+        f"3: pipeline.spark.a: {wanted}",
+        f"4: pipeline.spark.b: {wanted}",
+        f"22: sinks.out.options.b: {wanted}",
+    ]
+
+
+def test_a_token_is_not_shown() -> None:
+    assert problems(GOOD.replace('"totals"\n', '"totals"\ntoken = 12345\n', 1)) == [
+        "3: pipeline.token must be text in quotes"
+    ]
+
+
+def test_the_mark_that_editors_put_first_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "totals.toml").write_text(GOOD, encoding="utf-8-sig")
+    assert load(tmp_path / "totals.toml").sql_line(0, 2) == 13
+
+
 def test_two_sinks_cannot_write_one_table() -> None:
     sinks = '[sinks.{}]\nfrom = "counted"\ntable = "{}"\n'
     text = GOOD + sinks.format("a", "t") + sinks.format("b", "../folder/t")
@@ -132,6 +179,10 @@ def test_a_file_that_is_none_is_said_so(tmp_path: Path) -> None:
         load(tmp_path / "none.toml")
     with pytest.raises(InvalidRequest, match="is a folder"):
         load(tmp_path)
+    with pytest.raises(InvalidRequest, match="cannot be read: File name too long"):
+        load("x" * 300)
+    with pytest.raises(InvalidRequest, match="cannot be read: embedded null"):
+        load("a\0b")
     (tmp_path / "x").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidRequest, match="no text in UTF-8"):
         load(tmp_path / "x")

@@ -1,12 +1,18 @@
 """Reports from what Spark tells."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from quivermq.pipelines.checkpoints import last_offsets
+from quivermq.pipelines.heard_reports import last_word
 from quivermq.pipelines.progress import Progress, SinkProgress, lag_of
 from quivermq.pipelines.reports import SILENCE_SECONDS, age_seconds, state_of
-from quivermq.spark.failures import failure, may_pass
+from quivermq.pipelines.watching import Report, Watching
+from quivermq.spark.failures import failure, is_of_files_that_went, may_pass
 
 
 def told(batch: int, rows: int, second: int, bad: int = 0, behind: int = 0) -> dict[str, object]:
@@ -115,3 +121,85 @@ def test_only_what_may_pass_is_tried_again() -> None:
     assert may_pass("\nquivermq.spark.checkpoints.PlanChanged: start the query again\n")
     assert not may_pass("\nquivermq.errors.TopicNotFound: there is no topic 'a'\n")
     assert not may_pass("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012")
+    assert may_pass(GONE)
+    assert is_of_files_that_went(GONE)
+    assert is_of_files_that_went("\nFileNotFoundError: [Errno 2] No such file: 'part-0'\n")
+    assert not is_of_files_that_went("\nquivermq.errors.Timeout: no answer\n")
+
+
+GONE = (
+    "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file file:///t/part-0. File "
+    "does not exist. SQLSTATE: KD001"
+)
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def heard(*said: tuple[float, dict[str, Any] | bytes]) -> list[tuple[datetime, bytes]]:
+    """Messages of one key, each with the second in which a broker took it."""
+    return [
+        (
+            START + timedelta(seconds=second),
+            each if isinstance(each, bytes) else json.dumps({"at": "2026-01-01", **each}).encode(),
+        )
+        for second, each in said
+    ]
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        b"no JSON",
+        b"[1]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"at": 5}',
+        b'{"at": "yesterday"}',
+        b'{"at": "2026-01-01", "rows": "many"}',
+        b'{"at": "2026-01-01", "rows": -1}',
+        b'{"at": "2026-01-01", "rows_per_second": NaN}',
+        b'{"at": "2026-01-01", "sinks": [{}]}',
+        b'{"at": "2026-01-01", "sinks": [{"sink": "a", "batch_ms": null}]}',
+        b'{"at": "2026-01-01", "trouble": 1}',
+    ],
+)
+def test_what_has_not_the_shape_of_a_report_hides_none(strange: bytes) -> None:
+    report = last_word("p", heard((0, {"state": "running", "pipeline": "other"}), (1, strange)))
+    assert report is not None
+    assert (report["pipeline"], report["state"], report["rows"]) == ("p", "running", 0)
+    assert last_word("p", heard((1, strange))) is None
+
+
+def test_a_report_is_as_old_as_the_broker_that_took_it_says() -> None:
+    report = last_word("p", heard((30, {"state": "running"})))
+    assert report is not None
+    assert age_seconds(report, START + timedelta(seconds=33)) == 3.0
+
+
+def test_two_pipelines_of_one_name_that_take_turns_are_told_of() -> None:
+    one, two = ({"run": name, "state": "running", "host": name, "pid": 7} for name in "ab")
+
+    def trouble(*said: tuple[float, dict[str, Any] | bytes]) -> str:
+        report = last_word("p", heard(*said))
+        return str(report and report["trouble"])
+
+    assert "another pipeline of this name reports too, from a (process 7)" in trouble(
+        (0, one), (1, two), (5, one), (6, two)
+    )
+    assert trouble((0, one), (5, one), (6, two), (7, two)) == "", "begun again after a kill"
+    assert trouble((0, two), (1, one), (2, one | {"state": "stopped"}), (3, two)) == ""
+    assert trouble((0, two), (1, one), (2, two), (60, two)) == "", "that is over"
+
+
+def test_a_report_that_cannot_be_shown_asks_to_stop_once() -> None:
+    shown = []
+
+    def show(report: Report) -> None:
+        shown.append(report)
+        raise BrokenPipeError
+
+    watching = Watching(report=show)
+    watching.tell({})
+    watching.tell({})
+    assert len(shown) == watching.stop.count == 1
+    assert isinstance(watching.deaf, BrokenPipeError)

@@ -82,7 +82,8 @@ def main() -> None:
         if point == "planned":
             assert not wanted.pending(client).range.is_empty
             die()
-        spark = session("local[2]", name="dying", config={"spark.sql.shuffle.partitions": "1"})
+        quick = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+        spark = session("local[2]", name="dying", config=quick)
         spark.dataSource.register(DyingFormat)
         ArchiveLoop(spark, client, wanted, Pace()).once()
 

@@ -13,9 +13,14 @@ def make(folder: Path) -> Path:
         is_ours = entry.name.startswith(("quivermq", "pyspark_quiver", "pyspark"))
         if not is_ours and entry.suffix != ".pth":
             (links / entry.name).symlink_to(entry)
+    # What formats unpack goes with this folder.
+    temporary = folder / "tmp"
+    temporary.mkdir()
     command = folder / "python3"
     command.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{links}:$PYTHONPATH" exec "{sys.executable}" -S "$@"\n'
+        "#!/bin/sh\n"
+        f'export TMPDIR="{temporary}" PYTHONPATH="{links}:$PYTHONPATH"\n'
+        f'exec "{sys.executable}" -S "$@"\n'
     )
     command.chmod(0o755)
     return command

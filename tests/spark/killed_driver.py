@@ -113,7 +113,7 @@ class KilledCommitting(Committing):
         self.fate.strike("after the decision")
         if not decision.is_published:
             staged = log.staged_of(decision)
-            publisher = Publisher(self.client, self.query, log.producer_id, decision)
+            publisher = Publisher(self.client, log.producer_id, decision)
             if self.fate.point == "amidst publishing":
                 publisher.publish(*next(iter(staged.items())))
                 self.fate.strike("amidst publishing")

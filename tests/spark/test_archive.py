@@ -221,3 +221,22 @@ def test_brokers_keep_what_the_table_lacks_and_drop_what_it_holds(
         assert (begin > 250, table.ends(topic)) == (True, {0: 400})
         offsets = [offset for _, offset, _ in values(spark, path)]
         assert offsets == [*range(200), *range(begin, 400)]
+
+
+def test_a_backlog_is_taken_in_parts_of_bounded_size(
+    client: quivermq.Client, servers: str, topic: str, tmp_path: Path
+) -> None:
+    client.create_topic(topic, partitions=3)
+    for number, rows in enumerate((1_000, 10)):
+        client.produce_many(topic, [bytes(1_000)] * rows, partition=number)
+    archive = archive_of(topic, tmp_path / "table", servers)
+    whole = archive.pending(client)
+    assert whole.range.ends == {0: 1_000, 1: 10, 2: 0}
+    part = archive.pending(client, bytes_max=whole.bytes // 4)
+    assert part.bytes == whole.bytes // 4
+    # Each partition that has anything gets its share, and nothing is beyond its end.
+    assert 200 <= part.range.ends[0] <= 300
+    assert 1 <= part.range.ends[1] <= 3
+    assert part.range.ends[2] == 0
+    tiny = archive.pending(client, bytes_max=1)
+    assert tiny.range.ends == {0: 1, 1: 1, 2: 0}

@@ -1,169 +1,168 @@
-"""The writers of tables, driven by hand: what is removed after a failure, and what never is."""
+"""Commits of an archive without Spark around them: races, missing rows, a quarantine ahead."""
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from quivermq.errors import Fenced, InvalidRequest
+from quivermq.errors import BrokenInvariant, Fenced, InvalidRequest
 from quivermq.lakehouse import ArchiveRange, Table
-from quivermq.lakehouse.data_files import DataFile
+from quivermq.spark.archive_loop import Pace
 from quivermq.spark.archive_sink import ArchiveWriter
-from quivermq.spark.columns import spark_schema
+from quivermq.spark.archiving import Pending
 from quivermq.spark.table_options import arrow_schema
-from quivermq.spark.table_sink import FilesWritten, TableStreamWriter, TableWriter
 
-WHOLE = StructType(
-    [*spark_schema({"includeHeaders": "true"}).fields, StructField("date", DateType())]
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("priority", IntegerType()),
+        StructField("headers", ArrayType(HEADER)),
+        StructField("n", LongType()),
+        StructField("reason", StringType()),
+    ]
 )
-PARSED = StructType(
-    [*WHOLE.fields, StructField("id", LongType()), StructField("reason", StringType())]
-)
-ROW = StructType([StructField("a", LongType())])
+Ends = dict[int, int]
 
 
-def writer(
-    folder: Path, end: int, schema: StructType = PARSED, kind: type[ArchiveWriter] = ArchiveWriter
-) -> ArchiveWriter:
-    """For offsets [0, end) of a topic, before any commit."""
+def batch(partition: int, start: int, end: int) -> pa.RecordBatch:
+    """Messages of which every third is bad."""
+    rows = [
+        {
+            "value": b"%d" % n,
+            "partition": partition,
+            "offset": n,
+            "timestamp": datetime(2026, 1, 31, 23, 59, tzinfo=UTC),
+            "n": None if n % 3 == 0 else n,
+            "reason": "third" if n % 3 == 0 else None,
+        }
+        for n in range(start, end)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(SCHEMA))
+
+
+def writer(folder: Path, starts: Ends, ends: Ends, held: Ends | None = None) -> ArchiveWriter:
+    wanted = ArchiveRange("t", starts, ends, dict.fromkeys(starts, 0), held or {})
     options = {
         "path": str(folder / "table"),
         "quarantine": str(folder / "bad"),
-        "archiveRange": ArchiveRange("t", {0: 0}, {0: end}, {0: 0}, {}).encode(),
-        "topicId": "life",
+        "archiveRange": wanted.encode(),
+        "topicId": "ab",
     }
-    return kind(options, schema, overwrite=False)
+    return ArchiveWriter(options, SCHEMA, overwrite=False)
 
 
-def messages(reasons: Mapping[int, str | None], schema: StructType = PARSED) -> pa.RecordBatch:
-    """An offset for each reason; None: nothing is wrong with it."""
-    count = len(reasons)
-    given = {
-        "topic": ["t"] * count,
-        "partition": [0] * count,
-        "offset": list(reasons),
-        "timestamp": [datetime(2026, 1, 1, tzinfo=UTC)] * count,
-        "date": [date(2026, 1, 1)] * count,
-        "reason": list(reasons.values()),
-    }
-    shape = arrow_schema(schema)
-    columns = [pa.array(given.get(each.name, [None] * count), each.type) for each in shape]
-    return pa.record_batch(columns, schema=shape)
+def batches(starts: Ends, ends: Ends) -> list[pa.RecordBatch]:
+    return [batch(number, starts[number], end) for number, end in ends.items()]
 
 
-def offsets(path: Path) -> list[int]:
-    """Of all rows of a table."""
-    found: list[int] = []
-    for file in Table.open(path).file_paths():
-        found += pq.ParquetFile(file).read(["offset"]).column("offset").to_pylist()
-    return sorted(found)
+def found(folder: Path, name: str) -> list[tuple[int, int]]:
+    rows = []
+    for path in Table.open(folder / name).file_paths():
+        read = pq.ParquetFile(path).read(["partition", "offset"])
+        rows += list(zip(*(column.to_pylist() for column in read.columns), strict=True))
+    return sorted(rows)
 
 
-def files(path: Path) -> int:
-    return len(list(path.rglob("part-*.parquet")))
+def expected(ends: Ends, *, bad: bool) -> list[tuple[int, int]]:
+    return [(p, n) for p, end in sorted(ends.items()) for n in range(end) if (n % 3 == 0) == bad]
 
 
-@pytest.mark.parametrize("name", ["plain", "sp ace", "ünï [a]"])
-def test_what_a_table_names_outlives_the_end_of_a_job_that_seems_to_have_failed(
-    tmp_path: Path, name: str
-) -> None:
-    folder = tmp_path / name
-    archive = writer(folder, 2)
-    done = archive.write(iter([messages({0: None, 1: "bad"})]))
-    loose = archive.write(iter([messages({0: None, 1: "bad"})]))
-    archive.commit([done])
-    # Spark does so whenever the process that commits dies, also if it had committed.
-    archive.abort([done, loose, None])
-    assert (offsets(folder / "table"), offsets(folder / "bad")) == ([0], [1])
-    assert (files(folder / "table"), files(folder / "bad")) == (1, 1)
+def files_in(folder: Path) -> int:
+    return len(list(folder.rglob("part-*.parquet")))
 
 
-def test_a_write_or_a_batch_that_was_committed_outlives_an_abort_and_a_repetition(
+def test_of_two_archives_that_race_for_a_range_one_is_fenced_and_leaves_no_file(
     tmp_path: Path,
 ) -> None:
-    row = pa.record_batch([pa.array([1])], schema=arrow_schema(ROW))
-    plain = TableWriter({"path": str(tmp_path / "plain")}, ROW, overwrite=False)
-    stream = TableStreamWriter({"path": str(tmp_path / "stream")}, ROW, overwrite=False)
-    done, loose = plain.write(iter([row])), plain.write(iter([row]))
-    plain.commit([done])
-    plain.abort([done, loose])
-    assert (Table.open(tmp_path / "plain").count(), files(tmp_path / "plain")) == (1, 1)
-    batch, again = (FilesWritten(stream.write(iter([row])).files, "query") for _ in range(2))
-    stream.commit([batch], 0)
-    stream.commit([batch], 0)
-    stream.commit([again], 0)
-    stream.abort([batch, again], 0)
-    assert (Table.open(tmp_path / "stream").count(), files(tmp_path / "stream")) == (1, 1)
-
-
-def test_a_write_without_an_id_leaves_none_in_the_table(tmp_path: Path) -> None:
-    row = pa.record_batch([pa.array([1])], schema=arrow_schema(ROW))
-    plain = TableWriter({"path": str(tmp_path)}, ROW, overwrite=False)
-    plain.commit([plain.write(iter([row]))])
-    log = "".join(path.read_text() for path in (tmp_path / "_delta_log").glob("*.json"))
-    assert '"add"' in log
-    assert '"txn"' not in log
-
-
-class OvertakenWriter(ArchiveWriter):
-    """Another archiver commits between its two commits."""
-
-    other: ArchiveWriter
-
-    def commit_good(self, files: Sequence[DataFile]) -> None:
-        self.other.commit([self.other.write(iter([messages({0: None})]))])
-        super().commit_good(files)
-
-
-def test_an_archiver_that_is_overtaken_between_its_commits_leaves_what_it_committed(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / "sp ace"
-    slow = writer(folder, 2, kind=OvertakenWriter)
-    OvertakenWriter.other = writer(folder, 1)
+    starts, ends = {0: 0, 1: 0}, {0: 10, 1: 20}
+    one, other = writer(tmp_path, starts, ends), writer(tmp_path, starts, ends)
+    first = one.write(iter(batches(starts, ends)))
+    second = other.write(iter(batches(starts, ends)))
+    one.commit([first])
+    before = files_in(tmp_path)
     with pytest.raises(Fenced, match="another archive"):
-        slow.commit([slow.write(iter([messages({0: None, 1: "bad"})]))])
-    assert (offsets(folder / "table"), offsets(folder / "bad")) == ([0], [1])
-    assert files(folder / "table") == 1
+        other.commit([second])
+    assert files_in(tmp_path) < before
+    assert files_in(tmp_path) == 2
+    assert found(tmp_path, "table") == expected(ends, bad=False)
+    assert found(tmp_path, "bad") == expected(ends, bad=True)
+    read = pq.read_table(Table.open(tmp_path / "table").file_paths()[0], partitioning=None)
+    assert set(read.column("topic").to_pylist()) == {"t"}
+    assert "date=2026-01-31" in Table.open(tmp_path / "table").file_paths()[0]
 
 
-class DyingWriter(ArchiveWriter):
-    """Gets as far as its first commit."""
-
-    def commit_good(self, files: Sequence[DataFile]) -> None:
-        raise KeyboardInterrupt
-
-
-def test_the_quarantine_takes_what_it_lacks_also_if_other_rows_are_bad_the_second_time(
+def test_a_quarantine_that_is_ahead_takes_nothing_twice_and_never_goes_back(
     tmp_path: Path,
 ) -> None:
-    first = writer(tmp_path, 4, kind=DyingWriter)
-    with pytest.raises(KeyboardInterrupt):
-        first.commit([first.write(iter([messages({0: None, 1: "bad", 2: None, 3: None})]))])
-    second = writer(tmp_path, 4)
-    strict = {0: "bad by other columns", 1: "bad", 2: None, 3: "bad by other columns"}
-    second.commit([second.write(iter([messages(strict)]))])
-    assert (offsets(tmp_path / "table"), offsets(tmp_path / "bad")) == ([2], [0, 1, 3])
+    starts, ends = {0: 0, 1: 0}, {0: 30, 1: 10}
+    dying = writer(tmp_path, starts, ends)
+    written = dying.write(iter(batches(starts, ends)))
+    dying.commit_bad(written.bad_files)
+    # The next one is given less of partition 0 and more of partition 1.
+    middle = {0: 12, 1: 22}
+    next_one = writer(tmp_path, starts, middle)
+    next_one.commit([next_one.write(iter(batches(starts, middle)))])
+    assert Table.open(tmp_path / "bad").ends("t") == {0: 30, 1: 22}
+    last = {0: 40, 1: 25}
+    final = writer(tmp_path, middle, last, held=middle)
+    final.commit([final.write(iter(batches(middle, last)))])
+    assert found(tmp_path, "table") == expected(last, bad=False)
+    assert found(tmp_path, "bad") == expected(last, bad=True)
 
 
-def test_two_archives_have_no_quarantine_in_common(tmp_path: Path) -> None:
-    writer(tmp_path, 2)
-    (tmp_path / "table").rename(tmp_path / "other")
-    with pytest.raises(InvalidRequest, match="the quarantine of another archive"):
-        writer(tmp_path, 2)
+@pytest.mark.parametrize("end", [9, 11])
+def test_a_range_of_which_a_message_is_missing_or_too_many_is_not_committed(
+    tmp_path: Path, end: int
+) -> None:
+    archive = writer(tmp_path, {0: 0}, {0: 10})
+    written = archive.write(iter([batch(0, 0, end)]))
+    with pytest.raises(BrokenInvariant, match="10 messages of t were to be archived"):
+        archive.commit([written])
+    assert files_in(tmp_path) == 0
+    assert Table.open(tmp_path / "table").ends("t") == {}
 
 
-@pytest.mark.parametrize("quarantine", ["lake/table", "lake", "lake/table/bad"])
-def test_table_and_quarantine_have_folders_of_their_own(tmp_path: Path, quarantine: str) -> None:
+def test_a_table_of_another_topic_or_of_none_is_refused(tmp_path: Path) -> None:
+    writer(tmp_path, {0: 0}, {0: 10})
+    other = ArchiveRange("u", {0: 0}, {0: 1}, {0: 0})
     options = {
-        "path": str(tmp_path / "lake" / "table"),
-        "quarantine": str(tmp_path / quarantine),
-        "archiveRange": ArchiveRange("t", {0: 0}, {0: 1}, {0: 0}, {}).encode(),
+        "path": str(tmp_path / "table"),
+        "quarantine": str(tmp_path / "bad"),
+        "archiveRange": other.encode(),
+        "topicId": "cd",
     }
-    with pytest.raises(InvalidRequest, match="none within the other"):
-        ArchiveWriter(options, PARSED, overwrite=False)
-    assert not (tmp_path / "lake").exists()
+    with pytest.raises(InvalidRequest, match="is the archive of topic 't', not 'u'"):
+        ArchiveWriter(options, SCHEMA, overwrite=False)
+    again = {**options, "archiveRange": ArchiveRange("t", {0: 0}, {0: 1}, {0: 0}).encode()}
+    with pytest.raises(InvalidRequest, match="deleted and created again"):
+        ArchiveWriter(again, SCHEMA, overwrite=False)
+    with pytest.raises(InvalidRequest, match="only adds"):
+        ArchiveWriter(again, SCHEMA, overwrite=True)
+
+
+def test_a_commit_is_due_when_enough_has_come_or_it_has_waited_long_enough() -> None:
+    pace = Pace(size=1_000, age=60.0)
+    some = ArchiveRange("t", {0: 0}, {0: 5}, {0: 0})
+    none = ArchiveRange("t", {0: 5}, {0: 5}, {0: 0})
+    assert not pace.is_due(Pending(some, 999), 59.9)
+    assert pace.is_due(Pending(some, 1_000), 0.0)
+    assert pace.is_due(Pending(some, 1), 60.0)
+    assert not pace.is_due(Pending(none, 0), 1e9)
+    assert (pace.look_seconds, Pace(age=0.1).look_seconds) == (3.0, 0.1)

@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 import quivermq
 from quivermq.errors import Fenced, InvalidRequest, QuiverError, Timeout
 from quivermq.spark import decisions
+from quivermq.spark.committing import Committing
 from quivermq.spark.decisions import REMEMBERED, Decision, DecisionLog
 from quivermq.spark.destinations import Dispatcher
 from quivermq.spark.publishing import Publisher, publish
@@ -170,11 +171,12 @@ def test_a_driver_that_was_asleep_publishes_nothing_of_an_older_batch(
     publish(client, successor, successor.of(0))  # type: ignore[arg-type]
     second = successor.decide(1, stage(*range(100, 200)), None)
     publish(client, successor, second)
-    with pytest.raises(Fenced):
-        Publisher(client, query, sleeper.producer_id, first).publish_all(kept)
-    first.is_own = False
-    with pytest.raises(Fenced, match="another driver"):
-        publish(client, sleeper, first)
+    for is_own in (True, False):
+        first.is_own = is_own
+        with pytest.raises(Fenced, match="another driver"):
+            Publisher(client, sleeper.producer_id, first).publish_all(kept)
+    # All of it is where it belongs, as the log says.
+    publish(client, sleeper, first)
     assert published(client, topic) == in_order(range(200))
 
 
@@ -198,7 +200,7 @@ def test_only_the_last_batches_are_read_again(
     for batch in range(count):
         publish(client, log, decided(log, batch, stage))
     assert published(client, topic) == in_order(range(count))
-    start = client.committed(decisions_topic(query), "published")[0]
+    start = client.committed(decisions_topic(query), "_published")[0]
     assert start >= REMEMBERED
     successor = log_of(client, query)
     assert successor.last_batch == count - 1
@@ -242,7 +244,7 @@ def test_what_was_published_is_released_in_the_staging_topic(
     staged = [stage(*range(20)), stage(*range(20, 40), task=1)]
     left = stage(99)  # an attempt that nobody took
     publish(client, log, log.decide(0, staged[0] | {}, None))
-    assert client.committed(staging_topic(query), "published") == {0: 20}
+    assert client.committed(staging_topic(query), "_published") == {0: 20}
     assert next(iter(left.values()))[0].start == 20
 
 
@@ -264,7 +266,7 @@ def test_of_a_decision_of_long_ago_only_what_is_missing_is_published(
     staged = log.staged_of(decision)
     targets = list(staged)
     # Died: one partition is complete, one has two batches, one has nothing.
-    publisher = Publisher(client, query, log.producer_id, decision)
+    publisher = Publisher(client, log.producer_id, decision)
     publisher.publish(targets[0], staged[targets[0]])
     _, piece = next(pieces(staged[targets[1]], 0, 2))
     publisher.publish(targets[1], tuple(piece))
@@ -298,7 +300,39 @@ def test_a_publisher_that_runs_for_a_day_stops(
     log = log_of(client, query)
     decision = log.decide(0, stage(*range(20)), None)
     staged = log.staged_of(decision)
-    publisher = Publisher(client, query, log.producer_id, grown_old(log, 0))
+    publisher = Publisher(client, log.producer_id, grown_old(log, 0))
     with pytest.raises(Timeout, match="start the query again"):
         publisher.publish_all(staged)
     assert published(client, topic) == []
+
+
+def test_writes_of_one_application_at_the_same_time_are_published_in_the_order_of_decisions(
+    client: quivermq.Client, query: str, stage: Callable[..., Staged], topic: str
+) -> None:
+    rows = {version: stage(*range(10 * version, 10 * version + 10)) for version in (5, 6)}
+    quick = DecisionLog.opened(client, query, create=True)
+    slow = log_of(client, query)
+    assert quick is not None
+    fifth = slow.decide(5, rows[5], None)
+    # The quick one did not know of it, and has to publish it before its own.
+    Committing(client, query, None).commit(6, [rows[6]])
+    assert sorted(published(client, topic)) == list(range(50, 70))
+    # The slow one finds its own decision published, and is content.
+    publish(client, slow, fifth)
+    Committing(client, query, None).commit(7, [stage(*range(70, 80))])
+    assert sorted(published(client, topic)) == list(range(50, 80))
+
+
+def test_a_write_with_a_stage_of_its_own_leaves_nothing_staged(
+    client: quivermq.Client, query: str, topic: str
+) -> None:
+    client.create_topic(topic)
+    columns = WrittenColumns.of(_SCHEMA, topic)
+    rows = pa.record_batch({"value": ["a", "b"], "key": ["1", "2"]})
+    dispatcher = Dispatcher(columns, lambda name: partitions_of(client, name))
+    staged = Stage(client, f"{query}.3", 0).store([rows], dispatcher)
+    for _ in range(2):
+        Committing(client, query, None).commit(3, [staged], f"{query}.3")
+    assert client.topic(topic).message_count == 2
+    with pytest.raises(quivermq.TopicNotFound):
+        client.topic(staging_topic(f"{query}.3"))

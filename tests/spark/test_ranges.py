@@ -5,10 +5,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import InputPartition
 
-from quivermq.errors import InvalidRequest
+from quivermq.errors import BrokenInvariant, InvalidRequest
 from quivermq.spark.offsets import Section, from_json, to_json
-from quivermq.spark.ranges import TopicRange, capped, split
+from quivermq.spark.ranges import TopicRange, capped, range_of, split
 from quivermq.spark.stream_reader import ranges_between
 
 RANGES = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**6)), max_size=8).map(
@@ -96,3 +97,11 @@ def test_a_topic_that_was_created_again_begins_where_the_vector_says() -> None:
     after = {"a": Section("y", {0: 8}, {0: 2})}
     (only,) = ranges_between(before, after)
     assert (only.topic_id, only.start, only.stop) == ("y", 2, 8)
+
+
+def test_only_the_task_that_spark_makes_up_reads_nothing() -> None:
+    assert range_of(InputPartition(None)) is None
+    whole = TopicRange("orders", "id", 0, 0, 5)
+    assert range_of(whole) is whole
+    with pytest.raises(BrokenInvariant, match="two releases"):
+        range_of(InputPartition(7))

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,16 @@ def test_an_archive_of_classes_is_used_only_where_one_was_made(
     archive.parent.mkdir(parents=True)
     archive.touch()
     assert f"-XX:SharedArchiveFile={base}:{archive}" in (class_archive.java_options(java) or "")
+    patched = replace(java, release="another")
+    assert class_archive.java_options(patched) is None, "it would not fit"
+    for name in ("a:b", 'a"b', "a b"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        _, archive = class_archive._places(java)
+        archive.parent.mkdir(parents=True)
+        with pytest.raises(InvalidRequest, match="cannot be named to Java"):
+            class_archive.make(java)
+        archive.touch()
+        assert class_archive.java_options(java) is None
 
 
 def test_without_a_java_on_the_machine_spark_runs_and_finds_the_format_by_itself(

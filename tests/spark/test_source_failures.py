@@ -9,10 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import quivermq
+from quivermq.spark.columns import spark_schema
+from quivermq.spark.reader import TopicReader
 from quivermq.testing import Cluster
+from quivermq.wire import proto
 
 TOPIC = "orders"
 PARTITIONS = 3
+ABSENT = proto.PartitionDescription()
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +77,12 @@ def test_a_stream_outlives_its_leaders_and_a_restart_of_every_broker(
     try:
         feed.wait_for(200)
         wait_seen(200)
-        for partition in (0, 1):
-            leader = trio.leader(TOPIC, partition)
-            trio.nodes[leader].kill()
-            feed.wait_for(feed.count + 300)
-            wait_seen(feed.count)
-            trio.nodes[leader].start()
-            trio.wait_ready()
+        leader = trio.leader(TOPIC)
+        trio.nodes[leader].kill()
+        feed.wait_for(feed.count + 300)
+        wait_seen(feed.count)
+        trio.nodes[leader].start()
+        trio.wait_ready()
         for node in trio.nodes.values():
             node.stop()
             node.start()
@@ -116,3 +119,39 @@ def test_a_batch_read_is_whole_though_all_brokers_are_away_for_a_while(
         assert sorted(int(row.value) for row in table.collect()) == list(range(1000))
     finally:
         thread.join()
+
+
+def test_tasks_read_from_followers_unless_they_are_told_otherwise(trio: Cluster) -> None:
+    with trio.connect(timeout=30.0) as client:
+        client.create_topic("spread", replication=3)
+        client.produce_many("spread", [b"x"] * 1000)
+        leader = trio.leader("spread")
+
+        def is_level() -> bool:
+            seen = [trio.describe(node, "spread") or ABSENT for node in trio.nodes]
+            return all(each.end_offset == 1000 for each in seen)
+
+        trio.wait_until(is_level, "a follower lags")
+
+        def delivered(**options: str) -> dict[bool, int]:
+            """How many messages the leader gave out (True), and the others."""
+            given = {"servers": trio.servers, "subscribe": "spread", "minPartitions": "4"}
+            before = _delivered(client, trio)
+            reader = TopicReader(given | options, spark_schema({}))
+            rows = [batch.num_rows for part in reader.partitions() for batch in reader.read(part)]
+            assert sum(rows) == 1000
+            after = _delivered(client, trio)
+            found = {True: 0, False: 0}
+            for node in trio.nodes:
+                found[node == leader] += after[node] - before[node]
+            return found
+
+        assert delivered()[True] == 0
+        assert delivered(followerReads="false")[False] == 0
+
+
+def _delivered(client: quivermq.Client, cluster: Cluster) -> dict[int, int]:
+    return {
+        node.id: int(client.stats(node.address)["messages_delivered_total"])
+        for node in cluster.nodes.values()
+    }

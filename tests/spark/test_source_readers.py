@@ -385,3 +385,48 @@ def test_a_batch_can_wait_until_it_is_worth_it(
     assert hasty.latestOffset(end, ALL)[topic]["0"] == 9
     client.produce(topic, b"x")
     assert reader.latestOffset(end, ALL)[topic]["0"] == 10
+
+
+def test_who_waits_for_more_rows_waits_at_the_broker(
+    client: quivermq.Client, topic: str, servers: str
+) -> None:
+    client.create_topic(topic)
+    client.produce(topic, b"x")
+    reader = stream(servers, subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger="9")
+    end = reader.latestOffset({}, ALL)
+    client.produce(topic, b"too little")
+    reader.latestOffset(end, ALL)
+    before, began = client.stats()["requests_total"], time.monotonic()
+    for _ in range(3):
+        assert reader.latestOffset(end, ALL) == end
+    assert time.monotonic() - began > 2.5 * WAIT_SECONDS
+    assert client.stats()["requests_total"] - before <= 3 + 1
+    client.produce_many(topic, [b"x"] * 8)
+    assert reader.latestOffset(end, ALL)[topic]["0"] == 10
+
+
+def test_looking_for_topics_and_partitions_asks_no_partition(
+    client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(topic, partitions=2)
+    reader = stream(servers, subscribe=topic, startingOffsets="earliest")
+    end = reader.latestOffset({}, ALL)
+    monkeypatch.setattr("quivermq.spark.stream_reader.LOOK_SECONDS", 0.0)
+    asked = []
+    offsets = quivermq.Client.offsets
+    monkeypatch.setattr(
+        quivermq.Client,
+        "offsets",
+        lambda self, *args: asked.append(args[1:]) or offsets(self, *args),
+    )
+    assert reader.latestOffset(end, ALL) == end
+    assert asked == [([],)]
+    # Partitions that are added are found all the same, with what they hold.
+    client.alter_topic(topic, partitions=3)
+    client.produce(topic, b"x", partition=2)
+    after = reader.latestOffset(end, ALL)
+    assert values(reader, reader.partitions(end, after)) == [b"x"]
+    # A topic that is gone is a loss.
+    client.delete_topic(topic)
+    with pytest.raises(quivermq.TopicNotFound):
+        reader.latestOffset(after, ALL)

@@ -29,7 +29,7 @@ COMMANDS: Final = {
     "dlq": (_USE, "List, show, put back and drop dead letters."),
     "delayed": (_USE, "List and cancel messages that wait for their time."),
     "shell": (_USE, "Send, poll and acknowledge by hand."),
-    "pipeline": (_USE, "Run pipelines on Spark; archive topics to tables, and put them back."),
+    "pipeline": (_USE, "Run pipelines on Spark; archive topics to tables, and back."),
     "cluster": (_OPERATE, "Show and change the cluster: brokers, leaders, where data lies."),
     "doctor": (_OPERATE, "Look for trouble, and say what to do about it."),
     "bench": (_OPERATE, "Measure how fast messages come and go."),

@@ -3,11 +3,13 @@
 import signal
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
@@ -18,7 +20,7 @@ from quivermq.cli.options import (
     connect,
 )
 from quivermq.cli.output import print_error, print_json, print_line, print_table, remark, table
-from quivermq.cli.pipeline_screen import Screen, age, rate, shown_lag, sinks_table
+from quivermq.cli.pipeline_screen import Screen, age, harmless, rate, shown_lag, sinks_table
 
 if TYPE_CHECKING:
     from quivermq.pipelines.loading import PipelineFile
@@ -75,7 +77,8 @@ def _run(loaded: "PipelineFile", screen: Screen, servers: str | None, *, once: b
 
     def ask(*_: object) -> None:
         stop.ask()
-        screen.stopping(again=stop.count > 1)
+        with suppress(OSError):  # a terminal that was closed is no reason not to stop
+            screen.stopping(again=stop.count > 1)
 
     def take_signals() -> None:
         signal.signal(signal.SIGINT, ask)
@@ -126,14 +129,15 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how pipelines do: state, rows per second, how far behind, trouble."""
-    from quivermq.pipelines.reports import latest_reports, state_of  # noqa: PLC0415
+    from quivermq.pipelines.heard_reports import latest_reports  # noqa: PLC0415
+    from quivermq.pipelines.reports import state_of  # noqa: PLC0415
 
     with connect(servers, timeout) as client:
         reports = latest_reports(client)
     now = datetime.now(UTC)
     if name is not None:
         if name not in reports:
-            known = ", ".join(reports) or "none"
+            known = harmless(", ".join(reports)) or "none"
             print_error(f"no pipeline {name} has reported (there are: {known})")
             raise typer.Exit(1)
         reports = {name: reports[name]}
@@ -144,6 +148,7 @@ def status(
     if not told:
         remark("no pipeline has reported; try: quiver pipeline run FILE.toml")
         return
+    told = [harmless(report) for report in told]
     _print_pipelines(told, now)
     if name is not None:
         print_table(sinks_table(told[0]))
@@ -158,13 +163,13 @@ def _print_pipelines(reports: list[dict[str, Any]], now: datetime) -> None:
         style = _STYLES.get(state, "")
         is_over = state in {"stopped", "finished", "failed", "silent"}
         shown.add_row(
-            report["pipeline"],
-            f"[{style}]{state}[/]" if style else state,
-            f"{report.get('rows', 0):,}",
-            "-" if is_over else rate(report.get("rows_per_second")),
-            shown_lag(report.get("lag")),
+            Text(report["pipeline"]),
+            Text(state, style=style),
+            f"{report['rows']:,}",
+            "-" if is_over else rate(report["rows_per_second"]),
+            shown_lag(report["lag"]),
             f"{age(report, now)} ago",
-            f"{report.get('host', '?')} ({report.get('pid', '?')})",
+            Text(f"{report['host']} ({report['pid']})"),
         )
     print_table(shown)
 
@@ -172,11 +177,11 @@ def _print_pipelines(reports: list[dict[str, Any]], now: datetime) -> None:
 def _print_trouble(report: dict[str, Any], now: datetime) -> None:
     if report["state"] == "silent":
         print_error(
-            f"{report['pipeline']} said nothing for {age(report, now)}: it was killed, or cannot "
-            "reach the brokers; run it again, and it goes on where it was",
+            f"{report['pipeline']} said nothing for {age(report, now)}: it was killed, hangs, or "
+            "cannot reach the brokers; run it again, and it goes on where it was",
             label="warning",
         )
-    if report.get("trouble"):
+    if report["trouble"]:
         print_error(f"{report['pipeline']}: {report['trouble']}", label="warning")
 
 

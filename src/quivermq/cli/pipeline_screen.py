@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from quivermq.cli.output import print_error, print_line, remark, remarks, table
+from quivermq.cli.output import print_error, print_line, remark, remarks, shown, table
 from quivermq.cli.quantities import format_duration
 
 _LINE_SECONDS: Final = 10.0
@@ -72,15 +72,16 @@ class Screen:
             sys.stdout.write(json.dumps(report) + "\n")
             sys.stdout.flush()
         elif self._is_live:
-            self._live.update(self._picture(report))
+            self._live.update(self._picture(harmless(report)))
         else:
-            self._line(report)
+            self._line(harmless(report))
 
     def end(self, report: Mapping[str, Any]) -> None:
         """The last report: what stays on the screen."""
         self._live.stop()
         if self._as_json:
             return
+        report = harmless(report)
         for sink in report["sinks"]:
             print_line(_sentence(sink))
         took = format_duration(round(time.monotonic() - self._started))
@@ -96,15 +97,16 @@ class Screen:
             (report["state"], "green"),
             f" for {lasted}, Ctrl-C stops it",
         )
-        shown = sinks_table(report)
-        parts: list[Text | Table] = [head, shown]
+        parts: list[Text | Table] = [head, sinks_table(report)]
         if report["trouble"]:
             parts.append(Text(f"warning: {report['trouble']}", style="yellow"))
         return Group(*parts)
 
     def _line(self, report: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        if report["trouble"] and report["trouble"] != self._trouble:
+        # Why it failed is said at the end, as the error.
+        is_open = report["state"] in {"starting", "running"}
+        if is_open and report["trouble"] and report["trouble"] != self._trouble:
             self._trouble = report["trouble"]
             print_error(self._trouble, label="warning")
         is_news = report["state"] != self._last_state
@@ -116,6 +118,15 @@ class Screen:
             lag = shown_lag(report["lag"])
             text += f": {report['rows']:,} rows, {rate(report['rows_per_second'])}/s, lag {lag}"
         remark(text)
+
+
+def harmless(value: Any) -> Any:
+    """A report whose texts are one line each and cannot clear a terminal: data is in them."""
+    if isinstance(value, str):
+        return shown(value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, Mapping):
+        return {key: harmless(each) for key, each in value.items()}
+    return [harmless(each) for each in value] if isinstance(value, list) else value
 
 
 def rate(rows_per_second: float | None) -> str:
@@ -136,10 +147,10 @@ def age(report: Mapping[str, Any], now: datetime | None = None) -> str:
 
 def sinks_table(report: Mapping[str, Any]) -> Table:
     """What each sink is at."""
-    shown = table("sink", "writes to", "batch>", "rows read>", "rows/s>", "lag>", "batch took>")
-    for sink in report.get("sinks", []):
-        shown.add_row(
-            sink["sink"],
+    rows = table("sink", "writes to", "batch>", "rows read>", "rows/s>", "lag>", "batch took>")
+    for sink in report["sinks"]:
+        rows.add_row(
+            Text(sink["sink"]),
             Text(sink["target"]),
             "-" if sink["batch"] is None else f"{sink['batch']:,}",
             f"{sink['rows']:,}",
@@ -147,7 +158,7 @@ def sinks_table(report: Mapping[str, Any]) -> Table:
             shown_lag(sink["lag"]),
             f"{sink['batch_ms'] / 1000:.1f} s",
         )
-    return shown
+    return rows
 
 
 def _sentence(sink: Mapping[str, Any]) -> str:

@@ -1,7 +1,10 @@
 """What topics hold: the first offsets and the ends of their partitions, and waiting for more."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
+from random import sample
 from typing import Final, NamedTuple
 
 from quivermq.client.door import Connection
@@ -15,6 +18,10 @@ from quivermq.wire import error_from_proto, proto
 _ANSWER_SECONDS: Final = 2.0
 # Brokers that all have more answer almost together: whoever is a bit slower must not always lose.
 _GRACE_SECONDS: Final = 0.02
+# Somebody was in trouble: a moment until all are asked again.
+_AGAIN_SECONDS: Final = 0.05
+# To one broker at a time, if it does not say how many it takes.
+_REQUESTS_MAX: Final = 100
 
 Positions = Mapping[str, Mapping[int, int]]
 """Offsets by topic and partition."""
@@ -47,6 +54,17 @@ class Asked(NamedTuple):
     share: Share
     connection: Connection
     request_id: int
+
+
+class _Waiting(Links):
+    """Connections on which requests wait."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, router: Router) -> None:
+        super().__init__(router)
+        self.asked: Counter[str] = Counter()
+        """Requests by address."""
 
 
 class Offsets:
@@ -104,18 +122,42 @@ class Offsets:
 
         As soon as one broker answers, the others have a moment to do so.
         """
-        links = Links(self._router)
+        now = self._router.door.now
+        until = now() + wait
+        while True:
+            ids: dict[str, str] = {}
+            found, troubled = await self._heard(positions, max(0.001, until - now()), ids)
+            for topic in sorted(troubled):
+                # Somebody does not lead any more, or cannot be reached: `held` finds out who does.
+                self._router.map.doubt(topic)
+                held = await self.held(topic)
+                is_same = held.id == ids.get(topic, held.id)
+                found[topic] = _more(held, positions[topic]) if is_same else held
+            told = {topic: held for topic, held in found.items() if held.partitions}
+            if told or not troubled or now() >= until:
+                return told
+            await self._router.door.sleep(min(_AGAIN_SECONDS, max(0.0, until - now())))
+
+    async def _heard(
+        self, positions: Positions, wait: float, ids: dict[str, str]
+    ) -> tuple[dict[str, TopicOffsets], set[str]]:
+        """What brokers tell within this time, and the topics that somebody could not tell of;
+        `ids` are filled in."""
+        links = _Waiting(self._router)
         attempts = self._router.attempts("waiting for messages")
         deadline = self._router.door.now() + wait + _ANSWER_SECONDS
         asked: list[Asked] = []
         found: dict[str, TopicOffsets] = {}
         troubled: set[str] = set()
         try:
-            for topic, partitions in positions.items():
+            # In any order: if there are more than a broker hears at a time, each has its turn.
+            for topic in sample(list(positions), len(positions)):
+                partitions = positions[topic]
                 for share in await self._router.shares(topic, attempts, sorted(partitions)):
+                    ids[topic] = share.target.topic_id.hex()
                     request = _request(topic, share, partitions, wait)
                     try:
-                        asked.append(await self._post(links, topic, share, request, deadline))
+                        await self._post(links, asked, topic, share, request, deadline)
                     except QuiverError:
                         troubled.add(topic)
             if not troubled:
@@ -130,23 +172,32 @@ class Offsets:
                 # What was not taken, because this was cancelled or a topic is gone.
                 each.connection.cancel(each.request_id)
             links.release()
-        for topic in sorted(troubled):
-            # Somebody does not lead any more, or cannot be reached: `held` finds out who does.
-            self._router.map.doubt(topic)
-            found[topic] = await self.held(topic)
-        return {topic: held for topic, held in found.items() if held.partitions}
+        return found, troubled
 
     async def _post(
-        self, links: Links, topic: str, share: Share, request: proto.Request, deadline: float
-    ) -> Asked:
+        self,
+        links: _Waiting,
+        asked: list[Asked],
+        topic: str,
+        share: Share,
+        request: proto.Request,
+        deadline: float,
+    ) -> None:
+        """Ask, unless the broker has as many questions as it should have."""
         router, address = self._router, share.target.address
         try:
             connection = await links.get(address, deadline)
+            # Past this a broker refuses; others may need the connection too.
+            most = connection.welcome.requests_max // 2 or _REQUESTS_MAX
+            if links.asked[address] >= most:
+                return
             request.timeout_ms = max(1, int((deadline - router.door.now()) * 1000))
-            return Asked(topic, share, connection, await connection.post(request, (), deadline))
+            number = await connection.post(request, (), deadline)
         except (ConnectionFailed, Timeout):
             router.map.avoid(address, router.door.now())
             raise
+        links.asked[address] += 1
+        asked.append(Asked(topic, share, connection, number))
 
     async def _await_answers(self, asked: list[Asked], deadline: float) -> None:
         door = self._router.door
@@ -186,10 +237,20 @@ def _request(
     request = proto.Request(direct=share.target.direct)
     listed = request.list_offsets
     listed.topic, listed.topic_id = topic, share.target.topic_id
-    listed.wait_ms = int(wait * 1000)
+    listed.wait_ms = ceil(wait * 1000)
     for partition in share.partitions:
         listed.positions.add(partition=partition, offset=(positions or {}).get(partition, 0))
     return request
+
+
+def _more(held: TopicOffsets, positions: Mapping[int, int]) -> TopicOffsets:
+    """Of the partitions that have a position, those that hold more."""
+    partitions = {
+        number: place
+        for number, place in held.partitions.items()
+        if place.end > positions.get(number, place.end)
+    }
+    return replace(held, partitions=partitions)
 
 
 def _add(found: TopicOffsets, listed: proto.OffsetsListed) -> None:

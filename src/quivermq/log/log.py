@@ -219,12 +219,14 @@ class Log:
             self._active.sync(self.commit_index, self._settings.unmarked_bytes_max)
 
     def read(
-        self, first: Index, *, end: Index | None = None, bytes_max: int = 1 << 20
-    ) -> list[Frame]:
+        self, first: Index, *, end: Index | None = None, bytes_max: int = 1 << 20,
+        stop: Offset | None = None,
+    ) -> list[Frame]:  # fmt: skip
         """Entries from `first` on, in order: at least one, at most `bytes_max`, before `end`.
 
-        One read of the disk; stops where a segment ends. Raises `Corrupt` for damaged entries, and
-        `OffsetOutOfRange` for what was dropped, be it while it is read.
+        None behind the last message before `stop`. One read of the disk; stops where a segment
+        ends. Raises `Corrupt` for damaged entries, and `OffsetOutOfRange` for what was dropped, be
+        it while it is read.
         """
         edge = self.edge
         if first >= edge.next_index:
@@ -235,8 +237,10 @@ class Log:
         try:
             segment, segment_end = self._segment_holding(first)
             last = min(end, segment_end) if end is not None else segment_end
-            stop = segment.fitting(first, max(last, Index(first + 1)), bytes_max)
-            return segment.read(first, stop)
+            if stop is not None:
+                last = min(last, Index(segment.index.with_offset(Offset(stop - 1)) + 1))
+            behind = segment.fitting(first, max(last, Index(first + 1)), bytes_max)
+            return segment.read(first, behind)
         except DamagedEntry as error:
             self.damage.append(error.damage)
             raise

@@ -226,17 +226,17 @@ def read_batches(
     log: Log, offset: Offset, end: Index, bytes_max: int, stop: Offset | None = None
 ) -> Part:
     """Batches of messages from the one that holds `offset` on, before entry `end`; only those that
-    begin before `stop`, which must be in the log."""
+    begin before `stop`."""
     index = log.index_of_offset(offset)
-    if stop is not None:
-        end = min(end, Index(log.index_of_offset(Offset(stop - 1)) + 1))
     found: list[Frame] = []
     left = bytes_max
     while index < end and left > 0:
-        frames = log.read(index, end=end, bytes_max=left)
+        frames = log.read(index, end=end, bytes_max=left, stop=stop)
         found += [frame for frame in frames if frame.header.kind == Kind.DATA]
         left -= sum(map(len, frames))
         index = Index(index + len(frames))
+        if stop is not None and found and found[-1].header.next_offset >= stop:
+            break
     return Part(found, found[-1].header.next_offset if found else offset)
 
 

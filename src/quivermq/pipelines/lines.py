@@ -12,6 +12,7 @@ KeyPath = tuple[str | int, ...]
 
 _KEY_PART: Final = re.compile(r"""[ \t]*("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[A-Za-z0-9_-]+)[ \t]*""")
 _OPENED: Final = re.compile(r"""=[ \t]*(\"{3}|'{3})$""")
+_CONTINUED: Final = re.compile(r"""=[ \t]*\"{3}\\[ \t]*$""")
 _DELIMITERS: Final = ('"""', "'''", '"', "'")
 
 
@@ -33,10 +34,15 @@ def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
 def first_text_line(text: str, line: int) -> int:
     """The line on which the string begins whose key stands on `line`.
 
-    A line break directly behind three quotes does not belong to the string.
+    A line break directly behind three quotes does not belong to the string; nor does all that is
+    blank behind a backslash at the end of a line.
     """
     rows = text.replace("\r\n", "\n").split("\n")
     opened = rows[line - 1] if line <= len(rows) else ""
+    if _CONTINUED.search(opened):
+        while line < len(rows) and not rows[line].strip():
+            line += 1
+        return line + 1
     return line + 1 if _OPENED.search(opened) else line
 
 

@@ -19,10 +19,12 @@ from quivermq.pipelines.model import (
     Source,
     Step,
     Watermark,
+    short,
 )
 from quivermq.pipelines.problems import InvalidPipeline, Problem, suggestion
 
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_LONG_NUMBER: Final = re.compile(r"[0-9_]{4000,}")
 _KINDS: Final = {
     "string_type": "must be text in quotes",
     "int_type": "must be a whole number",
@@ -75,7 +77,7 @@ class PipelineFile:
         return InvalidPipeline(str(self.path), problems)
 
     def _is_long_string(self, line: int) -> bool:
-        row = self.text.splitlines()[line - 1]
+        row = self.text.split("\n")[line - 1]
         return '"""' in row or "'''" in row
 
 
@@ -90,15 +92,21 @@ def load(path: str | Path) -> PipelineFile:
         raise InvalidRequest(f"{path} is a folder: name a pipeline's TOML file") from None
     except UnicodeDecodeError:
         raise InvalidRequest(f"{path} is no text in UTF-8") from None
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise InvalidRequest(f"{short(str(path))} cannot be read: {said}") from None
     return parse(text, place)
 
 
 def parse(text: str, path: Path) -> PipelineFile:
     """The same for a text, of which `path` is said to be the place."""
+    text = text.removeprefix("\ufeff")  # which editors of Windows put first
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidPipeline(str(path), [_syntax(str(error), text)]) from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidPipeline(str(path), [_excess(error, text)]) from None
     where = key_lines(text)
     try:
         made = PipelineFile(path, text, Pipeline.model_validate(data), where)
@@ -117,6 +125,16 @@ def _syntax(message: str, text: str) -> Problem:
     return Problem(line, f"this is no TOML: {said[:1].lower()}{said[1:]}")
 
 
+def _excess(error: Exception, text: str) -> Problem:
+    """What the grammar allows and the parser does not; it does not say where."""
+    if isinstance(error, RecursionError):
+        depths = [row.count("[") + row.count("{") for row in text.split("\n")]
+        return Problem(depths.index(max(depths)) + 1, "brackets within too many brackets")
+    found = _LONG_NUMBER.search(text)
+    line = text.count("\n", 0, found.start()) + 1 if found else 1
+    return Problem(line, "this number has too many digits" if found else f"{error}")
+
+
 def _problem(error: Any, where: dict[KeyPath, int]) -> Problem:
     path = tuple(each for each in error["loc"] if each != "[key]")
     line = line_of(where, path)
@@ -124,13 +142,16 @@ def _problem(error: Any, where: dict[KeyPath, int]) -> Problem:
         return Problem(line, _missing(path))
     if error["type"] == "extra_forbidden":
         return Problem(line, _unknown(path))
+    if path == ("steps",) and error["type"] == "list_type":
+        return Problem(line, "write [[steps]], in two brackets: there may be several")
     if error["type"] == "value_error":
         return Problem(line, f"{_spoken(path)}: {error['ctx']['error']}")
     kind = _KINDS.get(error["type"])
     if kind is None:
         kind = error["msg"].replace("Input should be", "must be")
     value = error["input"]
-    given = f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+    is_shown = isinstance(value, str | int | float) and path[-1:] != ("token",)
+    given = f", not {short(value)}" if is_shown else ""
     return Problem(line, f"{_spoken(path)} {kind}{given}")
 
 
@@ -171,14 +192,8 @@ def _contradictions(file: PipelineFile) -> Iterator[Problem]:
     """What each part may say by itself and the whole may not."""
     pipeline = file.pipeline
     views = pipeline.views
+    yield from _source_contradictions(file)
     seen = {name.lower(): name for name in views if views[name][0] == "sources"}
-    for name, source in pipeline.sources.items():
-        bad = name + BAD_ROWS_SUFFIX
-        if source.json_columns and bad in pipeline.sources:
-            yield Problem(
-                file.line("sources", bad),
-                f"{bad} is the view of the rows of {name} that are no JSON: name this otherwise",
-            )
     for index, step in enumerate(pipeline.steps):
         if step.name.lower() in seen:
             yield Problem(
@@ -196,6 +211,28 @@ def _contradictions(file: PipelineFile) -> Iterator[Problem]:
     yield from _target_contradictions(file)
 
 
+def _source_contradictions(file: PipelineFile) -> Iterator[Problem]:
+    """Views of one name; SQL does not tell upper case from lower."""
+    sources = file.pipeline.sources
+    bad = {(name + BAD_ROWS_SUFFIX).lower(): name for name in sources if sources[name].json_columns}
+    seen: dict[str, str] = {}
+    for name in sources:
+        line, wanted = file.line("sources", name), name.lower()
+        if wanted in bad:
+            yield Problem(
+                line,
+                f"{name} is the view of the rows of {bad[wanted]} that are no JSON: name this "
+                "otherwise",
+            )
+        elif wanted in seen:
+            yield Problem(
+                line,
+                f"there is a {seen[wanted]} already, and SQL does not tell upper case from lower: "
+                "each view needs a name of its own",
+            )
+        seen[wanted] = name
+
+
 def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
     """Two sinks for one table, a circle, or a mode that needs a driver."""
     pipeline = file.pipeline
@@ -211,7 +248,6 @@ def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
                     "UNION ALL in a step",
                 )
             written[place] = name
-    read = {topic for source in pipeline.sources.values() for topic in source.named_topics}
     for name, sink in pipeline.sinks.items():
         if is_remote and sink.mode == "update":
             yield Problem(
@@ -219,7 +255,7 @@ def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
                 f"sinks.{name}: mode update needs a driver of its own; over Spark Connect "
                 "there is append, and complete",
             )
-        if sink.topic in read:
+        if sink.topic and any(source.reads(sink.topic) for source in pipeline.sources.values()):
             yield Problem(
                 file.line("sinks", name, "topic"),
                 f"sinks.{name} writes to {sink.topic}, which this pipeline reads: it would never "

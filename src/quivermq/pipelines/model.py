@@ -4,6 +4,7 @@ Whatever can be judged without Spark and without a broker is judged here.
 """
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -16,6 +17,9 @@ from pydantic import (
     model_validator,
 )
 
+from quivermq.cluster.names import check_topic_name
+from quivermq.errors import InvalidRequest
+
 _UNIT_MS: Final = {
     "ms": 1, "millisecond": 1, "s": 1_000, "sec": 1_000, "second": 1_000, "m": 60_000,
     "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000, "d": 86_400_000,
@@ -24,6 +28,8 @@ _UNIT_MS: Final = {
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 _VIEW_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
+_LONGEST_MS: Final = 10_000 * 86_400_000
+_SHOWN: Final = 60
 BAD_ROWS_SUFFIX: Final = "_bad"
 
 
@@ -37,12 +43,64 @@ def duration_ms(text: str) -> int:
         total += float(part[1]) * _UNIT_MS[unit]
         at = part.end()
     if not wanted or at < len(wanted):
-        raise ValueError(f"{text!r} is no duration: write 500ms, 10s, 1 minute or 1h30m")
+        raise ValueError(f"{short(text)} is no duration: write 500ms, 10s, 1 minute or 1h30m")
+    if total > _LONGEST_MS:
+        raise ValueError(f"{short(text)} is too long: 10000 days are the most")
     return round(total)
+
+
+def short(value: Any) -> str:
+    """A value as messages show it: not the whole of a very long one."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _as_duration(value: Any) -> Any:
     return duration_ms(value) if isinstance(value, str) else value
+
+
+def _checked_text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a character that no name and no path can have: \\u0000")
+    return text
+
+
+def _checked_topic(name: str) -> str:
+    try:
+        check_topic_name(name, internal=True)
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+def _checked_target(name: str) -> str:
+    if name.startswith("_"):
+        raise ValueError(f"{name} is a topic of the system, as all that begin with _: name another")
+    return name
+
+
+def _checked_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{short(pattern)} is no regular expression: {error}") from None
+    return pattern
+
+
+def _checked_place(location: str) -> str:
+    try:
+        Path(location).expanduser()
+    except RuntimeError:
+        raise ValueError(
+            f"{short(location)}: whose home is meant is not known: write the whole path"
+        ) from None
+    return location
+
+
+def _checked_setting(value: Any) -> Any:
+    if not isinstance(value, str | int | float):
+        raise ValueError("must be text in quotes, a number, true or false")  # noqa: TRY004
+    return _checked_text(value) if isinstance(value, str) else value
 
 
 def _checked_view_name(name: str) -> str:
@@ -54,9 +112,16 @@ def _checked_view_name(name: str) -> str:
     return name
 
 
-DurationMs = Annotated[int, BeforeValidator(_as_duration), Field(strict=True, ge=0)]
+DurationMs = Annotated[int, BeforeValidator(_as_duration), Field(strict=True, ge=0, le=_LONGEST_MS)]
 ViewName = Annotated[str, AfterValidator(_checked_view_name)]
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(_checked_text)]
+Topic = Annotated[Text, AfterValidator(_checked_topic)]
+Target = Annotated[Topic, AfterValidator(_checked_target)]
+Pattern = Annotated[Text, AfterValidator(_checked_pattern)]
+Place = Annotated[Text, AfterValidator(_checked_place)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Settings = dict[str, Annotated[Any, AfterValidator(_checked_setting)]]
+"""Of Spark, or of a format: whatever TOML has that can be written as one word."""
 
 
 class _Part(BaseModel):
@@ -75,18 +140,18 @@ class Watermark(_Part):
 class Source(_Part):
     """Where rows come from: topics, which are streams, or a table, as it is at the start."""
 
-    topic: Text | None = None
-    topics: list[Text] | None = Field(default=None, min_length=1)
-    pattern: Text | None = None
-    table: Text | None = None
+    topic: Topic | None = None
+    topics: list[Topic] | None = Field(default=None, min_length=1)
+    pattern: Pattern | None = None
+    table: Place | None = None
     json_columns: Text | None = Field(default=None, alias="json")
     headers: bool = False
     watermark: Watermark | None = None
     start: Text = "earliest"
-    max_rows: Annotated[int, Field(ge=1)] | None = None
-    archive: Text | None = None
-    version: Annotated[int, Field(ge=0)] | None = None
-    options: dict[str, str | int | bool] = Field(default_factory=dict)
+    max_rows: Count | None = None
+    archive: Place | None = None
+    version: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+    options: Settings = Field(default_factory=dict)
 
     @property
     def is_stream(self) -> bool:
@@ -96,6 +161,12 @@ class Source(_Part):
     def named_topics(self) -> list[str]:
         """The topics that it names; none for a pattern or a table."""
         return [self.topic] if self.topic else list(self.topics or ())
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic of this name is read, as soon as there is one."""
+        if self.pattern:
+            return re.fullmatch(self.pattern.strip(), topic) is not None
+        return topic in self.named_topics
 
     @property
     def subscription(self) -> tuple[str, str]:
@@ -132,14 +203,14 @@ class Sink(_Part):
     """Where the rows of a view go: a topic or a table."""
 
     from_: Text = Field(alias="from")
-    topic: Text | None = None
-    table: Text | None = None
+    topic: Target | None = None
+    table: Place | None = None
     mode: Literal["append", "update", "complete"] = "append"
     key: Text | None = None
     value: Text | None = None
-    partitions: Annotated[int, Field(ge=1)] | None = None
+    partitions: Count | None = None
     trigger: DurationMs | None = None
-    options: dict[str, str | int | bool] = Field(default_factory=dict)
+    options: Settings = Field(default_factory=dict)
 
     @property
     def target(self) -> str:
@@ -166,9 +237,9 @@ class Running(_Part):
     servers: Text | None = None
     token: Text | None = None
     trigger: DurationMs = 1_000
-    checkpoint: Text | None = None
+    checkpoint: Place | None = None
     master: Text | None = None
-    spark: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    spark: Settings = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod

@@ -3,7 +3,7 @@ batches."""
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -16,7 +16,7 @@ from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.problems import Problem
 from quivermq.pipelines.progress import SinkProgress
 from quivermq.pipelines.sinks import Outlet, start
-from quivermq.spark.failures import failure, may_pass
+from quivermq.spark.failures import failure, is_of_files_that_went, may_pass
 
 _ATTEMPTS: Final = 4
 """So often in a row may a query fail before it finishes a batch."""
@@ -40,8 +40,10 @@ class SinkQuery:
         progress: SinkProgress,
         *,
         once: bool,
+        again: Callable[[], Sequence[Outlet]],
     ) -> None:
         self._outlet = outlet
+        self._again = again
         self._file = file
         self._connection = connection
         self._progress = progress
@@ -49,6 +51,7 @@ class SinkQuery:
         self._query: StreamingQuery | None = None
         self._failures = 0
         self._rows_batch: int | None = None
+        self._is_stale = False
         self._setback = ""
         self._setback_at = 0.0
         self._batch_when_asked: object = None
@@ -87,6 +90,7 @@ class SinkQuery:
         now = time.monotonic()
         if self._query is None:
             if now - self._setback_at > _PAUSE_SECONDS * self._failures:
+                self._look_anew()
                 self.start()
             return
         error = None if self._query.isActive else self._query.exception()
@@ -100,9 +104,18 @@ class SinkQuery:
         message = f"sinks.{self._outlet.name}: {failure(str(error))}"
         if self._failures >= _ATTEMPTS or not may_pass(str(error)):
             raise PipelineFailed(message) from error
+        self._is_stale = is_of_files_that_went(str(error))
         self._setback = f"{message} (tried again)"
         self._setback_at = now
         self._query = None
+
+    def _look_anew(self) -> None:
+        """A view remembers the files of the tables that it reads; those of a table that was
+        compacted are removed after a while, and others hold the rows."""
+        if self._is_stale:
+            name = self._outlet.name
+            self._outlet = next(each for each in self._again() if each.name == name)
+            self._is_stale = False
 
     def gather(self) -> None:
         """Take what Spark told of batches since the last time."""

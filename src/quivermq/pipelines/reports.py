@@ -7,12 +7,13 @@ counts; the topic keeps a week, and no more than `MESSAGES_MAX`.
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import quivermq
-from quivermq.errors import QuiverError, TopicNotFound
+from quivermq.errors import QuiverError, TopicExists, TopicNotFound
 
 TOPIC: Final = "_pipelines"
 MESSAGES_MAX: Final = 20_000
@@ -23,16 +24,25 @@ SILENCE_SECONDS: Final = 4 * HEARTBEAT_SECONDS
 """One that says nothing for so long is not running, whatever it said last."""
 FINAL_STATES: Final = frozenset({"finished", "stopped", "failed"})
 _TIMEOUT_SECONDS: Final = 5.0
+_REPEAT_SECONDS: Final = 2 * HEARTBEAT_SECONDS
+_PATIENCE_SECONDS: Final = 300.0
+"""So long a pipeline may be busy with one thing, and be taken for alive."""
 
 
 class Reporter:
     """Publishes reports in the background: a broker that is away holds up no pipeline.
 
-    What is not published when the next report comes is replaced by it.
+    What is not published when the next report comes is replaced by it. The last one is repeated
+    while the pipeline says nothing, as it may while Spark starts or stops a query.
     """
 
-    def __init__(self, servers: str, token: str | None = None) -> None:
+    def __init__(
+        self, servers: str, token: str | None = None, *, repeat: float = _REPEAT_SECONDS
+    ) -> None:
         self.trouble = ""
+        self._repeat = repeat
+        self._last: Mapping[str, Any] | None = None
+        self._said = 0.0
         self._servers = servers
         self._token = token
         self._waiting: Mapping[str, Any] | None = None
@@ -57,10 +67,15 @@ class Reporter:
         client: quivermq.Client | None = None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting is not None or self._closing)
+                self._changed.wait_for(
+                    lambda: self._waiting is not None or self._closing, self._repeat
+                )
                 report, self._waiting = self._waiting, None
-            if report is None:
+            if report is None and self._closing:
                 break
+            report = self._repeated() if report is None else self._noted(report)
+            if report is None:
+                continue
             try:
                 if client is None:
                     client = self._connect()
@@ -72,32 +87,32 @@ class Reporter:
             with contextlib.suppress(QuiverError):
                 client.close()
 
+    def _noted(self, report: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._last, self._said = report, time.monotonic()
+        return report
+
+    def _repeated(self) -> Mapping[str, Any] | None:
+        """The last report, as of this moment; none if it was the last word, or is too old."""
+        last = self._last
+        if last is None or last["state"] in FINAL_STATES:
+            return None
+        if time.monotonic() - self._said > _PATIENCE_SECONDS:
+            return None
+        return {**last, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+
     def _connect(self) -> quivermq.Client:
         client = quivermq.connect(self._servers, token=self._token, timeout=_TIMEOUT_SECONDS)
         try:
             client.topic(TOPIC)
         except TopicNotFound:
             retention = quivermq.Retention(max_age=MAX_AGE_SECONDS, max_messages=MESSAGES_MAX)
-            client.create_topic(TOPIC, partitions=1, retention=retention)
+            # Another pipeline may start at the same moment.
+            with contextlib.suppress(TopicExists):
+                client.create_topic(TOPIC, partitions=1, retention=retention)
+        except QuiverError:
+            client.close()
+            raise
         return client
-
-
-def latest_reports(client: quivermq.Client) -> dict[str, dict[str, Any]]:
-    """The last report of each pipeline, by name; none if none ever ran."""
-    found: dict[str, dict[str, Any]] = {}
-    try:
-        for batch in client.read(TOPIC).batches():
-            names, values = batch.column("key").to_pylist(), batch.column("value")
-            last = {name: row for row, name in enumerate(names) if name is not None}
-            for name, row in last.items():
-                # Anybody may write to the topic: what is no report is none.
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    report = json.loads(values[row].as_py())
-                    datetime.fromisoformat(report["at"])
-                    found[name.decode()] = report
-    except TopicNotFound:
-        return {}
-    return dict(sorted(found.items()))
 
 
 def state_of(report: Mapping[str, Any], now: datetime) -> str:
@@ -109,6 +124,7 @@ def state_of(report: Mapping[str, Any], now: datetime) -> str:
 
 
 def age_seconds(report: Mapping[str, Any], now: datetime) -> float:
-    at = datetime.fromisoformat(report["at"])
+    """How long ago it came, by the clock of the broker that took it; else, when it was made."""
+    at = datetime.fromisoformat(report.get("heard_at") or report["at"])
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return max(0.0, (now - at).total_seconds())

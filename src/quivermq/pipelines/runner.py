@@ -7,13 +7,14 @@ Everything that can be wrong with the file is said before anything runs: what th
 itself, then the topics, which takes a moment, then the SQL, which needs Spark.
 """
 
+import os
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import quivermq
-from quivermq.errors import TopicNotFound
+from quivermq.errors import TopicExists, TopicNotFound
 from quivermq.pipelines.ends import TopicEnds
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.locks import one_at_a_time
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from quivermq.pipelines.views import Views
 
 DEFAULT_SERVERS: Final = "127.0.0.1:7600"
+_TOKEN: Final = "QUIVER_TOKEN"  # noqa: S105  (the name of the variable that holds it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ def connection_of(file: PipelineFile, servers: str | None = None) -> dict[str, s
     """How brokers are reached: what the caller says, else the file, else the usual place."""
     settings = file.pipeline.pipeline
     connection = {"servers": servers or settings.servers or DEFAULT_SERVERS}
-    return connection | ({"token": settings.token} if settings.token else {})
+    token = settings.token or os.environ.get(_TOKEN)
+    return connection | ({"token": token} if token else {})
 
 
 def check(
@@ -121,7 +124,16 @@ def run(
         stack.callback(reporter.close)
         ends = TopicEnds(client)
         stack.callback(ends.close)
-        queries = Running(file, plan.outlets, connection, reporter, ends, watching, once=once)
+        queries = Running(
+            file,
+            plan.outlets,
+            connection,
+            reporter,
+            ends,
+            watching,
+            once=once,
+            again=lambda: check(file, spark, connection).outlets,
+        )
         return queries.to_their_end()
 
 
@@ -131,7 +143,9 @@ def _create_topics(file: PipelineFile, client: quivermq.Client) -> None:
             try:
                 client.topic(sink.topic)
             except TopicNotFound:
-                client.create_topic(sink.topic, partitions=sink.partitions)
+                # Another pipeline that writes there may start at the same moment.
+                with suppress(TopicExists):
+                    client.create_topic(sink.topic, partitions=sink.partitions)
 
 
 def _setting(value: object) -> str:

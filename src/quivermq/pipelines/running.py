@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.sql import SparkSession
 
 from quivermq.pipelines.ends import TopicEnds
 from quivermq.pipelines.loading import PipelineFile
@@ -18,6 +19,7 @@ from quivermq.pipelines.queries import PipelineFailed, SinkQuery
 from quivermq.pipelines.reports import HEARTBEAT_SECONDS, Reporter
 from quivermq.pipelines.sinks import Outlet
 from quivermq.pipelines.watching import Report, Watching
+from quivermq.spark.failures import failure
 
 _LOOK_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 5.0
@@ -40,12 +42,16 @@ class Running:
         watching: Watching,
         *,
         once: bool,
+        again: Callable[[], Sequence[Outlet]],
     ) -> None:
+        """`again` makes the outlets anew, of what tables hold at that moment."""
         sinks = {each.name: SinkProgress(each.name, each.sink.target) for each in outlets}
         self._progress = Progress(file.name, _identity(file), sinks)
         self._queries = [
-            SinkQuery(outlet, file, connection, sinks[outlet.name], once=once) for outlet in outlets
+            SinkQuery(outlet, file, connection, sinks[outlet.name], once=once, again=again)
+            for outlet in outlets
         ]
+        self._spark = outlets[0].frame.sparkSession
         self._reporter = reporter
         self._ends = ends
         self._watching = watching
@@ -70,6 +76,7 @@ class Running:
                 self._look()
                 time.sleep(_LOOK_SECONDS)
             self._gather()
+            self._check_that_somebody_looked()
             self._progress.state = "stopped" if self._watching.stop.count else "finished"
         return self._report()
 
@@ -78,20 +85,31 @@ class Running:
         try:
             yield
         except (Py4JError, OSError) as error:
-            self._progress.state = "failed"
+            if not isinstance(error, Py4JNetworkError) and not is_gone(self._spark):
+                self._fail(failure(str(error)) or type(error).__name__)
+                raise PipelineFailed(self._progress.failure) from error
             # Whoever stops a service may stop Spark with it, before it could be asked.
+            self._progress.state = "stopped" if self._watching.stop.count else "failed"
             if not self._watching.stop.count:
                 self._progress.failure = "Spark has ended, and not by itself: was it killed?"
                 raise PipelineFailed(self._progress.failure) from error
-            self._progress.state = "stopped"
         except BaseException as error:
-            self._progress.failure = str(error) or type(error).__name__
-            with suppress(Py4JError, OSError):
-                self._stop()
-            self._progress.state = "failed"
+            self._fail(str(error) or type(error).__name__)
             raise
         finally:
             self._tell()
+
+    def _fail(self, why: str) -> None:
+        self._progress.failure = why
+        with suppress(Py4JError, OSError):
+            self._stop()
+        self._progress.state = "failed"
+
+    def _check_that_somebody_looked(self) -> None:
+        deaf = self._watching.deaf
+        # Whoever closes a pipe has seen enough; on a full disk reports are missed.
+        if deaf is not None and not isinstance(deaf, BrokenPipeError):
+            raise PipelineFailed(f"reports cannot be written: {deaf.strerror or deaf}")
 
     def _look(self) -> None:
         """Take what is told of finished batches; show it, and publish it now and then."""
@@ -109,7 +127,7 @@ class Running:
         now = time.monotonic()
         if now - self._shown >= self._watching.interval:
             self._shown = now
-            self._watching.report(self._report())
+            self._watching.tell(self._report())
 
     def _gather(self) -> None:
         for query in self._queries:
@@ -133,8 +151,7 @@ class Running:
         while left := [query for query in left if not query.stops_between_batches()]:
             if time.monotonic() > deadline or self._watching.stop.count > asked:
                 break
-            self._gather()
-            self._show()
+            self._look()
             time.sleep(_LOOK_SECONDS / 4)
         for query in self._queries:
             query.end()
@@ -152,7 +169,17 @@ class Running:
         report = self._report()
         self._published = self._shown = time.monotonic()
         self._reporter.publish(report)
-        self._watching.report(report)
+        self._watching.tell(report)
+
+
+def is_gone(spark: SparkSession) -> bool:
+    """Whether its Java has ended, or its context: by itself, or killed."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return False
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001  (no public way)
+    except (Py4JError, OSError, AttributeError):  # of a context that was stopped here
+        return True
 
 
 def _identity(file: PipelineFile) -> dict[str, Any]:

@@ -5,6 +5,7 @@ On a terminal it would drown what people want to see.
 
 import logging
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -20,6 +21,7 @@ LOG_NAME: Final = "spark.log"
 ERRORS_NAME: Final = "spark.err"
 _STANDARD_ERROR: Final = 2
 _VARIABLE: Final = "SPARK_CONF_DIR"
+_PLAIN: Final = re.compile(r"[\w./ +@,=-]+", re.ASCII)
 _PROPERTIES: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -57,12 +59,22 @@ def log_to(checkpoint: str) -> Iterator[None]:
         if _VARIABLE not in os.environ and "SPARK_HOME" not in os.environ:
             prefix = "quiver-spark-"
             settings = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
-            path = Path(checkpoint) / LOG_NAME
+            path = _plain_name(Path(checkpoint), settings) / LOG_NAME
             (settings / "log4j2.properties").write_text(_PROPERTIES.format(path=path))
             os.environ[_VARIABLE] = str(settings)
             stack.callback(os.environ.pop, _VARIABLE, None)
         stack.enter_context(_children_write_to(Path(checkpoint) / ERRORS_NAME))
         yield
+
+
+def _plain_name(folder: Path, settings: Path) -> Path:
+    """The folder by a name that a file of settings takes as it stands: `${...}` and `%d` are more
+    than letters there, and others than ASCII something else."""
+    if _PLAIN.fullmatch(str(folder)):
+        return folder
+    link = settings / "checkpoint"
+    link.symlink_to(folder.resolve(), target_is_directory=True)
+    return link
 
 
 def hush(spark: "SparkSession") -> None:

@@ -18,11 +18,13 @@ from quivermq.errors import InvalidRequest
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.model import BAD_ROWS_SUFFIX, Source, Step, Watermark
 from quivermq.pipelines.problems import Problem, suggestion
+from quivermq.spark.archive_sink import REASON
+from quivermq.spark.json_payloads import parse_columns, with_payload
 
 Path = tuple[str | int, ...]
 
 _MESSAGE_COLUMNS: Final = ("key", "topic", "partition", "offset", "timestamp", "priority")
-_CORRUPT: Final = "_corrupt_record"
+_ROW: Final = "_row"
 _SCRATCH: Final = "_quiver_scratch"
 _LINE: Final = re.compile(r"(?:\(line (\d+), pos(?:ition)? \d+\)|; line (\d+) pos \d+)")
 _NO_COLUMN: Final = "UNRESOLVED_COLUMN.WITH_SUGGESTION"
@@ -55,7 +57,7 @@ def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str,
         try:
             made = dict(_source_views(spark, file, name, source, connection))
         except (PySparkException, InvalidRequest) as error:
-            problem = Problem(_line_of_source_error(file, name, source, error), told(error))
+            problem = Problem(_line_of_source_error(spark, file, name, source, error), told(error))
             views.problems.append(problem)
             failed |= {name.lower(), name.lower() + BAD_ROWS_SUFFIX}
             continue
@@ -117,19 +119,15 @@ def _source_views(
             frame = frame.withColumn("headers", _header_map(F.col("headers")))
         yield name, _with_watermark(frame, source.watermark)
         return
-    parsed = _parsed(frame, _row_type(source.json_columns), headers=source.headers)
-    is_bad = F.col("_row").isNull() | F.col(f"_row.{_CORRUPT}").isNotNull()
+    parsed = _parsed(frame, _row_type(spark, source.json_columns), headers=source.headers)
+    is_bad = F.col(REASON).isNotNull()
     counted = parsed.observe(name, F.sum(F.when(is_bad, 1).otherwise(0)).alias("bad"))
-    rest = [column for column in parsed.columns if column not in {"_row", "_value"}]
-    good = counted.where(~is_bad).select("_row.*", *rest).drop(_CORRUPT)
+    rest = [column for column in parsed.columns if column not in {"value", _ROW, REASON}]
+    good = counted.where(~is_bad).select(f"{_ROW}.*", *rest)
     yield name, _with_watermark(good, source.watermark)
-    reason = F.when(F.try_parse_json("_value").isNull(), "this is no JSON").otherwise(
-        f"this does not fit the columns {source.json_columns}"
-    )
-    yield (
-        name + BAD_ROWS_SUFFIX,
-        parsed.where(is_bad).select("_value", reason.alias("_reason"), *rest),
-    )
+    text = F.col("value").cast("string").alias("_value")
+    bad = parsed.where(is_bad).select(text, F.col(REASON).alias("_reason"), *rest)
+    yield name + BAD_ROWS_SUFFIX, bad
 
 
 def topic_options(
@@ -156,7 +154,7 @@ def option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _row_type(columns: str) -> StructType:
+def _row_type(spark: SparkSession, columns: str) -> StructType:
     """The columns that a file gives: `id LONG, at TIMESTAMP`."""
     found = StructType.fromDDL(columns)
     if not isinstance(found, StructType):
@@ -164,20 +162,17 @@ def _row_type(columns: str) -> StructType:
     taken = [each for each in found.fieldNames() if each.startswith("_")]
     if taken:
         raise InvalidRequest(f"names that begin with _ are those of the message: {taken[0]}")
-    return found
+    return parse_columns(spark, columns)
 
 
 def _parsed(frame: DataFrame, schema: StructType, *, headers: bool) -> DataFrame:
-    """`_row`, with what the JSON held; `_value`, the text; and the message's own columns."""
-    schema = StructType([*schema.fields]).add(_CORRUPT, "string")
-    text = F.col("value").cast("string")
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    """What the JSON held, by the rules of archives, or the reason why it is refused; `value`, and
+    the message's own columns."""
     own = [F.col(column).alias(f"_{column}") for column in _MESSAGE_COLUMNS]
     if headers:
         own.append(_header_map(F.col("headers")).alias("_headers"))
-    return frame.select(
-        F.from_json(text, schema, options).alias("_row"), text.alias("_value"), *own
-    )
+    messages = frame.select("value", *own)
+    return with_payload(messages, schema, _ROW, messages.columns)
 
 
 def _header_map(headers: Any) -> Any:
@@ -218,14 +213,16 @@ def _step_problem(file: PipelineFile, index: int, error: PySparkException) -> Pr
     return Problem(line, f"step {step.name}: {message}")
 
 
-def _line_of_source_error(file: PipelineFile, name: str, source: Source, error: Exception) -> int:
+def _line_of_source_error(
+    spark: SparkSession, file: PipelineFile, name: str, source: Source, error: Exception
+) -> int:
     """Which key of a source Spark did not like: it does not say."""
     path: Path = ("sources", name)
     if source.table:
         return file.line(*path, "table")
     try:
         if source.json_columns:
-            _row_type(source.json_columns)
+            _row_type(spark, source.json_columns)
     except (PySparkException, InvalidRequest):
         return file.line(*path, "json")
     is_watermark = source.watermark and source.watermark.column in str(error)

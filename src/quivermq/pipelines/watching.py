@@ -29,3 +29,16 @@ class Watching:
     """Called when Spark is there: it puts signal handlers of its own in place."""
     interval: float = 0.5
     stop: StopRequest = field(default_factory=StopRequest)
+    deaf: OSError | None = None
+    """Why reports cannot be shown any more."""
+
+    def tell(self, report: Report) -> None:
+        """Show a report. If that cannot be done, as into a pipe that was closed, ask to stop: who
+        looked at it is gone."""
+        if self.deaf is not None:
+            return
+        try:
+            self.report(report)
+        except OSError as error:
+            self.deaf = error
+            self.stop.ask()

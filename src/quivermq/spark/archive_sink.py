@@ -8,6 +8,7 @@ again, and the quarantine takes only the offsets for which it has no row.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ MESSAGE_COLUMNS = (
     "key", "value", "topic", "partition", "offset", "timestamp", "priority", "headers"
 )  # fmt: skip
 DATE = "date"
+_FIRST_DAY, _LAST_DAY = pa.scalar(date.min), pa.scalar(date.max)
 
 
 @dataclass
@@ -54,7 +56,7 @@ class ArchiveWriter(DataSourceArrowWriter):
             raise InvalidRequest("an archive only adds: mode must be append")
         common = TableOptions.parse(options)
         self._range = ArchiveRange.decode(options["archiveRange"])
-        columns = arrow_schema(schema)
+        columns = _with_constants(arrow_schema(schema))
         properties = {
             TOPIC_PROPERTY: self._range.topic,
             TOPIC_ID_PROPERTY: options.get("topicId", ""),
@@ -100,7 +102,8 @@ class ArchiveWriter(DataSourceArrowWriter):
         bad = self._bad.files() if self._bad else None
         messages = 0
         try:
-            for batch in iterator:
+            for given in iterator:
+                batch = self._completed(given)
                 messages += batch.num_rows
                 if self._bad is None or bad is None:
                     good.write(self._good.fitted(batch))
@@ -156,6 +159,17 @@ class ArchiveWriter(DataSourceArrowWriter):
     def commit_good(self, files: Sequence[DataFile]) -> None:
         """The range is archived by this."""
         _commit(self._good, files, self._range, self._range.held)
+
+    def _completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """With the topic and the day in UTC: columns that need not pass through the JVM."""
+        topic = pa.repeat(pa.scalar(self._range.topic), batch.num_rows)
+        stamps = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
+        # A day is cut from what the clock in UTC shows, which is what Arrow stores.
+        days = stamps.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+        # A year of five digits, or before the first, names no folder.
+        has_name = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
+        days = pc.if_else(has_name, days, pa.scalar(None, pa.date32()))
+        return batch.append_column("topic", topic).append_column(DATE, days)
 
     def _lacking(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without what the quarantine holds already."""
@@ -220,6 +234,15 @@ def recreated(topic: str, root: object) -> InvalidRequest:
         f"topic {topic!r} was deleted and created again since the table {root} was begun: "
         "their offsets have nothing to do with each other. Archive it to another folder"
     )
+
+
+def _with_constants(schema: pa.Schema) -> pa.Schema:
+    """The columns of the rows and those that are added, in the order of the table."""
+    fields = {field.name: field for field in schema}
+    fields["topic"] = pa.field("topic", pa.string())
+    fields[DATE] = pa.field(DATE, pa.date32())
+    first = [name for name in (*MESSAGE_COLUMNS, DATE) if name in fields]
+    return pa.schema([fields[name] for name in [*first, *(n for n in fields if n not in first)]])
 
 
 def _only(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

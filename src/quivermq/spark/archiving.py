@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 import quivermq
 from quivermq.errors import InvalidRequest, OffsetOutOfRange
@@ -19,6 +18,7 @@ from quivermq.lakehouse.data_files import TARGET_FILE_BYTES
 from quivermq.spark.archive_sink import DATE, MESSAGE_COLUMNS, check_quarantine, check_topic
 from quivermq.spark.json_payloads import parse_columns, with_payload
 
+_READ: Final = tuple(name for name in MESSAGE_COLUMNS if name != "topic")
 JOB_BYTES_MAX: Final = 1 << 30
 """A job takes at most so much: one that fails is not long, and ranges do not outrun retention."""
 
@@ -39,13 +39,13 @@ class Payload:
 class Pending:
     """What a topic has beyond its table."""
 
-    topic_id: str
-    """Which life of the topic."""
     range: ArchiveRange
     bytes: int
     """About."""
     lost: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By partition, what was dropped before it was archived."""
+    topic_id: str = ""
+    """Which life of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Archive:
                 ends[number] = min(ends[number], start + part)
             size = bytes_max
         wanted = ArchiveRange(self.topic, starts, ends, firsts, held)
-        return Pending(found.id, wanted, int(size), lost)
+        return Pending(wanted, int(size), lost, found.id)
 
     def _size(
         self, client: quivermq.Client, starts: Mapping[int, int], ends: Mapping[int, int]
@@ -146,26 +146,20 @@ class Archive:
         return Table.open(self.path)
 
     def rows(self, spark: SparkSession, wanted: ArchiveRange) -> DataFrame:
-        """The messages of a range with the columns of the table."""
+        """The messages of a range; the writer adds the topic and the day."""
         reader = (
             spark.read.format("quiver")
             .options(**self.connection)
             .option("subscribe", self.topic)
-            .option("includeHeaders", "true")
+            .option("columns", ",".join(_READ))
             .option("startingOffsets", _vector(self.topic, wanted.starts))
             .option("endingOffsets", _vector(self.topic, wanted.ends))
         )
-        # The day in UTC, whatever the session's zone is. A year of five digits names no folder.
-        day = f.expr(
-            "case when unix_micros(timestamp) between -62135596800000000 and 253402300799999999 "
-            "then date_add(date'1970-01-01', cast(floor(unix_micros(timestamp)/86400e6) as int)) "
-            "end"
-        )
-        frame = reader.load().select(*MESSAGE_COLUMNS, day.alias(DATE))
+        frame = reader.load()
         if self.payload is None:
             return frame
         columns = parse_columns(spark, self.payload.columns)
-        return with_payload(frame, columns, self.payload.into, frame.columns)
+        return with_payload(frame, columns, self.payload.into, (*MESSAGE_COLUMNS, DATE))
 
     def tell(self, client: quivermq.Client, table: Table) -> None:
         """Let brokers know how far the table is, so that they may drop what it holds."""

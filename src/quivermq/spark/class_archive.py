@@ -1,4 +1,4 @@
-"""Spark's classes, read once and kept as the JVM maps them (AppCDS): a session in half the time.
+"""Spark's classes, read once and kept as the JVM maps them (AppCDS): sessions start sooner.
 
     python -m quivermq.spark.class_archive
 
@@ -7,6 +7,7 @@ It is not made unasked: that takes half a minute of a processor and 200 MB in th
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,9 @@ from quivermq.spark.kept_scripts import cache_folder
 _MAKING_S: Final = 300.0
 _QUIET: Final = "-Xlog:disable"
 """An archive that does not fit is passed over, with a warning that would go to standard output."""
+
+# A colon parts the archives, and Spark takes options apart at blanks and quotes.
+_PLAIN: Final = re.compile(r"[\w./+@-]+", re.ASCII)
 
 # What a pipeline's first minute loads: a job, a shuffle, Python, Parquet, SQL, JSON, a stream.
 _EXERCISE: Final = """
@@ -53,7 +57,7 @@ spark.stop()
 def java_options(java: Java) -> str | None:
     """What makes the JVM use the archive of this Spark and this Java; None if there is none."""
     base, archive = _places(java)
-    if not archive.exists() or any(character.isspace() for character in str(archive)):
+    if not archive.exists() or not _PLAIN.fullmatch(str(archive)):
         return None
     return f"{_QUIET} -XX:SharedArchiveFile={base}:{archive}"
 
@@ -63,6 +67,11 @@ def make(java: Java) -> Path:
     base, archive = _places(java)
     if archive.exists():
         return archive
+    if not _PLAIN.fullmatch(str(archive)):
+        raise InvalidRequest(
+            f"no class archive: {archive} cannot be named to Java; let XDG_CACHE_HOME be a folder "
+            "with a plain name"
+        )
     base.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=base.parent) as folder:
         # An archive remembers what it stands on, so that is in place before it is made.
@@ -81,7 +90,7 @@ def _places(java: Java) -> tuple[Path, Path]:
     """The archive of Java's own classes, and that of Spark's, which stands on it."""
     jars = Path(pyspark.__file__).resolve().parent / "jars"
     # The JVM itself refuses an archive of other jars or another Java; the name keeps them apart.
-    told = f"{java.command.resolve()} {java.version} {pyspark.__version__} {jars}"
+    told = f"{java.command.resolve()} {java.release} {pyspark.__version__} {jars}"
     folder = cache_folder() / f"classes-{sha256(told.encode()).hexdigest()[:16]}"
     return folder / "base.jsa", folder / "spark.jsa"
 
@@ -95,6 +104,11 @@ def _run(command: list[str]) -> None:
     except subprocess.CalledProcessError as error:
         raise InvalidRequest(
             f"no class archive: {(error.stderr or error.stdout)[-2000:]}"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise InvalidRequest(
+            f"no class archive: it was not made within {_MAKING_S:.0f} seconds; try again when "
+            "the machine is less busy"
         ) from error
 
 

@@ -22,18 +22,27 @@ class Committing:
         self.query = query
         self._location = checkpoint_location
 
-    def commit(self, batch: int, parts: Sequence[Mapping[Target, tuple[Run, ...]]]) -> None:
-        """Commit a batch that consists of what tasks staged."""
+    def commit(
+        self,
+        batch: int,
+        parts: Sequence[Mapping[Target, tuple[Run, ...]]],
+        stage: str | None = None,
+    ) -> None:
+        """Commit a batch that consists of what tasks staged, in the query's stage if none is named.
+
+        Decisions are published in their order, whoever made them: brokers take nothing of one after
+        something of the next.
+        """
         staged = joined(parts)
         log = DecisionLog.opened(self.client, self.query, create=bool(staged))
         if log is None:
             return  # there are no rows, and never were any
         decision = log.of(batch)
         if decision is None:
-            for earlier in log.unpublished():
-                self.publish(log, earlier)
-            decision = log.decide(batch, staged, plan_of(self._location, batch))
+            decision = log.decide(batch, staged, plan_of(self._location, batch), stage)
         check_plan(self._location, batch, decision.plan, f"the topics of query {self.query}")
+        for earlier in log.unpublished(before=decision.offset):
+            self.publish(log, earlier)
         self.publish(log, decision)
 
     def publish(self, log: DecisionLog, decision: Decision) -> None:

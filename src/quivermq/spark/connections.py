@@ -1,6 +1,8 @@
 """One client per process and cluster: Spark's Python workers live on from task to task."""
 
+import atexit
 import os
+import threading
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,6 +14,7 @@ TIMEOUT_SECONDS: Final = 60.0
 """Long enough for a broker to restart or a leader to be elected while a query runs."""
 
 _clients: dict[tuple[str, str | None, float], quivermq.Client] = {}
+_connecting = threading.Lock()
 
 
 def client_of(options: Mapping[str, str]) -> quivermq.Client:
@@ -19,15 +22,26 @@ def client_of(options: Mapping[str, str]) -> quivermq.Client:
     servers = options.get("servers") or os.environ.get("QUIVER_SERVERS") or DEFAULT_SERVERS
     token = options.get("token") or None
     timeout = _seconds(options.get("timeout"))
-    found = _clients.get((servers, token, timeout))
-    if found is None:
-        try:
-            found = quivermq.connect(servers, token=token, timeout=timeout)
-        except QuiverError as error:
-            # Spark shows the whole story of an error before the error: this one needs none.
-            raise error.with_traceback(None) from None
-        _clients[servers, token, timeout] = found
-    return found
+    with _connecting:
+        found = _clients.get((servers, token, timeout))
+        if found is None:
+            try:
+                found = quivermq.connect(servers, token=token, timeout=timeout)
+            except QuiverError as error:
+                # Spark shows the whole story of an error before the error: this one needs none.
+                raise error.with_traceback(None) from None
+            _clients[servers, token, timeout] = found
+            atexit.register(found.close)
+        return found
+
+
+def _renew_lock() -> None:
+    global _connecting  # noqa: PLW0603  (the child's own)
+    _connecting = threading.Lock()
+
+
+# A worker that is forked while another thread connects must not wait for that thread.
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _seconds(text: str | None) -> float:

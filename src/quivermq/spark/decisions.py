@@ -16,6 +16,7 @@ when somebody came back so late that brokers had forgotten.
 import base64
 import json
 import secrets
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 import quivermq
-from quivermq.errors import InvalidRequest, TopicNotFound
+from quivermq.errors import InvalidRequest, Timeout, TopicNotFound
 from quivermq.spark.staged_runs import Staged, Target, behind, pack, unpack
 from quivermq.spark.staging import PUBLISHED_GROUP, decisions_topic, staging_topic
 
@@ -32,6 +33,8 @@ REMEMBERED: Final = 16
 INLINE_BYTES_MAX: Final = 1 << 20
 """What a decision may hold itself; the list of a larger one is staged like rows."""
 PIECE_BYTES: Final = 4 << 20
+_SHOWN_SECONDS: Final = 30.0
+_LOOK_AGAIN_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -47,6 +50,8 @@ class Decision:
     """What the batch was to read, as the checkpoint said."""
     token: str
     """Another one for each that was appended."""
+    stage: str
+    """Where its rows are staged."""
     staged_at: tuple[int, ...] = ()
     """Where its list is staged, piece by piece; empty: it is here."""
     staged: Staged = field(default_factory=dict)
@@ -97,22 +102,29 @@ class DecisionLog:
         """What holds for a batch; None: nothing was decided, or it is too long ago."""
         return self._known.get(batch)
 
-    def unpublished(self) -> list[Decision]:
-        """What was decided, and has not been noted as published."""
-        return [each for each in self._known.values() if not each.is_published]
+    def unpublished(self, before: int | None = None) -> list[Decision]:
+        """What was decided, before a place if one is named, and is not noted as published."""
+        left = [
+            each
+            for each in self._known.values()
+            if not each.is_published and (before is None or each.offset < before)
+        ]
+        return sorted(left, key=lambda each: each.offset)
 
-    def decide(self, batch: int, staged: Staged, plan: str | None) -> Decision:
+    def decide(
+        self, batch: int, staged: Staged, plan: str | None, stage: str | None = None
+    ) -> Decision:
         """Decide a batch; returns what holds, which may be what another driver decided."""
         self._check_age(batch)
-        token = secrets.token_hex(8)
-        record: dict[str, Any] = {"decided": batch, "token": token, "plan": plan}
+        token, stage = secrets.token_hex(8), stage or self.query
+        record: dict[str, Any] = {"decided": batch, "token": token, "plan": plan, "stage": stage}
         listed = pack(staged)
         if len(listed) <= INLINE_BYTES_MAX:
             record["staged"] = base64.b85encode(listed).decode()
         else:
-            record["staged_at"] = self._stage_list(listed)
+            record["staged_at"] = self._stage_list(listed, stage)
         stored = self._client.produce(self._topic, _packed(record), partition=0)
-        self.read(up_to=stored.offset + 1)
+        self._read_through(stored.offset)
         self._check_age(batch)
         decision = self._known[batch]
         decision.is_own = decision.token == token
@@ -126,7 +138,7 @@ class DecisionLog:
         found = [[*target, count] for target, count in done.items()]
         record = {"resumed": decision.batch, "decision": decision.offset, "done": found}
         stored = self._client.produce(self._topic, _packed(record), partition=0)
-        self.read(up_to=stored.offset + 1)
+        self._read_through(stored.offset)
         return decision
 
     def note_published(self, decision: Decision) -> None:
@@ -145,9 +157,9 @@ class DecisionLog:
         """What a decision publishes; fetched, if its list is staged."""
         staged = decision.staged
         if decision.staged_at:
-            topic = staging_topic(self.query)
-            found = [next(self._client.read(topic, 0, at, at + 1)) for at in decision.staged_at]
-            staged = unpack(b"".join(message.value for message in found))
+            topic = staging_topic(decision.stage)
+            found = [list(self._client.read(topic, 0, at, at + 1)) for at in decision.staged_at]
+            staged = unpack(b"".join(message.value for piece in found for message in piece))
         left = {
             target: behind(runs, decision.done.get(target, 0)) for target, runs in staged.items()
         }
@@ -157,12 +169,27 @@ class DecisionLog:
         """Read on, up to an offset or to the end."""
         start = self._next_offset
         if start is None:
-            start = self._floor = self._client.committed(self._topic, PUBLISHED_GROUP).get(0, 0)
+            committed = self._client.committed(self._topic, PUBLISHED_GROUP).get(0, 0)
+            # A driver that was asleep may have put the mark back to what is dropped meanwhile.
+            kept = self._client.offsets(self._topic).partitions[0].start
+            start = self._floor = max(committed, kept)
         reader = self._client.read(self._topic, 0, start, stop=up_to)
         self._next_offset = start
         for message in reader:
             self._take(json.loads(zlib.decompress(message.value)), message)
             self._next_offset = message.offset + 1
+
+    def _read_through(self, offset: int) -> None:
+        """Read up to a record that is stored. A broker that has just begun to lead may not show it
+        at once."""
+        deadline = time.monotonic() + _SHOWN_SECONDS
+        while True:
+            self.read(up_to=offset + 1)
+            if (self._next_offset or 0) > offset:
+                return
+            if time.monotonic() > deadline:
+                raise Timeout(f"{self._topic} does not show what it stored at offset {offset}")
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
     def _take(self, record: Mapping[str, Any], message: quivermq.Message) -> None:
         if "decided" not in record:
@@ -182,6 +209,7 @@ class DecisionLog:
             place=message.offset,
             plan=record["plan"],
             token=record["token"],
+            stage=record["stage"],
             staged_at=tuple(places),
             staged={} if places else unpack(base64.b85decode(record["staged"])),
         )
@@ -194,13 +222,14 @@ class DecisionLog:
         if batch <= self.last_batch and batch not in self._known:
             raise InvalidRequest(
                 f"query {self.query} wants to write batch {batch}, but batch {self.last_batch} is "
-                f"decided, and only the last {REMEMBERED} are remembered: the checkpoint is too "
-                "old. Use the newest one; or, to write everything again, a fresh one"
+                f"decided, and only the last {REMEMBERED} are remembered. A stream: its checkpoint "
+                "is too old, use the newest one, or a fresh one to write everything again. A "
+                "write with txnVersion: versions must grow"
             )
 
-    def _stage_list(self, listed: bytes) -> list[int]:
+    def _stage_list(self, listed: bytes, stage: str) -> list[int]:
         pieces = [listed[at : at + PIECE_BYTES] for at in range(0, len(listed), PIECE_BYTES)]
-        topic = staging_topic(self.query)
+        topic = staging_topic(stage)
         return [self._client.produce(topic, piece, partition=0).offset for piece in pieces]
 
 

@@ -37,11 +37,8 @@ class QuiverFormat(DataSource):
         return TopicStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from quivermq.spark.connections import client_of  # noqa: PLC0415
         from quivermq.spark.sink import TopicWriter  # noqa: PLC0415
 
-        # Asked before any task runs: four attempts at each task would say the same, much later.
-        client_of(self.options)
         return TopicWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

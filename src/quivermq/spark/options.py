@@ -93,7 +93,7 @@ class ReadOptions:
             task_rows_max=_count(given, "maxRecordsPerPartition"),
             fail_on_loss=flag(given, "failOnDataLoss", default=True),
             follower_ok=flag(given, "followerReads", default=True),
-            group=given.get("group") or "",
+            group=_group(given.get("group") or ""),
             archive=given.get("archive") or "",
         )
 
@@ -219,6 +219,12 @@ def _json(name: str, text: str) -> dict[str, Any]:
 def _is_number(value: object, least: int = 0) -> bool:
     # True is an int too.
     return type(value) is int and least <= value < 1 << 63
+
+
+def _group(name: str) -> str:
+    if name.startswith("_"):
+        raise InvalidRequest(f"option group: names that begin with _ are the system's: {name!r}")
+    return name
 
 
 def _count(given: Mapping[str, str], name: str) -> int | None:

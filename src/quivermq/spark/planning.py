@@ -19,6 +19,9 @@ from quivermq.spark.options import EARLIEST, ReadOptions
 from quivermq.spark.ranges import TopicRange, split
 
 logger: Final = logging.getLogger("quivermq.spark")
+_TOLD_MAX: Final = 1000
+_told: Final[set[str]] = set()
+"""Losses that this process has told of."""
 
 
 def planned(
@@ -82,7 +85,12 @@ def _kept(
         if topic is None or topic.id != each.topic_id:
             lose_topic(options, each.topic)
             continue
-        place = topic.partitions[each.partition]
+        place = topic.partitions.get(each.partition)
+        if place is None:
+            raise InvalidRequest(
+                f"the batch reads {each.topic}/{each.partition}, which the option assign does not "
+                "name any more: name it until the batch is done"
+            )
         if each.start < place.start:
             lose(options, each, place.start, place.end)
         if each.stop > place.end:
@@ -162,4 +170,9 @@ def _refuse_or_tell(
 ) -> None:
     if options.fail_on_loss:
         raise error
+    if told in _told:
+        return  # a stream meets the same loss again with every look
+    if len(_told) >= _TOLD_MAX:
+        _told.clear()
+    _told.add(told)
     logger.warning("%s", told)

@@ -10,6 +10,7 @@ as a decision of its own.
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 import quivermq
@@ -20,6 +21,7 @@ from quivermq.errors import (
     OffsetOutOfRange,
     OutOfSequence,
     Timeout,
+    TopicNotFound,
 )
 from quivermq.spark.decisions import Decision, DecisionLog, producer_of
 from quivermq.spark.staged_runs import (
@@ -57,20 +59,36 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
         decision = log.resume(decision, _looked_up(client, log, decision))
         if decision.is_published:
             return
-    staged = log.staged_of(decision)
-    Publisher(client, log.query, log.producer_id, decision).publish_all(staged)
+    try:
+        staged = log.staged_of(decision)
+        Publisher(client, log.producer_id, decision).publish_all(staged)
+    except (Fenced, TopicNotFound, OffsetOutOfRange, InvalidRequest):
+        # Another driver may have published it to its end, and gone on.
+        log.read()
+        if decision.is_published:
+            return
+        raise
     log.note_published(decision)
+    _release(client, log.query, decision, staged)
+
+
+def _release(client: quivermq.Client, query: str, decision: Decision, staged: Staged) -> None:
+    """What is published need not be staged any more."""
+    topic = staging_topic(decision.stage)
+    if decision.stage != query:
+        with suppress(TopicNotFound):
+            client.delete_topic(topic)
+        return
     batches = sum(len(run.counts) for runs in staged.values() for run in runs)
-    # A decision and its note take two places in the log.
-    if batches >= _RELEASE_BATCHES or decision.offset // 2 % _RELEASE_EVERY == 0:
+    if batches >= _RELEASE_BATCHES or decision.batch % _RELEASE_EVERY == 0:
         for partition, _, end in spans_of(staged):
-            client.commit(staging_topic(log.query), PUBLISHED_GROUP, partition, end)
+            client.commit(topic, PUBLISHED_GROUP, partition, end)
 
 
-def publish_once(client: quivermq.Client, query: str, staged: Staged) -> None:
+def publish_once(client: quivermq.Client, stage: str, staged: Staged) -> None:
     """Publish what was staged, without a decision: nobody else can come to do it."""
-    decision = Decision(0, 0, int(time.time() * 1000), None, "", is_own=True)
-    Publisher(client, query, producer_of(query), decision).publish_all(staged)
+    decision = Decision(0, 0, int(time.time() * 1000), None, "", stage, is_own=True)
+    Publisher(client, producer_of(stage), decision).publish_all(staged)
 
 
 def _looked_up(client: quivermq.Client, log: DecisionLog, decision: Decision) -> dict[Target, int]:
@@ -91,11 +109,9 @@ def _age(decision: Decision) -> float:
 class Publisher:
     """Copies what one decision says."""
 
-    def __init__(
-        self, client: quivermq.Client, query: str, producer_id: int, decision: Decision
-    ) -> None:
+    def __init__(self, client: quivermq.Client, producer_id: int, decision: Decision) -> None:
         self._client = client
-        self._topic = staging_topic(query)
+        self._topic = staging_topic(decision.stage)
         self._producer_id = producer_id
         self._decision = decision
         self._held: HeldBatches | None = None
@@ -106,6 +122,11 @@ class Publisher:
             return
         try:
             self._publish_all(staged)
+        except OffsetOutOfRange as error:
+            raise InvalidRequest(
+                f"rows of batch {self._decision.batch} were staged but not published in time, and "
+                f"are dropped ({error}). Start with a fresh checkpoint, behind what is published"
+            ) from error
         except Fenced as error:
             raise Fenced(
                 f"another driver of this query went on behind batch {self._decision.batch}: run "
@@ -116,8 +137,13 @@ class Publisher:
         if sum(len(runs) for runs in staged.values()) > _RUNS_MAX:
             self._held = self._client.hold(self._topic, spans_of(staged), bytes_max=HELD_BYTES_MAX)
         with ThreadPoolExecutor(min(THREADS_MAX, len(staged)), "publishing") as threads:
-            for done in [threads.submit(self.publish, *each) for each in staged.items()]:
-                done.result()
+            try:
+                for done in [threads.submit(self.publish, *each) for each in staged.items()]:
+                    done.result()
+            except BaseException:
+                # Whoever waits for the verdict need not wait for a thousand others.
+                threads.shutdown(wait=True, cancel_futures=True)
+                raise
 
     def publish(self, target: Target, runs: tuple[Run, ...]) -> None:
         """Publish everything for one partition."""
@@ -130,11 +156,6 @@ class Publisher:
                 if not tries_left:
                     raise
                 skipped = self._position(target, runs)
-            except OffsetOutOfRange as error:
-                raise InvalidRequest(
-                    f"rows of batch {self._decision.batch} for {target.topic}/{target.partition} "
-                    f"were staged but not published in time, and are dropped: {error}"
-                ) from error
             else:
                 return
 

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
+from quivermq.errors import BrokenInvariant
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRange(InputPartition):
@@ -24,6 +26,18 @@ class TopicRange(InputPartition):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition} [{self.start}, {self.stop})"
+
+
+def range_of(partition: InputPartition) -> TopicRange | None:
+    """What a task is to read; None for the task that Spark makes up where there is nothing.
+
+    Anything else is an error: it must not pass for nothing.
+    """
+    if isinstance(partition, TopicRange):
+        return partition
+    if type(partition) is InputPartition and partition.value is None:
+        return None
+    raise BrokenInvariant(f"a task cannot read {partition!r}: are two releases mixed?")
 
 
 def split(

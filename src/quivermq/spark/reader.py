@@ -13,7 +13,7 @@ from quivermq.spark.filters import Narrowing, narrowing
 from quivermq.spark.offsets import resolved, starts_of
 from quivermq.spark.options import ReadOptions, flag
 from quivermq.spark.planning import check_holes, planned, topics_of, what_is_held
-from quivermq.spark.ranges import TopicRange
+from quivermq.spark.ranges import TopicRange, range_of
 from quivermq.spark.reading import batches_of
 
 _FILTERING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -65,9 +65,10 @@ class TopicReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task: the messages of one range."""
-        if not isinstance(partition, TopicRange):
-            return iter(())  # where there is nothing to read, Spark makes up one empty task
-        return batches_of(partition, self._options, self._schema, self._narrowing.times)
+        wanted = range_of(partition)
+        if wanted is None:
+            return iter(())
+        return batches_of(wanted, self._options, self._schema, self._narrowing.times)
 
 
 class FilteringTopicReader(TopicReader):

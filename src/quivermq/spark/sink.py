@@ -88,10 +88,12 @@ class TopicWriter(DataSourceArrowWriter):
         self._options = _plain(options)
         self._columns = WrittenColumns.of(schema, options.get("topic") or None)
         self._query, self._version = _identity(options)
+        # Of its own: it goes when the write is done, and no other write's rows with it.
+        self._stage = self._query if self._version is None else f"{self._query}.{self._version}"
         _check_target(self._options)
 
     def write(self, iterator: Iterator[Any]) -> StagedRows:
-        return _staged(self._options, self._columns, self._query, iterator)
+        return _staged(self._options, self._columns, self._stage, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         found = [each for each in messages if isinstance(each, StagedRows)]
@@ -101,7 +103,8 @@ class TopicWriter(DataSourceArrowWriter):
             from quivermq.spark.committing import Committing  # noqa: PLC0415
 
             committing = Committing(client_of(self._options), self._query, None)
-            committing.commit(self._version, [each.staged for each in found])
+            committing.commit(self._version, [each.staged for each in found], self._stage)
+            self._forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         del messages  # of failed tasks there is none, so what they staged goes as a whole
@@ -113,14 +116,14 @@ class TopicWriter(DataSourceArrowWriter):
 
         staged = joined(each.staged for each in found)
         if staged:
-            publish_once(client_of(self._options), self._query, staged)
+            publish_once(client_of(self._options), self._stage, staged)
             self._forget()
 
     def _forget(self) -> None:
         from quivermq.spark.staging import staging_topic  # noqa: PLC0415
 
         with suppress(TopicNotFound):
-            client_of(self._options).delete_topic(staging_topic(self._query))
+            client_of(self._options).delete_topic(staging_topic(self._stage))
 
 
 def _staged(

@@ -21,7 +21,7 @@ from quivermq.spark.staged_runs import Run, Staged, Target, joined
 STAGING_PARTITIONS: Final = 4
 KEPT_SECONDS: Final = 7 * 24 * 3600
 """What a query that was given up left is dropped after this."""
-PUBLISHED_GROUP: Final = "published"
+PUBLISHED_GROUP: Final = "_published"
 """The group whose offsets say what may be dropped."""
 
 LOAD_BYTES: Final = 8 << 20
@@ -31,9 +31,9 @@ HELD_BYTES_MAX: Final = 24 << 20
 _BATCH_BYTES: Final = 1_000_000
 
 
-def staging_topic(query: str) -> str:
-    """Where the tasks of a query stage."""
-    return f"_spark.{query}.staged"
+def staging_topic(stage: str) -> str:
+    """Where tasks stage: those of a query all in one, those of a batch write in one of its own."""
+    return f"_spark.{stage}.staged"
 
 
 def decisions_topic(query: str) -> str:
@@ -52,9 +52,9 @@ class _Cargo:
 class Stage:
     """What one task attempt stores."""
 
-    def __init__(self, client: quivermq.Client, query: str, task: int) -> None:
+    def __init__(self, client: quivermq.Client, stage: str, task: int) -> None:
         self._client = client
-        self._topic = staging_topic(query)
+        self._topic = staging_topic(stage)
         self._task = task
         self._partition = 0
         self._waiting: dict[Destination, _Cargo] = {}

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 import quivermq
 from quivermq.client import TopicOffsets
-from quivermq.errors import QuiverError
+from quivermq.errors import QuiverError, TopicNotFound
 from quivermq.spark.columns import check_schema
 from quivermq.spark.connections import client_of
 from quivermq.spark.offsets import Section, Vector, from_json, starts_of, to_json
@@ -35,7 +35,7 @@ from quivermq.spark.planning import (
     topics_of,
     what_is_held,
 )
-from quivermq.spark.ranges import TopicRange, capped
+from quivermq.spark.ranges import TopicRange, capped, range_of
 from quivermq.spark.reading import batches_of
 
 WAIT_SECONDS: Final = 0.25
@@ -47,7 +47,10 @@ BUSY_SECONDS: Final = 0.1
 it does not wait here."""
 
 LOOK_SECONDS: Final = 5.0
-"""After this all is asked anew: topics that match a pattern, partitions that were added."""
+"""After this it is asked for topics that match a pattern, and partitions that were added."""
+
+LOOK_CLOSELY_SECONDS: Final = 60.0
+"""After this all is asked anew. Usually brokers tell of what comes by themselves."""
 
 _GLANCE: Final = 0.001
 
@@ -62,7 +65,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = check_schema(schema)
         self._held: dict[str, TopicOffsets] = {}
         """What topics hold, as last heard."""
-        self._looked_at = float("-inf")
+        self._looked_at = self._looked_closely_at = float("-inf")
         self._began_with_nothing = False
         """No topic matched at first: those that do later were added since."""
         self._is_frozen = False
@@ -135,9 +138,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The messages of one range."""
-        if not isinstance(partition, TopicRange):
+        wanted = range_of(partition)
+        if wanted is None:
             return iter(())
-        return batches_of(partition, self._options, self._schema)
+        return batches_of(wanted, self._options, self._schema)
 
     # Looking at the brokers.
 
@@ -145,21 +149,43 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _client(self) -> quivermq.Client:
         return client_of(self._options.connection)
 
-    def _look(self) -> None:
-        client = self._client
+    def _look(self, *, closely: bool = True) -> None:
+        """Ask for topics and their partitions; and, closely, all partitions for what they hold,
+        which wakes those that sleep."""
+        client, options, now = self._client, self._options, time.monotonic()
         self._began_with_nothing |= not self._held and self._looked_at > float("-inf")
-        self._held = what_is_held(client, self._options, topics_of(client, self._options))
-        self._looked_at = time.monotonic()
+        names = topics_of(client, options)
+        closely = closely or bool(options.archive)
+        strange = [name for name in names if closely or not self._is_as_known(name)]
+        found = {**self._held, **what_is_held(client, options, strange)}
+        gone = set(strange) - set(found) | set(found) - set(names)
+        self._held = {name: held for name, held in found.items() if name not in gone}
+        self._looked_at = now
+        if closely:
+            self._looked_closely_at = now
+
+    def _is_as_known(self, topic: str) -> bool:
+        """Whether a topic has the id and as many partitions as before."""
+        known = self._held.get(topic)
+        if known is None:
+            return False
+        try:
+            found = self._client.offsets(topic, [])
+        except TopicNotFound:
+            self._held.pop(topic)
+            return False
+        return (found.id, found.count) == (known.id, known.count)
 
     def _listen(self, before: Vector) -> None:
         """Hear of what came; if nothing has, wait a moment for it."""
         if self._is_frozen:
             return
-        if time.monotonic() - self._looked_at > LOOK_SECONDS:
-            self._look()
+        now = time.monotonic()
+        if now - self._looked_at > LOOK_SECONDS:
+            self._look(closely=now - self._looked_closely_at > LOOK_CLOSELY_SECONDS)
             return
         positions = {
-            topic: dict(section.ends)
+            topic: self._positions(self._held[topic], section)
             for topic, section in before.items()
             if topic in self._held and self._held[topic].id == section.id
         }
@@ -183,6 +209,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for number, place in known.partitions.items()
             }
             self._held[topic] = replace(known, partitions=places)
+
+    def _positions(self, held: TopicOffsets, section: Section) -> dict[int, int]:
+        """Beyond which something is news: what was read, or, for a query that waits for more than
+        that, what is known to be there."""
+        if self._options.rows_min is None:
+            return dict(section.ends)
+        return {
+            number: max(end, held.partitions[number].end) if number in held.partitions else end
+            for number, end in section.ends.items()
+        }
 
     # Planning.
 
