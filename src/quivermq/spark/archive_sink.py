@@ -55,10 +55,10 @@ class ArchiveWriter(DataSourceArrowWriter):
         if overwrite:
             raise InvalidRequest("an archive only adds: mode must be append")
         common = TableOptions.parse(options)
-        self._range = ArchiveRange.decode(options["archiveRange"])
+        self.range = ArchiveRange.decode(options["archiveRange"])
         columns = _with_constants(arrow_schema(schema))
         properties = {
-            TOPIC_PROPERTY: self._range.topic,
+            TOPIC_PROPERTY: self.range.topic,
             TOPIC_ID_PROPERTY: options.get("topicId", ""),
         }
         self._connection = {
@@ -77,12 +77,12 @@ class ArchiveWriter(DataSourceArrowWriter):
             check_quarantine(common.path, path)
             kept = _only(columns, [n for n in columns.names if n not in {REASON, "value"}])
         self._good = TableTarget.found(common.path, kept, [DATE], common.target_bytes, properties)
-        good_id = _opened(self._good, self._range, properties).id
+        good_id = _opened(self._good, self.range, properties).id
         if is_parsed and path:
             bad = _only(columns, [*MESSAGE_COLUMNS, REASON, DATE])
             own = {**properties, ARCHIVE_PROPERTY: good_id}
             self._bad = TableTarget.found(path, bad, [DATE], common.target_bytes, own)
-            self._look_into_quarantine(_opened(self._bad, self._range, own), good_id)
+            self._look_into_quarantine(_opened(self._bad, self.range, own), good_id)
 
     def _look_into_quarantine(self, table: "Table", good_id: str) -> None:
         """What it holds of the range: somebody may have died between the two commits."""
@@ -91,9 +91,9 @@ class ArchiveWriter(DataSourceArrowWriter):
                 f"{table.root} is the quarantine of another archive: rows that are bad here may "
                 "be good there. Name another folder: --quarantine"
             )
-        self._bad_ends = table.ends(self._range.topic)
+        self._bad_ends = table.ends(self.range.topic)
         for number, end in self._bad_ends.items():
-            start = self._range.starts.get(number, end)
+            start = self.range.starts.get(number, end)
             if end > start:
                 self._bad_held[number] = table.offsets_in(number, start, end)
 
@@ -121,10 +121,10 @@ class ArchiveWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         written = [message for message in messages if isinstance(message, RangeWritten)]
         found = sum(message.messages for message in written)
-        if found != self._range.count:
+        if found != self.range.count:
             self.abort(messages)
             raise BrokenInvariant(
-                f"{self._range.count} messages of {self._range.topic} were to be archived, and "
+                f"{self.range.count} messages of {self.range.topic} were to be archived, and "
                 f"{found} came: nothing is committed"
             )
         self._check_life()
@@ -147,22 +147,22 @@ class ArchiveWriter(DataSourceArrowWriter):
     def _check_life(self) -> None:
         """The job read the topic by its name: if that is the same one still, it always was."""
         if self._connection and self._topic_id:
-            found = client_of(self._connection).offsets(self._range.topic, []).id
+            found = client_of(self._connection).offsets(self.range.topic, []).id
             if found != self._topic_id:
-                raise recreated(self._range.topic, self._good.root)
+                raise recreated(self.range.topic, self._good.root)
 
     def commit_bad(self, files: Sequence[DataFile]) -> None:
         """The rows that could not be parsed, unless another one got ahead."""
         if self._bad is not None:
-            _commit(self._bad, files, self._range, self._bad_ends)
+            _commit(self._bad, files, self.range, self._bad_ends)
 
     def commit_good(self, files: Sequence[DataFile]) -> None:
         """The range is archived by this."""
-        _commit(self._good, files, self._range, self._range.held)
+        _commit(self._good, files, self.range, self.range.held)
 
     def _completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """With the topic and the day in UTC: columns that need not pass through the JVM."""
-        topic = pa.repeat(pa.scalar(self._range.topic), batch.num_rows)
+        topic = pa.repeat(pa.scalar(self.range.topic), batch.num_rows)
         stamps = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
         # A day is cut from what the clock in UTC shows, which is what Arrow stores.
         days = stamps.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)

@@ -15,7 +15,14 @@ import quivermq
 from quivermq.errors import InvalidRequest, OffsetOutOfRange
 from quivermq.lakehouse import ArchiveRange, Table, archive_group
 from quivermq.lakehouse.data_files import TARGET_FILE_BYTES
-from quivermq.spark.archive_sink import DATE, MESSAGE_COLUMNS, check_quarantine, check_topic
+from quivermq.spark.archive_files import TASKS, read_schema, told
+from quivermq.spark.archive_sink import (
+    DATE,
+    MESSAGE_COLUMNS,
+    ArchiveWriter,
+    check_quarantine,
+    check_topic,
+)
 from quivermq.spark.json_payloads import parse_columns, with_payload
 
 _READ: Final = tuple(name for name in MESSAGE_COLUMNS if name != "topic")
@@ -39,13 +46,13 @@ class Payload:
 class Pending:
     """What a topic has beyond its table."""
 
-    topic_id: str
-    """Which life of the topic."""
     range: ArchiveRange
     bytes: int
     """About."""
     lost: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By partition, what was dropped before it was archived."""
+    topic_id: str = ""
+    """Which life of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ class Archive:
                 ends[number] = min(ends[number], start + part)
             size = bytes_max
         wanted = ArchiveRange(self.topic, starts, ends, firsts, held)
-        return Pending(found.id, wanted, int(size), lost)
+        return Pending(wanted, int(size), lost, found.id)
 
     def _size(
         self, client: quivermq.Client, starts: Mapping[int, int], ends: Mapping[int, int]
@@ -128,25 +135,29 @@ class Archive:
 
     def write(self, spark: SparkSession, pending: Pending) -> Table:
         """One job and one commit."""
-        frame = self.rows(spark, pending.range)
         # Tasks by bytes, not by partitions: each leaves a file, and small files are many.
         tasks = max(1, -(-pending.bytes // self.target_bytes))
-        writer = (
-            frame.coalesce(tasks)
-            .write.format("quiver_table")
-            .mode("append")
-            .option("archiveRange", pending.range.encode())
-            .option("topicId", pending.topic_id)
-            .options(**self.connection)
-            .option("targetFileSize", self.target_bytes)
-        )
-        if self.payload:
-            writer = writer.option("quarantine", self.payload.quarantine)
-        writer.save(self.path)
+        options = {
+            **self.connection,
+            "archiveRange": pending.range.encode(),
+            "topicId": pending.topic_id,
+            "targetFileSize": str(self.target_bytes),
+        }
+        if self.payload is None:
+            self._write_as_they_are(spark, {**options, TASKS: str(tasks)})
+        else:
+            writer = self.rows(spark, pending.range, self.payload).coalesce(tasks).write
+            writer = writer.format("quiver_table").mode("append").options(**options)
+            writer.option("quarantine", self.payload.quarantine).save(self.path)
         return Table.open(self.path)
 
-    def rows(self, spark: SparkSession, wanted: ArchiveRange) -> DataFrame:
-        """The messages of a range; the writer adds the topic and the day."""
+    def _write_as_they_are(self, spark: SparkSession, options: dict[str, str]) -> None:
+        found = spark.read.format("quiver_table").options(**options).load(self.path).collect()
+        writer = ArchiveWriter({**options, "path": self.path}, read_schema(), overwrite=False)
+        writer.commit(told(found))
+
+    def rows(self, spark: SparkSession, wanted: ArchiveRange, payload: Payload) -> DataFrame:
+        """The messages of a range, parsed; the writer adds the topic and the day."""
         reader = (
             spark.read.format("quiver")
             .options(**self.connection)
@@ -155,11 +166,8 @@ class Archive:
             .option("startingOffsets", _vector(self.topic, wanted.starts))
             .option("endingOffsets", _vector(self.topic, wanted.ends))
         )
-        frame = reader.load()
-        if self.payload is None:
-            return frame
-        columns = parse_columns(spark, self.payload.columns)
-        return with_payload(frame, columns, self.payload.into, (*MESSAGE_COLUMNS, DATE))
+        columns = parse_columns(spark, payload.columns)
+        return with_payload(reader.load(), columns, payload.into, (*MESSAGE_COLUMNS, DATE))
 
     def tell(self, client: quivermq.Client, table: Table) -> None:
         """Let brokers know how far the table is, so that they may drop what it holds."""

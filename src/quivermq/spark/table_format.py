@@ -17,12 +17,20 @@ class TableFormat(DataSource):
     def name(cls) -> str:
         return "quiver_table"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
+        if "archiveRange" in self.options:
+            from quivermq.spark.archive_files import TOLD  # noqa: PLC0415
+
+            return TOLD
         from quivermq.spark.table_reader import table_schema  # noqa: PLC0415
 
         return table_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if "archiveRange" in self.options:
+            from quivermq.spark.archive_files import ArchiveFilesReader  # noqa: PLC0415
+
+            return ArchiveFilesReader(self.options, schema)
         from quivermq.spark.table_reader import TableReader  # noqa: PLC0415
 
         return TableReader(self.options, schema)
