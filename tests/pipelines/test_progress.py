@@ -10,9 +10,10 @@ import pytest
 from quivermq.pipelines.checkpoints import last_offsets
 from quivermq.pipelines.heard_reports import last_word
 from quivermq.pipelines.progress import Progress, SinkProgress, lag_of
+from quivermq.pipelines.queries import is_of_files_that_went
 from quivermq.pipelines.reports import SILENCE_SECONDS, age_seconds, state_of
 from quivermq.pipelines.watching import Report, Watching
-from quivermq.spark.failures import failure, is_of_files_that_went, may_pass
+from quivermq.spark.failures import failure, may_pass
 
 
 def told(batch: int, rows: int, second: int, bad: int = 0, behind: int = 0) -> dict[str, object]:
@@ -203,3 +204,6 @@ def test_a_report_that_cannot_be_shown_asks_to_stop_once() -> None:
     watching.tell({})
     assert len(shown) == watching.stop.count == 1
     assert isinstance(watching.deaf, BrokenPipeError)
+    assert watching.missed == ""
+    watching.deaf = OSError(28, "No space left on device")
+    assert watching.missed == "reports cannot be written: No space left on device"

@@ -103,8 +103,18 @@ def test_without_a_cache_that_can_be_written_a_folder_of_the_users_own_serves(
     folder = cache_folder(environ)
     assert folder.stat().st_mode & 0o077 == 0
     assert cache_folder(environ) == folder
+    with monkeypatch.context() as homeless:
+        homeless.setattr(Path, "home", nobodys_home)
+        assert cache_folder({}) == folder
     folder.chmod(0o777)
     assert cache_folder(environ) != folder, "others could have put something into it"
+    folder.rmdir()
+    folder.write_text("a file in the way")
+    assert cache_folder(environ).is_dir()
+
+
+def nobodys_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
 
 
 def test_the_release_of_a_java_is_told_with_its_version(tmp_path: Path) -> None:

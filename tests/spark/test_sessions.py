@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 import quivermq
 from quivermq.errors import InvalidRequest
 from quivermq.spark import class_archive, register, session, worker_python
-from quivermq.spark.java import find_java
+from quivermq.spark.java import Java, find_java
 
 NEEDED = ("bash", "cat", "chmod", "dirname", "env", "id", "ls", "ps", "readlink", "sh", "uname")
 """Commands that Spark's scripts call, beside Java."""
@@ -149,6 +149,17 @@ def test_an_archive_of_classes_is_used_only_where_one_was_made(
             class_archive.make(java)
         archive.touch()
         assert class_archive.java_options(java) is None
+
+
+def test_an_archive_of_classes_that_takes_too_long_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "java").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "java").chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(class_archive, "_MAKING_S", 0.1)
+    with pytest.raises(InvalidRequest, match="it was not made within"):
+        class_archive.make(Java(tmp_path / "java", 17, None))
 
 
 def test_without_a_java_on_the_machine_spark_runs_and_finds_the_format_by_itself(

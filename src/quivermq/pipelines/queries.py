@@ -2,6 +2,7 @@
 batches."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -16,13 +17,14 @@ from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.problems import Problem
 from quivermq.pipelines.progress import SinkProgress
 from quivermq.pipelines.sinks import Outlet, start
-from quivermq.spark.failures import failure, is_of_files_that_went, may_pass
+from quivermq.spark.failures import failure, may_pass
 
 _ATTEMPTS: Final = 4
 """So often in a row may a query fail before it finishes a batch."""
 _PAUSE_SECONDS: Final = 2.0
 _SETBACK_SECONDS: Final = 60.0
 """So long is a setback told of."""
+_MISSING_FILE: Final = re.compile(r"FILE_NOT_EXIST|FileNotFound(?:Exception|Error)")
 
 
 class PipelineFailed(QuiverError):
@@ -155,3 +157,8 @@ class SinkQuery:
     def _batch(self) -> object:
         last = self._query.lastProgress if self._query else None
         return last["timestamp"] if last else None
+
+
+def is_of_files_that_went(text: str) -> bool:
+    """Whether files were missing that were there when the query was planned."""
+    return _MISSING_FILE.search(text) is not None

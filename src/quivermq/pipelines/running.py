@@ -76,7 +76,8 @@ class Running:
                 self._look()
                 time.sleep(_LOOK_SECONDS)
             self._gather()
-            self._check_that_somebody_looked()
+            if self._watching.missed:
+                raise PipelineFailed(self._watching.missed)
             self._progress.state = "stopped" if self._watching.stop.count else "finished"
         return self._report()
 
@@ -104,12 +105,6 @@ class Running:
         with suppress(Py4JError, OSError):
             self._stop()
         self._progress.state = "failed"
-
-    def _check_that_somebody_looked(self) -> None:
-        deaf = self._watching.deaf
-        # Whoever closes a pipe has seen enough; on a full disk reports are missed.
-        if deaf is not None and not isinstance(deaf, BrokenPipeError):
-            raise PipelineFailed(f"reports cannot be written: {deaf.strerror or deaf}")
 
     def _look(self) -> None:
         """Take what is told of finished batches; show it, and publish it now and then."""

@@ -42,3 +42,10 @@ class Watching:
         except OSError as error:
             self.deaf = error
             self.stop.ask()
+
+    @property
+    def missed(self) -> str:
+        """Why somebody misses reports; whoever closes a pipe has seen enough."""
+        if self.deaf is None or isinstance(self.deaf, BrokenPipeError):
+            return ""
+        return f"reports cannot be written: {self.deaf.strerror or self.deaf}"

@@ -36,7 +36,7 @@ MESSAGE_COLUMNS = (
     "key", "value", "topic", "partition", "offset", "timestamp", "priority", "headers"
 )  # fmt: skip
 DATE = "date"
-_FIRST_DAY, _LAST_DAY = pa.scalar(date.min), pa.scalar(date.max)
+_FIRST_DAY, _LAST_DAY = (pa.scalar(each, pa.date32()) for each in (date.min, date.max))
 
 
 @dataclass
@@ -166,9 +166,9 @@ class ArchiveWriter(DataSourceArrowWriter):
         stamps = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
         # A day is cut from what the clock in UTC shows, which is what Arrow stores.
         days = stamps.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
-        # A year of five digits, or before the first, names no folder.
-        has_name = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
-        days = pc.if_else(has_name, days, pa.scalar(None, pa.date32()))
+        # A year of five digits names no folder.
+        is_named = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
+        days = pc.if_else(is_named, days, pa.scalar(None, pa.date32()))
         return batch.append_column("topic", topic).append_column(DATE, days)
 
     def _lacking(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -16,7 +16,6 @@ _MACHINE_TALK: Final = re.compile(
 _COLUMNS_MAX: Final = 600
 # Of data that does not fit the SQL, and of SQL that does not fit the data.
 _LASTING_STATE: Final = re.compile(r"SQLSTATE: (22|42)")
-_MISSING_FILE: Final = re.compile(r"FILE_NOT_EXIST|FileNotFound(?:Exception|Error)")
 _LASTING: Final = frozenset(
     {
         "Corrupt",
@@ -49,8 +48,3 @@ def may_pass(text: str) -> bool:
     if _LASTING_STATE.search(text):
         return False
     return not any(name in _LASTING for name, _ in _OURS.findall(text))
-
-
-def is_of_files_that_went(text: str) -> bool:
-    """Whether files were missing that were there when the query was planned."""
-    return _MISSING_FILE.search(text) is not None

@@ -8,6 +8,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 def _temporary_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"quivermq-cache-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):  # of what is no folder: see below
+        folder.mkdir(mode=0o700)
     status = folder.lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     # What lies there is run: nobody else may put anything into it.
