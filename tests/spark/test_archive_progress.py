@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
@@ -31,7 +30,7 @@ from quivermq.spark.columns import spark_schema
 from quivermq.spark.reader import TopicReader
 from quivermq.spark.table_options import arrow_schema
 from quivermq.testing import Cluster
-from tests.spark.test_archive_faults import WHOLE
+from tests.spark.test_table_writers import WHOLE
 
 NO_SPARK: Any = None
 WAITS = quivermq.Retention(max_messages=10, keep_until_archived=True)
@@ -54,9 +53,7 @@ def client(small: Cluster) -> Iterator[quivermq.Client]:
 def table_of(client: quivermq.Client, topic: str, path: Path, *ends: int) -> Table:
     """A table that says it holds a topic up to these offsets."""
     properties = {TOPIC_PROPERTY: topic, TOPIC_ID_PROPERTY: client.offsets(topic, []).id}
-    messages = arrow_schema(spark_schema({"includeHeaders": "true"}))
-    columns = messages.append(pa.field("date", pa.date32()))
-    table = Table.found(path, columns, ["date"], properties)
+    table = Table.found(path, arrow_schema(WHOLE), ["date"], properties)
     held = dict(enumerate(ends))
     wanted = ArchiveRange(topic, dict.fromkeys(held, 0), held, dict.fromkeys(held, 0))
     return table.commit([], wanted.progress)

@@ -46,13 +46,13 @@ class Payload:
 class Pending:
     """What a topic has beyond its table."""
 
+    topic_id: str
+    """Which life of the topic."""
     range: ArchiveRange
     bytes: int
     """About."""
     lost: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By partition, what was dropped before it was archived."""
-    topic_id: str = ""
-    """Which life of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Archive:
                 ends[number] = min(ends[number], start + part)
             size = bytes_max
         wanted = ArchiveRange(self.topic, starts, ends, firsts, held)
-        return Pending(wanted, int(size), lost, found.id)
+        return Pending(found.id, wanted, int(size), lost)
 
     def _size(
         self, client: quivermq.Client, starts: Mapping[int, int], ends: Mapping[int, int]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from quivermq.errors import Fenced, InvalidRequest
 from quivermq.lakehouse import ArchiveRange, Table
@@ -18,11 +18,11 @@ from quivermq.spark.table_options import arrow_schema
 from quivermq.spark.table_sink import FilesWritten, TableStreamWriter, TableWriter
 
 WHOLE = StructType(
-    [each for each in spark_schema({"includeHeaders": "true"}) if each.name != "topic"]
+    [*spark_schema({"includeHeaders": "true"}).fields, StructField("date", DateType())]
 )
-PARSED = StructType(
-    [*WHOLE.fields, StructField("id", LongType()), StructField("reason", StringType())]
-)
+# The writer adds the topic and the day.
+_GIVEN = [each for each in WHOLE.fields if each.name not in {"topic", "date"}]
+PARSED = StructType([*_GIVEN, StructField("id", LongType()), StructField("reason", StringType())])
 ROW = StructType([StructField("a", LongType())])
 
 
@@ -172,13 +172,13 @@ def test_messages_of_any_time_are_archived_those_beyond_the_year_9999_without_a_
 ) -> None:
     last = 253_402_300_799_999_999  # of the year 9999, in microseconds
     stamps = pa.array([0, last, last + 1, 2 * last, -last], pa.timestamp("us", tz="UTC"))
-    batch = messages(dict.fromkeys(range(5)), WHOLE)
+    schema = StructType(_GIVEN)
+    batch = messages(dict.fromkeys(range(5)), schema)
     place = batch.schema.get_field_index("timestamp")
     batch = batch.set_column(place, batch.schema.field(place), stamps)
-    archive = writer(tmp_path, 5, WHOLE)
+    archive = writer(tmp_path, 5, schema)
     archive.commit([archive.write(iter([batch]))])
-    table = Table.open(tmp_path / "table")
     assert offsets(tmp_path / "table") == [0, 1, 2, 3, 4]
-    facts = table.file_facts("partition.date", "num_records")
+    facts = Table.open(tmp_path / "table").file_facts("partition.date", "num_records")
     days = {str(row["partition.date"]): row["num_records"] for row in facts}
     assert days == {"1970-01-01": 1, "9999-12-31": 1, "None": 3}
