@@ -137,7 +137,7 @@ def test_json_becomes_columns_and_what_does_not_fit_goes_to_quarantine_with_its_
         assert "SQLSTATE" not in str(caught.value)
     clash = archive_of(topic, path, servers, payload=Payload("offset INT", str(apart)))
     with pytest.raises(InvalidRequest, match="--into payload"):
-        clash.rows(spark, clash.pending(client).range)
+        clash.rows(spark, clash.pending(client).range, clash.payload)
 
 
 def test_many_small_appends_make_few_commits_and_few_files(

@@ -53,6 +53,10 @@ def test_an_active_session_is_taken_as_it_is(spark: SparkSession) -> None:
     session(config={"spark.sql.caseSensitive": True})
     assert spark.conf.get("spark.sql.caseSensitive") == "true"
     spark.conf.unset("spark.sql.caseSensitive")
+    # What had to be said before it began changes nothing, and is no error.
+    memory = spark.conf.get("spark.driver.memory")
+    assert session(config={"spark.driver.memory": "77m"}) is spark
+    assert spark.conf.get("spark.driver.memory") == memory
 
 
 def test_another_master_than_that_of_the_active_session_is_an_error(spark: SparkSession) -> None:

@@ -8,6 +8,7 @@ Under `spark-submit`, in a notebook or on a platform that has a session already,
 what is there and adds the formats.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,6 +20,8 @@ from quivermq.spark import class_archive, luggage, worker_python
 from quivermq.spark.format import QuiverFormat
 from quivermq.spark.java import find_java
 from quivermq.spark.table_format import TableFormat
+
+logger: Final = logging.getLogger("quivermq.spark")
 
 LOCAL_MASTER: Final = "local[*,4]"
 """All cores, and each task is tried up to four times, as on a cluster: `local[*]` gives up at once
@@ -62,8 +65,7 @@ def session(
     spark = SparkSession.getActiveSession()
     if spark is not None:
         _check_master(spark, master)
-        for key, value in settings.items():
-            spark.conf.set(key, value)
+        _adjust(spark, settings)
     elif (remote := _remote(master)) is not None:
         spark = _connected(remote, name, settings)
     else:
@@ -110,12 +112,21 @@ def _started(master: str | None, name: str, settings: Mapping[str, str]) -> Spar
     return spark
 
 
+def _adjust(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    """Settings for a session that runs; what had to be said before it began is told of."""
+    for key, value in settings.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
+        elif spark.conf.get(key, None) != value:
+            logger.warning("%s stays as it is: the session that is active has begun with it", key)
+
+
 def _hush(spark: SparkSession) -> None:
     """Spark warns when a format is registered that it found already, as in `pyspark_quiver`."""
     java: Any = spark.sparkContext._jvm  # noqa: SLF001
-    logging = java.org.apache.logging.log4j
+    log4j = java.org.apache.logging.log4j
     name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
-    logging.core.config.Configurator.setLevel(name, logging.Level.ERROR)
+    log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
 
 
 def _java_settings(settings: Mapping[str, str]) -> dict[str, str]:
