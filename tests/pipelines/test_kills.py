@@ -139,7 +139,9 @@ def test_rows_are_exact_though_driver_and_java_are_killed(
     assert [each for each, _ in groupby(report["state"] for report in reports)] == [
         "starting", "running", "stopping", "stopped",
     ]  # fmt: skip
-    [status] = json.loads(quiver("pipeline", "status", "--json", "--servers", servers).stdout)
+    [status] = json.loads(
+        quiver("pipeline", "status", "killed", "--json", "--servers", servers).stdout
+    )
     assert (status["state"], status["lag"], status["trouble"]) == ("stopped", 0, "")
     check_results(client, tmp_path)
 
