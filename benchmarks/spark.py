@@ -1,6 +1,6 @@
 """Spark over topics: reading, writing, micro-batches, and what the brokers pay for it.
 
-    python -m benchmarks.spark [--rounds 5] [--only reads,writes,streams,brokers]
+    python -m benchmarks.spark [--rounds 5] [--only reads,archive,writes,streams,brokers]
 
 Reads stand beside a source that yields the same rows from memory, as Arrow and as tuples; writes
 beside a writer that drops what it gets; micro-batches beside Spark's `rate-micro-batch`. What is
@@ -28,7 +28,9 @@ from rich.table import Table
 import quivermq
 from benchmarks.quiver import Brokers
 from benchmarks.spark_sources import PARTITIONS, register_by_value, rows_per_batch
+from quivermq.lakehouse import Table
 from quivermq.spark import session
+from quivermq.spark.archiving import Archive
 
 IS_LONG = True
 ROWS = {100: 2_000_000, 1_000: 400_000}
@@ -160,6 +162,41 @@ def _count(frame: DataFrame, rows: int) -> None:
 def _to_parquet(frame: DataFrame, rows: int) -> None:  # noqa: ARG001  (as `_count`)
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder:
         frame.write.mode("overwrite").parquet(f"{folder}/out")
+
+
+# ---- archiving
+
+
+def measure_archive(spark: SparkSession, servers: str, rounds: int, report: Report) -> None:
+    """Into a Delta table, beside Spark's own way of writing the same topic to Parquet."""
+    lines = []
+    with quivermq.connect(servers, timeout=30.0) as client:
+        for size, rows in ROWS.items():
+            topic = f"archived-{size}"
+            fill(client, topic, size, rows)
+            reader = spark.read.format("quiver").option("servers", servers)
+            frame = reader.option("subscribe", topic).option("includeHeaders", "true").load()
+
+            def archived(topic: str = topic, rows: int = rows) -> float:
+                with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder:
+                    archive = Archive(topic, f"{folder}/table", {"servers": servers})
+                    pending = archive.pending(client, bytes_max=1 << 40)
+                    found = rate_of(rows, lambda: archive.write(spark, pending))
+                    held = Table.open(f"{folder}/table").count()
+                    if held != rows:
+                        raise SystemExit(f"{held:,} rows are in the table instead of {rows:,}")
+                    return found
+
+            found = in_turns(
+                rounds,
+                ours=archived,
+                parquet=lambda frame=frame, rows=rows: rate_of(
+                    rows, lambda: _to_parquet(frame, rows)
+                ),
+            )
+            what = f"{rows:,} messages of {size} B"
+            lines.append(Line(what, found["ours"], found["parquet"], "krows/s"))
+    report.show("archiving a topic, beside spark.read to Parquet", lines)
 
 
 # ---- writing
@@ -334,7 +371,7 @@ def _spent_waiting(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="reads,writes,streams,brokers")
+    parser.add_argument("--only", default="reads,archive,writes,streams,brokers")
     arguments = parser.parse_args()
     wanted = set(arguments.only.split(","))
     spark = session(f"local[{PARTITIONS}]", name="benchmarks")
@@ -344,6 +381,8 @@ def main() -> None:
         with Brokers(Path(folder) / "one", 1) as brokers:
             if "reads" in wanted:
                 measure_reads(spark, brokers.servers, arguments.rounds, report)
+            if "archive" in wanted:
+                measure_archive(spark, brokers.servers, arguments.rounds, report)
             if "writes" in wanted:
                 measure_writes(spark, brokers.servers, arguments.rounds, report)
             if "streams" in wanted:
