@@ -28,7 +28,7 @@ from rich.table import Table
 import quivermq
 from benchmarks.quiver import Brokers
 from benchmarks.spark_sources import PARTITIONS, register_by_value, rows_per_batch
-from quivermq.lakehouse import Table
+from quivermq.lakehouse import Table as DeltaTable
 from quivermq.spark import session
 from quivermq.spark.archiving import Archive
 
@@ -182,7 +182,7 @@ def measure_archive(spark: SparkSession, servers: str, rounds: int, report: Repo
                     archive = Archive(topic, f"{folder}/table", {"servers": servers})
                     pending = archive.pending(client, bytes_max=1 << 40)
                     found = rate_of(rows, lambda: archive.write(spark, pending))
-                    held = Table.open(f"{folder}/table").count()
+                    held = DeltaTable.open(f"{folder}/table").count()
                     if held != rows:
                         raise SystemExit(f"{held:,} rows are in the table instead of {rows:,}")
                     return found
