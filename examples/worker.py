@@ -35,22 +35,27 @@ def main() -> None:
         client.create_topic("results")
         client.produce_many("jobs", [b"job %d" % number for number in range(JOBS)])
         workers = [
-            processes.Process(target=work, args=(cluster.servers, "clumsy", 7)),
+            processes.Process(target=work, args=(cluster.servers, "clumsy", 2)),
             *(
                 processes.Process(target=work, args=(cluster.servers, name, JOBS * 10))
                 for name in ("steady", "trusty")
             ),
         ]
-        for worker in workers:
-            worker.start()
         try:
+            for worker in workers:
+                worker.start()
+                # The clumsy one has its share before the others are there.
+                cluster.wait_until(
+                    lambda: client.topic("results").message_count > 0, "nobody works"
+                )
             cluster.wait_until(
                 lambda: client.group("jobs", "workers").done == JOBS, "the jobs are not done"
             )
         finally:
             for worker in workers:
-                worker.kill()
-                worker.join()
+                if worker.pid is not None:
+                    worker.kill()
+                    worker.join()
 
         results = [message.value.decode().split(": ") for message in client.read("results")]
         for name in sorted({name for name, _ in results}):

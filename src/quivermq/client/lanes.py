@@ -26,8 +26,10 @@ STREAMS_MAX: Final = 10_000
 class Lane:
     """An identity, and its streams to partitions."""
 
-    __slots__ = ("_is_replaceable", "_new_identity", "_router", "_sequence", "_streams", "identity",
-                 "links")  # fmt: skip
+    __slots__ = (
+        "_is_pinned", "_is_replaceable", "_new_identity", "_router", "_sequence", "_streams",
+        "identity", "links",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Lane:
         *,
         sequence: int = 0,
         is_replaceable: bool = True,
+        is_pinned: bool = False,
     ) -> None:
         self.identity = identity
         self.links = Links(router)
@@ -44,6 +47,7 @@ class Lane:
         self._new_identity = new_identity
         self._sequence = sequence
         self._is_replaceable = is_replaceable
+        self._is_pinned = is_pinned
         self._streams: dict[tuple[str, int], Stream] = {}
 
     def __len__(self) -> int:
@@ -60,8 +64,7 @@ class Lane:
             self.identity,
             next_sequence=self._sequence,
             is_replaceable=self._is_replaceable,
-            # Numbers that begin where the user said belong to what the user sends.
-            is_pinned=not self._is_replaceable,
+            is_pinned=self._is_pinned,
         )
         stream = Stream(self._router, self.links, self._new_identity, route, partition, outlet)
         self._streams[route.topic, partition] = stream

@@ -172,6 +172,8 @@ class Producing:
             self.lanes.new_identity,
             sequence=sequence,
             is_replaceable=False,
+            # Numbers that begin where the user said belong to what the user sends.
+            is_pinned=True,
         )
 
     def next_partition(self, route: Route) -> int:
