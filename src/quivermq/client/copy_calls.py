@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quivermq.client.bulk import Columns, Layout
-from quivermq.client.copying import Copying, HeldBatches, Range, position_of, stored_of
+from quivermq.client.copying import Copying, HeldBatches, Range
 from quivermq.client.core import Core
 from quivermq.client.door import run
+from quivermq.client.producer_positions import messages_stored, position_of
 from quivermq.client.values import BatchReceipt
 
 
@@ -93,7 +94,7 @@ class CopyCalls:
         Reads everything since then: it is for who comes back when `position` was forgotten. Raises
         `InvalidRequest` if the partition dropped messages of that time.
         """
-        return run(stored_of(self._core, topic, partition, producer_id, epoch, since_ms))
+        return run(messages_stored(self._core, topic, partition, producer_id, epoch, since_ms))
 
 
 class AsyncCopyCalls:
@@ -153,4 +154,4 @@ class AsyncCopyCalls:
         self, topic: str, partition: int, *, producer_id: int, epoch: int, since_ms: int
     ) -> int:
         """How many messages of a producer's epoch a partition holds, of those since a time."""
-        return await stored_of(self._core, topic, partition, producer_id, epoch, since_ms)
+        return await messages_stored(self._core, topic, partition, producer_id, epoch, since_ms)

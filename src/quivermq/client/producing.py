@@ -1,6 +1,6 @@
 """Producing: one message, or many at once."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import islice
 from random import randrange
@@ -100,18 +100,7 @@ class Producing:
             partition=partition,
             next_partition=lambda: self.next_partition(route),
         )
-        lane = await self._lane(identity, sequence, attempts)
-        convoy = Convoy(self._router, lane, route)
-        try:
-            for number, frame in frames:
-                if not await convoy.send(number, frame):
-                    break
-            await convoy.finish()
-        except BaseException:
-            self._done_with(lane, identity, is_sound=False)
-            raise
-        self._done_with(lane, identity, is_sound=True)
-        return convoy.receipts()
+        return await self._sent(_one_by_one(frames), route, identity, sequence, attempts)
 
     async def copy(
         self,
@@ -123,21 +112,7 @@ class Producing:
         """Store batches that were stored elsewhere, each in the partition it comes with."""
         attempts = self._router.attempts(f"producing to {topic}")
         route = await self._router.route(topic, attempts, create=True)
-        lane = await self._lane(identity, sequence, attempts)
-        convoy = Convoy(self._router, lane, route)
-        try:
-            # Whoever reads them has a connection to give back, also if one failed for good.
-            async with aclosing(frames):
-                async for number, frame in frames:
-                    route.check(number)
-                    if not await convoy.send(number, frame):
-                        break
-            await convoy.finish()
-        except BaseException:
-            self._done_with(lane, identity, is_sound=False)
-            raise
-        self._done_with(lane, identity, is_sound=True)
-        return convoy.receipts()
+        return await self._sent(frames, route, identity, sequence, attempts)
 
     async def produce_parts(
         self, topic: str, parts: Sequence[tuple[Columns, Layout]], partition: int
@@ -161,6 +136,31 @@ class Producing:
 
         receipts = iter(await self.copy(frames(), topic, None, 0))
         return [list(islice(receipts, size)) for size in sizes]
+
+    async def _sent(
+        self,
+        frames: AsyncGenerator[tuple[int, Frame]],
+        route: Route,
+        identity: Identity | None,
+        sequence: int,
+        attempts: Attempts,
+    ) -> list[BatchReceipt]:
+        """Send batches, each to its partition, until all are stored or one failed for good."""
+        lane = await self._lane(identity, sequence, attempts)
+        convoy = Convoy(self._router, lane, route)
+        try:
+            # Whoever reads them has a connection to give back, also if one failed for good.
+            async with aclosing(frames):
+                async for number, frame in frames:
+                    route.check(number)
+                    if not await convoy.send(number, frame):
+                        break
+            await convoy.finish()
+        except BaseException:
+            self._done_with(lane, identity, is_sound=False)
+            raise
+        self._done_with(lane, identity, is_sound=True)
+        return convoy.receipts()
 
     async def _lane(self, identity: Identity | None, sequence: int, attempts: Attempts) -> Lane:
         """One for this call; with an identity of the user's own, one for that."""
@@ -202,3 +202,10 @@ def not_before_ms(delay: float) -> int:
     if delay > DELAY_SECONDS_MAX:
         raise InvalidRequest(f"delay must be at most {DELAY_SECONDS_MAX:.0f} seconds: {delay!r}")
     return int((time() + delay) * 1000) + 1 if delay else 0
+
+
+async def _one_by_one(
+    frames: Iterator[tuple[int, Frame]],
+) -> AsyncGenerator[tuple[int, Frame]]:
+    for each in frames:
+        yield each
