@@ -105,11 +105,6 @@ def spans_of(staged: Staged) -> list[tuple[int, int, int]]:
     return [(partition, *spans[partition]) for partition in sorted(spans)]
 
 
-def messages_in(runs: Iterable[Run]) -> int:
-    """How many messages these are."""
-    return sum(run.stop - run.start for run in runs)
-
-
 def last_batch(runs: Iterable[Run], stop: int) -> int:
     """How many messages the batch has that ends with message number `stop`; 0: none does."""
     number = 0

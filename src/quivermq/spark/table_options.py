@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -11,8 +9,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from quivermq.errors import InvalidRequest
 from quivermq.lakehouse.data_files import TARGET_FILE_BYTES
-
-WRITING: Final = ("path", "partitionBy", "targetFileSize", "txnAppId", "txnVersion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +69,6 @@ def spark_schema(schema_json: str) -> StructType:
     import json  # noqa: PLC0415
 
     return nullable(StructType.fromJson(json.loads(schema_json)))
-
-
-def root_of(path: str) -> Path:
-    from quivermq.lakehouse.table import local_folder  # noqa: PLC0415  (only drivers have it)
-
-    return local_folder(path)
 
 
 def _nullable(kind: DataType) -> DataType:
