@@ -7,6 +7,7 @@ and the model goes back to what was applied.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import NamedTuple
 
 from quivermq.batches import Frame, Header, Index, Kind
@@ -85,6 +86,7 @@ class DeskStage:
         self.now_ms = START_MS
         self.steady_ms = 0
         self.term = 1
+        self.dice = Random(7)
         self.partition, self.follower = Partition(), Partition()
         self.applied = NaivePartition(MAX_DELIVERIES)
         self.entries: list[Entry] = []
@@ -99,7 +101,7 @@ class DeskStage:
 
     def _take_office(self) -> None:
         self._apply(Frame.of(Kind.NOOP))
-        self.desk = Desk(self.partition, self.steady_ms)
+        self.desk = Desk(self.partition, self.steady_ms, self.dice)
         self.model = self.applied.copy()
         self.model.restart_leases(self.steady_ms)
 
@@ -254,8 +256,7 @@ class DeskStage:
     def seek(self, group: str, offset: int) -> None:
         offset = max(offset, self.model.start)
         self.desk.seek(group, offset)
-        tokens = [lease for _, lease in self.tokens]
-        self.model.seek(group, offset, max(tokens, default=0) + 1)
+        self.model.seek(group, offset)
 
     def drop(self, group: str) -> None:
         self.desk.drop(group)

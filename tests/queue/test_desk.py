@@ -402,7 +402,7 @@ def test_a_desk_begins_again_from_what_was_proposed() -> None:
 
 def test_groups_and_visibility_are_bounded() -> None:
     rig = Rig()
-    desk = Desk(rig.partition, 0, groups_max=2)
+    desk = Desk(rig.partition, 0, rig.dice, groups_max=2)
     desk.open_group("a", 0)
     desk.commit("b", 1)
     with pytest.raises(Overloaded, match="2 groups"):

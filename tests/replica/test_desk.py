@@ -1,5 +1,7 @@
 """Consumers at a replica: what is said at the desk is replicated, gathered, and waited for."""
 
+from random import Random
+
 import pytest
 
 from quivermq.batches import Index
@@ -186,7 +188,7 @@ def test_what_the_core_refuses_was_never_said() -> None:
 
 def test_what_one_act_says_is_as_many_entries_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "_GATHERED_BYTES_MAX", 100)
-    office = intake.Intake(Partition(), ReplicaSettings())
+    office = intake.Intake(Partition(), ReplicaSettings(), Random(7))
 
     def say_much(desk: Desk) -> None:
         for number in range(50):
