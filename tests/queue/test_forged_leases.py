@@ -2,6 +2,7 @@
 nothing: whatever they name, and whoever leads."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -138,7 +139,7 @@ def test_numbers_of_leases_do_not_follow_from_each_other() -> None:
     rig.put(64)
     numbers = [leased_one(rig).lease for _ in range(64)]
     assert len(set(numbers)) == 64
-    steps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
+    steps = {after - before for before, after in pairwise(numbers)}
     assert len(steps) == 63
     assert all(0 < number < 1 << 63 for number in numbers)
     assert max(numbers) > 1 << 60
