@@ -17,6 +17,7 @@ from quivermq.log import Disk, LogSettings
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.figures import Histogram
 from quivermq.node.group import Group
+from quivermq.node.moments import Lapses
 from quivermq.node.peers import Links
 from quivermq.node.throttle import Throttle
 from quivermq.raft import Dice
@@ -60,6 +61,7 @@ class GroupRunner:
         self._stirred_later: dict[Group, None] = {}
         self._is_scheduled = False
         self._incarnations = 0
+        self._lapses = Lapses()
         self._loop = asyncio.get_running_loop()
         self._throttle = Throttle(copy_bytes_per_second, self._loop.time, self._loop.call_later)
         self._ticker: asyncio.TimerHandle | None = None
@@ -90,6 +92,12 @@ class GroupRunner:
     def steady_ms(self) -> int:
         """Of a clock that nobody sets."""
         return int(self._loop.time() * 1000)
+
+    def lapses(self) -> int:
+        """How often this broker stood still for as long as an election takes. Counted where it is
+        asked, and with every tick: after a pause it is not known which of the two comes first."""
+        settings = self.replica_settings
+        return self._lapses.look(settings.tick_ms * settings.election_ticks / 1000)
 
     def stirred(self, group: Group) -> None:
         self._stirred.append(group)
@@ -173,6 +181,7 @@ class GroupRunner:
 
     def _tick(self) -> None:
         """One tick, however late it comes: a stalled broker must not blame its leaders."""
+        self.lapses()
         interval = self.replica_settings.tick_ms / 1000
         now = self._loop.time()
         late = now - self._due
