@@ -47,7 +47,7 @@ class Bounds(NamedTuple):
 
 _BOUNDS: Final = Bounds()
 
-_COUNT: Final = Struct("<I")
+_COUNTS: Final = Struct("<IQ")
 _PRODUCER: Final = Struct("<QIQI")
 _STORED: Final = Struct("<QIQQI")
 _STORED_BYTES: Final = _STORED.size
@@ -89,7 +89,9 @@ class Producer:
         return int.from_bytes(self.window[at * _STORED_BYTES : at * _STORED_BYTES + 8], "little")
 
 
-def check_sequence(header: Header, epoch: int, next_sequence: int) -> bool:
+def check_sequence(
+    header: Header, epoch: int, next_sequence: int, *, may_be_forgotten: bool = False
+) -> bool:
     """True if the batch comes next, False if it was stored before; raises if it is neither.
 
     `epoch` and `next_sequence` are what is known of its producer; 0 and 0 if nothing is.
@@ -101,9 +103,15 @@ def check_sequence(header: Header, epoch: int, next_sequence: int) -> bool:
         )
     expected = next_sequence if header.producer_epoch == epoch else 0
     if header.sequence > expected:
+        story = (
+            ": producers that were idle for long are forgotten here, perhaps this one too. What it "
+            "sent before may be stored; go on with a higher epoch or another id"
+        )
         raise OutOfSequence(
-            f"producer {header.producer_id} sent sequence {header.sequence}, {expected} comes next",
+            f"producer {header.producer_id} sent sequence {header.sequence}, {expected} comes next"
+            + (story if may_be_forgotten else ""),
             expected=expected,
+            may_be_forgotten=may_be_forgotten,
         )
     return header.sequence == expected
 
@@ -117,6 +125,7 @@ class Producers:
         # Those whose windows can shrink, in the same order.
         self._wide: OrderedDict[int, Producer] = OrderedDict()
         self._batches = 0
+        self._forgotten = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -129,7 +138,7 @@ class Producers:
     @property
     def size_bytes(self) -> int:
         """What `pack` takes; memory is about this and 350 bytes for each producer."""
-        return _COUNT.size + len(self._known) * _PRODUCER.size + self._batches * _STORED_BYTES
+        return _COUNTS.size + len(self._known) * _PRODUCER.size + self._batches * _STORED_BYTES
 
     def position(self, producer_id: int) -> tuple[int, int]:
         """Epoch and next sequence of a producer; (0, 0) for one that is not known."""
@@ -138,6 +147,13 @@ class Producers:
 
     def knows(self, producer_id: int) -> bool:
         return producer_id in self._known
+
+    def check(self, header: Header) -> bool:
+        """Whether a batch comes next, by what is remembered; as `check_sequence`."""
+        known = self._known.get(header.producer_id)
+        if known is None:
+            return check_sequence(header, 0, 0, may_be_forgotten=self._forgotten > 0)
+        return check_sequence(header, known.epoch, known.next_sequence)
 
     def repeated(self, header: Header) -> Stored:
         """Where a batch that was stored before is; raises if it is no longer remembered."""
@@ -222,6 +238,7 @@ class Producers:
         producer_id, known = self._known.popitem(last=False)
         self._batches -= known.batches
         self._wide.pop(producer_id, None)
+        self._forgotten += 1
 
     def pack(self) -> bytes:
         """The same bytes on every replica that applied the same entries."""
@@ -233,15 +250,15 @@ class Producers:
             for producer_id, known in self._known.items()
         )
         windows = (known.window for known in self._known.values())
-        return chain((_COUNT.pack(len(self._known)),), heads, windows)
+        return chain((_COUNTS.pack(len(self._known), self._forgotten),), heads, windows)
 
     @classmethod
     def unpack(cls, data: memoryview, bounds: Bounds = _BOUNDS) -> "Producers":
         producers = cls(bounds)
-        (count,) = _COUNT.unpack_from(data)
-        at = _COUNT.size + count * _PRODUCER.size
+        count, producers._forgotten = _COUNTS.unpack_from(data)
+        at = _COUNTS.size + count * _PRODUCER.size
         for producer_id, epoch, next_sequence, batches in _PRODUCER.iter_unpack(
-            data[_COUNT.size : at]
+            data[_COUNTS.size : at]
         ):
             window = bytearray(data[at : at + batches * _STORED_BYTES])
             known = producers._known[producer_id] = Producer(epoch, next_sequence, window)

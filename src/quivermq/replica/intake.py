@@ -186,7 +186,7 @@ class Intake:
         if flights:
             # Also if it was forgotten meanwhile: what it has in flight makes it known again.
             return check_sequence(header, flights[-1].epoch, flights[-1].next_sequence)
-        return check_sequence(header, *self._partition.producers.position(header.producer_id))
+        return self._partition.producers.check(header)
 
     def _repeat(self, token: Token, header: Header) -> Produced | None:
         flights = self._flights.get(header.producer_id)
