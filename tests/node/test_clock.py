@@ -149,10 +149,8 @@ def test_a_wrong_clock_is_reported_once_and_again_every_hour(
     clocks.run()
     clocks.machines[1].error_ms = 25 * HOUR_MS
     clocks.run(10 * SECOND_MS)
-    assert [record.getMessage() for record in caplog.records] == [
-        "the clock of this machine is 25.0 h ahead of most brokers': this broker goes by theirs; "
-        "set the clock"
-    ]
+    (record,) = caplog.records
+    assert "25.0 h ahead of most brokers': this broker goes by theirs" in record.getMessage()
     clocks.run(3 * HOUR_MS, 9 * SECOND_MS)
     assert len(caplog.records) == 4
     clocks.machines[1].error_ms = 0
