@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
     producers: int = PRODUCERS_MAX
 
 
-_BOUNDS: Final = Bounds()
+BOUNDS: Final = Bounds()
 
 _COUNTS: Final = Struct("<IQ")
 _PRODUCER: Final = Struct("<QIQI")
@@ -119,8 +119,8 @@ def check_sequence(
 class Producers:
     """All producers that a partition remembers, least recently used first."""
 
-    def __init__(self, bounds: Bounds = _BOUNDS) -> None:
-        self._bounds = bounds
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self._bounds = bounds or BOUNDS
         self._known: OrderedDict[int, Producer] = OrderedDict()
         # Those whose windows can shrink, in the same order.
         self._wide: OrderedDict[int, Producer] = OrderedDict()
@@ -253,7 +253,7 @@ class Producers:
         return chain((_COUNTS.pack(len(self._known), self._forgotten),), heads, windows)
 
     @classmethod
-    def unpack(cls, data: memoryview, bounds: Bounds = _BOUNDS) -> "Producers":
+    def unpack(cls, data: memoryview, bounds: Bounds | None = None) -> "Producers":
         producers = cls(bounds)
         count, producers._forgotten = _COUNTS.unpack_from(data)
         at = _COUNTS.size + count * _PRODUCER.size
@@ -262,7 +262,7 @@ class Producers:
         ):
             window = bytearray(data[at : at + batches * _STORED_BYTES])
             known = producers._known[producer_id] = Producer(epoch, next_sequence, window)
-            if batches > bounds.window_min:
+            if batches > producers._bounds.window_min:
                 producers._wide[producer_id] = known
             producers._batches += batches
             at += batches * _STORED_BYTES
