@@ -15,7 +15,6 @@ from quivermq.queue import (
     WINDOW_BATCHES,
     WINDOW_BATCHES_MIN,
     Producers,
-    check_sequence,
 )
 from quivermq.queue.producers import BATCHES_MAX, Bounds
 
@@ -56,7 +55,7 @@ def found(producers: Producers, batch: Header) -> list[int]:
 
 
 def comes_next(producers: Producers, batch: Header) -> bool:
-    return check_sequence(batch, *producers.position(batch.producer_id))
+    return producers.check(batch)
 
 
 def test_a_repeat_finds_the_offsets_of_the_first_time() -> None:
@@ -113,16 +112,24 @@ def test_no_clock_makes_a_producer_forgotten(jump_ms: int) -> None:
 
 
 def test_the_producer_idle_longest_makes_room_for_a_new_one() -> None:
-    producers = Producers(Bounds(producers=3))
+    bounds = Bounds(producers=3)
+    producers = Producers(bounds)
     for producer in (1, 2, 3, 1):
         sequence = producers.position(producer)[1]
         producers.record(header(sequence, producer=producer))
+    with pytest.raises(OutOfSequence) as caught:
+        producers.check(header(1, producer=4))
+    assert not caught.value.may_be_forgotten, "nobody was forgotten so far"
     producers.record(header(0, producer=4))
     assert [producers.knows(n) for n in (1, 2, 3, 4)] == [True, False, True, True]
-    with pytest.raises(OutOfSequence) as caught:
-        comes_next(producers, header(1, producer=2))
-    assert caught.value.expected == 0
     producers.validate()
+    for each in (producers, Producers.unpack(memoryview(producers.pack()), bounds)):
+        with pytest.raises(OutOfSequence, match="perhaps this one too") as caught:
+            each.check(header(1, producer=2))
+        assert (caught.value.expected, caught.value.may_be_forgotten) == (0, True)
+        with pytest.raises(OutOfSequence) as caught:
+            each.check(header(3, producer=1))
+        assert not caught.value.may_be_forgotten
 
 
 def test_windows_of_those_idle_longest_shrink_first_and_not_below_the_least() -> None:

@@ -17,9 +17,7 @@ So a producer is remembered, with its last `WINDOW_BATCHES_MIN` batches, at leas
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -48,9 +46,14 @@ class Bounds(NamedTuple):
 BOUNDS: Final = Bounds()
 
 _COUNTS: Final = Struct("<IQ")
-_PRODUCER: Final = Struct("<QIQI")
+_PRODUCER_BYTES: Final = 24
 _STORED: Final = Struct("<QIQQI")
 _STORED_BYTES: Final = _STORED.size
+
+
+def _columns(count: int) -> Struct:
+    """Ids, next sequences, epochs and numbers of batches of so many producers."""
+    return Struct(f"<{count}Q{count}Q{count}I{count}I")
 
 
 class Stored(NamedTuple):
@@ -138,7 +141,7 @@ class Producers:
     @property
     def size_bytes(self) -> int:
         """What `pack` takes; memory is about this and 350 bytes for each producer."""
-        return _COUNTS.size + len(self._known) * _PRODUCER.size + self._batches * _STORED_BYTES
+        return _COUNTS.size + len(self._known) * _PRODUCER_BYTES + self._batches * _STORED_BYTES
 
     def position(self, producer_id: int) -> tuple[int, int]:
         """Epoch and next sequence of a producer; (0, 0) for one that is not known."""
@@ -242,23 +245,26 @@ class Producers:
 
     def pack(self) -> bytes:
         """The same bytes on every replica that applied the same entries."""
-        return b"".join(self._parts())
-
-    def _parts(self) -> Iterator[bytes | bytearray]:
-        heads = (
-            _PRODUCER.pack(producer_id, known.epoch, known.next_sequence, known.batches)
-            for producer_id, known in self._known.items()
+        known = self._known.values()
+        windows = [each.window for each in known]
+        columns = _columns(len(windows)).pack(
+            *self._known,
+            *(each.next_sequence for each in known),
+            *(each.epoch for each in known),
+            *(size // _STORED_BYTES for size in map(len, windows)),
         )
-        windows = (known.window for known in self._known.values())
-        return chain((_COUNTS.pack(len(self._known), self._forgotten),), heads, windows)
+        return b"".join((_COUNTS.pack(len(windows), self._forgotten), columns, *windows))
 
     @classmethod
     def unpack(cls, data: memoryview, bounds: Bounds | None = None) -> "Producers":
         producers = cls(bounds)
         count, producers._forgotten = _COUNTS.unpack_from(data)
-        at = _COUNTS.size + count * _PRODUCER.size
-        for producer_id, epoch, next_sequence, batches in _PRODUCER.iter_unpack(
-            data[_COUNTS.size : at]
+        layout = _columns(count)
+        columns = layout.unpack_from(data, _COUNTS.size)
+        at = _COUNTS.size + layout.size
+        for producer_id, next_sequence, epoch, batches in zip(
+            *(columns[first : first + count] for first in range(0, len(columns), count or 1)),
+            strict=True,
         ):
             window = bytearray(data[at : at + batches * _STORED_BYTES])
             known = producers._known[producer_id] = Producer(epoch, next_sequence, window)
