@@ -183,8 +183,8 @@ class Intake:
 
     def _comes_next(self, header: Header) -> bool:
         flights = self._flights.get(header.producer_id)
+        # Also if it was forgotten meanwhile: what it has in flight makes it known again.
         if flights:
-            # Also if it was forgotten meanwhile: what it has in flight makes it known again.
             return check_sequence(header, flights[-1].epoch, flights[-1].next_sequence)
         return self._partition.producers.check(header)
 
