@@ -22,7 +22,7 @@ def machine(off: timedelta) -> Iterator[str]:
             self.send_response(200)
             self.end_headers()
 
-        def date_time_string(self, timestamp: float | None = None) -> str:  # noqa: ARG002
+        def date_time_string(self, timestamp: float | None = None) -> str:
             return format_datetime(datetime.now(UTC) + off, usegmt=True)
 
         def log_message(self, *_: object) -> None:

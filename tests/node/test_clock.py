@@ -121,7 +121,26 @@ def test_a_broker_on_its_own_follows_its_clock_but_its_retention_does_not_run_ah
     clocks.run(BELIEVED_AFTER_MS - HOUR_MS, 9 * SECOND_MS)
     assert clocks.age_errors() == [0]
     clocks.run(2 * HOUR_MS, 9 * SECOND_MS)
-    assert clocks.age_errors() == [HOUR_MS]
+    assert clocks.age_errors() == clocks.now_errors() == [HOUR_MS]
+
+
+@pytest.mark.parametrize("brokers", [1, 4])
+def test_a_clock_that_is_ahead_for_less_than_a_minute_leaves_no_trace(brokers: int) -> None:
+    """Also where nobody can tell: alone, or as many against as many."""
+    clocks = Clocks(*[0] * brokers)
+    clocks.run()
+    for machine in clocks.machines[: max(1, brokers // 2)]:
+        machine.error_ms = 25 * HOUR_MS
+    for _ in range(50):
+        clocks.run(SECOND_MS)
+        assert clocks.now_errors() == clocks.age_errors() == [0] * brokers
+    for machine in clocks.machines:
+        machine.error_ms = 0
+    clocks.run()
+    assert clocks.now_errors() == [0] * brokers
+    clocks.machines[0].error_ms = HOUR_MS
+    clocks.run()
+    assert clocks.now_errors() == [0] * brokers, "it begins anew"
 
 
 def test_retention_follows_a_clock_that_goes_back_at_once() -> None:

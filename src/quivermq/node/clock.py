@@ -4,7 +4,9 @@ Two times come out of it, both in milliseconds since 1970:
 
 - `now_ms`: what entries are stamped with and delays are measured by. It runs with the steady clock,
   which nobody sets. At every tick it is compared with the machine's clock and follows that, unless
-  most brokers, by what they say of theirs, agree on another time: then it follows them.
+  most brokers, by what they say of theirs, agree on another time: then it follows them. Where
+  nobody can tell, a clock that was set ahead is followed after a minute: what is stamped with a
+  time to come cannot be put right.
 - `age_ms`: what retention goes by, since what it deletes is gone. It never follows the machine's
   clock ahead at once, but only when most brokers agree with it, or after a day.
 
@@ -25,8 +27,10 @@ DIFFERENCE_MS_MAX: Final = 5_000
 """Clocks that differ by no more than this agree."""
 HEARD_MS: Final = 10_000
 """What a broker said of its clock counts for so long."""
+HELD_MS: Final = 60 * 1000
+"""A clock that was set ahead is followed after so long, where nobody confirms it."""
 BELIEVED_AFTER_MS: Final = 24 * 3600 * 1000
-"""Retention follows a clock that was set ahead after so long, where nobody confirms it."""
+"""And retention follows it so long after that."""
 _REPEAT_MS: Final = 3600 * 1000
 _CLOCKS_MIN: Final = 3
 """Two clocks that differ do not tell which of them is right."""
@@ -55,6 +59,7 @@ class BrokerClock:
         self._steady = steady
         # What is to be added to the steady clock.
         self._now_offset = self._age_offset = machine() - steady()
+        self._held_since: int | None = None
         self._ahead_since: int | None = None
         # By broker: what is to be added to our steady clock for theirs, and when that was heard.
         self._heard: dict[int, tuple[int, int]] = {}
@@ -94,11 +99,11 @@ class BrokerClock:
             # Most brokers are silent now, but the clock is the one that they refuted.
             agreed = self._now_offset
         self.difference_ms = 0 if agreed is None else own - agreed
-        offset = own
-        if agreed is not None and not _agree(own, agreed):
-            offset, self._refuted = agreed, own
+        self._refuted = own if agreed is not None and not _agree(own, agreed) else None
+        if agreed is None:
+            offset = self._held_offset(own, steady)
         else:
-            self._refuted = None
+            offset, self._held_since = own if self._refuted is None else agreed, None
         jump_ms = offset - self._now_offset
         self._now_offset = offset
         self._follow_with_age(offset, steady, is_confirmed=agreed is not None)
@@ -116,6 +121,17 @@ class BrokerClock:
         middle = median_low(offsets)
         agreeing = sum(_agree(offset, middle) for offset in offsets)
         return middle if 2 * agreeing > len(offsets) else None
+
+    def _held_offset(self, own: int, steady: int) -> int:
+        """The machine's clock, or the time as it was while that has just been set ahead."""
+        if own - self._now_offset <= DIFFERENCE_MS_MAX:
+            self._held_since = None
+            return own
+        if self._held_since is None:
+            self._held_since = steady
+            ahead = _difference(own - self._now_offset)
+            logger.warning("the clock of this machine is %s where it was", ahead)
+        return own if steady - self._held_since >= HELD_MS else self._now_offset
 
     def _follow_with_age(self, offset: int, steady: int, *, is_confirmed: bool) -> None:
         is_ahead = offset - self._age_offset > DIFFERENCE_MS_MAX
@@ -145,7 +161,7 @@ class BrokerClock:
             logger.warning("the clock of this machine agrees with most brokers' again")
         if not _agree(jump_ms, 0):
             logger.warning(
-                "the clock of this broker was set: it is %s where it was", _difference(jump_ms)
+                "the time of this broker follows: it is %s where it was", _difference(jump_ms)
             )
         if self._ahead_since == steady:
             logger.error(
