@@ -125,13 +125,18 @@ class Fenced(QuiverError):
 
 
 class OutOfSequence(QuiverError):
-    """A producer skipped a sequence number; `expected` comes next."""
+    """A producer skipped a sequence number; `expected` comes next.
+
+    `may_be_forgotten`: the partition does not know the producer, but knew others that it has
+    forgotten since, and perhaps this one too. What was sent before may be stored.
+    """
 
     retriable = True
 
-    def __init__(self, message: str, *, expected: int) -> None:
+    def __init__(self, message: str, *, expected: int, may_be_forgotten: bool = False) -> None:
         super().__init__(message)
         self.expected = expected
+        self.may_be_forgotten = may_be_forgotten
 
 
 class Unauthenticated(QuiverError):

@@ -168,6 +168,7 @@ class Broker:
             leads=self._heard_of_leaders,
             silent=self.runner.wake_all_of,
             connected=self._connected,
+            clock=self.runner.clock,
         )
         self.links = Links(
             hooks,

@@ -18,6 +18,7 @@ from quivermq.addresses import join_address, split_address
 from quivermq.batches import Frame, Limits
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.node.clock import BrokerClock
 from quivermq.node.letters import open_letter, seal
 from quivermq.node.listening import listening_at
 from quivermq.node.peer_protocol import PARCEL_BYTES_MAX, Incoming, Outgoing
@@ -193,6 +194,7 @@ class LinkHooks:
     leads: Callable[[int, Iterable[proto.Leadership]], None]
     silent: Callable[[int], None]
     connected: Callable[[int], None]
+    clock: BrokerClock = field(default_factory=BrokerClock)
 
 
 class Links:
@@ -270,6 +272,7 @@ class Links:
                     dialled.abort()
 
     async def forget(self, node: int) -> None:
+        self.hooks.clock.forget(node)
         peer = self.peers.pop(node, None)
         if peer is not None:
             await peer.close()
@@ -294,7 +297,7 @@ class Links:
 
     def tick(self) -> None:
         """Say that we are alive, and notice who is not."""
-        parcel = proto.Parcel(alive=True)
+        parcel = proto.Parcel(alive=True, clock_ms=self.hooks.clock.machine_ms())
         now = self.now()
         for peer in list(self.peers.values()):
             peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
@@ -323,6 +326,8 @@ class Links:
         peer = self.peers.get(node)
         if peer is not None:
             peer.heard_at = self.now()
+            if parcel.alive:
+                self.hooks.clock.heard(node, parcel.clock_ms)
         if parcel.leads:
             self.hooks.leads(node, parcel.leads)
         at = 0

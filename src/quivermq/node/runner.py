@@ -6,7 +6,6 @@ one parcel a peer. A group that sleeps costs nothing at all.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from random import SystemRandom
@@ -14,6 +13,7 @@ from typing import Final
 
 from quivermq.cluster import node_of
 from quivermq.log import Disk, LogSettings
+from quivermq.node.clock import BrokerClock
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.figures import Histogram
 from quivermq.node.group import Group
@@ -45,6 +45,7 @@ class GroupRunner:
         copy_bytes_per_second: int,
         on_office: Callable[[Group], None],
     ) -> None:
+        self.clock = BrokerClock()
         self.disk = disk
         # Of the system: the numbers of leases are drawn with it too, and nobody may guess those.
         self.dice: Dice = SystemRandom()
@@ -87,7 +88,7 @@ class GroupRunner:
     # What a group needs.
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return self.clock.now_ms()
 
     def steady_ms(self) -> int:
         """Of a clock that nobody sets."""
@@ -190,6 +191,7 @@ class GroupRunner:
             logger.warning("the event loop was stalled for %.1f s", late)
         self._due = max(self._due + interval, now + interval / 2)
         self._ticker = self._loop.call_at(self._due, self._tick)
+        self.clock.look()
         if self.links is not None:
             self.links.tick()
         for group in list(self._awake):

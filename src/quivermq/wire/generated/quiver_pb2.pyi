@@ -175,7 +175,7 @@ class Response(_message.Message):
     def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_listed: _Optional[_Union[OffsetsListed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "retriable", "leader", "leader_address", "earliest", "end", "expected")
+    __slots__ = ("code", "message", "retriable", "leader", "leader_address", "earliest", "end", "expected", "may_be_forgotten")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRIABLE_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +184,7 @@ class Error(_message.Message):
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    MAY_BE_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     retriable: bool
@@ -192,7 +193,8 @@ class Error(_message.Message):
     earliest: int
     end: int
     expected: int
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: bool = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., earliest: _Optional[int] = ..., end: _Optional[int] = ..., expected: _Optional[int] = ...) -> None: ...
+    may_be_forgotten: bool
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: bool = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., earliest: _Optional[int] = ..., end: _Optional[int] = ..., expected: _Optional[int] = ..., may_be_forgotten: bool = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
@@ -1231,14 +1233,16 @@ class PeerHello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., peer_address: _Optional[str] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., address: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Parcel(_message.Message):
-    __slots__ = ("letters", "alive", "leads")
+    __slots__ = ("letters", "alive", "leads", "clock_ms")
     LETTERS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     LEADS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     letters: _containers.RepeatedCompositeFieldContainer[Letter]
     alive: bool
     leads: _containers.RepeatedCompositeFieldContainer[Leadership]
-    def __init__(self, letters: _Optional[_Iterable[_Union[Letter, _Mapping]]] = ..., alive: bool = ..., leads: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ...) -> None: ...
+    clock_ms: int
+    def __init__(self, letters: _Optional[_Iterable[_Union[Letter, _Mapping]]] = ..., alive: bool = ..., leads: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., clock_ms: _Optional[int] = ...) -> None: ...
 
 class Leadership(_message.Message):
     __slots__ = ("group", "term")
