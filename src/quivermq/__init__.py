@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         GroupPartitionInfo,
         LeasedMessage,
         LeasedTable,
+        LevelInfo,
         MemberInfo,
         Message,
         NodeInfo,
@@ -62,10 +63,11 @@ if TYPE_CHECKING:
         Retry,
         Subscription,
         TopicInfo,
+        UpgradeInfo,
         connect,
     )
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BatchReceipt",
@@ -85,6 +87,7 @@ __all__ = [
     "LeaseLost",
     "LeasedMessage",
     "LeasedTable",
+    "LevelInfo",
     "MemberInfo",
     "Message",
     "NodeInfo",
@@ -113,6 +116,7 @@ __all__ = [
     "Unauthenticated",
     "UnknownError",
     "UnsupportedFormat",
+    "UpgradeInfo",
     "aio",
     "connect",
     "spark",
