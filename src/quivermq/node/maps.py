@@ -46,6 +46,8 @@ class Maps:
             brokers=self.brokers(view),
             topics=[self.topic(topic) for topic in topics],
             node=self._node_id,
+            level=view.cluster.level if view.cluster else 0,
+            release=view.cluster.release if view.cluster else "",
         )
 
     def brokers(self, view: View) -> list[proto.Broker]:
@@ -65,6 +67,8 @@ class Maps:
                 replicas=holds[broker.id],
                 state=broker.state,
                 version=broker.version,
+                level_min=broker.level_min,
+                level_max=broker.level_max,
             )
             for broker in view.brokers.values()
         ]

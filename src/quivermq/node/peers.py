@@ -19,7 +19,7 @@ from quivermq.batches import Frame, Limits
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.clock import BrokerClock
-from quivermq.node.letters import open_letter, seal
+from quivermq.node.letters import UnknownMail, open_letter, seal
 from quivermq.node.listening import listening_at
 from quivermq.node.peer_protocol import PARCEL_BYTES_MAX, Incoming, Outgoing
 from quivermq.raft import Kind as Said
@@ -103,8 +103,8 @@ class Link:
         delay = _DIAL_AGAIN_S[0]
         while True:
             try:
-                await self._connect()
-                delay = _DIAL_AGAIN_S[0]
+                if await self._connect():
+                    delay = _DIAL_AGAIN_S[0]
             except (OSError, QuiverError, TimeoutError) as error:
                 logger.debug("no link to node %d: %s", self.peer.node, error)
             except Exception:
@@ -113,8 +113,9 @@ class Link:
             await asyncio.sleep(delay * self.peer.links.dice.uniform(0.5, 1.0))
             delay = min(delay * 2, _DIAL_AGAIN_S[1])
 
-    async def _connect(self) -> None:
-        """Connect, and return when the connection is lost."""
+    async def _connect(self) -> bool:
+        """Connect, and return when the connection is lost; False if there was none, because one
+        of the two does not accept the other: that will not change in a moment."""
         links = self.peer.links
         host, port = split_address(self.peer.address)
         loop = asyncio.get_running_loop()
@@ -127,7 +128,7 @@ class Link:
             refusal = answer.refusal or links.judge(self.peer.node, answer)
             self.peer.refused(refusal)
             if refusal:
-                return
+                return False
             self.connection = connection
             if self.lane is Lane.EXPRESS:
                 links.connected(self.peer.node)
@@ -135,6 +136,7 @@ class Link:
         finally:
             self.connection = None
             connection.abort()
+        return True
 
     async def close(self) -> None:
         self._task.cancel()
@@ -336,7 +338,13 @@ class Links:
                 raise InvalidRequest(f"node {node} writes as member {letter.sender}")
             mine = frames[at : at + letter.frames]
             at += letter.frames
-            self.hooks.deliver(letter.group, letter.sender, letter.to, open_letter(letter, mine))
+            try:
+                mail = open_letter(letter, mine)
+            except UnknownMail as error:
+                # Of a later release, which does not count on an answer.
+                logger.debug("node %d: %s", node, error)
+            else:
+                self.hooks.deliver(letter.group, letter.sender, letter.to, mail)
 
     async def close(self) -> None:
         self._is_closed = True
