@@ -113,8 +113,9 @@ class Consuming:
                     return self._nothing(visit)
         finally:
             # Whoever was woken, and took nothing, lets the next one look.
-            for number in body.partitions if waiter is not None and waiter.woken.done() else ():
-                self._wake(body, number)
+            if waiter is not None and waiter.woken.done():
+                for number in dict.fromkeys(body.partitions):
+                    self._wake(body, number)
 
     def _wake(self, body: proto.Poll, number: int) -> None:
         try:

@@ -7,7 +7,7 @@ bounded outbox is dropped: consensus sends again.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,18 +20,28 @@ from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.letters import open_letter, seal
 from quivermq.node.listening import listening_at
-from quivermq.node.peer_protocol import PARCEL_BYTES_MAX, Incoming, Outgoing
+from quivermq.node.peer_protocol import (
+    PARCEL_BYTES_MAX,
+    PARCEL_ENVELOPE_BYTES_MAX,
+    PARCEL_FRAMES_MAX,
+    Incoming,
+    IncomingConnections,
+    Outgoing,
+)
 from quivermq.raft import Kind as Said
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
-from quivermq.wire import BROKER_ENVELOPE_BYTES_MAX, proto
+from quivermq.wire import proto
 
 logger = logging.getLogger("quivermq.peers")
 
 _DIAL_AGAIN_S: Final = (0.05, 1.0)
 _DIAL_TIMEOUT_S: Final = 2.0
-_ENVELOPE_BYTES: Final = BROKER_ENVELOPE_BYTES_MAX // 4
+_ENVELOPE_BYTES: Final = PARCEL_ENVELOPE_BYTES_MAX // 2
 _FRAMES_BYTES: Final = PARCEL_BYTES_MAX // 8
+_FRAMES: Final = PARCEL_FRAMES_MAX // 4
 """How much goes into one parcel, if it is more than one letter."""
+_LEADS_TOLD_AT_ONCE: Final = 20_000
+_LEADS_AT_ONCE: Final = 1_000
 
 
 class Lane(Enum):
@@ -78,7 +88,11 @@ class Link:
             self.dropped += len(letters)
             return
         envelope = proto.Parcel(letters=letters).SerializeToString()
-        too_much = len(envelope) > _ENVELOPE_BYTES or sum(map(len, frames)) > _FRAMES_BYTES
+        too_much = (
+            len(envelope) > _ENVELOPE_BYTES
+            or len(frames) > _FRAMES
+            or sum(map(len, frames)) > _FRAMES_BYTES
+        )
         if too_much and len(letters) > 1:
             # Past the limits of a packet the peer would close the connection, again and again.
             half = len(letters) // 2
@@ -206,6 +220,7 @@ class Links:
         silence_s: float,
         hello_s: float,
         given: Mapping[int, str],
+        connections_max: int = 400,
     ) -> None:
         """`given` are addresses that win over whatever is said or heard of these nodes."""
         self.hooks = hooks
@@ -217,7 +232,7 @@ class Links:
         self._hello_s = hello_s
         self._given = given
         self._server: asyncio.Server | None = None
-        self._incoming: set[Incoming] = set()
+        self._incoming = IncomingConnections(connections_max)
         self._posted: set[Link] = set()
         self._is_closed = False
 
@@ -258,7 +273,7 @@ class Links:
 
     def judge_again(self) -> None:
         """More is known of who is who: part with those who should never have been let in."""
-        for connection in list(self._incoming):
+        for connection in self._incoming:
             if connection.hello is not None and (why := self.hooks.objection(connection.hello)):
                 logger.warning("node %d is shown out: %s", connection.hello.node, why)
                 connection.abort()
@@ -306,10 +321,11 @@ class Links:
 
     def tell_leadership(self, leads: list[proto.Leadership], node: int | None = None) -> None:
         """Tell all, or one, which groups are led here."""
-        parcel = proto.Parcel(leads=leads)
-        for peer in self.peers.values():
-            if node in {None, peer.node}:
-                peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
+        for first in range(0, len(leads), _LEADS_TOLD_AT_ONCE):
+            parcel = proto.Parcel(leads=leads[first : first + _LEADS_TOLD_AT_ONCE])
+            for peer in self.peers.values():
+                if node in {None, peer.node}:
+                    peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
 
     def _answer(self, hello: proto.PeerHello) -> proto.PeerHello:
         answer = self.hello()
@@ -319,12 +335,14 @@ class Links:
             peer.heard_at = self.now()
         return answer
 
-    def _take(self, node: int, parcel: proto.Parcel, frames: list[Frame]) -> None:
+    def _take(self, node: int, parcel: proto.Parcel, frames: list[Frame]) -> Iterator[None]:
+        """A parcel, one letter with each step."""
         peer = self.peers.get(node)
         if peer is not None:
             peer.heard_at = self.now()
-        if parcel.leads:
-            self.hooks.leads(node, parcel.leads)
+        for first in range(0, len(parcel.leads), _LEADS_AT_ONCE):
+            self.hooks.leads(node, parcel.leads[first : first + _LEADS_AT_ONCE])
+            yield
         at = 0
         for letter in parcel.letters:
             if node_of(letter.sender) != node:
@@ -332,6 +350,7 @@ class Links:
             mine = frames[at : at + letter.frames]
             at += letter.frames
             self.hooks.deliver(letter.group, letter.sender, letter.to, open_letter(letter, mine))
+            yield
 
     async def close(self) -> None:
         self._is_closed = True
@@ -339,5 +358,5 @@ class Links:
             self._server.close()
         for node in list(self.peers):
             await self.forget(node)
-        for connection in list(self._incoming):
+        for connection in self._incoming:
             connection.abort()
