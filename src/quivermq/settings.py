@@ -110,6 +110,10 @@ class BrokerSettings(BaseModel):
     rebalance_bytes_per_second: int = Field(64 * MIB, ge=1, description="What moving may cost.")
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop may take.")
 
+    stall_budget_ms: int = Field(
+        200, ge=20, description="Work that holds the event loop for longer is logged."
+    )
+
     log_level: LogLevel = Field("info", description="What is worth a line on standard error.")
     log_format: LogFormat = Field("text", description="Lines for people, or JSON for machines.")
 
