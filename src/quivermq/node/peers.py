@@ -40,6 +40,8 @@ _ENVELOPE_BYTES: Final = PARCEL_ENVELOPE_BYTES_MAX // 2
 _FRAMES_BYTES: Final = PARCEL_BYTES_MAX // 8
 _FRAMES: Final = PARCEL_FRAMES_MAX // 4
 """How much goes into one parcel, if it is more than one letter."""
+_LETTER_BYTES: Final = 8
+"""What a letter takes in a parcel, beside itself."""
 _LEADS_TOLD_AT_ONCE: Final = 20_000
 _LEADS_AT_ONCE: Final = 1_000
 
@@ -65,6 +67,30 @@ class Outbox:
     frames: list[Frame] = field(default_factory=list)
 
 
+def parcels_of(box: Outbox) -> Iterator[tuple[list[proto.Letter], list[Frame]]]:
+    """Letters and their frames as they travel together: past the limits of a packet the peer would
+    close the connection, again and again."""
+    letters: list[proto.Letter] = []
+    frames: list[Frame] = []
+    envelope_bytes = frames_bytes = at = 0
+    for letter in box.letters:
+        mine = box.frames[at : at + letter.frames]
+        at += letter.frames
+        size, mine_bytes = letter.ByteSize() + _LETTER_BYTES, sum(map(len, mine))
+        if letters and (
+            envelope_bytes + size > _ENVELOPE_BYTES
+            or frames_bytes + mine_bytes > _FRAMES_BYTES
+            or len(frames) + len(mine) > _FRAMES
+        ):
+            yield letters, frames
+            letters, frames, envelope_bytes, frames_bytes = [], [], 0, 0
+        letters.append(letter)
+        frames += mine
+        envelope_bytes += size
+        frames_bytes += mine_bytes
+    yield letters, frames
+
+
 class Link:
     """One lane to one peer."""
 
@@ -78,29 +104,15 @@ class Link:
 
     def flush(self, bytes_max: int) -> None:
         """Send what gathered, in one parcel if it is not too much for one."""
-        if self.outbox.letters:
-            box, self.outbox = self.outbox, Outbox()
-            self._send(box.letters, box.frames, bytes_max)
-
-    def _send(self, letters: list[proto.Letter], frames: list[Frame], bytes_max: int) -> None:
-        connection = self.connection
-        if connection is None or connection.unsent_bytes > bytes_max:
-            self.dropped += len(letters)
+        if not self.outbox.letters:
             return
-        envelope = proto.Parcel(letters=letters).SerializeToString()
-        too_much = (
-            len(envelope) > _ENVELOPE_BYTES
-            or len(frames) > _FRAMES
-            or sum(map(len, frames)) > _FRAMES_BYTES
-        )
-        if too_much and len(letters) > 1:
-            # Past the limits of a packet the peer would close the connection, again and again.
-            half = len(letters) // 2
-            count = sum(letter.frames for letter in letters[:half])
-            self._send(letters[:half], frames[:count], bytes_max)
-            self._send(letters[half:], frames[count:], bytes_max)
-        else:
-            connection.write(envelope, frames)
+        box, self.outbox = self.outbox, Outbox()
+        for letters, frames in parcels_of(box):
+            connection = self.connection
+            if connection is None or connection.unsent_bytes > bytes_max:
+                self.dropped += len(letters)
+            else:
+                connection.write(proto.Parcel(letters=letters).SerializeToString(), frames)
 
     def say(self, parcel: proto.Parcel, bytes_max: int) -> None:
         """Something about the broker itself rather than a group."""

@@ -133,5 +133,5 @@ class _Listener(logging.Handler):
 
 def is_of_a_broker(stack: str) -> bool:
     """Whether a stack was seen at the work of a broker, and not at that of a test or a client."""
-    inner = stack.rpartition("stall_budget.py")[2]
+    inner = stack.rpartition("testing/stall_budget.py")[2]
     return bool(_BROKER.search(inner)) and not _CLIENT.search(inner)
