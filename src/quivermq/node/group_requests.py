@@ -1,6 +1,7 @@
 """Requests about groups that are not polls: shown, moved, deleted; delayed and dead messages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from quivermq.errors import InvalidRequest, NotLeader
@@ -17,6 +18,7 @@ from quivermq.wire.limits import check_answer
 
 _LISTED_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000
+_INTERVALS_AT_ONCE: Final = 5_000
 _LIST_BYTES: Final = 1 << 20
 """What is expected of a list before it is made."""
 _INTERVAL_BYTES: Final = 20
@@ -133,20 +135,20 @@ class GroupRequests:
         body = request.cancel_delayed
         intervals = _intervals(body.intervals)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
-        now_ms = clerk.now_ms()
-        cancelled = await clerk.agreed(lambda desk: desk.cancel(intervals, now_ms))
+        cancelled = 0
+        for part in batched(intervals):
+            cancelled += await clerk.agreed(partial(_cancel, part, clerk.now_ms()))
         return proto.Response(delayed_cancelled=proto.DelayedCancelled(cancelled=cancelled))
 
     async def redrive(self, request: proto.Request) -> proto.Response:
         body = request.redrive
-        intervals = _intervals(body.intervals) or None
+        intervals = _intervals(body.intervals)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
-        start, end, now_ms = clerk.start, clerk.end, clerk.now_ms()
-        if body.purge:
-            messages = await clerk.agreed(lambda desk: desk.purge(start, end, intervals))
-        else:
-            messages = await clerk.agreed(lambda desk: desk.redrive(start, end, intervals, now_ms))
+        send = _purge if body.purge else _redrive
+        messages = 0
+        for part in batched(intervals) if intervals else [None]:
+            messages += await clerk.agreed(partial(send, clerk, part))
         return proto.Response(redriven=proto.Redriven(messages=messages))
 
     async def list_dead(self, request: proto.Request, room: Room) -> Answer:
@@ -173,6 +175,24 @@ class GroupRequests:
         offset = clerk.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)
+
+
+def batched(intervals: list[Interval]) -> Iterator[list[Interval]]:
+    """As many at once as a desk takes without holding the loop."""
+    for first in range(0, len(intervals), _INTERVALS_AT_ONCE):
+        yield intervals[first : first + _INTERVALS_AT_ONCE]
+
+
+def _cancel(intervals: list[Interval], now_ms: int, desk: Desk) -> int:
+    return desk.cancel(intervals, now_ms)
+
+
+def _purge(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
+    return desk.purge(clerk.start, clerk.end, intervals)
+
+
+def _redrive(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
+    return desk.redrive(clerk.start, clerk.end, intervals, clerk.now_ms())
 
 
 def _names(desk: Desk) -> list[str]:
@@ -214,7 +234,8 @@ def _group_description(clerk: Clerk, end: int, figures: Figures) -> proto.GroupD
 def _intervals(parts: Sequence[proto.Interval]) -> list[Interval]:
     if len(parts) > _INTERVALS_MAX:
         raise InvalidRequest(f"name at most {_INTERVALS_MAX} intervals, not {len(parts)}")
-    for part in parts:
-        if part.start >= part.end:
-            raise InvalidRequest(f"from {part.start} to before {part.end} is no interval")
-    return [(part.start, part.end) for part in parts]
+    found = [(part.start, part.end) for part in parts]
+    for start, end in found:
+        if start >= end:
+            raise InvalidRequest(f"from {start} to before {end} is no interval")
+    return found

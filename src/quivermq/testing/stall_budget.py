@@ -59,6 +59,8 @@ class StallBudget:
     def __init__(self, budget_s: float) -> None:
         self._budget_s = budget_s
         self._found: list[str] = []
+        self.longest_s = 0.0
+        """What the longest callback took, of whomever; set it back at will."""
         self._runs: dict[int, _Run] = {}
         self._handler = _Listener(self._found)
         self._original: Any = None
@@ -79,6 +81,7 @@ class StallBudget:
             finally:
                 cpu_s = time.thread_time() - cpu_s
                 run.began_s = 0.0
+                self.longest_s = max(self.longest_s, cpu_s)
                 if cpu_s > budget_s or run.blocked_s > BLOCKED_FACTOR * budget_s:
                     self._judge(handle, cpu_s, run)
 
