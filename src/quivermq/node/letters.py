@@ -41,7 +41,8 @@ GROUP_BYTES: Final = 16
 MEMBERS_MAX: Final = 4_096
 MEMBERSHIP_BYTES_MAX: Final = 64 * KIB
 PLAIN_ENTRIES_MAX: Final = 65_536
-"""More than a leader sends in one letter: each counts 16 bytes or more, of 1 MiB in all."""
+"""More than a leader has to send: each stands for an election, and of those that are on disk 12,000
+fill a letter."""
 
 # Proposals, leadership transfers and storage work stay at home; snapshots leave as offers.
 TRAVELLING: Final = {
