@@ -18,44 +18,63 @@ SLICE_S: Final = 0.01
 
 
 class Slices:
-    """Whose turn it is."""
+    """Whose turn it is, and how much of the slice is left."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
+        # When this turn of the loop has had its slice; 0: nobody has begun one.
+        self._until = 0.0
 
     def turn(self) -> "Turn":
         """One long work. Nothing but `rest` is awaited inside: others wait for the turn."""
-        return Turn(self._lock)
+        return Turn(self)
+
+    @property
+    def is_over(self) -> bool:
+        return time.perf_counter() > self._until
+
+    async def begin(self) -> None:
+        await self._lock.acquire()
+        if not self._until:
+            self._until = time.perf_counter() + SLICE_S
+            asyncio.get_running_loop().call_soon(self._renew)
+
+    def _renew(self) -> None:
+        self._until = 0.0
+
+    def end(self) -> None:
+        """Let the next one go on: with the rest of the slice, or else in the next turn of the
+        loop, or many who came together would take a slice each before anybody else."""
+        if self.is_over:
+            asyncio.get_running_loop().call_soon(self._lock.release)
+        else:
+            self._lock.release()
 
 
 class Turn:
     """The right to work for a slice, again and again."""
 
-    def __init__(self, lock: asyncio.Lock) -> None:
-        self._lock = lock
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
         self._is_held = False
-        self._until = 0.0
 
     async def __aenter__(self) -> Self:
-        await self._begin()
-        return self
-
-    async def _begin(self) -> None:
-        await self._lock.acquire()
+        await self._slices.begin()
         self._is_held = True
-        self._until = time.perf_counter() + SLICE_S
+        return self
 
     def _end(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._lock.release()
+            self._slices.end()
 
     async def rest(self) -> None:
         """Let the others go on, if the slice is over."""
-        if time.perf_counter() > self._until:
+        if self._slices.is_over:
             self._end()
             await asyncio.sleep(0)
-            await self._begin()
+            await self._slices.begin()
+            self._is_held = True
 
     async def __aexit__(
         self,
