@@ -16,7 +16,8 @@ from quivermq.batches import Frame, Origin, encode_batch
 from quivermq.wire import BROKER_ENVELOPE_BYTES_MAX, proto
 from quivermq.wire.limits import FRAMES_MAX, ITEMS_MAX
 from tests.conftest import STALL_BUDGET
-from tests.transports.stage import PATIENT, Talker, on_loop, serving
+from tests.node.cluster_stage import Brokers
+from tests.transports.stage import PATIENCE_S, PATIENT, Talker, on_loop, serving, until
 from tests.wire.test_limits import filled, kinds
 
 TOPIC = "t"
@@ -332,6 +333,60 @@ async def test_more_than_may_be_asked_is_refused_at_once(tmp_path: Path, path: s
         assert answer.error.code == "TooLarge", answer
         assert f"{most(path):,}" in answer.error.message
         talker.close()
+
+
+def asked_of(names: Sequence[str]) -> list[proto.Request]:
+    partitions = [proto.PartitionName(topic=name) for name in names]
+    return [
+        proto.Request(id=10, map=proto.MapQuery(topics=names)),
+        proto.Request(id=11, describe_topics=proto.DescribeTopics(topics=names)),
+        proto.Request(id=12, describe_partitions=proto.DescribePartitions(partitions=partitions)),
+    ]
+
+
+@on_loop
+async def test_what_is_repeated_is_answered_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        talker = await Talker.in_memory(server)
+        for name in ("a", "b"):
+            await good(talker, proto.Request(id=2, create_topic=proto.CreateTopic(name=name)))
+        for once, often in zip(asked_of(["a", "b"]), asked_of(["a", "b"] * 500), strict=True):
+            answer = await talker.ask(once)
+            assert answer.WhichOneof("body") != "error"
+            assert await talker.ask(often) == answer
+        talker.close()
+
+
+@on_loop
+async def test_a_map_shows_who_leads_now(tmp_path: Path) -> None:
+    """What was drawn of a topic is kept, but not beyond a change of its leaders or settings."""
+    brokers = Brokers(tmp_path, 3, **PATIENT)
+    try:
+        await brokers.start(1, 2, 3)
+        servers = list(brokers.running.values())
+        await until(lambda: all(server.broker.is_ready for server in servers))
+        talker = await Talker.by_socket(servers[0])
+        creation = proto.CreateTopic(name=TOPIC, partitions=1, replication=3)
+        await good(talker, proto.Request(id=2, create_topic=creation))
+        for node in (1, 2, 3):
+            transfer = proto.Transfer(topic=TOPIC, to=node)
+            await good(talker, proto.Request(id=3, transfer=transfer))
+
+            async def leader() -> int:
+                answer = await talker.ask(proto.Request(id=4, map=proto.MapQuery()))
+                return answer.map.topics[0].partitions[0].leader
+
+            async with asyncio.timeout(PATIENCE_S):
+                while await leader() != node:  # noqa: ASYNC110  (it hears of it in a moment)
+                    await asyncio.sleep(0.02)
+        settings = proto.TopicSettings(retention_ms=12_345)
+        altered = proto.AlterTopic(name=TOPIC, settings=settings)
+        await good(talker, proto.Request(id=5, alter_topic=altered))
+        answer = await talker.ask(proto.Request(id=6, map=proto.MapQuery()))
+        assert answer.map.topics[0].settings.retention_ms == 12_345
+        talker.close()
+    finally:
+        await brokers.stop(*brokers.running)
 
 
 ALL_AT_ONCE: list[Callable[[], proto.Request]] = [

@@ -40,7 +40,7 @@ STRANGERS_MAX: Final = 64
 STRANGERS_OF_ADDRESS_MAX: Final = 16
 LINKS_OF_NODE_MAX: Final = 4
 """Two are in use, two more may be dead without anybody knowing it yet."""
-_SLICE_S: Final = 0.02
+_SLICE_S: Final = 0.01
 """For so long letters are opened before others on the loop go on."""
 
 _DEAD_AFTER: Final = {
