@@ -164,7 +164,7 @@ async def test_frames_above_the_limit_are_refused() -> None:
 
 @on_loop
 async def test_strangers_cannot_keep_a_broker_out() -> None:
-    async with broker(1) as one, broker(2) as two:
+    async with broker(1) as one, broker(2, hello_s=120) as two:
         callers = [await Caller.to(two) for _ in range(100)]
         await until(lambda: len(list(two.links._incoming)) <= STRANGERS_OF_ADDRESS_MAX)
         await connected(one, two)

@@ -34,7 +34,8 @@ PARCEL_BYTES_MAX: Final = 256 << 20
 PARCEL_ENVELOPE_BYTES_MAX: Final = 2 << 20
 """Its envelope: a part of a checkpoint takes half of that. Four times as much, all of it letters
 without words, would hold the loop for as long as an election takes."""
-PARCEL_FRAMES_MAX: Final = 32_768
+PARCEL_FRAMES_MAX: Final = 16_384
+"""One letter holds 12,000 at most: entries of 1 MiB, each with a header of 88 bytes."""
 STRANGERS_MAX: Final = 64
 """Connections that have not said hello."""
 STRANGERS_OF_ADDRESS_MAX: Final = 16
