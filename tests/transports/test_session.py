@@ -259,6 +259,38 @@ async def test_who_waits_for_an_answer_is_not_idle(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_one_address_cannot_have_all_connections(tmp_path: Path) -> None:
+    async with serving(tmp_path, connections_max=5) as server:
+        assert server.reception is not None
+        talkers = []
+        # The broker may be a client of itself.
+        while len(server.reception.connections) < 4:
+            talkers.append(await Talker.by_socket(server))
+        late = await Talker.by_socket(server, hello=False)
+        answer = await late.hear(0)
+        assert answer.error.code == "Overloaded"
+        assert "127.0.0.1" in answer.error.message
+        await late.until_lost()
+        # From elsewhere there is still a place.
+        elsewhere = await Talker.by_socket(server, local_addr=("127.0.0.2", 0))
+        for talker in [*talkers, elsewhere]:
+            assert await still_talks(talker)
+            talker.close()
+
+
+@on_loop
+async def test_an_answer_that_no_client_takes_is_refused_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quivermq.transports.session.BROKER_ENVELOPE_BYTES_MAX", 300)
+    async with serving(tmp_path) as server:
+        talker = await Talker.in_memory(server)
+        answer = await talker.ask(proto.Request(id=5, stats=proto.Stats()))
+        assert answer.error.code == "TooLarge"
+        assert await still_talks(talker)
+
+
+@on_loop
 async def test_one_client_too_many_is_told_so(tmp_path: Path) -> None:
     async with serving(tmp_path, connections_max=4) as server:
         assert server.reception is not None

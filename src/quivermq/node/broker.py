@@ -180,6 +180,7 @@ class Broker:
             silence_s=election_s,
             hello_s=settings.hello_timeout_ms / 1000,
             given=settings.peers,
+            connections_max=settings.peer_connections_max,
         )
         self.runner.links = self.links
 
@@ -225,7 +226,7 @@ class Broker:
                 **self.consumers.handlers(),
                 **StickyRequests(self.metadata, self.coordinator).handlers(),
             },
-            {**offsets.bulky(), **self.consumers.bulky()},
+            {**topics.bulky(), **offsets.bulky(), **self.consumers.bulky()},
             self.forwarding,
             self.figures,
             settings.request_timeout_ms / 1000,

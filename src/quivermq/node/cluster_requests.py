@@ -107,11 +107,12 @@ class ClusterRequests:
 
         view = await self._metadata.edit(build)
         self._parts.controller.stir()
+        brokers = await self._parts.maps.brokers(view)
         return proto.Response(
             broker_registered=proto.BrokerRegistered(
                 cluster_id=view.cluster.id if view.cluster else "",
                 member=view.broker(body.id).member,
-                brokers=self._parts.maps.brokers(view),
+                brokers=brokers,
             )
         )
 
@@ -219,7 +220,7 @@ class ClusterRequests:
         """Let the brokers at these addresses join this one, one after another."""
         own = {broker.address for broker in self._metadata.view.brokers.values()}
         here = self._parts.partitions.address_of(node_of(self._own_member()))
-        for address in request.bootstrap.addresses:
+        for address in dict.fromkeys(request.bootstrap.addresses):
             if address in own:
                 continue
             ask = proto.Request(join_cluster=proto.JoinCluster(address=here))

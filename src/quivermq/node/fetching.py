@@ -23,6 +23,9 @@ _BYTES_DEFAULT: Final = 1 << 20
 _BYTES_MAX: Final = 32 << 20
 _WAIT_MS_MAX: Final = 60_000
 _READERS: Final = 2
+_CONFIRMED_AT_ONCE: Final = 500
+_FRAMES_MAX: Final = 8_192
+"""Batches in one answer, however small they are."""
 
 
 class Part(NamedTuple):
@@ -154,26 +157,31 @@ class Fetching:
         """What partitions hold. Who waits asks no quorum, and wakes no group that sleeps: that is
         done for those that have more than is known."""
         wanted = {position.partition: position.offset for position in body.positions}
+        for number in wanted:
+            self._partitions.group_id(body.topic, body.topic_id, number)
         if body.wait_ms:
             wanted = await self._beyond(body, wanted)
-        asked = (self._leading(body, number) for number in sorted(wanted))
+        found = proto.OffsetsListed()
+        numbers = sorted(wanted)
+        # A few at a time: all of them would go on together, and hold the loop.
+        for first in range(0, len(numbers), _CONFIRMED_AT_ONCE):
+            part = numbers[first : first + _CONFIRMED_AT_ONCE]
+            for group in await self._all_leading(body, part):
+                found.partitions.add(
+                    partition=group.name.partition,
+                    start=group.log.start.next_offset,
+                    end=group.readable_end,
+                )
+        return proto.Response(offsets_listed=found)
+
+    async def _all_leading(self, body: proto.ListOffsets, numbers: Sequence[int]) -> list[Group]:
+        """The groups of these partitions, confirmed together; raises the first refusal."""
+        asked = (self._leading(body, number) for number in numbers)
         groups = await asyncio.gather(*asked, return_exceptions=True)
         for group in groups:
             if isinstance(group, BaseException):
                 raise group
-        return proto.Response(
-            offsets_listed=proto.OffsetsListed(
-                partitions=[
-                    proto.Held(
-                        partition=group.name.partition,
-                        start=group.log.start.next_offset,
-                        end=group.readable_end,
-                    )
-                    for group in groups
-                    if isinstance(group, Group)
-                ]
-            )
-        )
+        return [group for group in groups if isinstance(group, Group)]
 
     async def _beyond(self, body: proto.ListOffsets, wanted: dict[int, int]) -> dict[int, int]:
         """Of these positions, those with more behind them, once there are any."""
@@ -230,8 +238,9 @@ def read_batches(
     index = log.index_of_offset(offset)
     found: list[Frame] = []
     left = bytes_max
-    while index < end and left > 0:
-        frames = log.read(index, end=end, bytes_max=left, stop=stop)
+    while index < end and left > 0 and len(found) < _FRAMES_MAX:
+        behind = min(end, Index(index + _FRAMES_MAX - len(found)))
+        frames = log.read(index, end=behind, bytes_max=left, stop=stop)
         found += [frame for frame in frames if frame.header.kind == Kind.DATA]
         left -= sum(map(len, frames))
         index = Index(index + len(frames))

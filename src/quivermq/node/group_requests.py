@@ -1,6 +1,7 @@
 """Requests about groups that are not polls: shown, moved, deleted; delayed and dead messages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from quivermq.cluster import sticky_key
@@ -11,13 +12,20 @@ from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
 from quivermq.node.public_ids import public_id
-from quivermq.node.service import Handler
+from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.topic_requests import done
 from quivermq.queue import Desk, Figures, Interval
 from quivermq.wire import proto
+from quivermq.wire.limits import check_answer
 
 _LISTED_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000
+_INTERVALS_AT_ONCE: Final = 5_000
+_LIST_BYTES: Final = 1 << 20
+"""What is expected of a list before it is made."""
+_INTERVAL_BYTES: Final = 20
+_GROUP_BYTES: Final = 8
+"""About what one entry takes, beside itself."""
 
 
 class GroupRequests:
@@ -30,34 +38,41 @@ class GroupRequests:
         self._clerks = clerks
         self._fetching = fetching
         self._counted = counted
+        self._slices = partitions.slices
 
     def handlers(self) -> dict[str, Handler]:
         return {
-            "describe_groups": self.describe_groups,
             "seek_group": self.seek_group,
             "delete_group": self.delete_group,
             "list_delayed": self.list_delayed,
             "cancel_delayed": self.cancel_delayed,
             "redrive": self.redrive,
-            "list_dead": self.list_dead,
             "claim": self.claim,
         }
 
-    async def describe_groups(self, request: proto.Request) -> proto.Response:
+    def bulky(self) -> dict[str, Bulky]:
+        return {
+            "describe_groups": Bulky(self.describe_groups, lambda _: _LIST_BYTES),
+            "list_dead": Bulky(self.list_dead, lambda _: _LIST_BYTES),
+        }
+
+    async def describe_groups(self, request: proto.Request, room: Room) -> Answer:
         body = request.describe_groups
-        found = []
+        found = proto.GroupsDescribed()
+        size = 0
         for clerk in self._asked(body.topic, body.partitions):
             await clerk.confirm()
             clerk.trim()
-            end, now_ms, group = clerk.end, clerk.now_ms(), body.group or None
-
-            def look(
-                desk: Desk, end: int = end, now_ms: int = now_ms, group: str | None = group
-            ) -> list[Figures]:
-                return desk.describe(end, now_ms, group)
-
-            found += [_described(clerk, end, figures) for figures in clerk.at_desk(look)]
-        return proto.Response(groups_described=proto.GroupsDescribed(groups=found))
+            names = [body.group] if body.group else clerk.at_desk(_names)
+            async with self._slices.turn() as turn:
+                for name in names:
+                    for one in _described(clerk, name):
+                        size += one.ByteSize() + _GROUP_BYTES
+                        check_answer(size, "name a group, or fewer partitions at once")
+                        found.groups.append(one)
+                    await turn.rest()
+            await room(size)
+        return proto.Response(groups_described=found), ()
 
     def _asked(self, topic: str, numbers: Sequence[int]) -> list[Clerk]:
         """The clerks of these partitions, or of all that are led here."""
@@ -122,30 +137,37 @@ class GroupRequests:
         body = request.cancel_delayed
         intervals = _intervals(body.intervals)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
-        now_ms = clerk.now_ms()
-        cancelled = await clerk.agreed(lambda desk: desk.cancel(intervals, now_ms))
+        cancelled = 0
+        for part in batched(intervals):
+            cancelled += await clerk.agreed(partial(_cancel, part, clerk.now_ms()))
         return proto.Response(delayed_cancelled=proto.DelayedCancelled(cancelled=cancelled))
 
     async def redrive(self, request: proto.Request) -> proto.Response:
         body = request.redrive
-        intervals = _intervals(body.intervals) or None
+        intervals = _intervals(body.intervals)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
-        start, end, now_ms = clerk.start, clerk.end, clerk.now_ms()
-        if body.purge:
-            messages = await clerk.agreed(lambda desk: desk.purge(start, end, intervals))
-        else:
-            messages = await clerk.agreed(lambda desk: desk.redrive(start, end, intervals, now_ms))
+        send = _purge if body.purge else _redrive
+        messages = 0
+        for part in batched(intervals) if intervals else [None]:
+            messages += await clerk.agreed(partial(send, clerk, part))
         return proto.Response(redriven=proto.Redriven(messages=messages))
 
-    async def list_dead(self, request: proto.Request) -> proto.Response:
+    async def list_dead(self, request: proto.Request, room: Room) -> Answer:
         body = request.list_dead
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
         start, end = clerk.start, clerk.end
         found = clerk.at_desk(lambda desk: desk.dead(start, end))
-        intervals = [proto.Interval(start=low, end=high) for low, high in found]
-        return proto.Response(dead_listed=proto.DeadListed(intervals=intervals))
+        size = _INTERVAL_BYTES * len(found)
+        check_answer(size, "redrive or purge some by their offsets first")
+        await room(size)
+        listed = proto.DeadListed()
+        async with self._slices.turn() as turn:
+            for low, high in found:
+                listed.intervals.add(start=low, end=high)
+                await turn.rest()
+        return proto.Response(dead_listed=listed), ()
 
     async def claim(self, request: proto.Request) -> proto.Response:
         body = request.claim
@@ -172,7 +194,36 @@ class GroupRequests:
         return owners[body.partition].epoch if body.partition < len(owners) else 0
 
 
-def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescription:
+def batched(intervals: list[Interval]) -> Iterator[list[Interval]]:
+    """As many at once as a desk takes without holding the loop."""
+    for first in range(0, len(intervals), _INTERVALS_AT_ONCE):
+        yield intervals[first : first + _INTERVALS_AT_ONCE]
+
+
+def _cancel(intervals: list[Interval], now_ms: int, desk: Desk) -> int:
+    return desk.cancel(intervals, now_ms)
+
+
+def _purge(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
+    return desk.purge(clerk.start, clerk.end, intervals)
+
+
+def _redrive(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
+    return desk.redrive(clerk.start, clerk.end, intervals, clerk.now_ms())
+
+
+def _names(desk: Desk) -> list[str]:
+    return list(desk.groups.by_name)
+
+
+def _described(clerk: Clerk, name: str) -> list[proto.GroupDescription]:
+    """A group where it stands; none if it was deleted meanwhile."""
+    end, now_ms = clerk.end, clerk.now_ms()
+    figures = clerk.at_desk(lambda desk: desk.describe(end, now_ms, name))
+    return [_group_description(clerk, end, one) for one in figures]
+
+
+def _group_description(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescription:
     numbers = dict.fromkeys(clerk.waiting.consumers(figures.group), 0)
     consumers = {**numbers, **figures.consumers}
     return proto.GroupDescription(
@@ -202,7 +253,8 @@ def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescripti
 def _intervals(parts: Sequence[proto.Interval]) -> list[Interval]:
     if len(parts) > _INTERVALS_MAX:
         raise InvalidRequest(f"name at most {_INTERVALS_MAX} intervals, not {len(parts)}")
-    for part in parts:
-        if part.start >= part.end:
-            raise InvalidRequest(f"from {part.start} to before {part.end} is no interval")
-    return [(part.start, part.end) for part in parts]
+    found = [(part.start, part.end) for part in parts]
+    for start, end in found:
+        if start >= end:
+            raise InvalidRequest(f"from {start} to before {end} is no interval")
+    return found

@@ -40,6 +40,9 @@ from quivermq.wire import proto
 GROUP_BYTES: Final = 16
 MEMBERS_MAX: Final = 4_096
 MEMBERSHIP_BYTES_MAX: Final = 64 * KIB
+PLAIN_ENTRIES_MAX: Final = 65_536
+"""More than a leader has to send: each stands for an election, and of those that are on disk 12,000
+fill a letter."""
 
 # Proposals, leadership transfers and storage work stay at home; snapshots leave as offers.
 TRAVELLING: Final = {
@@ -244,6 +247,8 @@ def _opened_message(
 def _opened_entries(body: proto.Consensus, frames: Sequence[Frame]) -> Sequence[Entry]:
     """Frames and plain entries merged, each right behind the one before it."""
     entries = [Entry(frame.header.term, frame.header.index, _NORMAL, frame) for frame in frames]
+    if len(body.plain) > PLAIN_ENTRIES_MAX:
+        _refuse(f"{len(body.plain):,} entries without a frame")
     if body.plain:
         entries += map(_opened_plain, body.plain)
         entries.sort(key=lambda entry: entry.index)

@@ -60,7 +60,7 @@ class OffsetRequests:
         body = request.committed_offsets
         topic = self._partitions.topic(body.topic)
         offsets: dict[int, int] = {}
-        for number in body.partitions or range(len(topic.partitions)):
+        for number in dict.fromkeys(body.partitions) or range(len(topic.partitions)):
             group = self._partitions.leading(body.topic, b"", number)
             await ask(group, Replica.read)
             # Not before it is committed indeed: the desk knows more than that.

@@ -6,6 +6,7 @@ from quivermq.node.group import Group
 from quivermq.node.leaders import Leaders
 from quivermq.node.metadata import Metadata
 from quivermq.node.runner import GroupRunner
+from quivermq.node.slices import Slices
 
 
 class Partitions:
@@ -15,6 +16,8 @@ class Partitions:
         self._metadata = metadata
         self._runner = runner
         self.leaders = leaders
+        self.slices = Slices()
+        """Shared by all work over many partitions."""
 
     @property
     def view(self) -> View:

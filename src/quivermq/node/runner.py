@@ -6,6 +6,7 @@ one parcel a peer. A group that sleeps costs nothing at all.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from random import SystemRandom
@@ -27,6 +28,8 @@ logger = logging.getLogger("quivermq.runner")
 
 _PASSES_MAX: Final = 8
 """Before the loop gets to read sockets and to tick again."""
+_SLICE_S: Final = 0.05
+"""However many groups are stirred, the loop gets to go on after so long."""
 _GATHER_S: Final = 0.005
 """A lease and the acknowledgement of what takes less than this are one entry, and one fsync."""
 
@@ -155,19 +158,29 @@ class GroupRunner:
 
     def _run(self) -> None:
         self._is_scheduled = False
+        until = time.perf_counter() + _SLICE_S
         for _ in range(_PASSES_MAX):
             if not self._stirred:
                 break
-            stirred, self._stirred = self._stirred, []
-            for group in stirred:
-                try:
-                    group.go_on()
-                except Exception as error:
-                    group.give_up(error)
+            if not self._go_on(until):
+                break
         if self.links is not None:
             self.links.flush()
         if self._stirred:
             self._schedule()
+
+    def _go_on(self, until: float) -> bool:
+        """One pass; False if some have to wait, because the others on the loop have waited long."""
+        stirred, self._stirred = self._stirred, []
+        for number, group in enumerate(stirred, 1):
+            try:
+                group.go_on()
+            except Exception as error:
+                group.give_up(error)
+            if time.perf_counter() > until:
+                self._stirred = stirred[number:] + self._stirred
+                return False
+        return True
 
     # Time.
 

@@ -9,7 +9,8 @@
         client.produce("orders", b"second")
 
 Each broker is a process. Nothing is left when the `with` ends: no process, no port, no file. When
-a test fails in it, the end of every broker's log is added to the error.
+a test fails in it, the end of every broker's log is added to the error. A test fails, too, if an
+event loop of a broker was held for longer than `stall_budget_ms`.
 """
 
 import asyncio
@@ -104,7 +105,14 @@ class Cluster:
     ) -> None:
         if error is not None:
             error.add_note(self.log_tails())
+            self.close()
+            return
+        stalls = [
+            f"node {node.id}: {stall}" for node in self.nodes.values() for stall in node.stalls()
+        ]
         self.close()
+        if stalls:
+            raise ClusterError("\n".join(stalls))
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)

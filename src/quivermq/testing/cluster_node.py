@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from quivermq.node.loop_watch import HELD
+
 START_S: Final = 30.0
 STOP_S: Final = 30.0
 _TAIL_BYTES: Final = 4_000
@@ -189,6 +191,10 @@ class Node:
         """Let its event loop stand still for so long. Returns once it does."""
         self._disturb({"stall_ms": seconds * 1000})
 
+    def hold(self, seconds: float, *, busy: bool = True) -> None:
+        """Let its event loop work, or wait, for so long, as a fault of the broker would."""
+        self._disturb({"busy_ms" if busy else "blocked_ms": seconds * 1000})
+
     def _disturb(self, what: dict[str, float]) -> None:
         leash, _ = self._pipes()
         with self._disturbing:
@@ -201,6 +207,11 @@ class Node:
     def log_text(self) -> str:
         """Everything that it wrote to its log, over all its lives."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def stalls(self) -> list[str]:
+        """What held its event loop for too long, with stacks, over all its lives."""
+        _, *parts = self.log_text().split(HELD)
+        return [f"{HELD}{part[:_TAIL_BYTES]}" for part in parts]
 
     def log_tail(self) -> str:
         """The last of it, for people."""

@@ -241,6 +241,16 @@ class BrokerCollector(Collector):
             ),
         ):
             yield _counter(name, text, [(self._node, count)])
+        yield _counter(
+            "quiver_loop_stalls",
+            "Times that the event loop was held for longer than `stall_budget_ms`.",
+            [(self._node, figures.stalls.count)],
+        )
+        yield self._plain_gauge(
+            "quiver_loop_stall_seconds_max",
+            "The longest of those.",
+            figures.stalls.seconds_max,
+        )
         yield self._plain_gauge(
             "quiver_ready", "1 if this broker can be sent work.", self._broker.is_ready
         )

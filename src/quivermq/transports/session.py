@@ -14,10 +14,17 @@ from typing import Final, NoReturn
 
 import quivermq
 from quivermq.batches import Buffer, Frame, Limits
-from quivermq.errors import InvalidRequest, Overloaded, QuiverError, UnsupportedFormat
+from quivermq.errors import (
+    InvalidRequest,
+    Overloaded,
+    QuiverError,
+    TooLarge,
+    UnsupportedFormat,
+)
 from quivermq.node.service import Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
+    BROKER_ENVELOPE_BYTES_MAX,
     HELLO_BYTES_MAX,
     PROTOCOL,
     PROTOCOL_MIN,
@@ -31,6 +38,7 @@ from quivermq.wire import (
     proto,
     protocols,
 )
+from quivermq.wire.limits import FRAMES_MAX
 
 logger = logging.getLogger("quivermq.session")
 
@@ -165,7 +173,8 @@ class Session:
         self._send(proto.Response(id=request.id, welcome=welcome), ())
 
     def _begin(self, request: proto.Request, found: Packet) -> None:
-        number, size = request.id, len(found.batches)
+        # What was parsed waits with the request: it counts as much as batches do.
+        number, size = request.id, len(found.envelope) + len(found.batches)
         if number in self._open:
             self._end(number, InvalidRequest(f"request id {number} is in use"))
         try:
@@ -174,7 +183,8 @@ class Session:
                     f"{len(self._open)} requests with {self._open_bytes:,} bytes are open on this "
                     "connection; wait for answers"
                 )
-            frames = frames_of(found, self.settings.limits) if size else []
+            limits = self.settings.limits
+            frames = frames_of(found, limits, FRAMES_MAX) if found.batches else []
         except QuiverError as error:
             self.refuse(error, number)
             return
@@ -204,8 +214,19 @@ class Session:
             self.backlog.settle(number)
 
     def _send(self, response: proto.Response, frames: Sequence[Frame]) -> None:
-        if not self.is_closed:
-            self._write(packet(response.SerializeToString(), frames))
+        if self.is_closed:
+            return
+        envelope = response.SerializeToString()
+        if len(envelope) > BROKER_ENVELOPE_BYTES_MAX:
+            # The client would close the connection, and ask again.
+            too_large = TooLarge(
+                f"the answer takes {len(envelope):,} bytes, above the limit of "
+                f"{BROKER_ENVELOPE_BYTES_MAX:,}: ask for less at once"
+            )
+            refusal = self._service.refusal(too_large)
+            refusal.id = response.id
+            envelope, frames = refusal.SerializeToString(), ()
+        self._write(packet(envelope, frames))
 
     def _end(self, number: int, error: QuiverError) -> NoReturn:
         """A last word, and no more."""

@@ -4,6 +4,7 @@ The envelope is protobuf; batches are frames as they are in the log, and pass by
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -71,10 +72,18 @@ def packet(envelope: bytes, frames: Sequence[Frame] = ()) -> list[Buffer]:
     return buffers
 
 
-def frames_of(packet: Packet, limits: Limits = DEFAULT_LIMITS) -> list[Frame]:
-    """The batches of a packet, as views of it; raises unless all of them are intact."""
-    frames = list(Frame.parse_all(packet.batches, limits))
+def frames_of(
+    packet: Packet, limits: Limits = DEFAULT_LIMITS, frames_max: int | None = None
+) -> list[Frame]:
+    """The batches of a packet, as views of it; raises unless all of them are intact, and no more
+    than `frames_max`."""
+    frames = list(islice(Frame.parse_all(packet.batches, limits), frames_max))
     for frame in frames:
         if frame.header.kind == _MARK:
             raise InvalidRequest("a mark belongs to the log that wrote it and is never sent")
+    if len(frames) == frames_max and sum(map(len, frames)) < len(packet.batches):
+        raise TooLarge(
+            f"a packet of more than {frames_max:,} batches: send fewer at once, and put more "
+            "messages into each"
+        )
     return frames
