@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from quivermq.testing import Cluster
 from quivermq.testing.stall_budget import StallBudget
 
 # In CI the same examples every time, so that a change is judged and not its luck; elsewhere new
@@ -22,6 +23,7 @@ settings.load_profile("quiver")
 
 STALL_BUDGET: Final = StallBudget(0.2)
 STALL_BUDGET.install()
+Cluster.stalls_fail = True
 
 KNOWN_SLOW: Final[dict[str, str]] = {}
 """Tests in which a broker may hold its loop for longer, each with the reason. Meant to be empty."""
