@@ -1,6 +1,7 @@
 """What all tests share: property tests that do not depend on how busy the machine is, and brokers
 whose event loops nobody holds."""
 
+import gc
 import os
 from collections.abc import Generator
 from typing import Any, Final
@@ -27,6 +28,12 @@ Cluster.stalls_fail = True
 
 KNOWN_SLOW: Final[dict[str, str]] = {}
 """Tests in which a broker may hold its loop for longer, each with the reason. Meant to be empty."""
+
+
+def pytest_collection_finish() -> None:
+    """What all tests are made of is not looked through for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -42,17 +42,20 @@ class Stalls:
     seconds_max: float = 0.0
 
 
-class Waits:
-    """How long a thread was ready to run while others had the processor."""
+def waited_s() -> float:
+    """How long threads of this process were ready to run while others had the processor: all of
+    them, since one that has the interpreter and no processor keeps the others waiting.
 
-    def __init__(self, native_id: int) -> None:
-        self._path = Path(f"/proc/self/task/{native_id}/schedstat")
-
-    def seconds(self) -> float:
-        """Where the system does not tell, it grows with time: nothing counts as blocked then."""
-        with suppress(OSError, ValueError, IndexError):
-            return int(self._path.read_text().split()[1]) / 1e9
+    Where the system does not tell, it grows with time: nothing counts as blocked then.
+    """
+    total = 0
+    try:
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                total += int((thread / "schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
         return time.monotonic()
+    return total / 1e9
 
 
 class _Beat(NamedTuple):
@@ -79,7 +82,6 @@ class LoopWatch:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ident = threading.get_ident()
-        self._waits = Waits(threading.get_native_id())
         self._note_beat()
         if hasattr(time, "pthread_getcpuclockid"):
             self._clock = time.pthread_getcpuclockid(self._ident)
@@ -123,7 +125,7 @@ class LoopWatch:
             if looked_at - beat.due_s <= self._interval_s or beat.number == self._told:
                 continue
             worked_s = time.clock_gettime(self._clock)
-            used_before_s, used_s = used_s, worked_s + self._waits.seconds()
+            used_before_s, used_s = used_s, worked_s + waited_s()
             if beat.number != suspected:
                 suspected, idle_s = beat.number, 0.0
             else:
