@@ -24,8 +24,9 @@ _INTERVALS_AT_ONCE: Final = 5_000
 _LIST_BYTES: Final = 1 << 20
 """What is expected of a list before it is made."""
 _INTERVAL_BYTES: Final = 20
-_GROUP_BYTES: Final = 8
-"""About what one entry takes, beside itself."""
+_GROUP_BYTES: Final = 100
+"""About what one entry takes."""
+_FEWER_GROUPS: Final = "name a group, or fewer partitions at once"
 
 
 class GroupRequests:
@@ -58,20 +59,26 @@ class GroupRequests:
 
     async def describe_groups(self, request: proto.Request, room: Room) -> Answer:
         body = request.describe_groups
+        clerks = self._asked(body.topic, body.partitions)
+        expected = _GROUP_BYTES * sum(
+            1 if body.group else clerk.at_desk(_count_groups) for clerk in clerks
+        )
+        check_answer(expected, _FEWER_GROUPS)
+        # Once, for all: whoever has some room and waits for more may wait for another who does.
+        await room(expected)
         found = proto.GroupsDescribed()
         size = 0
-        for clerk in self._asked(body.topic, body.partitions):
+        for clerk in clerks:
             await clerk.confirm()
             clerk.trim()
             names = [body.group] if body.group else clerk.at_desk(_names)
             async with self._slices.turn() as turn:
                 for name in names:
                     for one in _described(clerk, name):
-                        size += one.ByteSize() + _GROUP_BYTES
-                        check_answer(size, "name a group, or fewer partitions at once")
+                        size += one.ByteSize()
+                        check_answer(size, _FEWER_GROUPS)
                         found.groups.append(one)
                     await turn.rest()
-            await room(size)
         return proto.Response(groups_described=found), ()
 
     def _asked(self, topic: str, numbers: Sequence[int]) -> list[Clerk]:
@@ -210,6 +217,10 @@ def _purge(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
 
 def _redrive(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
     return desk.redrive(clerk.start, clerk.end, intervals, clerk.now_ms())
+
+
+def _count_groups(desk: Desk) -> int:
+    return len(desk.groups.by_name)
 
 
 def _names(desk: Desk) -> list[str]:

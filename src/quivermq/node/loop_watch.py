@@ -27,6 +27,8 @@ HELD: Final = "the event loop was held for"
 """How every line in the log begins that tells of a stall."""
 _BEATS: Final = 4
 """In the time of the budget: how exact it is, and what it costs."""
+_LOOKS: Final = 2
+"""In the time of the budget: how often the thread looks whether a beat is overdue."""
 _LOG_AGAIN_S: Final = 10.0
 _STACK_FRAMES: Final = 25
 _UNSEEN: Final = "(no stack: the thread did not let go of the interpreter meanwhile)"
@@ -40,17 +42,20 @@ class Stalls:
     seconds_max: float = 0.0
 
 
-class Waits:
-    """How long a thread was ready to run while others had the processor."""
+def waited_s() -> float:
+    """How long threads of this process were ready to run while others had the processor: all of
+    them, since one that has the interpreter and no processor keeps the others waiting.
 
-    def __init__(self, native_id: int) -> None:
-        self._path = Path(f"/proc/self/task/{native_id}/schedstat")
-
-    def seconds(self) -> float:
-        """Where the system does not tell, it grows with time: nothing counts as blocked then."""
-        with suppress(OSError, ValueError, IndexError):
-            return int(self._path.read_text().split()[1]) / 1e9
+    Where the system does not tell, it grows with time: nothing counts as blocked then.
+    """
+    total = 0
+    try:
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                total += int((thread / "schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
         return time.monotonic()
+    return total / 1e9
 
 
 class _Beat(NamedTuple):
@@ -77,7 +82,6 @@ class LoopWatch:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ident = threading.get_ident()
-        self._waits = Waits(threading.get_native_id())
         self._note_beat()
         if hasattr(time, "pthread_getcpuclockid"):
             self._clock = time.pthread_getcpuclockid(self._ident)
@@ -113,27 +117,26 @@ class LoopWatch:
     # In the thread.
 
     def _watch(self) -> None:
-        seen, waited_s, overslept_s = 0, 0.0, 0.0
-        slept_at = time.monotonic()
-        while not self._ended.wait(self._interval_s):
-            beat, now_s = self._beat, time.monotonic()
-            # Nobody ran meanwhile: the process was stopped, or the machine is busy.
-            overslept_s += max(0.0, now_s - slept_at - 2 * self._interval_s)
-            slept_at = now_s
-            if beat.number != seen:
-                seen, overslept_s = beat.number, 0.0
-                waited_s = self._waits.seconds()
+        pause_s = self._budget_s / _LOOKS
+        suspected, idle_s, looked_at = 0, 0.0, time.monotonic()
+        used_s = 0.0
+        while not self._ended.wait(pause_s):
+            beat, before_s, looked_at = self._beat, looked_at, time.monotonic()
+            if looked_at - beat.due_s <= self._interval_s or beat.number == self._told:
                 continue
-            late_s = now_s - beat.due_s
-            if late_s <= self._budget_s or beat.number == self._told:
-                continue
-            worked_s = time.clock_gettime(self._clock) - beat.cpu_s
-            if worked_s - self._interval_s > self._budget_s:
-                self._tell(beat, worked_s - self._interval_s, "busy", self._stack())
-                continue
-            blocked_s = late_s - worked_s - overslept_s - (self._waits.seconds() - waited_s)
-            if blocked_s > BLOCKED_FACTOR * self._budget_s:
-                self._tell(beat, blocked_s, "blocked", self._stack())
+            worked_s = time.clock_gettime(self._clock)
+            used_before_s, used_s = used_s, worked_s + waited_s()
+            if beat.number != suspected:
+                suspected, idle_s = beat.number, 0.0
+            else:
+                # Not longer than this thread meant to sleep: if it slept longer, so did all others.
+                passed_s = min(looked_at - before_s, 2 * pause_s)
+                idle_s += max(0.0, passed_s - (used_s - used_before_s))
+            held_s = worked_s - beat.cpu_s - self._interval_s
+            if held_s > self._budget_s:
+                self._tell(beat, held_s, "busy", self._stack())
+            elif idle_s > BLOCKED_FACTOR * self._budget_s:
+                self._tell(beat, idle_s, "blocked", self._stack())
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._ident)  # noqa: SLF001  (there is no other way)
