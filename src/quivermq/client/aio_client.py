@@ -24,6 +24,7 @@ from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettin
 from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import AsyncReader
 from quivermq.client.reading import Place
+from quivermq.client.sender import all_finished
 from quivermq.client.sticky_consumer import AsyncConsumer, Listener, check_mode
 from quivermq.client.sticky_member import ConsumerSettings
 from quivermq.client.sticky_tenure import Start
@@ -315,6 +316,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
                 await subscription.close()
             for producer in list(self._producers):
                 await producer.close()
+            await all_finished()
         finally:
             for producer in list(self._producers):
                 await producer.abandon()

@@ -14,9 +14,11 @@ from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.background import Background
 from quivermq.client.blocking import BlockingDoor
 from quivermq.client.bulk import Columns, Layout
+from quivermq.client.consuming import Polled
 from quivermq.client.copy_calls import CopyCalls
 from quivermq.client.core import Core
 from quivermq.client.door import run
+from quivermq.client.endings import endings
 from quivermq.client.group_calls import GroupCalls
 from quivermq.client.group_care import GroupCare
 from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
@@ -75,6 +77,8 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._closing = threading.Lock()
         forks.watch(self)
+        self._polled = Polled(self._core.consuming)
+        endings.hold(self._polled)
 
     def ping(self) -> None:
         """Reach a broker."""
@@ -426,9 +430,13 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     def __repr__(self) -> str:
         return f"<quivermq.Client of {','.join(self._options.servers)}>"
 
+    def __del__(self) -> None:
+        polled = getattr(self, "_polled", None)
+        if polled is not None and polled.is_any:
+            endings.keep(polled)
+
     def after_fork(self) -> None:
-        """The thread in the background stayed with the parent."""
-        self._background.after_fork()
+        """Whoever was closing it stayed with the parent."""
         self._closing = threading.Lock()
 
     def _background_core(self) -> Core:

@@ -3,8 +3,10 @@
 It takes from an `Intake` on an event loop, on a thread in the background.
 """
 
+import asyncio
 import logging
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +25,7 @@ from quivermq.errors import InvalidRequest, QuiverError
 
 logger = logging.getLogger("quivermq.client")
 
+_WORKERS_LOOK_SECONDS: Final = 0.005
 _CLOSED: Final = "the subscription is closed: subscribe again"
 _FORKED: Final = "this subscription was made before the process was forked: subscribe in the child"
 
@@ -38,6 +41,8 @@ class Subscription:
     `message.ack()` waits until it is durable. Where that takes too long, take `batches()` and
     acknowledge with `subscription.ack(messages)`, which waits for nothing; `flush` and `close` do.
     """
+
+    ends_first = True
 
     def __init__(
         self,
@@ -66,6 +71,7 @@ class Subscription:
             worker.daemon = True
             worker.start()
         forks.watch(self)
+        background.host(self)
 
     def __iter__(self) -> Iterator[LeasedMessage]:
         return self
@@ -157,6 +163,22 @@ class Subscription:
             # Nobody can take its messages any more: others are to have them.
             self._background.later(self._intake.close)
             warnings.warn(f"the {self._wish} was not closed", ResourceWarning, 2, source=self)
+
+    async def end(self, deadline: float) -> None:
+        """The program ends: handlers that run have a moment, and all else goes back."""
+        if self._is_closed:
+            return
+        now = time.monotonic()
+        patience = now + (deadline - now) / 2
+        # What was not handed out is not given back one by one: all goes back together.
+        self._intake.messages.clear()
+        await self._intake.stop()
+        while time.monotonic() < patience and any(map(threading.Thread.is_alive, self._workers)):
+            await asyncio.sleep(_WORKERS_LOOK_SECONDS)
+        await self._intake.close()
+        self._is_closed = True
+        with self._arrival:
+            self._arrival.notify_all()
 
     def __repr__(self) -> str:
         return f"<{self._wish}>"
