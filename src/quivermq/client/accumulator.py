@@ -30,16 +30,16 @@ _TOPICS_NAMED_MAX: Final = 5
 class Loss(NamedTuple):
     """Messages that were sent, and are not stored."""
 
-    count: int
+    messages: int
     topics: list[str]
     reason: str = ""
 
     def __str__(self) -> str:
-        messages = "1 message" if self.count == 1 else f"{self.count:,} messages"
+        count = "1 message" if self.messages == 1 else f"{self.messages:,} messages"
         topics = ", ".join(self.topics[:_TOPICS_NAMED_MAX])
         more = ", ..." if len(self.topics) > _TOPICS_NAMED_MAX else ""
         reason = f" ({self.reason})" if self.reason else ""
-        return f"{messages} to {topics}{more} may not be stored{reason}"
+        return f"{count} to {topics}{more} may not be stored{reason}"
 
 
 class Accumulator:

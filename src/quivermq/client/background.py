@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
 from quivermq.client import forks
@@ -14,6 +14,7 @@ from quivermq.client.endings import endings, park_if_ending
 from quivermq.errors import InvalidRequest
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 # Tasks that were cancelled at the end of the program have so long to end.
 _CANCEL_SECONDS: Final = 0.25
@@ -199,7 +200,12 @@ class _Loop(asyncio.SelectorEventLoop):
     """Python's own event loop. A thread that runs it waits in Python, which is safe at the end of
     the program; a loop that is not Python's own may come back to an interpreter that is gone."""
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> Any:  # noqa: ARG002
+    def run_in_executor(
+        self,
+        executor: concurrent.futures.Executor | None,  # noqa: ARG002  (asyncio calls it so)
+        func: Callable[[*Ts], T],
+        *args: *Ts,
+    ) -> asyncio.Future[T]:
         """Call it on a daemon thread of its own. Python's pool has threads that it joins at the
         end, however long they take, and takes nothing on from then on, such as asking for the
         address of a broker."""

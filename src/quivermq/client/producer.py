@@ -206,7 +206,7 @@ class Producer:
             self._is_closed = True
             self._add = _refuse_closed
             await _finish(self._sender, self._accumulator, deadline)
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def after_fork(self) -> None:
         """The thread that sends stayed with the parent."""
@@ -336,7 +336,7 @@ class AsyncProducer:
         if not self._is_closed:
             self._is_closed = True
             _report(self._accumulator)
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def after_fork(self) -> None:
         """The event loop is the parent's."""

@@ -25,7 +25,6 @@ from quivermq.errors import InvalidRequest, QuiverError
 
 logger = logging.getLogger("quivermq.client")
 
-_WORKERS_LOOK_SECONDS: Final = 0.005
 _CLOSED: Final = "the subscription is closed: subscribe again"
 _FORKED: Final = "this subscription was made before the process was forked: subscribe in the child"
 
@@ -173,8 +172,7 @@ class Subscription:
         # What was not handed out is not given back one by one: all goes back together.
         self._intake.messages.clear()
         await self._intake.stop()
-        while time.monotonic() < patience and any(map(threading.Thread.is_alive, self._workers)):
-            await asyncio.sleep(_WORKERS_LOOK_SECONDS)
+        await asyncio.to_thread(self._join_workers, patience)
         await self._intake.close()
         self._is_closed = True
         with self._arrival:
@@ -222,6 +220,10 @@ class Subscription:
             logger.exception("the handler of the %s failed at %r", self._wish, message)
             return nack_terms(None)
         return ACK
+
+    def _join_workers(self, deadline: float) -> None:
+        for worker in self._workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
 
     def _tell(self, messages: Iterable[LeasedMessage], terms: Terms) -> None:
         self._check_open()
