@@ -59,17 +59,22 @@ def status(
                 "partitions_in_trouble": troubled,
             }
         )
+        _check_told_by_member(cluster)
         return
     leader = f"led by broker {cluster.leader}" if cluster.leader else "without a leader"
     print_line(f"cluster {cluster.cluster_id}, {leader}", "bold")
     _print_nodes(cluster)
     _print_health(topics, brokers_down(cluster))
+    _check_told_by_member(cluster)
+
+
+def _check_told_by_member(cluster: "ClusterInfo") -> None:
     if is_outsider(cluster):
         print_error(
-            f"broker {cluster.node}, which told this, is no member of the cluster: name another by "
-            "--servers",
-            label="warning",
+            f"broker {cluster.node}, which told this, is in no cluster, and nobody else answered: "
+            "name another by --servers"
         )
+        raise typer.Exit(1)
 
 
 def _print_nodes(cluster: "ClusterInfo") -> None:

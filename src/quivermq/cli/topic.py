@@ -17,6 +17,7 @@ from quivermq.cli.options import (
 )
 from quivermq.cli.output import (
     count,
+    known,
     numbers,
     print_json,
     print_line,
@@ -125,7 +126,7 @@ def list_(
             topic.name,
             str(len(topic.partitions)),
             str(topic.replication),
-            f"{topic.message_count:,}",
+            known(topic.message_count),
             format_size(topic.size_bytes),
             kept(topic.retention),
             _state(topic, down),
@@ -154,9 +155,9 @@ def describe(
             str(partition.partition),
             str(partition.leader or "none"),
             numbers(partition.replicas) + _moving(partition),
-            numbers(sorted(set(partition.in_sync) - down)),
+            "?" if partition.in_sync is None else numbers(sorted(set(partition.in_sync) - down)),
             _offsets(partition),
-            f"{partition.message_count:,}",
+            known(partition.message_count),
             format_size(partition.size_bytes),
             style="" if not partition_troubles(partition, down) else "yellow",
         )
@@ -243,7 +244,7 @@ def _summary(topic: "TopicInfo") -> str:
     partitions = count(len(topic.partitions), "partition")
     replicas = count(topic.replication, "replica")
     duration = f"kept {kept(topic.retention)}"
-    if not topic.message_count:
+    if topic.message_count == 0:
         return f"{topic.name}: {partitions} with {replicas} each, empty, {duration}"
     messages = f"{count(topic.message_count, 'message')}, {format_size(topic.size_bytes)}"
     return f"{topic.name}: {partitions} with {replicas} each, {messages}, {duration}"
@@ -261,6 +262,8 @@ def _moving(partition: "PartitionInfo") -> str:
 
 
 def _offsets(partition: "PartitionInfo") -> str:
+    if partition.start_offset is None or partition.end_offset is None:
+        return "?"
     if partition.start_offset == partition.end_offset:
         return f"none, next {partition.end_offset:,}"
     return f"{partition.start_offset:,} to {partition.end_offset - 1:,}"

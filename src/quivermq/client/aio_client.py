@@ -226,18 +226,18 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
     def read(
         self,
         topic: str,
-        partition: int = 0,
+        partition: int | None = None,
         start: Place = "earliest",
         stop: Place | None = None,
         *,
         follow: bool = False,
         follower_ok: bool = False,
     ) -> AsyncReader:
-        """Messages of one partition, in order: use `async for`."""
-        cursor = self._core.cursor(
+        """Messages of one partition, in order, or of all: use `async for`."""
+        cursor = self._core.reading(
             topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
         )
-        return AsyncReader(self._core.router, cursor)
+        return AsyncReader(self._core.router, topic, cursor)
 
     def consumer(
         self,

@@ -274,14 +274,14 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     def read(
         self,
         topic: str,
-        partition: int = 0,
+        partition: int | None = None,
         start: Place = "earliest",
         stop: Place | None = None,
         *,
         follow: bool = False,
         follower_ok: bool = False,
     ) -> Reader:
-        """Messages of one partition, in order.
+        """Messages of one partition, in order; or of all, one partition after the other.
 
         >>> for message in client.read("orders", partition=0, start="earliest"):
         ...     print(message.offset, message.value)
@@ -290,14 +290,15 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
 
         `start` and `stop` (which is not read itself) are an offset, "earliest", "latest", a
         datetime, its ISO 8601 text, or "@" and milliseconds since 1970. Without `stop` it ends
-        where the partition ends when reading begins; with `follow` it waits for more, for ever.
+        where the partitions end when reading begins; with `follow` it waits for more, for ever, in
+        whichever partition it comes. Offsets need a partition, unless the topic has only one.
         `follower_ok` lets any replica answer: it may lag behind, but shows only what is committed.
         Raises `OffsetOutOfRange` for what is not kept any more.
         """
-        cursor = self._core.cursor(
+        cursor = self._core.reading(
             topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
         )
-        return Reader(self._core.router, cursor)
+        return Reader(self._core.router, topic, cursor)
 
     def consumer(
         self,

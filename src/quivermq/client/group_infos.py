@@ -205,9 +205,10 @@ class DeadLetter(NamedTuple):
     group: str
     """The group that could not do it."""
     reason: str
-    deliveries: int
-    original_partition: int
-    original_offset: int
+    deliveries: int | None
+    """None, as the two below: whoever put it there did not say."""
+    original_partition: int | None
+    original_offset: int | None
     key: bytes | None
     value: bytes
     headers: Mapping[str, bytes]
@@ -217,7 +218,11 @@ class DeadLetter(NamedTuple):
     """When, as the broker wrote it."""
 
     def __repr__(self) -> str:
-        origin = f"{self.topic}/{self.original_partition}@{self.original_offset}"
+        place = (
+            "?" if each is None else each
+            for each in (self.original_partition, self.original_offset)
+        )
+        origin = "{}/{}@{}".format(self.topic, *place)
         return f"<DeadLetter of {origin} group {self.group!r}: {self.reason} {short(self.value)}>"
 
     @classmethod
@@ -250,5 +255,5 @@ class DeadLetter(NamedTuple):
         )
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None

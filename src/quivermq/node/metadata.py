@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quivermq.cluster import Edit, View, node_of
-from quivermq.errors import Corrupt, NotEnoughReplicas, NotLeader, Overloaded
+from quivermq.errors import Corrupt, NotEnoughReplicas, NotLeader, Overloaded, QuiverError
 from quivermq.node.asking import ask
 from quivermq.node.group import Group
 from quivermq.replica import Replica
@@ -77,7 +77,14 @@ class Metadata:
             for _ in range(_ATTEMPTS_MAX):
                 group = self.leading_group()
                 view = self.view
-                edit = build(view)
+                try:
+                    edit = build(view)
+                except QuiverError as error:
+                    # Also a refusal counts only if it is that of the latest view: a broker that
+                    # has just come to lead, or does not any more, may not know all others yet.
+                    if error.retriable or await self._is_latest(group, view):
+                        raise
+                    continue
                 if edit is None:
                     if await self._is_latest(group, view):
                         return view

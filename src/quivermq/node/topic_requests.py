@@ -16,7 +16,7 @@ from quivermq.cluster import (
 )
 from quivermq.errors import NotLeader, QuiverError, TopicNotFound
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.maps import Maps, described, settings_from_proto
+from quivermq.node.maps import Maps, described, settings_from_proto, without_figures
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.runner import GroupRunner
@@ -66,6 +66,8 @@ class TopicRequests:
 
     async def map(self, request: proto.Request) -> proto.Response:
         query = request.map
+        if query.topics or not query.brokers_only:
+            self._check_inside()
         if any(name not in self._partitions.view.topics for name in query.topics):
             await self._metadata.catch_up()
         topics = self._partitions.view.topics
@@ -101,6 +103,11 @@ class TopicRequests:
 
         await self._metadata.edit(build)
         await self._until_led(body.name)
+
+    def _check_inside(self) -> None:
+        """A broker that is in no cluster knows of no topics: that is not to say there are none."""
+        if not self._maps.is_inside:
+            raise NotLeader("this broker is in no cluster yet, or not any more: ask another")
 
     def _check_founders(self, view: View) -> None:
         """A cluster that is just being founded does not know all its brokers yet: a topic would
@@ -149,6 +156,7 @@ class TopicRequests:
         return done()
 
     async def describe(self, request: proto.Request) -> proto.Response:
+        self._check_inside()
         view = self._partitions.view
         names = list(request.describe_topics.topics) or sorted(view.topics)
         unknown = [name for name in names if name not in view.topics]
@@ -173,24 +181,28 @@ class TopicRequests:
     async def _described(
         self, topics: list[Topic]
     ) -> dict[tuple[str, int], proto.PartitionDescription]:
-        """By who leads them: those led here at once, the others by asking."""
+        """By who leads them: those led here at once, the others by asking. What a leader that does
+        not answer would know is left open."""
         found: dict[tuple[str, int], proto.PartitionDescription] = {}
         elsewhere: dict[int, list[proto.PartitionName]] = {}
         for topic in topics:
             for number, placement in enumerate(topic.partitions):
                 wanted = group_id(topic.id, number)
                 group, leader = self._runner.groups.get(wanted), self._partitions.leader_of(wanted)
-                if group is not None:
+                if group is not None and group.was_serving:
                     found[topic.name, number] = described(group, self._maps.is_alive)
+                    continue
+                if group is not None:
+                    known = described(group, self._maps.is_alive)
                 else:
-                    found[topic.name, number] = proto.PartitionDescription(
+                    known = proto.PartitionDescription(
                         topic=topic.name,
                         partition=number,
                         leader=leader,
                         replicas=map(node_of, placement.replicas),
-                        trouble="" if leader else "no leader is known",
                     )
-                if leader and not (group is not None and group.was_serving):
+                found[topic.name, number] = without_figures(known)
+                if leader:
                     name = proto.PartitionName(topic=topic.name, partition=number)
                     elsewhere.setdefault(leader, []).append(name)
         asked = [self._ask(node, names) for node, names in elsewhere.items()]
@@ -207,7 +219,11 @@ class TopicRequests:
             response, _ = await self._forwarding.forward(node, request, (), _DESCRIBE_S)
         except QuiverError:
             return []
-        return list(response.partitions_described.partitions)
+        # Whoever does not lead by now knows no more than this broker does.
+        return [
+            each if each.leader == node else without_figures(each)
+            for each in response.partitions_described.partitions
+        ]
 
     async def describe_partitions(self, request: proto.Request) -> proto.Response:
         found = []

@@ -14,7 +14,13 @@ from typing import Final, NoReturn
 
 import quivermq
 from quivermq.batches import Buffer, Frame, Limits
-from quivermq.errors import InvalidRequest, Overloaded, QuiverError, UnsupportedFormat
+from quivermq.errors import (
+    InvalidRequest,
+    Overloaded,
+    QuiverError,
+    Unauthenticated,
+    UnsupportedFormat,
+)
 from quivermq.node.service import Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
@@ -140,6 +146,15 @@ class Session:
                 UnsupportedFormat(
                     f"the client speaks protocol {hello.protocol}, this broker {PROTOCOL}: "
                     "use releases that fit together"
+                ),
+            )
+        if hello.token:
+            # A token that nobody checks would look like protection.
+            self._end(
+                request.id,
+                Unauthenticated(
+                    "this broker has no users, and cannot check a token: connect without one, and "
+                    "let only those reach its ports who may use it"
                 ),
             )
         self.receiver.allow(settings.packet_bytes_max)
