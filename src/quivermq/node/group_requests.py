@@ -5,7 +5,7 @@ from typing import Final
 
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks, check_bookkeeper, check_group
+from quivermq.node.clerks import Clerks, check_bookkeeper, check_group, check_not_shared
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
@@ -51,10 +51,16 @@ class GroupRequests:
 
             def look(
                 desk: Desk, end: int = end, now_ms: int = now_ms, group: str | None = group
-            ) -> list[Figures]:
-                return desk.describe(end, now_ms, group)
+            ) -> list[tuple[Figures, bool]]:
+                return [
+                    (figures, desk.groups.by_name[figures.group].claimed > 0)
+                    for figures in desk.describe(end, now_ms, group)
+                ]
 
-            found += [_described(clerk, end, figures) for figures in clerk.at_desk(look)]
+            found += [
+                _described(clerk, end, figures, is_sticky=is_sticky)
+                for figures, is_sticky in clerk.at_desk(look)
+            ]
         return proto.Response(groups_described=proto.GroupsDescribed(groups=found))
 
     def _asked(self, topic: str, numbers: Sequence[int]) -> list[Clerk]:
@@ -149,13 +155,20 @@ class GroupRequests:
         body = request.claim
         check_group(body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
-        committed = await clerk.agreed(lambda desk: desk.claim(body.group, body.epoch))
+
+        def claim(desk: Desk) -> int | None:
+            check_not_shared(desk, body.group)
+            return desk.claim(body.group, body.epoch)
+
+        committed = await clerk.agreed(claim)
         offset = clerk.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)
 
 
-def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescription:
+def _described(
+    clerk: Clerk, end: int, figures: Figures, *, is_sticky: bool
+) -> proto.GroupDescription:
     numbers = dict.fromkeys(clerk.waiting.consumers(figures.group), 0)
     consumers = {**numbers, **figures.consumers}
     return proto.GroupDescription(
@@ -176,6 +189,7 @@ def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescripti
             for number, in_flight in consumers.items()
         ],
         is_shared=figures.is_shared,
+        is_sticky=is_sticky,
         end=end,
     )
 

@@ -5,13 +5,14 @@ import asyncio
 from quivermq.cluster import Edit, View, grant_producers
 from quivermq.errors import OffsetOutOfRange
 from quivermq.node.asking import ask, said
-from quivermq.node.clerks import check_bookkeeper
+from quivermq.node.clerks import check_bookkeeper, check_not_shared
 from quivermq.node.fetching import Fetching, bytes_wanted
 from quivermq.node.group import Group
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.topic_requests import done
+from quivermq.queue import Desk
 from quivermq.replica import Replica
 from quivermq.wire import proto
 
@@ -55,7 +56,12 @@ class OffsetRequests:
         check_bookkeeper(body.group)
         group = self._partitions.leading(body.topic, body.topic_id, body.partition)
         await _check_end(group, body.offset)
-        await said(group, lambda desk: desk.commit(body.group, body.offset, body.epoch))
+
+        def commit(desk: Desk) -> None:
+            check_not_shared(desk, body.group)
+            desk.commit(body.group, body.offset, body.epoch)
+
+        await said(group, commit)
         return done()
 
     async def committed_offsets(self, request: proto.Request) -> proto.Response:
