@@ -1,7 +1,7 @@
 """`quiver cluster`: who the brokers are, and changes of who holds and leads what."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -46,6 +46,8 @@ def status(
     """Show the brokers, who leads, and whether all partitions are well."""
     with connect(servers, timeout) as client:
         cluster = client.cluster()
+        if is_outsider(cluster):
+            _refuse_outsider(cluster)
         topics = client.topics()
     if as_json:
         partitions = [partition for topic in topics for partition in topic.partitions]
@@ -59,22 +61,19 @@ def status(
                 "partitions_in_trouble": troubled,
             }
         )
-        _check_told_by_member(cluster)
         return
     leader = f"led by broker {cluster.leader}" if cluster.leader else "without a leader"
     print_line(f"cluster {cluster.cluster_id}, {leader}", "bold")
     _print_nodes(cluster)
     _print_health(topics, brokers_down(cluster))
-    _check_told_by_member(cluster)
 
 
-def _check_told_by_member(cluster: "ClusterInfo") -> None:
-    if is_outsider(cluster):
-        print_error(
-            f"broker {cluster.node}, which told this, is in no cluster, and nobody else answered: "
-            "name another by --servers"
-        )
-        raise typer.Exit(1)
+def _refuse_outsider(cluster: "ClusterInfo") -> NoReturn:
+    print_error(
+        f"only broker {cluster.node} answers, which is in no cluster, or not any more: name others "
+        "by --servers, or make it a member by `quiver cluster add` or `bootstrap`"
+    )
+    raise typer.Exit(1)
 
 
 def _print_nodes(cluster: "ClusterInfo") -> None:
