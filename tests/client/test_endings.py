@@ -154,8 +154,8 @@ CASES = {
     ),
     "a thousand messages": Case(
         """
-        producer = quivermq.connect(address).producer(linger=60)
-        for number in range(1000): producer.send(topic, b"%d" % number)
+        kept.append(quivermq.connect(address).producer(linger=60))
+        for number in range(1000): kept[0].send(topic, b"%d" % number)
         """,
     ),
     "garbage": Case(
