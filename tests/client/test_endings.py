@@ -196,7 +196,7 @@ CASES = {
         message = next(subscription)
         stand_in.close()
         """,
-        longest=0.5,
+        longest=1.0,
     ),
     "leases": Case(
         """

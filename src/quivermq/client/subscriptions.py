@@ -10,6 +10,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, cast
 
@@ -172,7 +173,8 @@ class Subscription:
         # What was not handed out is not given back one by one: all goes back together.
         self._intake.messages.clear()
         await self._intake.stop()
-        await asyncio.to_thread(self._join_workers, patience)
+        with suppress(RuntimeError):  # no more threads can be started
+            await asyncio.to_thread(self._join_workers, patience)
         await self._intake.close()
         self._is_closed = True
         with self._arrival:

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 from quivermq.cluster import Edit, View, node_of
-from quivermq.errors import Corrupt, NotEnoughReplicas, NotLeader, Overloaded, QuiverError
+from quivermq.errors import (
+    Corrupt,
+    Forbidden,
+    NotEnoughReplicas,
+    NotLeader,
+    Overloaded,
+    QuiverError,
+)
 from quivermq.node.asking import ask
 from quivermq.node.group import Group
 from quivermq.replica import Replica
@@ -82,7 +89,10 @@ class Metadata:
                 except QuiverError as error:
                     # Also a refusal counts only if it is that of the latest view: a broker that
                     # has just come to lead, or does not any more, may not know all others yet.
-                    if error.retriable or await self._is_latest(group, view):
+                    # Who is not let in is told so at once: it may be the one that is missing.
+                    if error.retriable or isinstance(error, Forbidden):
+                        raise
+                    if await self._is_latest(group, view):
                         raise
                     continue
                 if edit is None:
