@@ -7,22 +7,30 @@ more writes until it is opened anew, and nothing of that group is ever acknowled
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from quivermq.batches import Frame, Index, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, StorageFailed, StorageFull
-from quivermq.log.checkpoints import RESET, Checkpoint, Checkpoints
+from quivermq.log.checkpoints import RESET, Checkpoint, Checkpoints, Summary
+from quivermq.log.creation import create_log
 from quivermq.log.damage import Damage
-from quivermq.log.disk import Disk, announced
+from quivermq.log.disk import Disk, Unreadable, announced
 from quivermq.log.edge import Edge, edges_behind, not_kept
 from quivermq.log.fence import Fence
-from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, Footer, SegmentHeader
+from quivermq.log.layout import Footer, SegmentHeader
 from quivermq.log.recovery import Recovery
 from quivermq.log.repair import mixed_entries, put_in_place, rebuilt_segment, sealed_anew
 from quivermq.log.rewind import finish_cut, finish_reset
 from quivermq.log.sealed import SealedSegments
-from quivermq.log.segment import ActiveSegment, DamagedEntry, Segment, remove_segments
+from quivermq.log.segment import (
+    ActiveSegment,
+    DamagedEntry,
+    Segment,
+    remove_segments,
+    segment_path,
+)
 from quivermq.log.settings import SEGMENT_BYTES_MAX, LogSettings
-from quivermq.log.state import State, StateFile
+from quivermq.log.state import StateFile
 
 
 class Log:
@@ -36,6 +44,7 @@ class Log:
         self._sealed: SealedSegments = recovery.sealed
         self._active: ActiveSegment = recovery.active
         self._checkpoints: Checkpoints = recovery.checkpoints
+        self._preloaded: Checkpoint | None = None
         self._fence = Fence(folder)
         self.damage: list[Damage] = recovery.damage
         """Entries that were durable and cannot be read; grows when a read finds more."""
@@ -55,28 +64,7 @@ class Log:
     ) -> "Log":
         """A new log, empty or behind a founding checkpoint. It appears whole, or not at all."""
         settings = settings or LogSettings()
-        if len(log_id) != LOG_ID_BYTES:
-            raise BrokenInvariant(f"a log id has {LOG_ID_BYTES} bytes, not {len(log_id)}")
-        if disk.is_folder(folder):
-            raise StorageFailed(f"{folder} exists already: open it, or remove it first")
-        temporary = folder + TEMPORARY
-        disk.remove(temporary)
-        disk.make_folder(temporary)
-        start = founding.edge if founding else Edge()
-        if founding:
-            limit = settings.checkpoint_bytes_max
-            Checkpoints(disk, temporary, log_id, limit).save(founding)
-        head = SegmentHeader(log_id, start)
-        active = ActiveSegment.create(disk, temporary, head, settings.allocation_bytes_min)
-        first = start.next_index
-        state = State(log_id, term=start.term, first_index=first, active_index=first)
-        StateFile.create(disk, temporary, state._replace(active_bytes=active.allocated))
-        disk.sync_folder(temporary)
-        disk.rename(temporary, folder)
-        above = folder
-        while above:
-            above = above.rpartition("/")[0]
-            disk.sync_folder(above)
+        create_log(disk, folder, log_id, settings, founding)
         return cls.open(disk, folder, settings)
 
     @classmethod
@@ -84,7 +72,8 @@ class Log:
         """An existing log, after cutting a torn tail; `damage` says what cannot be read.
 
         Raises `Corrupt` where too little is left to be a log at all: no readable state file, or
-        no last segment.
+        no last segment; and `UnsupportedFormat`, without having changed anything, where any of it
+        is of another release.
         """
         settings = settings or LogSettings()
         return cls(disk, folder, settings, Recovery(disk, folder, settings).run())
@@ -195,7 +184,7 @@ class Log:
         if old.footer_room() > old.allocated:
             old.grow(old.footer_room(), self._settings)
             self._save_active()
-        head = SegmentHeader(self.log_id, old.edge)
+        head = self._head(old.edge)
         new = ActiveSegment.create(self._disk, self._folder, head, size)
         if any(damage.path == old.path for damage in self.damage):
             # A footer would hide the damage from the next opening, which scans what has none.
@@ -242,8 +231,7 @@ class Log:
             behind = segment.fitting(first, max(last, Index(first + 1)), bytes_max)
             return segment.read(first, behind)
         except DamagedEntry as error:
-            self.damage.append(error.damage)
-            raise
+            raise self._met(error) from error.__cause__
         except StorageFailed:
             if first >= self.first_index:
                 raise
@@ -263,7 +251,25 @@ class Log:
         if index >= active.index.first:
             return active, Index(active.index.first + len(active.index))
         footer = self._sealed.holding(index)
-        return self._sealed.segment(footer), footer.next_index
+        return self._sealed_segment(footer), footer.next_index
+
+    def _sealed_segment(self, footer: Footer) -> Segment:
+        """A sealed segment. One whose file cannot be opened at all is damaged as a whole."""
+        try:
+            return self._sealed.segment(footer)
+        except Unreadable as error:
+            path, last = (
+                segment_path(self._folder, footer.first_index),
+                Index(footer.next_index - 1),
+            )
+            damage = Damage(path, 0, footer.first_index, last, str(error))
+            raise self._met(DamagedEntry(damage)) from error
+
+    def _met(self, error: DamagedEntry) -> DamagedEntry:
+        """Remember what a read found, once."""
+        if not any(known == error.damage for known in self.damage):
+            self.damage.append(error.damage)
+        return error
 
     def term_at(self, index: Index) -> int:
         """The term of a kept entry, or of the one before the first."""
@@ -301,7 +307,7 @@ class Log:
             return active.index.with_offset(offset)
         try:
             footer = self._sealed.with_offset(offset)
-            return self._sealed.segment(footer).index.with_offset(offset)
+            return self._sealed_segment(footer).index.with_offset(offset)
         except StorageFailed:
             if offset >= self.start.next_offset:
                 raise
@@ -315,7 +321,7 @@ class Log:
         if footer is None:
             return min(active.index.from_time(timestamp_ms), end)
         try:
-            return self._sealed.segment(footer).index.from_time(timestamp_ms)
+            return self._sealed_segment(footer).index.from_time(timestamp_ms)
         except StorageFailed:
             if footer.first_index >= self.first_index:
                 raise
@@ -331,11 +337,13 @@ class Log:
         if index == self.edge.next_index:
             return
         segment, _ = self._segment_holding(index)
-        head = SegmentHeader(self.log_id, self._edge_at_start(segment.index.first))
+        head = self._head(self._edge_at_start(segment.index.first))
         # Raises now if a damaged entry hides where this one starts, before anything is announced.
         self.edge_before(index)
+        # Sealed ones are open for reading only.
+        file = segment.file if segment is self._active else self._disk.open(segment.path)
         end = (self.edge, segment.end)
-        active = ActiveSegment(segment.path, segment.file, head, segment.index, *end)
+        active = ActiveSegment(segment.path, file, head, segment.index, *end)
         parts = (self._disk, self._folder, self._state_file, self._checkpoints)
         with self._fence:
             self._state_file.save(self._state_file.state._replace(cut_index=index))
@@ -363,8 +371,9 @@ class Log:
                 else:
                     self._repair_sealed(self._sealed.holding(missing[0].first_index), given)
         except DamagedEntry as error:
-            # More is damaged than was known: the next repair brings it too.
-            self.damage.append(error.damage)
+            # More is damaged than was known: the next repair brings all of it.
+            segment, _ = self._segment_holding(error.damage.first_index)
+            self.damage = [d for d in self.damage if d.path != path] + missing + segment.damage()
             raise
         self.damage = [damage for damage in self.damage if damage.path != path]
 
@@ -382,8 +391,12 @@ class Log:
     def _repair_sealed(self, footer: Footer, given: Mapping[Index, Frame]) -> None:
         segment = self._sealed.segment_if_any(footer)
         entries = mixed_entries(segment, footer.first_index, footer.next_index, given)
-        head = SegmentHeader(self.log_id, footer.start)
+        head = self._head(footer.start)
         self._sealed.replace(sealed_anew(self._disk, self._folder, head, entries, footer.end))
+
+    def _head(self, start: Edge) -> SegmentHeader:
+        state = self._state_file.state
+        return SegmentHeader(state.log_id, state.secret, start)
 
     def save_checkpoint(self, index: Index, data: bytes) -> None:
         """Keep the state machine's state from before entry `index`, which starts a segment."""
@@ -404,8 +417,26 @@ class Log:
         return self._checkpoints.indexes()
 
     def load_checkpoint(self, index: Index) -> Checkpoint:
-        """A kept checkpoint, or `Corrupt` unless every byte of it is intact."""
+        """A kept checkpoint, or `Corrupt` unless every byte of it is intact. Reads all of it, unless
+        `preload_checkpoint` has; what that has read is given once."""
+        loaded, self._preloaded = self._preloaded, None
+        if loaded is not None and loaded.edge.next_index == index:
+            return loaded
         return self._checkpoints.load(index)
+
+    def preload_checkpoint(self) -> None:
+        """Read the newest checkpoint for who cannot wait for a disk, and asks for it next."""
+        newest = [index for index in self.checkpoints() if index <= self.edge.next_index][-1:]
+        with suppress(Corrupt, StorageFailed):
+            self._preloaded = self._checkpoints.load(newest[0]) if newest else None
+
+    def checkpoint_summary(self, index: Index) -> Summary:
+        """What the header of a kept checkpoint says, or `Corrupt`."""
+        return self._checkpoints.summary(index)
+
+    def checkpoint_part(self, index: Index, at: int, size: int) -> bytes:
+        """At most `size` bytes of a kept checkpoint's content, unchecked, or `Corrupt`."""
+        return self._checkpoints.part(index, at, size)
 
     def drop_before(self, index: Index) -> Index:
         """Drop whole segments below `index`, and return the new first index.
