@@ -152,10 +152,8 @@ class Header(NamedTuple):
             kind, flags, priority, body_bytes, _, term, index, base_offset, timestamp_ms,
             producer_id, sequence, not_before_ms, _, count, decoded_bytes,
         ) = self  # fmt: skip
-        if kind not in _KNOWN_KINDS:
-            raise _of_another_release(f"frame kind {kind} is unknown")
-        if flags & ~_KNOWN_FLAGS:
-            raise _of_another_release(f"frame flags 0x{flags:04x} are unknown")
+        if kind not in _KNOWN_KINDS or flags & ~_KNOWN_FLAGS:
+            raise _of_another_release(f"frame kind {kind} with flags 0x{flags:04x} is unknown")
         if flags & COMPRESSED == COMPRESSED:
             raise Corrupt(f"frame flags 0x{flags:04x} are not a valid combination")
         if priority > PRIORITY_MAX:

@@ -25,7 +25,7 @@ class Checkpoint(NamedTuple):
     data: bytes
 
 
-class Summary(NamedTuple):
+class CheckpointSummary(NamedTuple):
     """What a checkpoint's header says."""
 
     edge: Edge
@@ -73,7 +73,7 @@ class Checkpoints:
                 raise Corrupt("the checkpoint's content fails its checksum")
             return Checkpoint(summary.edge, data)
 
-    def summary(self, index: Index) -> Summary:
+    def summary(self, index: Index) -> CheckpointSummary:
         """What its header says of a checkpoint; its content is not looked at."""
         with self._opened(index) as (_, summary):
             return summary
@@ -85,7 +85,7 @@ class Checkpoints:
             return file.read(_HEADER.size + at, size) if at >= 0 and size > 0 else b""
 
     @contextmanager
-    def _opened(self, index: Index, suffix: str = "") -> Iterator[tuple[File, Summary]]:
+    def _opened(self, index: Index, suffix: str = "") -> Iterator[tuple[File, CheckpointSummary]]:
         """A checkpoint's file and header. What cannot be read counts as damaged."""
         path = self.path(index) + suffix
         try:
@@ -95,7 +95,7 @@ class Checkpoints:
                 raise Corrupt("a checkpoint of another log or place")
             if file.size() != _HEADER.size + size:
                 raise Corrupt(f"the file has {file.size()} bytes instead of {_HEADER.size + size}")
-            yield file, Summary(Edge(*edge), size, checksum)
+            yield file, CheckpointSummary(Edge(*edge), size, checksum)
         except (Corrupt, Unreadable) as error:
             raise Corrupt(f"{path}: {error}") from error
         except UnsupportedFormat as error:

@@ -39,8 +39,9 @@ class Finding:
     """Something that is not as it should be.
 
     `damage`: it was durable and is gone or changed. `newer`: it is intact, and of a release that
-    this one cannot read; opening the log is refused, and changes nothing. `torn`: a write that was never acknowledged;
-    opening the log cuts it. `note`: opening the log puts it right, nothing is lost.
+    this one cannot read; opening the log is refused, and changes nothing. `torn`: a write that was
+    never acknowledged; opening the log cuts it. `note`: opening the log puts it right, nothing is
+    lost.
     """
 
     severity: Severity

@@ -81,4 +81,10 @@ def open_log(disk: Disk, folder: str, settings: LogSettings, group_id: bytes) ->
     log = Log.open(disk, folder, settings)
     if log.log_id != group_id:
         raise Corrupt(f"{folder} holds the log of another group, {log.log_id.hex()}")
+    return preloaded(log)
+
+
+def preloaded(log: Log) -> Log:
+    """The same log, with what a replica needs to start in memory: it is made on the event loop."""
+    log.preload_checkpoint()
     return log

@@ -5,7 +5,7 @@ from typing import Final
 
 from quivermq.batches import Index
 from quivermq.batches.limits import MIB
-from quivermq.errors import Corrupt, StorageFull
+from quivermq.errors import Corrupt, StorageFailed, StorageFull, UnsupportedFormat
 from quivermq.log import Disk, Edge, Log, LogSettings
 from quivermq.queue import Partition
 from quivermq.raft import Configuration, Entry, HardState, Snapshot
@@ -62,16 +62,19 @@ class LogStorage:
     def snapshot(self) -> Snapshot | None:
         """The oldest kept checkpoint, so that who gets it can have all that is kept.
 
-        Its content is left out: it is sent in parts.
+        Its content is left out: it is sent in parts, and only its first part is read here. Who
+        gets all of it checks that it says the same.
         """
-        first = self._log.first_index
+        log, first = self._log, self._log.first_index
         if self._snapshot is None or self._snapshot.index != first - 1:
             try:
-                checkpoint = self._log.load_checkpoint(first)
-                state = ReplicaState.unpack(checkpoint.data)
-            except Corrupt:
+                term = log.checkpoint_summary(first).edge.term
+                configuration = ReplicaState.configuration_in(
+                    lambda at, size: log.checkpoint_part(first, at, size)
+                )
+            except (Corrupt, StorageFailed, UnsupportedFormat):
                 return None
-            self._snapshot = Snapshot(first - 1, checkpoint.edge.term, state.configuration)
+            self._snapshot = Snapshot(first - 1, term, configuration)
         return self._snapshot
 
 
@@ -94,7 +97,11 @@ def blank_log(disk: Disk, folder: str, log_id: bytes, settings: LogSettings | No
 
 
 def newest_state(log: Log) -> ReplicaState:
-    """The state at the newest readable checkpoint; a blank one for a blank log."""
+    """The state at the newest readable checkpoint; a blank one for a blank log.
+
+    `UnsupportedFormat` if a checkpoint is of another release: to go on from an older one would lead
+    to entries of that release.
+    """
     for index in reversed(log.checkpoints()):
         if index > log.edge.next_index:
             continue
