@@ -39,6 +39,8 @@ class Faults:
     fail_operation: int | None = None
     """The number of the operation that fails; the first one is 0."""
     failure: Callable[[str], BaseException] = StorageFailed
+    fail_read: int | None = None
+    """The number of the read that the medium fails, once; the first one is 0."""
     stale_reads: set[str] = field(default_factory=set)
     """Paths whose next read shows what was there before the last fsync."""
     latency_ms: Callable[[str], float] | None = None
@@ -182,6 +184,7 @@ class SimulatedDisk:
         self.random = random
         self.faults = Faults()
         self.operations = 0
+        self.reads = 0
         self.busy_ms = 0.0
         self.life = 0
         """Grows with every crash: files opened before it are dead."""
@@ -253,6 +256,10 @@ class SimulatedDisk:
         """Count one operation, and let the faults have their say."""
         number, faults = self.operations, self.faults
         self.operations += 1
+        if name == "read":
+            self.reads += 1
+            if self.reads - 1 == faults.fail_read:
+                raise Unreadable(f"cannot read {path}: Input/output error")
         if faults.latency_ms is not None:
             self.busy_ms += faults.latency_ms(name)
         if number == faults.fail_operation:

@@ -33,7 +33,10 @@ class LossyFile:
         try:
             return self._file.read(at, stop - at)
         except Unreadable as error:
-            self.lost[stop] = str(error)
+            data = self.data_from(at)
+            if data is not None and data < stop:
+                # Otherwise it was never written.
+                self.lost[stop] = str(error)
             return bytes(stop - at)
 
     def data_from(self, at: int) -> int | None:
