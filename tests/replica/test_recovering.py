@@ -1,9 +1,13 @@
 """Replicas that are behind, new, restarted or damaged."""
 
+import time
+from random import Random
+
 import pytest
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, NotLeader, Overloaded, Timeout
+from quivermq.log import Damage
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
 from quivermq.raft import Kind as Said
 from quivermq.raft import MembershipChange, parse_changes
@@ -25,7 +29,7 @@ from quivermq.replica import (
     carry_out,
     newest_state,
 )
-from tests.replica.group import Group, Node, batch
+from tests.replica.group import FOLDER, Group, Node, batch
 
 
 def filled(members: int = 3, batches: int = 60, settings: ReplicaSettings | None = None) -> Group:
@@ -514,3 +518,34 @@ def test_time_may_pass_between_a_repair_and_the_word_that_it_is_done() -> None:
     group.tick(5)
     assert not node.replica.is_mending
     assert agree(group)
+
+
+def test_what_is_missing_is_asked_for_without_counting_it_through() -> None:
+    group = filled(batches=5)
+    node = follower_of(group)
+    last = Index(1 << 40)
+    node.log.damage.append(Damage("a segment", 0, Index(2), last, "it is missing"))
+    replica = Replica(node.member, node.log, ReplicaSettings(), Random(1))
+    assert replica.is_mending
+    began = time.monotonic()
+    replica.tick(0)
+    asked = [effect.mail for effect in replica.take_effects() if isinstance(effect, Send)]
+    assert EntriesRequest(Index(2), last) in asked
+    assert time.monotonic() - began < 1
+
+
+def test_members_that_differ_from_those_in_the_checkpoint_are_not_taken() -> None:
+    """The sender reads who they were without checking all of the file; who gets it checks."""
+    group = filled(batches=40)
+    leader, newcomer = group.leader(), group.add(4)
+    first = leader.log.drop_before(Index(30))
+    path = f"{FOLDER}/{first:020d}.ckpt"
+    content = leader.disk.content(path)
+    assert b'"voters": [1, 2, 3]' in content
+    leader.disk.replace_content(
+        path, content.replace(b'"voters": [1, 2, 3]', b'"voters": [1, 2, 7]')
+    )
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    group.tick(20)
+    assert 7 not in newcomer.replica.configuration.members
+    assert newcomer.replica.applied_index == 0

@@ -229,12 +229,17 @@ def read_batches(
     log: Log, offset: Offset, end: Index, bytes_max: int, stop: Offset | None = None
 ) -> Part:
     """Batches of messages from the one that holds `offset` on, before entry `end`; only those that
-    begin before `stop`."""
+    begin before `stop`. What is before something that cannot be read is given without it."""
     index = log.index_of_offset(offset)
     found: list[Frame] = []
     left = bytes_max
     while index < end and left > 0:
-        frames = log.read(index, end=end, bytes_max=left, stop=stop)
+        try:
+            frames = log.read(index, end=end, bytes_max=left, stop=stop)
+        except (Corrupt, StorageFailed):
+            if not found:
+                raise
+            break
         found += [frame for frame in frames if frame.header.kind == Kind.DATA]
         left -= sum(map(len, frames))
         index = Index(index + len(frames))

@@ -252,6 +252,9 @@ class Group(GroupHalts):
             return
         self._dispatch(effects)
         self._write_next()
+        if self._has_halted():
+            # What was written at once has failed: the replica's office has ended with it.
+            return
         if self.replica.is_serving != self.was_serving:
             self.was_serving = self.replica.is_serving
             self._crew.office_changed(self)
@@ -290,6 +293,9 @@ class Group(GroupHalts):
             self._in_disk_thread(
                 lambda: do_disk_work(log, work), lambda result: self._written(result, life)
             )
+
+    def _has_halted(self) -> bool:
+        return bool(self.trouble) or self.is_closed
 
     def _in_disk_thread(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
         self._crew.write(self, job, done)
