@@ -193,3 +193,11 @@ def test_a_checkpoint_that_cannot_be_read_is_damaged_and_the_log_keeps_what_it_r
     with pytest.raises(Corrupt):
         log.drop_before(start)
     assert all_entries(log) == kept
+
+
+def test_a_checkpoint_whose_content_changed_is_not_given() -> None:
+    disk, log, _ = filled()
+    (path,) = [path for path in disk.paths() if path.endswith(".ckpt")]
+    disk.flip_bit(path, 8 * 2000)
+    with pytest.raises(Corrupt, match="content fails its checksum"):
+        log.load_checkpoint(log.segment_starts[1])

@@ -327,7 +327,7 @@ class Replica:
             case Chunk():
                 self._take(live, sender, mail)
             case TransferEnded():
-                self._sending.ended(sender)
+                self._sending.ended(sender, mail)
                 live.core.report_snapshot(sender, arrived=mail.arrived)
             case EntriesRequest():
                 self._effects.append(Send(sender, live.entries_for(mail)))

@@ -15,7 +15,7 @@ from quivermq.batches import Index
 from quivermq.errors import Corrupt, StorageFailed, UnsupportedFormat
 from quivermq.log import CheckpointSummary, Log
 from quivermq.raft import Message
-from quivermq.replica.effects import Chunk, ChunkRequest, Offer
+from quivermq.replica.effects import Chunk, ChunkRequest, Offer, TransferEnded
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
 
@@ -27,6 +27,8 @@ class Sending:
         self._log = log
         self._settings = settings
         self._silent_ticks: dict[int, int] = {}
+        # By member, the checkpoint that did not arrive whole, and how long not to send it again.
+        self._failed: dict[int, tuple[Index, int]] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -37,8 +39,9 @@ class Sending:
         """What to send instead of the core's snapshot message; None if it cannot be read."""
         if message.snapshot is None:
             return None
-        kept = self._summary(Index(message.snapshot.index + 1))
-        if kept is None:
+        index = Index(message.snapshot.index + 1)
+        kept = self._summary(index)
+        if kept is None or self._failed.get(message.to, (0, 0))[0] == index:
             return None
         self._silent_ticks[message.to] = 0
         return Offer(message, kept.size, kept.checksum)
@@ -55,8 +58,12 @@ class Sending:
                 part = self._log.checkpoint_part(request.index, request.at, most)
         return Chunk(request.index, request.checksum, request.at, part)
 
-    def ended(self, member: int) -> None:
+    def ended(self, member: int, end: TransferEnded) -> None:
+        """A member has the checkpoint, or will not have it: the file may be damaged, and to send it
+        over and over would help nobody."""
         self._silent_ticks.pop(member, None)
+        if not end.arrived:
+            self._failed[member] = (end.index, self._settings.transfer_ticks)
 
     def tick(self) -> list[int]:
         """Members that have been silent for too long: their transfer has failed."""
@@ -66,6 +73,8 @@ class Sending:
         failed = [m for m, ticks in self._silent_ticks.items() if ticks > limit]
         for member in failed:
             del self._silent_ticks[member]
+        resting = self._failed.items()
+        self._failed = {m: (index, left - 1) for m, (index, left) in resting if left > 1}
         return failed
 
     def _summary(self, index: Index) -> CheckpointSummary | None:
