@@ -37,10 +37,11 @@ def test_a_mark_inside_of_a_message_proves_nothing(edge: Edge) -> None:
     """It names everything that a client knows: the log's id, the position, the next entries."""
     disk, log = new_log()
     fill(log, 3)
-    at = log._active.end + HEADER_BYTES
+    room = 150
+    at = log._active.end + HEADER_BYTES + room
     disk, log = new_log()
     mark = packed_mark(LOG_ID, at, Mark(edge, Index(3)))
-    kept = torn(disk, log, mark + bytes(200), slice(0, HEADER_BYTES))
+    kept = torn(disk, log, bytes(room) + mark + bytes(20), slice(0, HEADER_BYTES))
     log = reopened(disk)
     assert (all_entries(log), log.damage, log.edge.next_index) == (kept, [], len(kept) + 1)
 

@@ -62,7 +62,7 @@ async def test_an_entry_of_a_later_release_stops_its_group_once(
         admit(group, frame)
         await until(lambda: group.trouble)
         assert f"entry {entry} cannot be applied" in group.trouble
-        assert "later release" in group.trouble
+        assert "newer release" in group.trouble
         assert not group.was_serving
         operations, began = it.disk.operations, time.process_time()
         await asyncio.sleep(0.3)

@@ -106,7 +106,7 @@ class Groups:
 
     def _check_known(self, kind: int) -> None:
         if kind not in self._acts:
-            raise UnsupportedFormat(f"operation {kind} is of a later release: upgrade this broker")
+            raise UnsupportedFormat(f"operation {kind} is of a newer release: upgrade this broker")
 
     def _create(self, number: int, name: str) -> None:
         # A group that is made again under its old name is another producer of dead letters.

@@ -112,7 +112,7 @@ class Partition:
             self.settings = TopicSettings.decode(content)
         else:
             raise UnsupportedFormat(
-                f"command {bytes(body[:1])!r} is of a later release: upgrade this broker"
+                f"command {bytes(body[:1])!r} is of a newer release: upgrade this broker"
             )
         return True
 

@@ -63,7 +63,7 @@ class Sending:
         over and over would help nobody."""
         self._silent_ticks.pop(member, None)
         if not end.arrived:
-            self._failed[member] = (end.index, self._settings.transfer_ticks)
+            self._failed[member] = (end.index, self._settings.election_ticks)
 
     def tick(self) -> list[int]:
         """Members that have been silent for too long: their transfer has failed."""
