@@ -9,7 +9,9 @@ import pytest
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, NotLeader, Overloaded, Timeout
 from quivermq.log import Damage
+from quivermq.log.disk import Unreadable
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.log.simulated_disk import SimulatedFile
 from quivermq.raft import Configuration, MembershipChange, parse_changes
 from quivermq.raft import Kind as Said
 from quivermq.replica import (
@@ -31,7 +33,7 @@ from quivermq.replica import (
     carry_out,
     newest_state,
 )
-from tests.replica.group import Group, Node, batch
+from tests.replica.group import FOLDER, Group, Node, batch
 
 
 def filled(members: int = 3, batches: int = 60, settings: ReplicaSettings | None = None) -> Group:
@@ -557,3 +559,44 @@ def test_members_that_differ_from_those_in_the_checkpoint_are_not_taken() -> Non
     group.tick(20)
     assert 7 not in newcomer.replica.configuration.members
     assert newcomer.replica.applied_index == 0
+
+
+@pytest.mark.parametrize("damage", ["unreadable header", "unreadable content", "flipped bit"])
+def test_where_the_oldest_checkpoint_is_damaged_the_next_one_is_sent(damage: str) -> None:
+    group = filled(batches=60)
+    leader, newcomer = group.leader(), group.add(4)
+    first = leader.log.drop_before(Index(30))
+    assert len(leader.log.checkpoints()) > 1
+    path = f"{FOLDER}/{first:020d}.ckpt"
+    if damage == "flipped bit":
+        leader.disk.flip_bit(path, 8 * (len(leader.disk.content(path)) - 5))
+    elif damage == "unreadable header":
+        leader.disk.lose_block(path, 0)
+    else:
+        # The first part is read for the members.
+        unreadable_from(leader, path, 96 + 200)
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    group.settle()
+    group.tick(80)
+    assert newcomer.log.first_index > first
+    assert newcomer.replica.digest == leader.replica.digest
+
+
+def unreadable_from(node: Node, path: str, start: int) -> None:
+    """Reads of a file that reach beyond some byte fail."""
+    opened = node.disk.open_to_read
+
+    def open_to_read(name: str) -> SimulatedFile:
+        file = opened(name)
+        if name == path:
+            read = file.read
+
+            def failing(at: int, size: int) -> bytes:
+                if at + size > start:
+                    raise Unreadable("Input/output error")
+                return read(at, size)
+
+            file.read = failing  # type: ignore[method-assign]
+        return file
+
+    node.disk.open_to_read = open_to_read  # type: ignore[method-assign]

@@ -115,6 +115,8 @@ class SegmentIndex:
             )
         if len(buffer) != _COUNTS.size + count * _ENTRY_BYTES + runs * _RUN.size:
             raise Corrupt(f"the segment's index has {len(buffer)} bytes for {count} entries")
+        if count and not runs:
+            raise Corrupt(f"the segment's index has {count} entries of no term")
         index = cls(first)
         view = memoryview(buffer)
         at = _COUNTS.size

@@ -31,6 +31,8 @@ class LogReader:
         self._preloaded: Checkpoint | None = None
         self.damage: list[Damage] = recovery.damage
         """Entries that were durable and cannot be read; grows when a read finds more."""
+        self.distrusted: set[Index] = set()
+        """Checkpoints that could not be read when they were to be sent."""
 
     @property
     def log_id(self) -> bytes:

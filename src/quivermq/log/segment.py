@@ -63,6 +63,10 @@ class Segment:
         try:
             packed = file.read(footer.data_bytes, footer.index_bytes)
             index = SegmentIndex.unpack(footer.first_index, packed, footer.index_crc)
+            if len(index) != footer.next_index - footer.first_index:
+                raise Corrupt(
+                    f"an index of {len(index)} entries from entry {footer.first_index} on"
+                )
         except (Corrupt, Unreadable):
             head = SegmentHeader(footer.log_id, secret, footer.start)
             end = footer.data_bytes

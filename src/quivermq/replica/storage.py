@@ -60,22 +60,34 @@ class LogStorage:
         return found
 
     def snapshot(self) -> Snapshot | None:
-        """The oldest kept checkpoint, so that who gets it can have all that is kept.
+        """The oldest kept checkpoint that can be read, so that who gets it can have all that is
+        kept.
 
         Its content is left out: it is sent in parts, and only its first part is read here. Who
         gets all of it checks that it says the same.
         """
-        log, first = self._log, self._log.first_index
-        if self._snapshot is None or self._snapshot.index != first - 1:
+        log = self._log
+        kept = [index for index in log.checkpoints() if index >= log.first_index]
+        for index in kept:
+            if index in log.distrusted:
+                continue
+            if self._snapshot is not None and self._snapshot.index == index - 1:
+                return self._snapshot
             try:
-                term = log.checkpoint_summary(first).edge.term
-                configuration = ReplicaState.configuration_in(
-                    lambda at, size: log.checkpoint_part(first, at, size)
-                )
+                self._snapshot = self._snapshot_at(index)
             except (Corrupt, StorageFailed, UnsupportedFormat):
-                return None
-            self._snapshot = Snapshot(first - 1, term, configuration)
-        return self._snapshot
+                continue
+            return self._snapshot
+        # None is left: the first may be better next time.
+        log.distrusted.clear()
+        return None
+
+    def _snapshot_at(self, index: Index) -> Snapshot:
+        log = self._log
+        configuration = ReplicaState.configuration_in(
+            lambda at, size: log.checkpoint_part(index, at, size)
+        )
+        return Snapshot(index - 1, log.checkpoint_summary(index).edge.term, configuration)
 
 
 def found_log(

@@ -6,7 +6,6 @@ on with the next. Nothing is stored before all of it has arrived and its checksu
 in the middle leaves nothing behind.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from crc32c import crc32c
@@ -29,6 +28,8 @@ class Sending:
         self._silent_ticks: dict[int, int] = {}
         # By member, the checkpoint that did not arrive whole, and how long not to send it again.
         self._failed: dict[int, tuple[Index, int]] = {}
+        # The last checkpoint that did not.
+        self._arrived_never = Index(0)
 
     @property
     def is_busy(self) -> bool:
@@ -54,16 +55,23 @@ class Sending:
         kept = self._summary(request.index)
         if kept is not None and kept.checksum == request.checksum:
             most = self._settings.message_bytes_max
-            with suppress(Corrupt, StorageFailed):
+            try:
                 part = self._log.checkpoint_part(request.index, request.at, most)
+            except (Corrupt, StorageFailed):
+                self._log.distrusted.add(request.index)
         return Chunk(request.index, request.checksum, request.at, part)
 
     def ended(self, member: int, end: TransferEnded) -> None:
         """A member has the checkpoint, or will not have it: the file may be damaged, and to send it
         over and over would help nobody."""
         self._silent_ticks.pop(member, None)
-        if not end.arrived:
-            self._failed[member] = (end.index, self._settings.election_ticks)
+        if end.arrived:
+            return
+        if self._arrived_never == end.index:
+            # Twice is no accident of the way: the next one is tried.
+            self._log.distrusted.add(end.index)
+        self._arrived_never = end.index
+        self._failed[member] = (end.index, self._settings.election_ticks)
 
     def tick(self) -> list[int]:
         """Members that have been silent for too long: their transfer has failed."""
