@@ -195,7 +195,7 @@ class Log(LogReader):
         except DamagedEntry as error:
             # More is damaged than was known: the next repair brings all of it.
             segment, _ = self._segment_holding(error.damage.first_index)
-            self.damage = [d for d in self.damage if d.path != path] + missing + segment.damage()
+            self.damage += [found for found in segment.damage() if found not in self.damage]
             raise
         self.damage = [damage for damage in self.damage if damage.path != path]
 

@@ -106,7 +106,9 @@ class GroupHalts:
 
     def _stumbled(self, error: object) -> None:
         """What a replica, or its disk work, ended in: begin again where that is known to help."""
-        self._hand_over()
+        if isinstance(error, QuiverError):
+            # What our own code broke is not asked for anything more.
+            self._hand_over()
         if isinstance(error, UnsupportedFormat):
             # Again would end the same way. It goes on when a release is started that knows it.
             self._refusal = UnsupportedFormat(f"{self.name} stopped: {error}")
