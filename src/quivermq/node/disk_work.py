@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from quivermq.errors import Corrupt, StorageFull, TooLarge
 from quivermq.log import Disk, Log, LogSettings
-from quivermq.replica import DiskWork, Persist, carry_out_group
+from quivermq.replica import DiskWork, Persist, Repair, carry_out_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,9 @@ def do_disk_work(log: Log, work: Sequence[Work]) -> int:
             count = carry_out_group(log, pieces)
         except StorageFull:
             return done
+        if any(isinstance(piece, Repair) for piece in pieces):
+            # The replica may start now.
+            preloaded(log)
         done += count
         if count < len(pieces):
             return done

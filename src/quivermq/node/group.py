@@ -319,6 +319,7 @@ class Group(GroupHalts):
                     self.replica.persisted(piece.number)
                 elif isinstance(piece, Repair):
                     self.replica.repaired()
+                    self.log.forget_checkpoint()
         except STUMBLES as error:
             self._stumbled(error)
             return
