@@ -26,7 +26,7 @@ from tests.node.cluster_stage import Brokers, cluster
 from tests.node.group_stage import SMALL, Stage, begin_produce, produced, stage
 from tests.transports.stage import Talker, on_loop, serving, until
 
-COUNT = 400
+COUNT = 60
 """Batches that fill more than two segments."""
 UNKNOWN = Frame.of(Kind.COMMAND, b"\x09something new")
 
@@ -203,7 +203,7 @@ async def topic(talker: Talker, replication: int = 1) -> None:
     assert answer.WhichOneof("body") != "error", answer
 
 
-async def store(talker: Talker, count: int, size: int = 300) -> None:
+async def store(talker: Talker, count: int, size: int = 3000) -> None:
     for number in range(count):
         answer = await talker.ask(produce(1000 + number), encode_batch([bytes(size)]))
         assert answer.WhichOneof("body") != "error", answer
