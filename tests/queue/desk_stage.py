@@ -375,7 +375,10 @@ class DeskStage:
 
     def _check_alarm(self) -> None:
         """It rings in time for what is known at the desk, and not for nothing."""
-        known, possible = [], []
+        known: list[int] = []
+        # It may ring for a delayed message that nobody wants any more.
+        dues = (one.due_ms for one in self.partition.stretches.delayed)
+        possible = [due_ms - self.now_ms for due_ms in dues if due_ms > self.now_ms]
         for name, group in self.model.groups.items():
             leases = {lease: content.ends_ms for lease, content in group.leases.items()}
             for message in self.model.messages(name) if group.is_shared else ():
@@ -383,8 +386,6 @@ class DeskStage:
                     known.append(leases[message.lease] - self.steady_ms)
                 elif message.state is State.WAITING and message.due_ms > self.now_ms:
                     known.append(message.due_ms - self.now_ms)
-                elif message.state is State.FRESH and message.due_ms > self.now_ms:
-                    possible.append(message.due_ms - self.now_ms)
         alarm_ms = self.desk.alarm_ms(self.now_ms, self.steady_ms)
         assert not known or alarm_ms is not None
         if alarm_ms is not None:

@@ -5,6 +5,7 @@ Pure. Knows batches; must never know Raft, the wire, disks, clocks or other part
 
 from quivermq.queue.catalog import CHANGE_BYTES_MAX, KEY_CHARACTERS_MAX, Catalog, Json
 from quivermq.queue.dead_letters import REDRIVE_GROUP
+from quivermq.queue.delayed import Delayed
 from quivermq.queue.desk import Ask, Desk, Leased
 from quivermq.queue.figures import Figures
 from quivermq.queue.group import Dying
@@ -14,13 +15,13 @@ from quivermq.queue.names import check_name
 from quivermq.queue.partition import (
     Command,
     Partition,
+    Snapshot,
     catalog_command,
     groups_command,
     settings_command,
 )
 from quivermq.queue.pieces import Piece
 from quivermq.queue.producers import KEEP_MS, WINDOW_BATCHES, Producers, Stored, check_sequence
-from quivermq.queue.stretches import Delayed
 from quivermq.queue.topic_settings import TopicSettings
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Partition",
     "Piece",
     "Producers",
+    "Snapshot",
     "Stored",
     "TopicSettings",
     "catalog_command",

@@ -73,6 +73,11 @@ class Producers:
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def size_bytes(self) -> int:
+        """What they take in a checkpoint, at most."""
+        return len(self._known) * (_PRODUCER.size + WINDOW_BATCHES * _STORED.size)
+
     def position(self, producer_id: int) -> tuple[int, int]:
         """Epoch and next sequence of a producer; (0, 0) for one that is not known."""
         known = self._known.get(producer_id)

@@ -26,7 +26,7 @@ class WorkingCopy:
         self._operations: list[bytes] = []
         self._begin = 0
         """What was last trimmed, maybe not everywhere yet."""
-        self.groups = partition.groups.copy()
+        self.groups = partition.groups.fork()
 
     def take_operations(self) -> list[bytes]:
         """What has to be proposed, in order, since the last call."""
@@ -40,7 +40,7 @@ class WorkingCopy:
 
     def _start_again(self, proposed: Iterable[bytes]) -> None:
         """Start from what is applied and the bodies of entries that are under way."""
-        self.groups = self._partition.groups.copy()
+        self.groups = self._partition.groups.fork()
         self._operations = []
         for body in proposed:
             self.groups.apply_ahead(body)
@@ -82,7 +82,7 @@ class WorkingCopy:
         found = self.groups.by_name.get(name)
         if found is None or not found.is_shared:
             raise InvalidRequest(f"no group {name!r} shares work here: poll with it first")
-        return found
+        return self.groups.own(found.number)
 
     def drop(self, group: str) -> None:
         """Forget a group; nothing if it is not known."""
