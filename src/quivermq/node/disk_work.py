@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from quivermq.errors import Corrupt, StorageFull, TooLarge
+from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, StorageFull, TooLarge
 from quivermq.log import Disk, Log, LogSettings
-from quivermq.replica import DiskWork, Persist, carry_out_group
+from quivermq.replica import DiskWork, Persist, ReplicaState, carry_out_group, newest_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,23 @@ def _drop(log: Log, piece: Drop) -> None:
     except (Corrupt, StorageFull, TooLarge):
         # The checkpoint that would replace what is dropped is damaged, or has no place: keep both.
         return
+
+
+class Opened(NamedTuple):
+    """A log, and the state at its newest checkpoint: it may be large, and is made in a thread."""
+
+    log: Log
+    state: ReplicaState | None
+    """None: it is damaged, or there is none."""
+
+
+def opened(log: Log) -> Opened:
+    """A log with its state."""
+    try:
+        return Opened(log, None if log.damage else newest_state(log))
+    except (QuiverError, BrokenInvariant):
+        # Whoever makes a replica of it meets the same, and tells.
+        return Opened(log, None)
 
 
 def open_log(disk: Disk, folder: str, settings: LogSettings, group_id: bytes) -> Log:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
 from quivermq.batches import Frame, Offset
+from quivermq.batches.limits import KIB
 from quivermq.cluster import METADATA_GROUP
 from quivermq.errors import (
     BrokenInvariant,
@@ -21,7 +22,15 @@ from quivermq.errors import (
 )
 from quivermq.log import Log
 from quivermq.node.crew import Crew
-from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log, waits_for_no_disk
+from quivermq.node.disk_work import (
+    Drop,
+    Opened,
+    Work,
+    do_disk_work,
+    open_log,
+    opened,
+    waits_for_no_disk,
+)
 from quivermq.node.group_names import GroupName
 from quivermq.queue import Desk
 from quivermq.replica import (
@@ -31,8 +40,10 @@ from quivermq.replica import (
     Persist,
     Repair,
     Replica,
+    ReplicaState,
     Result,
     Rouse,
+    SaveCheckpoint,
     Send,
     Wake,
 )
@@ -41,6 +52,8 @@ logger = logging.getLogger("quivermq.group")
 
 RETRY_FULL_DISK_S: Final = 0.5
 _OPEN_AGAIN_S: Final = 1.0
+_PACKED_IN_TURN_BYTES_MAX: Final = 256 * KIB
+"""A state that is larger is packed where nobody's write waits for it."""
 _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
 _STUMBLES: Final = (Corrupt, OffsetOutOfRange, StorageFailed, BrokenInvariant)
 _Input = ParamSpec("_Input")
@@ -56,7 +69,7 @@ class Group:
         group_id: bytes,
         name: GroupName,
         member: int,
-        log: Log,
+        found: Opened,
         crew: Crew,
         *,
         is_preferred: bool = False,
@@ -66,9 +79,9 @@ class Group:
         self.member = member
         self.is_preferred = is_preferred
         """Whether this replica should lead if nobody does."""
-        self.log = log
+        self.log = found.log
         self._crew = crew
-        self.replica = self._replica()
+        self.replica = self._replica(found.state)
         self.trouble = ""
         """Not "": it does not run, and why."""
         self.incarnation = 0
@@ -86,16 +99,18 @@ class Group:
         # Grows when the replica is made anew: disk work of the one before reports to nobody.
         self._life = 0
         self.is_closed = False
+        # Whether a state is being packed.
+        self._is_packing = False
         if self.replica.is_lost:
-            self._fail(f"this replica lost data: {log.damage[0]}")
+            self._fail(f"this replica lost data: {self.log.damage[0]}")
 
     @property
     def is_metadata(self) -> bool:
         return self.id == METADATA_GROUP
 
-    def _replica(self) -> Replica:
+    def _replica(self, state: ReplicaState | None) -> Replica:
         crew = self._crew
-        return Replica(self.member, self.log, crew.replica_settings, crew.dice)
+        return Replica(self.member, self.log, crew.replica_settings, crew.dice, state)
 
     # Inputs.
 
@@ -264,6 +279,8 @@ class Group:
             return
         self._dispatch(effects)
         self._write_next()
+        if self.replica.is_behind:
+            self.stir()
         if self.replica.is_serving != self.was_serving:
             self.was_serving = self.replica.is_serving
             self._crew.office_changed(self)
@@ -294,8 +311,43 @@ class Group:
                     done(effect.result)  # type: ignore[union-attr]
             elif kind is Wake:
                 self._wake_readers()
+            elif kind is SaveCheckpoint:
+                self._pack(effect)  # type: ignore[arg-type]
             else:
                 self._disk_queue.append(effect)  # type: ignore[arg-type]
+
+    def _pack(self, work: SaveCheckpoint) -> None:
+        """Have a state packed aside if it is large, and then written in turn with all else.
+
+        Nobody waits for it; while one is being packed, the next is left out.
+        """
+        if work.state.size_bytes <= _PACKED_IN_TURN_BYTES_MAX:
+            self._disk_queue.append(work)
+            return
+        if self._is_packing:
+            return
+        self._is_packing = True
+        life = self._life
+
+        def packed(result: object) -> None:
+            self._is_packing = False
+            if life != self._life or self.is_closed:
+                return
+            limit = self._crew.log_settings.checkpoint_bytes_max
+            if not isinstance(result, bytes):
+                self.give_up(result if isinstance(result, Exception) else Exception(repr(result)))
+            elif len(result) > limit:
+                logger.error(
+                    "%s: its state of %d bytes is above checkpoint_bytes_max (%d) and is not "
+                    "written; the log is kept from the last one that was, and it is tried again "
+                    "with the next segment: delete groups or let consumers settle",
+                    self.name, len(result), limit,
+                )  # fmt: skip
+            else:
+                self._disk_queue.append(work)
+                self._write_next()
+
+        self._crew.aside(work.state.pack, packed)
 
     def _write_next(self) -> None:
         """Hand the gathered disk work over, unless some is under way."""
@@ -380,27 +432,27 @@ class Group:
         def got(result: object) -> None:
             if life != self._life or self.is_closed:
                 return
-            if isinstance(result, Log):
+            if isinstance(result, Opened):
                 self._renew(result)
             elif isinstance(result, Corrupt):
                 self._fail(f"this replica lost its log: {result}")
             else:
                 self._crew.later(_OPEN_AGAIN_S, lambda: again(result))
 
-        self._crew.write(self, get, got)
+        self._crew.write(self, lambda: opened(get()), got)
 
-    def _renew(self, log: Log) -> None:
+    def _renew(self, found: Opened) -> None:
         self._end_requests()
         self._life += 1
-        self.log, self.trouble = log, ""
+        self.log, self.trouble = found.log, ""
         self._disk_queue, self._writing = [], []
         try:
-            self.replica = self._replica()
+            self.replica = self._replica(found.state)
         except (QuiverError, BrokenInvariant) as error:
             self._fail(f"the log cannot be used: {error}")
             return
         if self.replica.is_lost:
-            self._fail(f"this replica lost data: {log.damage[0]}")
+            self._fail(f"this replica lost data: {self.log.damage[0]}")
             return
         self.stir()
 

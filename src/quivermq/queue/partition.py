@@ -132,12 +132,18 @@ class Partition:
         """All of the state as bytes; the same on every replica at the same index."""
         return self.snapshot().pack()
 
+    @staticmethod
+    def edge_of(data: Buffer) -> tuple[Index, Offset, int, int]:
+        """Behind which entry a checkpoint was made: next index and offset, term, time."""
+        version, index, offset, term, timestamp_ms, *_ = _HEADER.unpack_from(data)
+        _check_version(version)
+        return Index(index + 1), offset, term, timestamp_ms
+
     @classmethod
     def restore(cls, data: Buffer) -> "Partition":
         """The state that `checkpoint` wrote; the log has checked that the bytes are intact."""
         version, index, offset, term, timestamp_ms, digest, *sizes = _HEADER.unpack_from(data)
-        if version != _VERSION:
-            raise UnsupportedFormat(f"checkpoint version {version}; this build reads {_VERSION}")
+        _check_version(version)
         partition = cls(index, term)
         partition.next_offset = offset
         partition.timestamp_ms = timestamp_ms
@@ -163,6 +169,11 @@ class Partition:
         again = Partition.restore(self.checkpoint())
         if again.checkpoint() != self.checkpoint():
             raise BrokenInvariant(f"the state at {self.applied_index} does not survive a restart")
+
+
+def _check_version(version: int) -> None:
+    if version != _VERSION:
+        raise UnsupportedFormat(f"checkpoint version {version}; this build reads {_VERSION}")
 
 
 class Snapshot:

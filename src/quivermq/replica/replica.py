@@ -40,6 +40,8 @@ from quivermq.replica.member import Member
 from quivermq.replica.mending import Mending
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.sleep import Sleeper
+from quivermq.replica.state import ReplicaState
+from quivermq.replica.storage import newest_state
 from quivermq.replica.transfer import Receiving, Sending
 
 T = TypeVar("T")
@@ -48,7 +50,15 @@ T = TypeVar("T")
 class Replica:
     """A partition's replica on one node: a live member, or one that mends its log."""
 
-    def __init__(self, member: int, log: Log, settings: ReplicaSettings, dice: Dice) -> None:
+    def __init__(
+        self,
+        member: int,
+        log: Log,
+        settings: ReplicaSettings,
+        dice: Dice,
+        state: ReplicaState | None = None,
+    ) -> None:
+        """`state`: what `newest_state(log)` gave, if that was done elsewhere: it may take long."""
         self.member = member
         self._log = log
         self._settings = settings
@@ -62,11 +72,14 @@ class Replica:
         if log.damage:
             self._mending = Mending(member, log, settings)
         else:
-            self._start()
+            self._start(state)
 
-    def _start(self) -> None:
+    def _start(self, state: ReplicaState | None = None) -> None:
         self._mending = None
-        self._live = Member(self.member, self._log, self._settings, self._dice, self._effects)
+        state = newest_state(self._log) if state is None else state
+        self._live = Member(
+            self.member, self._log, state, self._settings, self._dice, self._effects
+        )
         self._sleeper = Sleeper(self._live.core, self._settings)
 
     def take_effects(self) -> list[Effect]:
@@ -79,6 +92,11 @@ class Replica:
             offered = [self._with_offer(effect) for effect in taken]
             return [effect for effect in offered if effect is not None]
         return taken
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether effects should be taken again soon, since more could be applied."""
+        return self._live is not None and self._live.is_behind
 
     @property
     def is_mending(self) -> bool:
