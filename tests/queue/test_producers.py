@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.batches import Header, Index, Kind, Offset
-from quivermq.errors import BrokenInvariant, Fenced, InvalidRequest, OutOfSequence
+from quivermq.errors import BrokenInvariant, Fenced, OutOfSequence, SequenceReused, StoredBefore
 from quivermq.queue import KEEP_MS, WINDOW_BATCHES, Producers, check_sequence
 
 
@@ -69,11 +69,19 @@ def test_a_repeat_with_other_messages_or_from_long_ago_is_refused() -> None:
     producers = Producers()
     for number in range(WINDOW_BATCHES + 5):
         producers.record(header(number))
-    with pytest.raises(InvalidRequest, match="no such batch"):
+    with pytest.raises(StoredBefore, match="nobody remembers where"):
         producers.repeated(header(4))
     assert producers.repeated(header(5)).sequence == 5
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(SequenceReused, match="another batch"):
         producers.repeated(header(100, count=2))
+    # It reaches into what is remembered, where no such batch begins.
+    with pytest.raises(SequenceReused):
+        producers.repeated(header(4, count=2))
+
+
+def test_a_number_of_a_producer_that_nobody_knows_is_no_repeat() -> None:
+    with pytest.raises(SequenceReused):
+        Producers().repeated(header(3))
 
 
 def test_producers_are_forgotten_a_day_after_their_last_use_by_the_time_in_entries() -> None:

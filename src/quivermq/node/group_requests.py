@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Final
 
+from quivermq.cluster import sticky_key
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
 from quivermq.node.clerks import Clerks, check_bookkeeper, check_group
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
+from quivermq.node.public_ids import public_id
 from quivermq.node.service import Handler
 from quivermq.node.topic_requests import done
 from quivermq.queue import Desk, Figures, Interval
@@ -149,10 +151,25 @@ class GroupRequests:
         body = request.claim
         check_group(body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
+        if body.epoch > self._assigned_epoch(body):
+            # It may have been assigned a moment ago, and not be known here yet.
+            await self._partitions.catch_up()
+            if body.epoch > self._assigned_epoch(body):
+                raise InvalidRequest(
+                    f"epoch {body.epoch} of group {body.group} was never assigned: join the group, "
+                    "and claim partitions with the epochs that it assigns"
+                )
         committed = await clerk.agreed(lambda desk: desk.claim(body.group, body.epoch))
         offset = clerk.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)
+
+    def _assigned_epoch(self, body: proto.Claim) -> int:
+        """Of the last member that got this partition, as far as is known here; 0: nobody did."""
+        topic = self._partitions.topic(body.topic, body.topic_id)
+        group = self._partitions.view.sticky.get(sticky_key(topic.id, body.group))
+        owners = () if group is None else group.owners
+        return owners[body.partition].epoch if body.partition < len(owners) else 0
 
 
 def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescription:
@@ -172,7 +189,9 @@ def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescripti
         committed=figures.committed,
         start=figures.start,
         consumers=[
-            proto.Consumer(consumer=number, name=clerk.names.get(number, ""), in_flight=in_flight)
+            proto.Consumer(
+                consumer=public_id(number), name=clerk.names.get(number, ""), in_flight=in_flight
+            )
             for number, in_flight in consumers.items()
         ],
         is_shared=figures.is_shared,

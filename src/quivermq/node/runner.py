@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from random import Random
+from random import SystemRandom
 from typing import Final
 
 from quivermq.cluster import node_of
@@ -45,7 +45,8 @@ class GroupRunner:
         on_office: Callable[[Group], None],
     ) -> None:
         self.disk = disk
-        self.dice: Dice = Random()  # noqa: S311  (spreads elections, hides nothing)
+        # Of the system: the numbers of leases are drawn with it too, and nobody may guess those.
+        self.dice: Dice = SystemRandom()
         # Whoever does not wait for the disk acknowledges what the power may take.
         self.replica_settings = replace(replica_settings, forgetful_disk=writes_inline)
         self.log_settings = log_settings

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from quivermq.errors import BrokenInvariant
 from quivermq.queue.delayed import FIRST_KEY, Delayed, DelayedBatches, DueKey
 from quivermq.queue.intervals import Interval, IntervalSet, without
+from quivermq.queue.last_holders import LastHolders
 from quivermq.queue.pieces import Piece, cut, intervals_of, messages_in, overlapping
 from quivermq.queue.stretches import LEVELS, Stretches
 from quivermq.queue.waiting import Waiting
@@ -28,11 +29,12 @@ DELAYED: Final = LEVELS
 """The cursor behind those of the priorities: it runs along the delayed batches."""
 
 GROUP_BYTES: Final = 256
-LEASE_BYTES: Final = 28
+LEASE_BYTES: Final = 29
 PIECE_BYTES: Final = 21
 WAITING_BYTES: Final = 29
 DYING_BYTES: Final = 49
-SPENT_BYTES: Final = 12
+SPENT_BYTES: Final = 21
+HOLDER_BYTES: Final = 32
 INTERVAL_BYTES: Final = 16
 """What each takes in a checkpoint."""
 
@@ -43,6 +45,21 @@ class Lease(NamedTuple):
     consumer: int
     visibility_ms: int
     pieces: Sequence[Piece]
+    is_whole: bool = True
+    """Nothing of it was given up, lost or rejected so far."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What of a lease is acknowledged, so that a repeat is recognised."""
+
+    consumer: int
+    done: IntervalSet
+    is_whole: bool
+    """All that left the lease was acknowledged."""
+
+    def copy(self) -> "Spent":
+        return Spent(self.consumer, self.done.copy(), self.is_whole)
 
 
 class TakeOver(NamedTuple):
@@ -105,13 +122,13 @@ class Group:
     dying_messages: int = 0
     """Without stale ones."""
     reason_bytes: int = 0
-    spent: dict[int, IntervalSet] = field(default_factory=dict)
+    last_holders: LastHolders = field(default_factory=LastHolders)
+    """Of what waits again: they may finish it for as long as nobody else has it."""
+    spent: dict[int, Spent] = field(default_factory=dict)
     spent_intervals: int = 0
     next_dying: int = 0
     dead_epoch: int = 0
     totals: Totals = field(default_factory=Totals)
-    first_lease: int = 1
-    """Leases before this one were ended by a seek."""
     committed: int | None = None
     claimed: int = 0
     """The epoch of the member of a sticky group that holds the partition."""
@@ -127,6 +144,7 @@ class Group:
             cursors=self.cursors.copy(),
             leases=self.leases.copy(),
             waiting=self.waiting.copy(),
+            last_holders=self.last_holders.copy(),
             dying=self.dying.copy(),
             spent={lease: known.copy() for lease, known in self.spent.items()},
             totals=replace(self.totals),
@@ -145,6 +163,7 @@ class Group:
             + DYING_BYTES * len(self.dying)
             + self.reason_bytes
             + SPENT_BYTES * len(self.spent)
+            + HOLDER_BYTES * len(self.last_holders)
         )
 
     def share_from(self, start: int) -> None:
@@ -162,6 +181,25 @@ class Group:
         self.leased_messages += messages_in(pieces)
         self.leased_pieces += len(pieces)
         self.totals.redelivered += sum(p.end - p.start for p in pieces if p.failures)
+        self._forget_holders(pieces)
+
+    def _forget_holders(self, pieces: Iterable[Piece]) -> None:
+        """Messages are with somebody else now: an ack of who had them before comes too late."""
+        if len(self.last_holders):
+            for piece in pieces:
+                self.last_holders.remove(piece.start, piece.end)
+
+    def held_by(self, consumer: int | None, number: int) -> Lease | None:
+        """A lease that lasts, if it is this consumer's; None: anybody's."""
+        lease = self.leases.get(number)
+        return lease if lease is not None and consumer in {None, lease.consumer} else None
+
+    def is_known(self, consumer: int, number: int) -> bool:
+        """Whether a consumer's lease lasts, or all of it was acknowledged. Of no other is it known
+        what its consumer would speak of without naming it."""
+        spent = self.spent.get(number)
+        is_done = spent is not None and spent.is_whole and spent.consumer == consumer
+        return is_done or self.held_by(consumer, number) is not None
 
     def take_leased(self, number: int, intervals: Sequence[Interval]) -> list[Piece]:
         """Take messages, in order, out of a lease, which ends with the last of them."""
@@ -177,26 +215,38 @@ class Group:
             del self.leases[number]
         return found
 
-    def hand_out(self, pieces: Iterable[Piece]) -> None:
+    def hand_out(self, pieces: Sequence[Piece]) -> None:
         """Messages are done before they are delivered."""
+        self._forget_holders(pieces)
         for piece in pieces:
             self.totals.redelivered += (piece.end - piece.start) * (piece.failures > 0)
             self.drop(piece.start, piece.end)
 
-    def finish(self, lease: int, intervals: list[Interval], fresh: list[Interval]) -> None:
-        """Messages are acknowledged: of a lease; or waiting, or fresh, since it was lost."""
+    def finish(self, lease: int, consumer: int, intervals: list[Interval]) -> None:
+        """Messages are acknowledged: of a lease, or waiting since it was lost."""
+        known = self.leases.get(lease)
+        is_whole = known is not None and known.is_whole
         held = self.take_leased(lease, intervals)
         for start, end in without(intervals, intervals_of(held)):
-            if messages_in(self.waiting.take(start, end)) != end - start:
+            found = self.waiting.take(start, end)
+            self.last_holders.remove(start, end)
+            if messages_in(found) != end - start:
                 raise BrokenInvariant(f"{self.name}: {start} to {end} is not there to be done")
-        spent = self.spent.setdefault(lease, IntervalSet())
-        self.spent_intervals -= len(spent)
-        for start, end in (*intervals, *fresh):
-            spent.add(start, end)
+        spent = self.spent.setdefault(lease, Spent(consumer, IntervalSet(), is_whole))
+        self.spent_intervals -= len(spent.done)
+        for start, end in intervals:
+            spent.done.add(start, end)
             self.drop(start, end)
-        self.spent_intervals += len(spent)
+        self.spent_intervals += len(spent.done)
         while len(self.spent) > SPENT_MAX or self.spent_intervals > SPENT_INTERVALS_MAX:
-            self.spent_intervals -= len(self.spent.pop(next(iter(self.spent))))
+            self.spent_intervals -= len(self.spent.pop(next(iter(self.spent))).done)
+
+    def _break(self, lease: int) -> None:
+        """Something leaves a lease that is not acknowledged."""
+        if (held := self.leases.get(lease)) is not None:
+            self.leases[lease] = held._replace(is_whole=False)
+        if (spent := self.spent.get(lease)) is not None:
+            spent.is_whole = False
 
     def complete(self, start: int, end: int) -> None:
         """Messages never come again."""
@@ -209,15 +259,19 @@ class Group:
 
     def give_back(self, lease: int, returns: Sequence[tuple[int, int, int, bool]]) -> None:
         """Leased messages wait again: from, to, when they are due, whether they failed."""
+        consumer = self.leases[lease].consumer if lease in self.leases else 0
+        self._break(lease)
         at = 0
         for piece in self.take_leased(lease, [(start, end) for start, end, _, _ in returns]):
             while returns[at][1] <= piece.start:
                 at += 1
             _, _, due_ms, failed = returns[at]
+            self.last_holders.put(piece.start, piece.end, lease, consumer)
             self.waiting.put(piece._replace(failures=piece.failures + failed), due_ms)
 
     def condemn(self, lease: int, intervals: Sequence[Interval], reason: str, at_ms: int) -> None:
         """Leased messages are to be dead letters. One record for each count of failures."""
+        self._break(lease)
         for piece in self.take_leased(lease, intervals):
             self._record(piece.start, piece.end, piece.failures + 1, reason, at_ms)
 
@@ -323,15 +377,16 @@ class Group:
     def cancel(self, start: int, end: int) -> None:
         """Delayed messages are not to be delivered."""
         for piece in self.waiting.take(start, end):
+            self.last_holders.remove(piece.start, piece.end)
             self.drop(piece.start, piece.end)
 
-    def seek(self, offset: int, first_lease: int) -> None:
-        """Be at `offset`: everything below is behind it, everything above ahead."""
-        self.first_lease = first_lease
+    def seek(self, offset: int) -> None:
+        """Be at `offset`: everything below is behind it, everything above ahead. Its leases are
+        forgotten, or their acks would end what is to be delivered again."""
         if self.is_shared:
             self.leases, self.leased_messages, self.leased_pieces = {}, 0, 0
             self.waiting, self.done, self.totals = Waiting(), IntervalSet(), Totals()
-            self.spent, self.spent_intervals = {}, 0
+            self.spent, self.spent_intervals, self.last_holders = {}, 0, LastHolders()
             self.dying_messages = 0
             self.dying = {n: record._replace(is_stale=True) for n, record in self.dying.items()}
             self.share_from(offset)
@@ -344,8 +399,10 @@ class Group:
             return
         behind = [n for n, lease in self.leases.items() if lease.pieces[0].start < begin]
         for lease in behind:
+            self._break(lease)
             self.take_leased(lease, [(0, begin)])
         self.waiting.take(0, begin)
+        self.last_holders.remove(0, begin)
         kept: dict[int, Dying] = {}
         for number, record in self.dying.items():
             if record.end <= begin:
@@ -394,6 +451,7 @@ class Group:
         """Raise `BrokenInvariant` unless every message is in one place only, and counted."""
         self.done.validate()
         self.waiting.validate()
+        self.last_holders.validate()
         held = [piece for lease in self.leases.values() for piece in lease.pieces]
         if (messages_in(held), len(held)) != (self.leased_messages, self.leased_pieces):
             raise BrokenInvariant(f"{self.name}: {self.leased_messages} leased are counted")

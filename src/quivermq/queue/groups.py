@@ -22,7 +22,7 @@ from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece
 from quivermq.queue.stretches import NO_OFFSET, Stretches
 
-_HEAD: Final = Struct("<QQII")
+_HEAD: Final = Struct("<QII")
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -33,14 +33,12 @@ class Op(IntEnum):
     CREATE = 1
     SHARE = 2
     GRANT = 3
-    FINISH = 4
     GIVE_BACK = 5
     CONDEMN = 6
     BURY = 7
     RENUMBER = 8
     EXTEND = 9
     PARK = 10
-    SEEK = 11
     DROP = 12
     TRIM = 13
     CANCEL = 14
@@ -48,6 +46,8 @@ class Op(IntEnum):
     COMMIT = 16
     SEND_BACK = 17
     PURGE = 18
+    FINISH = 19
+    SEEK = 20
 
 
 OF_ALL: Final = frozenset({Op.TRIM, Op.CANCEL})
@@ -73,8 +73,6 @@ class Groups:
         self.cancelled = IntervalSet()
         """Delayed messages that nobody is to get."""
         self.next_number = 1
-        self.last_lease = 0
-        """The highest number that a lease was ever given."""
         self.with_dying: set[int] = set()
         """Numbers of groups that have messages on their way to the dead letters."""
         self.groups_bytes = 0
@@ -133,7 +131,7 @@ class Groups:
         made = Groups()
         made.by_name, made.by_number = self.by_name.copy(), self.by_number.copy()
         made.cancelled = self.cancelled.copy()
-        made.next_number, made.last_lease = self.next_number, self.last_lease
+        made.next_number = self.next_number
         made.with_dying, made.groups_bytes = self.with_dying.copy(), self.groups_bytes
         self._owned = set()
         return made
@@ -152,7 +150,9 @@ class Groups:
         """One operation; changes nothing but groups."""
         kind = operation[0]
         if kind not in self._acts:
-            raise BrokenInvariant(f"operation {kind} is of a newer release: upgrade this broker")
+            raise BrokenInvariant(
+                f"operation {kind} is of another release: run the one that wrote this log"
+            )
         self._acts[kind](*operation[1:])
         if kind not in OF_ALL and (group := self.by_number.get(operation[1])) is not None:
             self.count(group)
@@ -179,7 +179,6 @@ class Groups:
     ) -> None:
         """Lease 0: done at once."""
         group = self.own(number)
-        self.last_lease = max(self.last_lease, lease)
         pieces = [Piece(start, end, priority, 0) for start, end, priority in fresh]
         for start, end in returned:
             pieces += group.waiting.take(start, end)
@@ -190,10 +189,8 @@ class Groups:
         else:
             group.hand_out(pieces)
 
-    def _finish(
-        self, number: int, lease: int, intervals: list[Interval], fresh: list[Interval]
-    ) -> None:
-        self.own(number).finish(lease, intervals, fresh)
+    def _finish(self, number: int, lease: int, consumer: int, intervals: list[Interval]) -> None:
+        self.own(number).finish(lease, consumer, intervals)
 
     def _give_back(
         self, number: int, lease: int, returns: list[tuple[int, int, int, bool]]
@@ -227,8 +224,8 @@ class Groups:
         found = [Delayed(*batch) for batch in batches]
         self.own(number).park(found, cursor, DueKey(*due), self.cancelled)
 
-    def _seek(self, number: int, offset: int, first_lease: int) -> None:
-        self.own(number).seek(offset, first_lease)
+    def _seek(self, number: int, offset: int) -> None:
+        self.own(number).seek(offset)
 
     def _drop(self, number: int) -> None:
         group = self.by_number.pop(number)
@@ -277,9 +274,7 @@ class Groups:
         """
         if not self.by_name and self.next_number == 1 and not len(self.cancelled):
             return b""
-        head = _HEAD.pack(
-            self.next_number, self.last_lease, len(self.cancelled), len(self.by_number)
-        )
+        head = _HEAD.pack(self.next_number, len(self.cancelled), len(self.by_number))
         parts = [head, column("Q", self.cancelled.starts), column("Q", self.cancelled.ends)]
         parts += map(pack_group, self.by_number.values())
         return b"".join(parts)
@@ -289,7 +284,7 @@ class Groups:
         groups = cls()
         if len(data):
             reader = ColumnReader(memoryview(data))
-            groups.next_number, groups.last_lease, cancelled, count = reader.values(_HEAD)
+            groups.next_number, cancelled, count = reader.values(_HEAD)
             columns = reader.column("Q", cancelled), reader.column("Q", cancelled)
             groups.cancelled = IntervalSet.of_columns(*columns)
             for _ in range(count):

@@ -13,7 +13,13 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from quivermq.batches import Header, Offset
-from quivermq.errors import BrokenInvariant, Fenced, InvalidRequest, OutOfSequence
+from quivermq.errors import (
+    BrokenInvariant,
+    Fenced,
+    OutOfSequence,
+    SequenceReused,
+    StoredBefore,
+)
 
 WINDOW_BATCHES: Final = 1024
 KEEP_MS: Final = 24 * 3600 * 1000
@@ -87,16 +93,26 @@ class Producers:
         return producer_id in self._known
 
     def repeated(self, header: Header) -> Stored:
-        """Where a batch that was stored before is; raises if it is no longer remembered."""
+        """Where a batch that was stored before is; raises `StoredBefore` if that is forgotten, and
+        `SequenceReused` if it is another batch that was."""
         known = self._known.get(header.producer_id)
         stored = known.window.get(header.sequence) if known else None
-        if stored is None or (stored.messages, stored.body_crc) != (header.count, header.body_crc):
-            raise InvalidRequest(
-                f"producer {header.producer_id} sent sequence {header.sequence} again with "
-                f"{header.count} messages: no such batch is among its last {WINDOW_BATCHES}; "
-                "does another producer use the same id?"
+        if stored is not None and (stored.messages, stored.body_crc) == (
+            header.count,
+            header.body_crc,
+        ):
+            return stored
+        oldest = next(iter(known.window), 0) if known else 0
+        if header.sequence + header.count <= oldest:
+            raise StoredBefore(
+                f"producer {header.producer_id} sent sequence {header.sequence} again: it was "
+                f"stored before its last {WINDOW_BATCHES} batches, and nobody remembers where"
             )
-        return stored
+        raise SequenceReused(
+            f"producer {header.producer_id} sent sequence {header.sequence} again with "
+            f"{header.count} messages, and another batch is stored under that number: does another "
+            "producer use the same id?"
+        )
 
     def record(self, header: Header) -> None:
         """A batch is applied. It was checked before it was proposed, so it comes next."""

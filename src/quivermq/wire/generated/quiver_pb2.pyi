@@ -736,16 +736,18 @@ class Interval(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Settle(_message.Message):
-    __slots__ = ("topic", "topic_id", "group", "verdicts")
+    __slots__ = ("topic", "topic_id", "group", "verdicts", "consumer")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: bytes
     group: str
     verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., group: _Optional[str] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ...) -> None: ...
+    consumer: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., group: _Optional[str] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., consumer: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("partition", "lease", "outcome", "intervals", "delay_ms", "reason", "visibility_ms")
