@@ -284,6 +284,11 @@ class Log:
         segment, _ = self._segment_holding(index)
         return segment.index.edge_before(index, self._edge_at_start(segment.index.first))
 
+    @property
+    def checkpoint_bytes_max(self) -> int:
+        """The largest state that a checkpoint may hold."""
+        return self._settings.checkpoint_bytes_max
+
     def starts_segment(self, index: Index) -> bool:
         """Whether a checkpoint of the state before entry `index` has its place here."""
         active = self._active.index.first

@@ -1,6 +1,8 @@
 """Requests about groups that are not polls: shown, moved, deleted; delayed and dead messages."""
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from quivermq.cluster import sticky_key
@@ -18,6 +20,9 @@ from quivermq.wire import proto
 
 _LISTED_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000
+_CANCELLED_AT_ONCE: Final = 2_000
+_GROUPS_AT_ONCE: Final = 500
+"""Intervals that are cancelled, and groups that are shown, in one turn of the event loop."""
 
 
 class GroupRequests:
@@ -49,15 +54,22 @@ class GroupRequests:
         for clerk in self._asked(body.topic, body.partitions):
             await clerk.confirm()
             clerk.trim()
-            end, now_ms, group = clerk.end, clerk.now_ms(), body.group or None
-
-            def look(
-                desk: Desk, end: int = end, now_ms: int = now_ms, group: str | None = group
-            ) -> list[Figures]:
-                return desk.describe(end, now_ms, group)
-
-            found += [_described(clerk, end, figures) for figures in clerk.at_desk(look)]
+            names = [body.group]
+            if not body.group:
+                names = clerk.at_desk(lambda desk: list(desk.groups.by_name))
+            for at in range(0, len(names), _GROUPS_AT_ONCE):
+                found += self._figures(clerk, names[at : at + _GROUPS_AT_ONCE])
+                # Others wait for their turn.
+                await asyncio.sleep(0)
         return proto.Response(groups_described=proto.GroupsDescribed(groups=found))
+
+    def _figures(self, clerk: Clerk, names: Sequence[str]) -> list[proto.GroupDescription]:
+        end, now_ms = clerk.end, clerk.now_ms()
+
+        def look(desk: Desk) -> list[Figures]:
+            return [figures for name in names for figures in desk.describe(end, now_ms, name)]
+
+        return [_described(clerk, end, figures) for figures in clerk.at_desk(look)]
 
     def _asked(self, topic: str, numbers: Sequence[int]) -> list[Clerk]:
         """The clerks of these partitions, or of all that are led here."""
@@ -123,7 +135,10 @@ class GroupRequests:
         intervals = _intervals(body.intervals)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         now_ms = clerk.now_ms()
-        cancelled = await clerk.agreed(lambda desk: desk.cancel(intervals, now_ms))
+        cancelled = 0
+        for at in range(0, len(intervals), _CANCELLED_AT_ONCE):
+            part = intervals[at : at + _CANCELLED_AT_ONCE]
+            cancelled += await clerk.agreed(partial(_cancel, part, now_ms))
         return proto.Response(delayed_cancelled=proto.DelayedCancelled(cancelled=cancelled))
 
     async def redrive(self, request: proto.Request) -> proto.Response:
@@ -132,10 +147,16 @@ class GroupRequests:
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
         start, end, now_ms = clerk.start, clerk.end, clerk.now_ms()
-        if body.purge:
-            messages = await clerk.agreed(lambda desk: desk.purge(start, end, intervals))
-        else:
-            messages = await clerk.agreed(lambda desk: desk.redrive(start, end, intervals, now_ms))
+
+        def act(desk: Desk) -> int:
+            if body.purge:
+                return desk.purge(start, end, intervals)
+            return desk.redrive(start, end, intervals, now_ms)
+
+        messages = 0
+        while moved := await clerk.agreed(act):
+            # There may be more.
+            messages += moved
         return proto.Response(redriven=proto.Redriven(messages=messages))
 
     async def list_dead(self, request: proto.Request) -> proto.Response:
@@ -170,6 +191,10 @@ class GroupRequests:
         group = self._partitions.view.sticky.get(sticky_key(topic.id, body.group))
         owners = () if group is None else group.owners
         return owners[body.partition].epoch if body.partition < len(owners) else 0
+
+
+def _cancel(intervals: list[Interval], now_ms: int, desk: Desk) -> int:
+    return desk.cancel(intervals, now_ms)
 
 
 def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescription:

@@ -23,6 +23,7 @@ from quivermq.queue.partition import (
 from quivermq.queue.pieces import Piece
 from quivermq.queue.producers import KEEP_MS, WINDOW_BATCHES, Producers, Stored, check_sequence
 from quivermq.queue.topic_settings import TopicSettings
+from quivermq.queue.working_copy import state_is_full
 
 __all__ = [
     "CHANGE_BYTES_MAX",
@@ -53,4 +54,5 @@ __all__ = [
     "check_sequence",
     "groups_command",
     "settings_command",
+    "state_is_full",
 ]

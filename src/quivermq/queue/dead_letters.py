@@ -74,6 +74,7 @@ class DeadLetters(WorkingCopy):
         ask again until there are none."""
         parts = _first(self._unsettled(start, end, intervals), RECORDS_AT_ONCE)
         if parts:
+            self.check_room()
             group = self._redrive_group(start)
             self._propose(Op.SEND_BACK, group.number, parts, now_ms)
         return sum(high - low for low, high in parts)

@@ -23,7 +23,7 @@ from quivermq.queue.intervals import Interval, joined, without
 from quivermq.queue.partition import Partition
 from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping
 from quivermq.queue.retries import backoff_ms
-from quivermq.queue.working_copy import GROUPS_MAX
+from quivermq.queue.working_copy import GROUPS_MAX, STATE_BYTES_MAX
 
 LEASES_MAX: Final = 100_000
 """Live leases of one group."""
@@ -73,9 +73,15 @@ class Desk(DeadLetters):
     """Serves the consumers of one partition while this replica leads it."""
 
     def __init__(
-        self, partition: Partition, steady_ms: int, dice: Dice, *, groups_max: int = GROUPS_MAX
+        self,
+        partition: Partition,
+        steady_ms: int,
+        dice: Dice,
+        *,
+        groups_max: int = GROUPS_MAX,
+        state_bytes_max: int = STATE_BYTES_MAX,
     ) -> None:
-        super().__init__(partition, groups_max=groups_max)
+        super().__init__(partition, groups_max=groups_max, state_bytes_max=state_bytes_max)
         self._dice = dice
         self._choosers: dict[int, Chooser] = {}
         self._leftovers_max = _LEFTOVERS
@@ -187,7 +193,12 @@ class Desk(DeadLetters):
             raise Overloaded(f"group {ask.group} has {len(group.leases)} live leases; try again")
         self._look(group, now_ms)
         chooser = self._choosers.setdefault(group.number, Chooser())
-        choice = chooser.choose(group, self._partition.stretches, end, ask.messages_max)
+        is_full = self.is_full
+        stretches = self._partition.stretches
+        choice = chooser.choose(group, stretches, end, ask.messages_max, takes_fresh=not is_full)
+        if not choice and is_full and count_ready(group, stretches, end, 1):
+            # What came back is given out, since that takes no more room.
+            raise self.no_room()
         if not choice:
             if choice.cursors:
                 # What is done already was stepped over, here and so everywhere.
@@ -222,12 +233,14 @@ class Desk(DeadLetters):
         """How many messages could be leased at once, counted no further than `limit`."""
         found = self._shared(group)
         self._look(found, now_ms)
-        return count_ready(found, self._partition.stretches, end, limit)
+        return count_ready(
+            found, self._partition.stretches, end, limit, takes_fresh=not self.is_full
+        )
 
     def _look(self, group: Group, now_ms: int) -> None:
         """Take over delayed batches that are due, and see what else is."""
         delayed = self._partition.stretches.delayed
-        if len(delayed):
+        if len(delayed) and not self.is_full:
             room = DUE_MAX - group.waiting.delayed_pieces
             found = group.parkable(delayed, now_ms, PARKED_AT_ONCE, room, LOOKED_AT_ONCE)
             if found.batches or found.due != group.due or not found.is_all:
@@ -255,7 +268,7 @@ class Desk(DeadLetters):
         """
         found = self._shared(group)
         held = found.held_by(consumer, lease)
-        wanted = _wanted(held, intervals)
+        wanted = self._wanted(held, intervals)
         known = found.spent.get(lease)
         if known is not None and consumer in {None, known.consumer}:
             repeated = [part for low, high in wanted for part in known.done.within(low, high)]
@@ -274,6 +287,16 @@ class Desk(DeadLetters):
             self._propose(Op.FINISH, found.number, lease, holder or 0, sorted(leased + waiting))
         return without(rest, waiting)
 
+    def _wanted(self, held: Lease | None, intervals: list[Interval] | None) -> list[Interval]:
+        """What somebody speaks of; None: all that is left of a lease."""
+        if intervals is None:
+            return [] if held is None else joined(intervals_of(held.pieces))
+        wanted = joined(intervals)
+        if self.is_brimful and held is not None and len(wanted) > len(held.pieces):
+            # Scattered over a lease, they would leave more pieces behind than there were.
+            raise self.no_room()
+        return wanted
+
     def fail(
         self,
         group: str,
@@ -286,7 +309,7 @@ class Desk(DeadLetters):
         """Messages failed; back after `delay_ms`, or as the topic's settings say."""
         found = self._shared(group)
         held = found.held_by(consumer, lease)
-        wanted = _wanted(held, intervals)
+        wanted = self._wanted(held, intervals)
         pieces = _held_pieces(held, wanted)
         self._failed(found, lease, pieces, delay_ms, now_ms, "failed")
         return without(wanted, intervals_of(pieces))
@@ -337,7 +360,7 @@ class Desk(DeadLetters):
         """Messages are dead letters, whatever their number of failures."""
         found = self._shared(group)
         held = found.held_by(consumer, lease)
-        wanted = _wanted(held, intervals)
+        wanted = self._wanted(held, intervals)
         pieces = _held_pieces(held, wanted)
         if pieces:
             self._condemn(found, lease, pieces, reason, now_ms)
@@ -353,7 +376,7 @@ class Desk(DeadLetters):
         """Messages were not worked on: back at once, with no failure counted."""
         found = self._shared(group)
         held = found.held_by(consumer, lease)
-        wanted = _wanted(held, intervals)
+        wanted = self._wanted(held, intervals)
         leased = joined(intervals_of(_held_pieces(held, wanted)))
         if leased:
             self._give_back(found, lease, leased)
@@ -506,6 +529,8 @@ class Desk(DeadLetters):
             if one.due_ms > now_ms
             for part in self.groups.cancelled.gaps(max(low, one.start), min(high, one.end))
         ]
+        if parts:
+            self.check_room()
         if len(self.groups.cancelled) + len(parts) > CANCELLED_MAX:
             raise Overloaded("too many delayed messages were cancelled one by one")
         if parts:
@@ -525,12 +550,6 @@ class Desk(DeadLetters):
             self._watch(one)
         stretches, cancelled = self._partition.stretches, self.groups.cancelled
         return [figures_of(one, stretches, cancelled, end, now_ms) for one in known]
-
-
-def _wanted(held: Lease | None, intervals: list[Interval] | None) -> list[Interval]:
-    if intervals is not None:
-        return joined(intervals)
-    return [] if held is None else joined(intervals_of(held.pieces))
 
 
 def _held_pieces(held: Lease | None, wanted: list[Interval]) -> list[Piece]:

@@ -433,19 +433,18 @@ class Group:
 
     def fresh(self, start: int, end: int) -> list[Interval]:
         """What of [start, end) nobody has taken, for the rare case that cursors cannot tell."""
-        taken = IntervalSet(self.done.within(start, end))
-        taken.add(0, self.floor)
-        for low, high in self.waiting.within(start, end):
-            taken.add(low, high)
+        return without([(start, end)], self.taken(start, end))
+
+    def taken(self, start: int, end: int) -> list[Interval]:
+        """What of [start, end), and around it, somebody has taken; in order, but for overlaps."""
+        found = [(0, self.floor), *self.done.within(start, end), *self.waiting.within(start, end)]
         for lease in self.leases.values():
             if lease.pieces[0].start < end and start < lease.pieces[-1].end:
                 first, last = overlapping(lease.pieces, start, end)
-                for low, high in intervals_of(lease.pieces[first:last]):
-                    taken.add(low, high)
-        for record in self.dying.values():
-            if not record.is_stale:
-                taken.add(record.start, record.end)
-        return taken.gaps(start, end)
+                found += intervals_of(lease.pieces[first:last])
+        found += [(r.start, r.end) for r in self.dying.values() if not r.is_stale]
+        found.sort()
+        return found
 
     def validate(self, stretches: Stretches) -> None:
         """Raise `BrokenInvariant` unless every message is in one place only, and counted."""

@@ -96,6 +96,16 @@ class IntervalSet:
         """The parts of [start, end) that are not in it."""
         return without([(start, end)], self.within(start, end))
 
+    def first_gap(self, start: int, end: int) -> Interval | None:
+        """The first part of [start, end) that is not in it."""
+        at = bisect_right(self._ends, start)
+        if at < len(self._starts) and self._starts[at] <= start:
+            start = self._ends[at]
+            at += 1
+        if start >= end:
+            return None
+        return start, min(end, self._starts[at]) if at < len(self._starts) else end
+
     def take_up_to(self, offset: int) -> int:
         """Take out the intervals that begin at `offset` or below; returns where the last of what is
         taken ends, or `offset`. Intervals do not touch: only one can begin at an end."""

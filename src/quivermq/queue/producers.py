@@ -75,14 +75,15 @@ class Producers:
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, Producer] = OrderedDict()
+        self._batches = 0
 
     def __len__(self) -> int:
         return len(self._known)
 
     @property
     def size_bytes(self) -> int:
-        """What they take in a checkpoint, at most."""
-        return len(self._known) * (_PRODUCER.size + WINDOW_BATCHES * _STORED.size)
+        """What `pack` takes."""
+        return _COUNT.size + len(self._known) * _PRODUCER.size + self._batches * _STORED.size
 
     def position(self, producer_id: int) -> tuple[int, int]:
         """Epoch and next sequence of a producer; (0, 0) for one that is not known."""
@@ -126,6 +127,7 @@ class Producers:
             known = Producer(header.producer_epoch, header.sequence)
             self._known[header.producer_id] = known
         elif header.producer_epoch > known.epoch:
+            self._batches -= len(known.window)
             known = self._known[header.producer_id] = Producer(header.producer_epoch)
         if header.producer_epoch != known.epoch or header.sequence != known.next_sequence:
             raise BrokenInvariant(
@@ -142,7 +144,9 @@ class Producers:
             header.timestamp_ms,
             header.body_crc,
         )
+        self._batches += 1
         if len(known.window) > WINDOW_BATCHES:
+            self._batches -= 1
             del known.window[next(iter(known.window))]
         self._known.move_to_end(header.producer_id)
 
@@ -152,6 +156,7 @@ class Producers:
             producer_id, oldest = next(iter(self._known.items()))
             if oldest.last_used_ms + KEEP_MS > now_ms:
                 break
+            self._batches -= len(oldest.window)
             del self._known[producer_id]
 
     def pack(self) -> bytes:
@@ -182,6 +187,7 @@ class Producers:
                 known.window[stored.sequence] = stored
                 at += _STORED.size
             producers._known[producer_id] = known
+            producers._batches += batches
         if at != len(data):
             raise BrokenInvariant(f"{len(data) - at} bytes are left behind the producers")
         return producers

@@ -8,6 +8,7 @@ ends, the copy is thrown away.
 from collections.abc import Iterable
 from typing import Any, Final
 
+from quivermq.batches.limits import MIB
 from quivermq.errors import Fenced, InvalidRequest, Overloaded, QuiverError
 from quivermq.queue.group import Group
 from quivermq.queue.groups import Op, packed
@@ -15,14 +16,23 @@ from quivermq.queue.names import check_name
 from quivermq.queue.partition import Partition
 
 GROUPS_MAX: Final = 10_000
+STATE_BYTES_MAX: Final = 256 * MIB
+"""What a checkpoint may hold."""
 
 
 class WorkingCopy:
     """Groups, and what has to be proposed to make them true everywhere."""
 
-    def __init__(self, partition: Partition, *, groups_max: int = GROUPS_MAX) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        groups_max: int = GROUPS_MAX,
+        state_bytes_max: int = STATE_BYTES_MAX,
+    ) -> None:
         self._partition = partition
         self._groups_max = groups_max
+        self._state_bytes_max = state_bytes_max
         self._operations: list[bytes] = []
         self._begin = 0
         """What was last trimmed, maybe not everywhere yet."""
@@ -58,6 +68,33 @@ class WorkingCopy:
         if self.refusal is not None:
             raise self.refusal
 
+    # What may grow.
+
+    @property
+    def state_bytes(self) -> int:
+        """What the state takes once all that was said here is applied, more or less."""
+        applied = self._partition
+        return applied.size_bytes - applied.groups.size_bytes + self.groups.size_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether half of what a checkpoint may hold is taken: nothing new is begun then, and what
+        is under way can end in the other half."""
+        return self.state_bytes > self._state_bytes_max // 2
+
+    @property
+    def is_brimful(self) -> bool:
+        """Whether also what is under way may only end in ways that take no more room."""
+        return self.state_bytes > self._state_bytes_max * 3 // 4
+
+    def check_room(self) -> None:
+        """Raise `Overloaded` where something new would be begun and there is no room for it."""
+        if self.is_full:
+            raise self.no_room()
+
+    def no_room(self) -> Overloaded:
+        return state_is_full(self.state_bytes, self._state_bytes_max)
+
     # Groups.
 
     def has_group(self, group: str) -> bool:
@@ -80,6 +117,7 @@ class WorkingCopy:
         found = self.groups.by_name.get(name)
         if found is None:
             check_name("the name of a group", name)
+            self.check_room()
             if len(self.groups) >= self._groups_max:
                 raise Overloaded(f"{len(self.groups)} groups use this partition: delete some first")
             self._propose(Op.CREATE, self.groups.next_number, name)
@@ -139,3 +177,12 @@ class WorkingCopy:
             raise Fenced(
                 f"another member of group {group.name} has taken this partition over: join again"
             )
+
+
+def state_is_full(used: int, limit: int) -> Overloaded:
+    """The answer to whoever would make a state larger that should not grow."""
+    return Overloaded(
+        f"the state of this partition takes {used:,} of {limit:,} bytes: settle what is leased in "
+        "whole leases, let dead letters be moved, delete or seek groups that are not needed, and "
+        "try again"
+    )

@@ -317,7 +317,8 @@ class Member:
         if replica.role is not Role.LEADER:
             self._lose_office()
         elif self._intake is None and self.partition.term == replica.term:
-            self._intake = Intake(self.partition, self._settings, self._dice)
+            limit = min(self._log.checkpoint_bytes_max, self._settings.checkpoint_bytes_max)
+            self._intake = Intake(self.partition, self._settings, self._dice, limit)
 
     def _lose_office(self) -> None:
         if self._intake is None:
