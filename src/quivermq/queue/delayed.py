@@ -101,6 +101,13 @@ class DelayedBatches:
     def start_at(self, position: int) -> int:
         return self._starts[position]
 
+    def due_by(self, due_ms: int, first: int, stop: int) -> list[int]:
+        """Positions from `first` to before `stop` of those that are due at a time."""
+        if not due_ms:
+            return []
+        dues = enumerate(self._dues[first:stop], first)
+        return [position for position, other_ms in dues if other_ms <= due_ms]
+
     def overlapping(self, start: int, end: int) -> Iterator[Delayed]:
         """Batches with messages in [start, end), in order of offsets."""
         first = bisect_right(self._starts, start)

@@ -343,15 +343,16 @@ class Group:
         found: list[Delayed] = []
         cursor, due = self.cursors[DELAYED], self.due
         first = delayed.position(cursor)
-        stop = min(len(delayed), first + looks)
-        for position in range(first, stop):
+        stop = len(delayed) if due == FIRST_KEY else min(len(delayed), first + looks)
+        for position in delayed.due_by(due.due_ms, first, stop):
             one = delayed.at(position)
             if one.key <= due:
                 if len(found) == most:
                     stop = position
                     break
                 found.append(one)
-            cursor = one.start + 1
+        if first < stop:
+            cursor = delayed.start_at(stop - 1) + 1
         is_all = stop == len(delayed)
         for number, one in enumerate(delayed.due_after(due)):
             if one.due_ms > now_ms:
