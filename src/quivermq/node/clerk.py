@@ -268,6 +268,17 @@ class Clerk:
         if not len(self.waiting):
             self.group.on_messages(self, self._messages_came)
         self.waiting.park(group, waiter, in_front=in_front)
+        self._see_alarm()
+
+    def _see_alarm(self) -> None:
+        """Somebody waits for what comes due: also of messages that came while nobody did."""
+        if self._desk is None:
+            self.look_after()
+            return
+        alarm_ms = self._desk.alarm_ms(self.now_ms(), self.steady_ms())
+        is_set = self._alarm is not None
+        if alarm_ms is not None and not (is_set and self._due_ms[1] <= self.steady_ms() + alarm_ms):
+            self._set_alarm(alarm_ms)
 
     def leave(self, group: str, waiter: Waiter) -> None:
         self.waiting.leave(group, waiter)
