@@ -83,7 +83,9 @@ async def test_an_ack_lasts_over_a_restart_and_so_does_a_lease(tmp_path: Path) -
         consumer = Consumer(server, 2)
         assert values(await consumer.poll()) == [b"c"]
         # The consumer of before goes on with what it holds.
-        assert await consumer.ack(got[1:]) == []
+        before = Consumer(server)
+        assert await before.ack(got[1:]) == []
+        await before.close()
         figures = await consumer.describe()
         assert (figures.done, figures.in_flight) == (2, 1)
         await consumer.close()

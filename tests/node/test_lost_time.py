@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from random import SystemRandom
 
 import pytest
 
@@ -124,6 +125,7 @@ async def test_what_is_leased_no_more_when_it_was_read_is_not_delivered(
 @on_loop
 async def test_a_lease_of_another_consumer_is_not_settled_over_the_wire(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
+        assert isinstance(server.broker.runner.dice, SystemRandom), "others could be predicted"
         owner, thief = Consumer(server, 1), Consumer(server, 2)
         await owner.make_topic(partitions=2)
         await owner.store(b"a")

@@ -27,6 +27,8 @@ class Node:
         self.id = node_id
         self.settings = settings
         """Of the next start."""
+        self.command_prefix: list[str] = []
+        """Put in front of the command that starts it."""
         self.data_dir = folder / "data"
         self.address: str = settings["listen"]
         """Where clients connect."""
@@ -63,9 +65,10 @@ class Node:
         self._close_pipes()
         settings = {**self.settings, "node_id": self.id, "data_dir": str(self.data_dir)}
         self.is_paused = False
+        module = [sys.executable, "-m", "quivermq.testing.broker_process", json.dumps(settings)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, with our own settings
-                [sys.executable, "-m", "quivermq.testing.broker_process", json.dumps(settings)],
+                [*self.command_prefix, *module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
