@@ -29,6 +29,8 @@ START_MS = 1_700_000_000_000
 MAX_DELIVERIES = 3
 DAY_MS = 24 * 3_600_000
 ROUNDS_MAX = 5
+FIXED_BYTES = 500
+"""Of a checkpoint: heads, settings."""
 
 
 class Grant(NamedTuple):
@@ -402,7 +404,9 @@ class DeskStage:
     def check(self) -> None:
         """What holds after every step."""
         self.partition.validate()
-        assert self.partition.checkpoint() == self.follower.checkpoint()
+        checkpoint = self.partition.checkpoint()
+        assert checkpoint == self.follower.checkpoint()
+        assert len(checkpoint) <= self.partition.size_bytes + FIXED_BYTES
         self.desk.groups.validate(self.partition.stretches)
         shown = {figures.group: figures for figures in self.desk.describe(self.end, self.now_ms)}
         assert shown.keys() == self.model.groups.keys()
