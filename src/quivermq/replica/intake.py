@@ -195,9 +195,9 @@ class Intake:
 
     def _check_state(self, header: Header) -> None:
         """Refuse what would make a state larger that fills a checkpoint already: a delayed batch
-        soon, any other in the last resort."""
+        soon, any other in the last resort. What groups have ends before that (`is_brimful`)."""
         used, limit = self._partition.size_bytes, self._state_bytes_max
-        if used > limit * 3 // 4 or (header.not_before_ms and used > limit // 2):
+        if used > limit * 7 // 8 or (header.not_before_ms and used > limit // 2):
             raise state_is_full(used, limit)
 
     def _check_room(self) -> None:
