@@ -301,7 +301,8 @@ class DeskStage:
         self.model.groups.pop(group, None)
 
     def trim(self, start: int) -> None:
-        self.desk.trim(start)
+        while not self.desk.trim(start):
+            continue
         self.model.trim(start)
 
     def cancel(self, offsets: list[int]) -> None:

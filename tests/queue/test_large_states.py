@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from quivermq.errors import Overloaded
-from quivermq.queue import Desk, Partition, desk, stretches, waiting
+from quivermq.queue import Desk, Partition, desk, stretches, waiting, working_copy
 from quivermq.queue.delayed import FIRST_KEY, DelayedBatches, DueKey, key_of
 from quivermq.queue.group import Group
 from tests.queue.rig import Rig
@@ -316,3 +316,20 @@ def test_a_state_that_is_nearly_too_large_is_not_scattered_further() -> None:
         rig.desk.fail("g", held.lease, scattered, None, rig.now_ms)
     assert rig.desk.acknowledge("g", held.lease, [(0, 100)]) == []
     assert rig.figures().done == 100
+
+
+def test_very_many_groups_hear_of_what_is_deleted_a_portion_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(working_copy, "TRIMMED_AT_ONCE", 2)
+    rig = with_groups(5)
+    assert [rig.desk.trim(3), rig.desk.trim(3)] == [False, False]
+    rig.commit()
+    assert sorted(group.floor for group in rig.partition.groups.by_name.values()) == [0, 3, 3, 3, 3]
+    # Who begins now begins behind it, and the next leader goes on.
+    assert rig.polled(group="new") == [3, 4]
+    rig.change_leader()
+    assert rig.desk.trim(3)
+    rig.commit()
+    assert {group.floor for group in rig.partition.groups.by_name.values()} == {3}
+    assert rig.partition.stretches.begin == 3

@@ -173,7 +173,7 @@ class Clerk:
         await self.agreed(lambda desk: desk.open_group(group, start), of=group)
         # It goes on from where it committed, which may be gone by now.
         kept = self.start
-        self.group.at_desk(lambda desk: desk.trim(kept))
+        self._trim_to(kept)
 
     def standings(self) -> list[Standing]:
         """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition
@@ -194,8 +194,26 @@ class Clerk:
         """Retention may have dropped what groups have not done."""
         start = self.start
         if start > self._trimmed:
-            self.at_desk(lambda desk: desk.trim(start))
+            self._check_open()
+            self._trim_to(start)
+            self.look_after()
             self._trimmed = start
+
+    def _trim_to(self, start: int) -> None:
+        if not self.group.at_desk(lambda desk: desk.trim(start)):
+            self._loop.call_soon(self._trim_on, start)
+
+    def _trim_on(self, start: int) -> None:
+        """Of very many groups some have not heard yet."""
+        if self.is_closed:
+            return
+        try:
+            self._trim_to(start)
+        except Overloaded:
+            self._loop.call_later(_LOOK_AGAIN_S, self._trim_on, start)
+        except QuiverError as error:
+            # The next leader finds the same.
+            logger.debug("%s: not all groups have passed %d: %s", self.group.name, start, error)
 
     def adopt(self, settings: TopicSettings) -> None:
         """Have the partition act on these settings of its topic, on all its replicas."""

@@ -36,10 +36,8 @@ class DeadLetters(WorkingCopy):
         dying = self._partition.groups.with_dying
         each = max(RECORDS_AT_ONCE // max(len(dying), 1), 1)
         for number in sorted(dying):
-            applied, group = (
-                self._partition.groups.by_number[number],
-                self.groups.by_number.get(number),
-            )
+            applied = self._partition.groups.by_number[number]
+            group = self.groups.by_number.get(number)
             if group is not None and group.dead_epoch == applied.dead_epoch:
                 known = (r for n, r in applied.dying.items() if group.dying.get(n) == r)
                 found += [(group.name, record) for record in islice(known, each)]

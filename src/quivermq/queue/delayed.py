@@ -8,7 +8,7 @@ due; what is not due costs a group nothing.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, compress
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -330,11 +330,10 @@ class DueOrder:
         for at in range(len(self._starts) - 1, -1, -1):
             if min(self._starts[at]) >= begin:
                 continue
-            kept = [place for place, start in enumerate(self._starts[at]) if start >= begin]
-            self._count -= len(self._starts[at]) - len(kept)
+            kept = [start >= begin for start in self._starts[at]]
+            self._count -= len(kept) - sum(kept)
             for blocks in (self._dues, self._starts, self._messages):
-                block = blocks[at]
-                blocks[at] = array(block.typecode, [block[place] for place in kept])
+                blocks[at] = array(blocks[at].typecode, compress(blocks[at], kept))
             self._renew(at)
 
     def packed(self) -> Iterator[bytes]:

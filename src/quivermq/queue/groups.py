@@ -7,7 +7,7 @@ committed; since nothing else changes groups, both start from the same state.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Any, Final
@@ -48,6 +48,7 @@ class Op(IntEnum):
     PURGE = 18
     FINISH = 19
     SEEK = 20
+    PASS = 21
 
 
 OF_ALL: Final = frozenset({Op.TRIM, Op.CANCEL})
@@ -89,6 +90,7 @@ class Groups:
             Op.EXTEND: self._extend,
             Op.PARK: self._park,
             Op.TRIM: self._trim,
+            Op.PASS: self._pass,
             Op.CANCEL: self._cancel,
             Op.SEEK: self._seek,
             Op.DROP: self._drop,
@@ -234,12 +236,20 @@ class Groups:
         self.with_dying.discard(number)
         self._owned.discard(number)
 
+    def behind(self, begin: int) -> Iterator[int]:
+        """Numbers of groups that have not come to `begin`."""
+        groups = self.by_number.values()
+        return (group.number for group in groups if group.is_shared and group.floor < begin)
+
+    def _pass(self, number: int, begin: int) -> None:
+        """As `_trim`, of one group: where there are very many, it is said of each before."""
+        self.own(number).trim(begin, self.cancelled)
+
     def _trim(self, begin: int) -> None:
-        for group in list(self.by_number.values()):
-            if group.is_shared and group.floor < begin:
-                owned = self.own(group.number)
-                owned.trim(begin, self.cancelled)
-                self.count(owned)
+        for number in list(self.behind(begin)):
+            owned = self.own(number)
+            owned.trim(begin, self.cancelled)
+            self.count(owned)
         self.cancelled.remove(0, begin)
 
     def _cancel(self, intervals: list[Interval]) -> None:

@@ -6,6 +6,7 @@ ends, the copy is thrown away.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 from quivermq.batches.limits import MIB
@@ -16,6 +17,8 @@ from quivermq.queue.names import check_name
 from quivermq.queue.partition import Partition
 
 GROUPS_MAX: Final = 10_000
+TRIMMED_AT_ONCE: Final = 500
+"""Groups that hear in one go that something was deleted: whoever leads has others to serve."""
 STATE_BYTES_MAX: Final = 256 * MIB
 """What a checkpoint may hold."""
 
@@ -136,11 +139,18 @@ class WorkingCopy:
         if found is not None:
             self._propose(Op.DROP, found.number)
 
-    def trim(self, begin: int) -> None:
-        """Retention deleted what is below `begin`."""
-        if any(group.is_shared and group.floor < begin for group in self.groups.by_name.values()):
-            self._begin = begin
+    def trim(self, begin: int) -> bool:
+        """Retention deleted what is below `begin`. False: not all groups have heard; go on soon."""
+        behind = list(islice(self.groups.behind(begin), TRIMMED_AT_ONCE + 1))
+        if not behind:
+            return True
+        self._begin = begin
+        if len(behind) <= TRIMMED_AT_ONCE:
             self._propose(Op.TRIM, begin)
+            return True
+        for number in behind[:TRIMMED_AT_ONCE]:
+            self._propose(Op.PASS, number, begin)
+        return False
 
     # Committed offsets.
 
