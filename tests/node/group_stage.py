@@ -10,6 +10,7 @@ from threading import Event
 from quivermq.batches import encode_batch
 from quivermq.log import LogSettings, SimulatedDisk
 from quivermq.node.disk_thread import DiskThread
+from quivermq.node.disk_work import opened
 from quivermq.node.group import Group
 from quivermq.node.group_names import GroupName
 from quivermq.node.runner import GroupRunner
@@ -31,7 +32,7 @@ class Stage:
     def group(self, number: int = 1, founders: tuple[int, ...] = (1,), member: int = 1) -> Group:
         name, log_id = GroupName("orders", number), bytes([number]) * 16
         log = found_log(self.disk, name.folder, log_id, founders, SMALL)
-        group = Group(log_id, name, member, log, self.runner)
+        group = Group(log_id, name, member, opened(log), self.runner)
         self.runner.add(group)
         return group
 

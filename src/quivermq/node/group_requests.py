@@ -20,7 +20,8 @@ from quivermq.wire.limits import check_answer
 
 _LISTED_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000
-_INTERVALS_AT_ONCE: Final = 5_000
+_INTERVALS_AT_ONCE: Final = 2_000
+"""Intervals that are settled in one turn of the event loop."""
 _LIST_BYTES: Final = 1 << 20
 """What is expected of a list before it is made."""
 _INTERVAL_BYTES: Final = 20
@@ -157,7 +158,9 @@ class GroupRequests:
         send = _purge if body.purge else _redrive
         messages = 0
         for part in batched(intervals) if intervals else [None]:
-            messages += await clerk.agreed(partial(send, clerk, part))
+            while moved := await clerk.agreed(partial(send, clerk, part)):
+                # There may be more.
+                messages += moved
         return proto.Response(redriven=proto.Redriven(messages=messages))
 
     async def list_dead(self, request: proto.Request, room: Room) -> Answer:

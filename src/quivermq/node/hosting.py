@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 from quivermq.cluster import View, epoch_of, group_id
 from quivermq.errors import BrokenInvariant, Corrupt, QuiverError
-from quivermq.log import Disk, Log
+from quivermq.log import Disk
 from quivermq.node.deferred_sync import UnsyncedDisk
 from quivermq.node.directory import Directory, ListedLog
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.disk_work import open_log
+from quivermq.node.disk_work import Opened, open_log, opened
 from quivermq.node.group import Group
 from quivermq.node.group_names import GroupName
 from quivermq.node.runner import GroupRunner
@@ -174,12 +174,12 @@ class Hosting:
                 continue
             self._runner.add(group)
 
-    def _group(self, want: Wanted, log: Log) -> Group:
+    def _group(self, want: Wanted, found: Opened) -> Group:
         return Group(
             want.group_id,
             want.name,
             want.member,
-            log,
+            found,
             self._runner,
             is_preferred=want.is_preferred,
         )
@@ -195,7 +195,7 @@ class Hosting:
         if other:
             await self._remove_listed(other)
 
-    def _logs_of(self, batch: list[Wanted]) -> list[Log | QuiverError]:
+    def _logs_of(self, batch: list[Wanted]) -> list[Opened | QuiverError]:
         """In the disk thread."""
         listed = self._directory.logs
         fresh = [
@@ -229,16 +229,15 @@ class Hosting:
         made = {want.group_id.hex(): ListedLog(want.name.folder, want.member) for want in fresh}
         directory.list_logs({**directory.logs, **made})
 
-    def _open(self, want: Wanted) -> Log | QuiverError:
+    def _open(self, want: Wanted) -> Opened | QuiverError:
         if want.group_id.hex() not in self._directory.logs:
             return Corrupt(
                 "this replica was in a data directory that is lost; it comes back as another "
                 "member if a majority of the others is left"
             )
         try:
-            return open_log(
-                self._runner.disk, want.name.folder, self._runner.log_settings, want.group_id
-            )
+            folder, settings = want.name.folder, self._runner.log_settings
+            return opened(open_log(self._runner.disk, folder, settings, want.group_id))
         except Exception as error:
             # One log that cannot be opened must not keep the others closed.
             if not isinstance(error, QuiverError):
