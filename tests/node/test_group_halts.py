@@ -17,6 +17,7 @@ from quivermq.log import Checkpoint
 from quivermq.log.checkpoints import Checkpoints
 from quivermq.node import group_halts
 from quivermq.node.fetching import read_batches
+from quivermq.node.disk_work import opened
 from quivermq.node.group import Group
 from quivermq.queue import Partition
 from quivermq.replica import found_log
@@ -91,7 +92,7 @@ async def test_a_later_release_goes_on_with_the_entry(monkeypatch: pytest.Monkey
             lambda: group_halts.open_log(it.disk, group.name.folder, SMALL, group.id)
         )
         monkeypatch.setattr(Partition, "_command", lambda *_: True)
-        group = Group(group.id, group.name, group.member, log, it.runner)
+        group = Group(group.id, group.name, group.member, opened(log), it.runner)
         it.runner.add(group)
         await until(lambda: group.was_serving)
         assert (await produced(group)).base_offset == 1
@@ -360,7 +361,7 @@ async def reopened(it: Stage, group: Group) -> Group:
     log = await it.disk_thread.run(
         lambda: group_halts.open_log(it.disk, group.name.folder, SMALL, group.id)
     )
-    again = Group(group.id, group.name, group.member, log, it.runner)
+    again = Group(group.id, group.name, group.member, opened(log), it.runner)
     it.runner.add(again)
     return again
 

@@ -97,8 +97,12 @@ class Opened(NamedTuple):
 
 def opened(log: Log) -> Opened:
     """A log with its state."""
+    if log.damage:
+        # Who mends it looks at its newest checkpoint, on the event loop.
+        log.preload_checkpoint()
+        return Opened(log, None)
     try:
-        return Opened(log, None if log.damage else newest_state(log))
+        return Opened(log, newest_state(log))
     except (QuiverError, BrokenInvariant):
         # Whoever makes a replica of it meets the same, and tells.
         return Opened(log, None)

@@ -68,10 +68,13 @@ class GroupHalts:
     def _stop_ticking(self) -> None: ...
 
     def _replica(self, state: ReplicaState | None, *, must_mend: bool = False) -> Replica:
-        crew = self._crew
-        return Replica(
-            self.member, self.log, crew.replica_settings, crew.dice, state, must_mend=must_mend
-        )
+        crew, log = self._crew, self.log
+        try:
+            return Replica(
+                self.member, log, crew.replica_settings, crew.dice, state, must_mend=must_mend
+            )
+        finally:
+            log.forget_checkpoint()
 
     def meet_unreadable(self, error: QuiverError) -> QuiverError:
         """A reader could not read what is stored here. Returns what to tell whoever asked.
