@@ -145,7 +145,12 @@ def of_messages() -> dict[str, list[Worst]]:
                 )
             )
         ],
-        "claim": [Worst(proto.Request(claim=proto.Claim(topic=TOPIC, group="s", epoch=1)))],
+        "claim": [
+            Worst(
+                proto.Request(claim=proto.Claim(topic=TOPIC, group="s", epoch=1)),
+                ["InvalidRequest"],
+            )
+        ],
     }
 
 
@@ -242,6 +247,13 @@ def of_operating() -> dict[str, list[Worst]]:
         "rebalance": [Worst(proto.Request(rebalance=proto.Rebalance()))],
         "transfer": [
             Worst(proto.Request(transfer=proto.Transfer(topic=TOPIC, to=99)), ["InvalidRequest"])
+        ],
+        "upgrade_cluster": [
+            Worst(proto.Request(upgrade_cluster=proto.UpgradeCluster(dry_run=True))),
+            Worst(
+                proto.Request(upgrade_cluster=proto.UpgradeCluster(to=(1 << 32) - 1)),
+                ["InvalidRequest", "Forbidden"],
+            ),
         ],
         "reconfigure": [Worst(proto.Request(reconfigure=members), ["InvalidRequest"])],
     }

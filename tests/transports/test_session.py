@@ -87,7 +87,8 @@ async def test_an_unknown_request_is_refused_by_its_id_and_talk_goes_on(tmp_path
         talker = await Talker.in_memory(server)
         talker.say_envelope(proto.Request(id=41).SerializeToString() + UNKNOWN_BODY)
         answer = await talker.hear(41)
-        assert answer.error.code == "InvalidRequest"
+        assert answer.error.code == "UnsupportedFormat"
+        assert quivermq.__version__ in answer.error.message
         assert not answer.error.retriable
         assert await still_talks(talker)
 

@@ -10,6 +10,7 @@ from quivermq.client.infos import (
     Retention,
     Retry,
     TopicInfo,
+    UpgradeInfo,
     check_number,
     topic_settings,
 )
@@ -208,6 +209,16 @@ class Admin:
         attempts = self._attempts("rebalancing")
         response = await self._router.ask_any(request, attempts)
         return RebalanceInfo.of(response.rebalance_progress)
+
+    async def upgrade_cluster(self, to: int | None, *, dry_run: bool) -> UpgradeInfo:
+        """Raise the feature level, or tell whether that is possible."""
+        request = proto.Request()
+        request.upgrade_cluster.SetInParent()
+        request.upgrade_cluster.to = _count("to", to)
+        request.upgrade_cluster.dry_run = dry_run
+        attempts = self._attempts("upgrading the cluster")
+        response = await self._router.ask_any(request, attempts)
+        return UpgradeInfo.of(response.cluster_upgraded)
 
     async def transfer(self, topic: str | None, partition: int, to: int) -> None:
         """Let another replica lead; without a topic, that of the metadata group."""

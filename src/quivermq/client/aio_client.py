@@ -17,7 +17,15 @@ from quivermq.client.bulk import Columns, Layout
 from quivermq.client.copy_calls import AsyncCopyCalls
 from quivermq.client.core import Core
 from quivermq.client.door import Door
-from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
+from quivermq.client.infos import (
+    ClusterInfo,
+    RateLimit,
+    RebalanceInfo,
+    Retention,
+    Retry,
+    TopicInfo,
+    UpgradeInfo,
+)
 from quivermq.client.options import ConnectOptions, MakesDoor, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
@@ -293,6 +301,10 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
     async def replace_broker(self, node: int) -> None:
         """A broker lost its data: let the empty directory it came back with take its place."""
         await self._core.admin.replace_broker(node)
+
+    async def upgrade_cluster(self, to: int | None = None, *, dry_run: bool = False) -> UpgradeInfo:
+        """Raise the feature level, by default to the highest that brokers know. No way back."""
+        return await self._core.admin.upgrade_cluster(to, dry_run=dry_run)
 
     async def rebalance(self, *, leaders_only: bool = False) -> RebalanceInfo:
         """Begin to spread partitions and leaders evenly."""

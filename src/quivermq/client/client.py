@@ -19,7 +19,15 @@ from quivermq.client.core import Core
 from quivermq.client.door import run
 from quivermq.client.group_calls import GroupCalls
 from quivermq.client.group_care import GroupCare
-from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
+from quivermq.client.infos import (
+    ClusterInfo,
+    RateLimit,
+    RebalanceInfo,
+    Retention,
+    Retry,
+    TopicInfo,
+    UpgradeInfo,
+)
 from quivermq.client.offset_calls import OffsetCalls
 from quivermq.client.options import ConnectOptions, chosen_identity
 from quivermq.client.payloads import Payload
@@ -373,6 +381,10 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     def replace_broker(self, node: int) -> None:
         """A broker lost its data: let the empty directory it came back with take its place."""
         run(self._core.admin.replace_broker(node))
+
+    def upgrade_cluster(self, to: int | None = None, *, dry_run: bool = False) -> UpgradeInfo:
+        """Raise the feature level, by default to the highest that brokers know. No way back."""
+        return run(self._core.admin.upgrade_cluster(to, dry_run=dry_run))
 
     def rebalance(self, *, leaders_only: bool = False) -> RebalanceInfo:
         """Begin to spread partitions and leaders evenly; `rebalance_status` tells how far it is."""

@@ -182,6 +182,9 @@ class NodeInfo:
     version: str = ""
     peer_address: str = ""
     http_address: str = ""
+    level_min: int = 0
+    """The feature levels that its release knows, both ends included."""
+    level_max: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +198,14 @@ class ClusterInfo:
     node: int = 0
     """The one that answered."""
     version: int = 0
+    """How often the catalog was changed."""
+    level: int = 0
+    """The feature level: what brokers may write. `upgrade_cluster` raises it."""
+
+    @property
+    def level_possible(self) -> int:
+        """The highest level that every broker knows."""
+        return min((node.level_max for node in self.nodes), default=self.level)
 
     @classmethod
     def of(cls, found: proto.ClusterMap) -> Self:
@@ -209,6 +220,39 @@ class ClusterInfo:
             nodes=sorted(nodes, key=lambda node: node.id),
             node=found.node,
             version=found.version,
+            level=found.level,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelInfo:
+    """A feature level: what clusters that have it can do."""
+
+    level: int
+    release: str
+    """The first release that knows it."""
+    brings: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeInfo:
+    """From which feature level to which a cluster was raised, or would be."""
+
+    before: int
+    level: int
+    levels: list[LevelInfo] = field(default_factory=list)
+    """Those that are new."""
+
+    @classmethod
+    def of(cls, upgraded: proto.ClusterUpgraded) -> Self:
+        """What the leader of the metadata group tells."""
+        return cls(
+            before=upgraded.before,
+            level=upgraded.level,
+            levels=[
+                LevelInfo(level=each.level, release=each.release, brings=each.brings)
+                for each in upgraded.levels
+            ],
         )
 
 

@@ -222,6 +222,8 @@ class Consuming:
                 raise troubles[0]
             if visit.body.auto_ack:
                 await self._acknowledge(visit)
+            elif visit.holds:
+                await self._keep_standing(visit)
         except BaseException:
             self._give_all_back(visit)
             raise
@@ -341,7 +343,10 @@ class Consuming:
         elsewhere does all the same, or it would be lost."""
         group = visit.body.group
         outcomes = await asyncio.gather(
-            *(hold.clerk.agreed(_acknowledging(group, hold), of=group) for hold in visit.holds),
+            *(
+                hold.clerk.agreed(_acknowledging(visit.body, hold), of=group)
+                for hold in visit.holds
+            ),
             return_exceptions=True,
         )
         trouble: BaseException | None = None
@@ -352,6 +357,23 @@ class Consuming:
                 visit.holds.remove(hold)
             elif outcome and not hold.lose(outcome):
                 visit.holds.remove(hold)
+        if trouble is not None and not visit.holds:
+            raise trouble
+
+    async def _keep_standing(self, visit: _Visit) -> None:
+        """Nothing leaves whose lease was lost while its batches were read: with the office, by a
+        seek, or since this broker stood still and another leads. Nobody would know of it."""
+        trouble: QuiverError | None = None
+        for clerk in [hold.clerk for hold in visit.holds]:
+            try:
+                await clerk.confirm(is_leaving=True)
+            except (NotLeader, Overloaded, Timeout) as error:
+                trouble = trouble or error
+        group = visit.body.group
+        for hold in list(visit.holds):
+            if not (hold.clerk.is_confirmed and hold.clerk.stands(group, hold.leased.lease)):
+                visit.holds.remove(hold)
+                self._release(visit, hold, runs_of(hold.leased.pieces))
         if trouble is not None and not visit.holds:
             raise trouble
 
@@ -394,9 +416,9 @@ class Consuming:
         return proto.Response(polled=polled), ()
 
 
-def _acknowledging(group: str, hold: Hold) -> Callable[[Desk], list[Interval]]:
+def _acknowledging(body: proto.Poll, hold: Hold) -> Callable[[Desk], list[Interval]]:
     intervals = runs_of(hold.pieces)
-    return lambda desk: desk.acknowledge(group, hold.leased.lease, intervals)
+    return lambda desk: desk.acknowledge(body.group, hold.leased.lease, intervals, body.consumer)
 
 
 async def _all_ready(clerks: list[Clerk], group: str) -> list[Clerk]:

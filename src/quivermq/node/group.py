@@ -215,6 +215,10 @@ class Group:
     def steady_ms(self) -> int:
         return self._crew.steady_ms()
 
+    def lapses(self) -> int:
+        """How often this broker stood still for longer than others wait for a leader."""
+        return self._crew.lapses()
+
     @property
     def election_s(self) -> float:
         """How long others wait for a leader before they look for another, at least."""

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from quivermq.cluster import sticky_key
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
 from quivermq.node.clerks import Clerks, check_bookkeeper, check_group
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
+from quivermq.node.public_ids import public_id
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.topic_requests import done
 from quivermq.queue import Desk, Figures, Interval
@@ -178,10 +180,25 @@ class GroupRequests:
         body = request.claim
         check_group(body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
+        if body.epoch > self._assigned_epoch(body):
+            # It may have been assigned a moment ago, and not be known here yet.
+            await self._partitions.catch_up()
+            if body.epoch > self._assigned_epoch(body):
+                raise InvalidRequest(
+                    f"epoch {body.epoch} of group {body.group} was never assigned: join the group, "
+                    "and claim partitions with the epochs that it assigns"
+                )
         committed = await clerk.agreed(lambda desk: desk.claim(body.group, body.epoch))
         offset = clerk.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)
+
+    def _assigned_epoch(self, body: proto.Claim) -> int:
+        """Of the last member that got this partition, as far as is known here; 0: nobody did."""
+        topic = self._partitions.topic(body.topic, body.topic_id)
+        group = self._partitions.view.sticky.get(sticky_key(topic.id, body.group))
+        owners = () if group is None else group.owners
+        return owners[body.partition].epoch if body.partition < len(owners) else 0
 
 
 def batched(intervals: list[Interval]) -> Iterator[list[Interval]]:
@@ -234,7 +251,9 @@ def _group_description(clerk: Clerk, end: int, figures: Figures) -> proto.GroupD
         committed=figures.committed,
         start=figures.start,
         consumers=[
-            proto.Consumer(consumer=number, name=clerk.names.get(number, ""), in_flight=in_flight)
+            proto.Consumer(
+                consumer=public_id(number), name=clerk.names.get(number, ""), in_flight=in_flight
+            )
             for number, in_flight in consumers.items()
         ],
         is_shared=figures.is_shared,

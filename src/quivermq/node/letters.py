@@ -86,6 +86,10 @@ _MARK: Final = int(FrameKind.MARK)
 _NORMAL: Final = EntryKind.NORMAL
 
 
+class UnknownMail(InvalidRequest):
+    """Mail of a kind that this build lacks. It can be left unread: any mail may be lost."""
+
+
 def seal(group: bytes, sender: int, to: int, mail: Mail) -> tuple[proto.Letter, list[Frame]]:
     """The letter that carries `mail`, and the frames to send beside it.
 
@@ -121,7 +125,7 @@ def open_letter(letter: proto.Letter, frames: Sequence[Frame]) -> Mail:
         _refuse(f"{letter.frames} frames announced, {len(frames)} there")
     name = letter.WhichOneof("mail")
     if name is None:
-        _refuse("no mail that this broker knows: all brokers of a cluster must be upgraded")
+        raise UnknownMail("a letter with mail that this broker does not know")
     if name in SIMPLE:
         return _opened_simple(name, letter, frames)
     return _OPENED[name](letter, frames)
@@ -193,6 +197,8 @@ def _opened_simple(name: str, letter: proto.Letter, frames: Sequence[Frame]) -> 
 def _opened_consensus(letter: proto.Letter, frames: Sequence[Frame]) -> Consensus:
     body = letter.consensus
     kind = TRAVELLING.get(body.kind)
+    if kind is None and body.kind > max(Kind):
+        raise UnknownMail(f"a letter with message kind {body.kind}, which this broker lacks")
     if kind is None:
         _refuse(f"message kind {body.kind} is nothing that members say to each other")
     if kind is Kind.APPEND:

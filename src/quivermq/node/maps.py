@@ -79,6 +79,8 @@ class Maps:
         found = proto.ClusterMap.FromString(b"".join(parts))
         found.cluster_id = view.cluster.id if view.cluster else ""
         found.version, found.leader, found.node = view.version, leader, self._node_id
+        found.level = view.cluster.level if view.cluster else 0
+        found.release = view.cluster.release if view.cluster else ""
         found.brokers.extend(brokers)
         return found
 
@@ -103,6 +105,8 @@ class Maps:
                 replicas=holds[broker.id],
                 state=broker.state,
                 version=broker.version,
+                level_min=broker.level_min,
+                level_max=broker.level_max,
             )
             for broker in view.brokers.values()
         ]

@@ -23,6 +23,10 @@ class Partitions:
     def view(self) -> View:
         return self._metadata.view
 
+    async def catch_up(self) -> None:
+        """Know everything that the catalog said when this was called."""
+        await self._metadata.catch_up()
+
     def topic(self, name: str, topic_id: bytes = b"") -> Topic:
         """A topic by name; and by id, if the asker knows it."""
         topic = self.view.topics.get(name)

@@ -18,7 +18,8 @@ from quivermq.addresses import join_address, split_address
 from quivermq.batches import Frame, Limits
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.node.letters import open_letter, seal
+from quivermq.node.clock import BrokerClock
+from quivermq.node.letters import UnknownMail, open_letter, seal
 from quivermq.node.listening import listening_at
 from quivermq.node.peer_protocol import (
     PARCEL_BYTES_MAX,
@@ -128,8 +129,8 @@ class Link:
         delay = _DIAL_AGAIN_S[0]
         while True:
             try:
-                await self._connect()
-                delay = _DIAL_AGAIN_S[0]
+                if await self._connect():
+                    delay = _DIAL_AGAIN_S[0]
             except (OSError, QuiverError, TimeoutError) as error:
                 logger.debug("no link to node %d: %s", self.peer.node, error)
             except Exception:
@@ -138,8 +139,9 @@ class Link:
             await asyncio.sleep(delay * self.peer.links.dice.uniform(0.5, 1.0))
             delay = min(delay * 2, _DIAL_AGAIN_S[1])
 
-    async def _connect(self) -> None:
-        """Connect, and return when the connection is lost."""
+    async def _connect(self) -> bool:
+        """Connect, and return when the connection is lost; False if there was none, because one
+        of the two does not accept the other: that will not change in a moment."""
         links = self.peer.links
         host, port = split_address(self.peer.address)
         loop = asyncio.get_running_loop()
@@ -152,7 +154,7 @@ class Link:
             refusal = answer.refusal or links.judge(self.peer.node, answer)
             self.peer.refused(refusal)
             if refusal:
-                return
+                return False
             self.connection = connection
             if self.lane is Lane.EXPRESS:
                 links.connected(self.peer.node)
@@ -160,6 +162,7 @@ class Link:
         finally:
             self.connection = None
             connection.abort()
+        return True
 
     async def close(self) -> None:
         self._task.cancel()
@@ -219,6 +222,7 @@ class LinkHooks:
     leads: Callable[[int, Iterable[proto.Leadership]], None]
     silent: Callable[[int], None]
     connected: Callable[[int], None]
+    clock: BrokerClock = field(default_factory=BrokerClock)
 
 
 class Links:
@@ -297,6 +301,7 @@ class Links:
                     dialled.abort()
 
     async def forget(self, node: int) -> None:
+        self.hooks.clock.forget(node)
         peer = self.peers.pop(node, None)
         if peer is not None:
             await peer.close()
@@ -321,7 +326,7 @@ class Links:
 
     def tick(self) -> None:
         """Say that we are alive, and notice who is not."""
-        parcel = proto.Parcel(alive=True)
+        parcel = proto.Parcel(alive=True, clock_ms=self.hooks.clock.machine_ms())
         now = self.now()
         for peer in list(self.peers.values()):
             peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
@@ -352,6 +357,8 @@ class Links:
         peer = self.peers.get(node)
         if peer is not None:
             peer.heard_at = self.now()
+            if parcel.alive:
+                self.hooks.clock.heard(node, parcel.clock_ms)
         for first in range(0, len(parcel.leads), _LEADS_AT_ONCE):
             self.hooks.leads(node, parcel.leads[first : first + _LEADS_AT_ONCE])
             yield
@@ -361,7 +368,13 @@ class Links:
                 raise InvalidRequest(f"node {node} writes as member {letter.sender}")
             mine = frames[at : at + letter.frames]
             at += letter.frames
-            self.hooks.deliver(letter.group, letter.sender, letter.to, open_letter(letter, mine))
+            try:
+                mail = open_letter(letter, mine)
+            except UnknownMail as error:
+                # Of a later release, which does not count on an answer.
+                logger.debug("node %d: %s", node, error)
+            else:
+                self.hooks.deliver(letter.group, letter.sender, letter.to, mail)
             yield
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from quivermq.cluster import (
 from quivermq.errors import InvalidRequest, TopicNotFound
 from quivermq.node.coordinator import Beat, Coordinator
 from quivermq.node.metadata import Metadata
+from quivermq.node.public_ids import public_id
 from quivermq.node.service import Handler
 from quivermq.node.slices import Slices
 from quivermq.wire import proto
@@ -82,7 +83,9 @@ def described(topic: str, group: StickyGroup) -> proto.StickyGroup:
         generation=group.generation,
         assignor=group.assignor,
         members=[
-            proto.StickyMember(member=member, name=enrolled.name, partitions=held[member])
+            proto.StickyMember(
+                member=public_id(member), name=enrolled.name, partitions=held[member]
+            )
             for member, enrolled in group.members.items()
         ],
     )

@@ -127,7 +127,7 @@ class TopicRequests:
             if node_of(member) not in view.brokers and node_of(member) not in view.retired
         ]
         since_ms = view.cluster.created_ms if view.cluster else group.now_ms()
-        if not view.serving or (missing and group.now_ms() - since_ms < _FOUNDING_MS):
+        if not view.serving or (missing and abs(group.now_ms() - since_ms) < _FOUNDING_MS):
             raise NotLeader("not all brokers of this cluster have registered yet; try again")
 
     async def _until_led(self, name: str) -> None:

@@ -27,14 +27,12 @@ class Op(IntEnum):
     CREATE = 1
     SHARE = 2
     GRANT = 3
-    FINISH = 4
     GIVE_BACK = 5
     CONDEMN = 6
     BURY = 7
     RENUMBER = 8
     EXTEND = 9
     PARK = 10
-    SEEK = 11
     DROP = 12
     TRIM = 13
     CANCEL = 14
@@ -42,6 +40,8 @@ class Op(IntEnum):
     COMMIT = 16
     SEND_BACK = 17
     PURGE = 18
+    FINISH = 19
+    SEEK = 20
 
 
 def packed(operation: Iterable[Any]) -> bytes:
@@ -98,7 +98,9 @@ class Groups:
         """One operation; changes nothing but groups."""
         kind = operation[0]
         if kind not in self._acts:
-            raise BrokenInvariant(f"operation {kind} is of a newer release: upgrade this broker")
+            raise BrokenInvariant(
+                f"operation {kind} is of another release: run the one that wrote this log"
+            )
         self._acts[kind](*operation[1:])
 
     def _create(self, number: int, name: str) -> None:
@@ -132,10 +134,8 @@ class Groups:
         else:
             group.hand_out(pieces)
 
-    def _finish(
-        self, number: int, lease: int, intervals: list[Interval], fresh: list[Interval]
-    ) -> None:
-        self.by_number[number].finish(lease, intervals, fresh)
+    def _finish(self, number: int, lease: int, consumer: int, intervals: list[Interval]) -> None:
+        self.by_number[number].finish(lease, consumer, intervals)
 
     def _give_back(
         self, number: int, lease: int, returns: list[tuple[int, int, int, bool]]
@@ -165,8 +165,8 @@ class Groups:
         found = [Delayed(*batch) for batch in batches]
         self.by_number[number].park(found, self.cancelled)
 
-    def _seek(self, number: int, offset: int, first_lease: int) -> None:
-        self.by_number[number].seek(offset, first_lease)
+    def _seek(self, number: int, offset: int) -> None:
+        self.by_number[number].seek(offset)
 
     def _drop(self, number: int) -> None:
         del self.by_name[self.by_number.pop(number).name]

@@ -263,7 +263,7 @@ class Replica:
         """Hand leadership over, if this replica leads; given up after an election timeout."""
         self.wake()
         if self._live is not None and self.is_leader:
-            self._live.core.transfer_leader(target)
+            self._live.transfer_leader(target)
 
     def campaign(self) -> None:
         """Stand for election now, unless there is a leader: saves waiting for a timeout."""

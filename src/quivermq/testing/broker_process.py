@@ -108,10 +108,19 @@ async def serve(settings: BrokerSettings) -> None:
         loop.add_signal_handler(number, stop.set)
     server = Server(settings)
     Leash(sys.stdin, loop, server)
+    unfit: list[QuiverError] = []
+
+    def halt(error: QuiverError) -> None:
+        unfit.append(error)
+        stop.set()
+
+    server.broker.on_unfit = halt
     await server.start()
     say({"listen": server.listen, "peer_listen": server.peer_listen, "http": server.http})
     await stop.wait()
     await server.stop()
+    if unfit:
+        raise unfit[0]
 
 
 def main() -> int:

@@ -29,6 +29,11 @@ class Node:
         self.id = node_id
         self.settings = settings
         """Of the next start."""
+        self.command_prefix: list[str] = []
+        """Put in front of the command that starts it."""
+        self.code: Path | None = None
+        """A folder with the package of another release, to be run by the next start; None: the one
+        that runs here."""
         self.data_dir = folder / "data"
         self.address: str = settings["listen"]
         """Where clients connect."""
@@ -65,13 +70,15 @@ class Node:
         self._close_pipes()
         settings = {**self.settings, "node_id": self.id, "data_dir": str(self.data_dir)}
         self.is_paused = False
+        module = [sys.executable, "-m", "quivermq.testing.broker_process", json.dumps(settings)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, with our own settings
-                [sys.executable, "-m", "quivermq.testing.broker_process", json.dumps(settings)],
+                [*self.command_prefix, *module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env=None if self.code is None else os.environ | {"PYTHONPATH": str(self.code)},
                 # Not the group of the terminal: an interrupt there is for the test. When whoever
                 # started it dies, the system continues the paused processes of such a group, so
                 # that they too notice.
@@ -105,6 +112,20 @@ class Node:
             process.kill()
             process.wait()
         self.is_paused = False
+
+    def change_release(self, code: Path | None, timeout: float = START_S) -> None:
+        """Stop it, and start it on the same data with another release: see `code`."""
+        self.stop()
+        self.code = code
+        self.start(timeout)
+
+    def wait_refused(self, timeout: float = START_S) -> str:
+        """Wait until it has ended by itself, as one that was launched and cannot serve does; what
+        it wrote to its log."""
+        code = self._live().wait(timeout)
+        if code != 1:
+            raise ClusterError(f"node {self.id} ended with {code}\n{self.log_tail()}")
+        return self.log_text()
 
     def stop(self, timeout: float = STOP_S) -> None:
         """SIGTERM, and wait: it hands over, flushes and ends."""

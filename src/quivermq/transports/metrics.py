@@ -211,6 +211,11 @@ class BrokerCollector(Collector):
             "Letters to the other broker that found no link, or no room in it; all are sent again.",
             [(labels, sum(link.dropped for link in peer.lanes.values())) for labels, peer in peers],
         )
+        yield self._plain_gauge(
+            "quiver_clock_difference_seconds",
+            "How far this machine's clock is ahead of the one that most brokers agree on.",
+            broker.runner.clock.difference_ms / 1000,
+        )
 
     def _whole_broker(self) -> Iterator[Metric]:
         figures = self._broker.figures

@@ -27,13 +27,16 @@ from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
     HELLO_BYTES_MAX,
     PROTOCOL,
+    PROTOCOL_MIN,
     Packet,
     Receiver,
     UnknownRequest,
+    agreed_protocol,
     frames_of,
     packet,
     parse_request,
     proto,
+    protocols,
 )
 from quivermq.wire.limits import FRAMES_MAX
 
@@ -124,7 +127,7 @@ class Session:
             if not self.client:
                 self._end(error.id, InvalidRequest("the first request must be hello"))
             # The client knows more than this build; that is no reason to part.
-            self.refuse(error, error.id)
+            self.refuse(_unsupported(error), error.id)
             return
         except QuiverError as error:
             self._end(_TO_NOBODY, error)
@@ -142,18 +145,21 @@ class Session:
 
     def _greet(self, request: proto.Request) -> None:
         hello, settings = request.hello, self.settings
-        if hello.protocol != PROTOCOL:
+        protocol = agreed_protocol(hello.protocol_min, hello.protocol)
+        if not protocol:
             self._end(
                 request.id,
                 UnsupportedFormat(
-                    f"the client speaks protocol {hello.protocol}, this broker {PROTOCOL}: "
-                    "use releases that fit together"
+                    f"the client (release {hello.version[:50] or 'unknown'}) speaks "
+                    f"{protocols(hello.protocol_min, hello.protocol)}, this broker (release "
+                    f"{quivermq.__version__}) {protocols(PROTOCOL_MIN, PROTOCOL)}: "
+                    "upgrade the older one"
                 ),
             )
         self.receiver.allow(settings.packet_bytes_max)
         self.client = hello.client[:200] or "unnamed"
         welcome = proto.Welcome(
-            protocol=PROTOCOL,
+            protocol=protocol,
             version=quivermq.__version__,
             features=FEATURES,
             node=settings.node_id,
@@ -239,3 +245,10 @@ class Session:
             if task is not None:
                 task.cancel()
         self._open.clear()
+
+
+def _unsupported(error: UnknownRequest) -> UnsupportedFormat:
+    return UnsupportedFormat(
+        f"request {error.id} is of a kind that release {quivermq.__version__}, which this broker "
+        "runs, does not know: upgrade the broker"
+    )

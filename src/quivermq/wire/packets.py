@@ -11,8 +11,10 @@ from typing import Final, NamedTuple
 from quivermq.batches import DEFAULT_LIMITS, Buffer, Frame, Kind, Limits
 from quivermq.errors import InvalidRequest, TooLarge
 
+PROTOCOL_MIN: Final = 1
 PROTOCOL: Final = 1
-"""What `Hello.protocol` says; a broker refuses all others."""
+"""The lowest and the highest protocol of this build. Both sides of a connection say theirs first,
+and speak the highest that they have in common."""
 
 PREFIX: Final = Struct(">II")
 """The length of everything behind itself, and the length of the envelope."""
@@ -24,6 +26,22 @@ LENGTH_MAX: Final = 0xFFFF_FFFF
 JOINED_BYTES_MAX: Final = 4_096
 
 _MARK: Final = int(Kind.MARK)
+
+
+def agreed_protocol(lowest: int, highest: int) -> int:
+    """The highest protocol that this build and another one speak; 0 if there is none.
+
+    One that names no lowest speaks only one.
+    """
+    agreed = min(PROTOCOL, highest)
+    return agreed if agreed >= max(PROTOCOL_MIN, lowest or highest) else 0
+
+
+def protocols(lowest: int, highest: int) -> str:
+    """A range of protocols, for people."""
+    if lowest in {0, highest}:
+        return f"protocol {highest}"
+    return f"protocols {lowest} to {highest}"
 
 
 class Packet(NamedTuple):
