@@ -12,7 +12,7 @@
     ├── LeaseLost, Fenced       somebody else has it now
     ├── Unauthenticated, Forbidden
     ├── Corrupt                 bytes that fail their checks
-    │   └── UnsupportedFormat   bytes of a format version that this build does not read
+    ├── UnsupportedFormat       intact bytes of another release, which this one does not read
     ├── StorageFailed           the disk refused; the log that met it takes no more writes
     │   └── StorageFull         no space; the log is intact, and works again with space
     └── UnknownError            a server of a later release refused by a name not in this list
@@ -151,8 +151,11 @@ class Corrupt(QuiverError):
     """Bytes that fail their checksum or contradict themselves."""
 
 
-class UnsupportedFormat(Corrupt):
-    """Intact bytes of a format version that this build does not read."""
+class UnsupportedFormat(QuiverError):
+    """Intact bytes of another release, which this one does not read.
+
+    Not a kind of `Corrupt`: what is damaged is cut or fetched again, what is unknown is left alone.
+    """
 
 
 class StorageFailed(QuiverError):

@@ -29,6 +29,19 @@ def test_a_cluster_at_the_highest_level_has_nothing_to_raise(cluster: RunningUp)
     assert f"broker 1 runs {quivermq.__version__}" in error_line(far, 1)
 
 
+def test_a_broker_in_no_cluster_is_passed_over_and_alone_it_is_no_answer(
+    cluster: RunningUp, tmp_path: Path
+) -> None:
+    with start_serve(tmp_path, "--peers", "8=127.0.0.1:1,9=127.0.0.1:2", node_id=7) as lonely:
+        outside = lonely.ready["listen"]
+        both = quiver_json("cluster", "status", "--servers", f"{outside},{cluster.servers}")
+        assert [node["id"] for node in both["nodes"]] == [1, 2, 3]
+        for form in ((), ("--json",)):
+            alone = quiver("cluster", "status", "--servers", outside, *form)
+            assert "in no cluster" in error_line(alone, 1)
+            assert alone.stdout == ""
+
+
 def test_leaders_move_on_request(cluster: RunningUp) -> None:
     servers = cluster.servers
     quiver("topic", "create", "moved", "--servers", servers)

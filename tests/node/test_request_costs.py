@@ -256,6 +256,12 @@ def of_operating() -> dict[str, list[Worst]]:
             ),
         ],
         "reconfigure": [Worst(proto.Request(reconfigure=members), ["InvalidRequest"])],
+        "upgrade_cluster": [
+            Worst(
+                proto.Request(upgrade_cluster=proto.UpgradeCluster(to=(1 << 32) - 1)),
+                ["InvalidRequest", "UnsupportedFormat"],
+            )
+        ],
     }
 
 

@@ -72,6 +72,17 @@ async def test_the_first_request_must_be_hello(tmp_path: Path, envelope: bytes) 
 
 
 @on_loop
+async def test_a_token_that_nobody_checks_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        talker = await Talker.in_memory(server, hello=False)
+        greeting = proto.Hello(protocol=PROTOCOL, client="t", token="secret")
+        answer = await talker.ask(proto.Request(id=1, hello=greeting))
+        assert answer.error.code == "Unauthenticated"
+        assert "without one" in answer.error.message
+        await talker.until_lost()
+
+
+@on_loop
 async def test_another_protocol_is_refused_in_answer_to_its_hello(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         talker = await Talker.in_memory(server, hello=False)

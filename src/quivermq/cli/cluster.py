@@ -1,7 +1,7 @@
 """`quiver cluster`: who the brokers are, and changes of who holds and leads what."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -46,6 +46,8 @@ def status(
     """Show the brokers, who leads, and whether all partitions are well."""
     with connect(servers, timeout) as client:
         cluster = client.cluster()
+        if is_outsider(cluster):
+            _refuse_outsider(cluster)
         topics = client.topics()
     if as_json:
         partitions = [partition for topic in topics for partition in topic.partitions]
@@ -66,12 +68,14 @@ def status(
     _print_nodes(cluster)
     _print_releases(cluster)
     _print_health(topics, brokers_down(cluster))
-    if is_outsider(cluster):
-        print_error(
-            f"broker {cluster.node}, which told this, is no member of the cluster: name another by "
-            "--servers",
-            label="warning",
-        )
+
+
+def _refuse_outsider(cluster: "ClusterInfo") -> NoReturn:
+    print_error(
+        f"only broker {cluster.node} answers, which is in no cluster, or not any more: name others "
+        "by --servers, or make it a member by `quiver cluster add` or `bootstrap`"
+    )
+    raise typer.Exit(1)
 
 
 def _print_nodes(cluster: "ClusterInfo") -> None:

@@ -150,11 +150,25 @@ class Admin:
         return dict(sorted(found.items()))
 
     async def cluster(self) -> ClusterInfo:
-        """The brokers."""
+        """The brokers, as one of them tells; as a broker outside of the cluster tells only if no
+        other answers."""
+        router = self._router
         request = proto.Request()
         request.map.brokers_only = True
         attempts = self._attempts("asking for the cluster")
-        return ClusterInfo.of((await self._router.ask_any(request, attempts)).map)
+        first = ClusterInfo.of((await router.ask_any(request, attempts)).map)
+        if first.is_told_by_member:
+            return first
+        for server in router.map.servers(router.door.now()):
+            try:
+                reply = await router.exchange(server, request, (), attempts)
+            except QuiverError:
+                continue
+            info = ClusterInfo.of(reply.response.map)
+            if info.is_told_by_member:
+                return info
+            router.map.ask_last(server)
+        return first
 
     async def stats(self, server: str | None) -> dict[str, float]:
         """Figures of one broker."""

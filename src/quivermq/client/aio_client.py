@@ -32,6 +32,7 @@ from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettin
 from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import AsyncReader
 from quivermq.client.reading import Place
+from quivermq.client.sender import all_finished
 from quivermq.client.sticky_consumer import AsyncConsumer, Listener, check_mode
 from quivermq.client.sticky_member import ConsumerSettings
 from quivermq.client.sticky_tenure import Start
@@ -233,18 +234,18 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
     def read(
         self,
         topic: str,
-        partition: int = 0,
+        partition: int | None = None,
         start: Place = "earliest",
         stop: Place | None = None,
         *,
         follow: bool = False,
         follower_ok: bool = False,
     ) -> AsyncReader:
-        """Messages of one partition, in order: use `async for`."""
-        cursor = self._core.cursor(
+        """Messages of one partition, in order, or of all: use `async for`."""
+        cursor = self._core.reading(
             topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
         )
-        return AsyncReader(self._core.router, cursor)
+        return AsyncReader(self._core.router, topic, cursor)
 
     def consumer(
         self,
@@ -327,6 +328,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
                 await subscription.close()
             for producer in list(self._producers):
                 await producer.close()
+            await all_finished()
         finally:
             for producer in list(self._producers):
                 await producer.abandon()

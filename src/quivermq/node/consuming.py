@@ -20,7 +20,9 @@ from quivermq.errors import (
     OffsetOutOfRange,
     Overloaded,
     QuiverError,
+    StorageFailed,
     Timeout,
+    UnsupportedFormat,
 )
 from quivermq.node.clerk import Clerk
 from quivermq.node.clerks import Clerks, open_all
@@ -35,6 +37,10 @@ from quivermq.node.wait_table import Waiter
 from quivermq.queue import Ask, Desk, Interval, Piece
 from quivermq.wire import proto
 
+_NOT_SERVED: Final = (
+    NotLeader, NotEnoughReplicas, InvalidRequest, Corrupt, StorageFailed, UnsupportedFormat,
+)  # fmt: skip
+"""Why a partition may be left out of a poll for several."""
 _WAIT_MS_MAX: Final = 60_000
 _VISIBILITY_MS: Final = 30_000
 _ENVELOPE_BYTES: Final = 4_096
@@ -133,7 +139,7 @@ class Consuming:
         for number in dict.fromkeys(body.partitions):
             try:
                 found.append(self._clerks.leading(body.topic, body.topic_id, number))
-            except (NotLeader, NotEnoughReplicas, InvalidRequest) as error:
+            except _NOT_SERVED as error:
                 elsewhere.append(number)
                 refusal = refusal or error
         if refusal is not None and not found:
@@ -302,11 +308,9 @@ class Consuming:
         visit.holds = [hold for hold in visit.holds if hold.sent.frames]
 
     def _meet_trouble(self, clerk: Clerk, trouble: QuiverError) -> None:
-        if isinstance(trouble, Corrupt):
+        if isinstance(trouble, Corrupt | StorageFailed | UnsupportedFormat):
             # The log remembers what is damaged; its replica finds out, and mends it.
-            clerk.group.meet_damage(trouble)
-            name = clerk.group.name
-            raise NotLeader(f"{name} is damaged here and is being mended") from trouble
+            raise clerk.group.meet_unreadable(trouble) from trouble
         if not isinstance(trouble, OffsetOutOfRange):
             raise trouble
         # Retention was faster: the group is told, and the poll goes on.

@@ -7,7 +7,7 @@ from typing import Final
 from quivermq.cluster import sticky_key
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks, check_bookkeeper, check_group
+from quivermq.node.clerks import Clerks, check_bookkeeper, check_group, check_not_shared
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
@@ -188,7 +188,12 @@ class GroupRequests:
                     f"epoch {body.epoch} of group {body.group} was never assigned: join the group, "
                     "and claim partitions with the epochs that it assigns"
                 )
-        committed = await clerk.agreed(lambda desk: desk.claim(body.group, body.epoch))
+
+        def claim(desk: Desk) -> int | None:
+            check_not_shared(desk, body.group)
+            return desk.claim(body.group, body.epoch)
+
+        committed = await clerk.agreed(claim)
         offset = clerk.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)
@@ -230,11 +235,20 @@ def _names(desk: Desk) -> list[str]:
 def _described(clerk: Clerk, name: str) -> list[proto.GroupDescription]:
     """A group where it stands; none if it was deleted meanwhile."""
     end, now_ms = clerk.end, clerk.now_ms()
-    figures = clerk.at_desk(lambda desk: desk.describe(end, now_ms, name))
-    return [_group_description(clerk, end, one) for one in figures]
+
+    def look(desk: Desk) -> list[tuple[Figures, bool]]:
+        figures = desk.describe(end, now_ms, name)
+        return [(one, desk.groups.by_name[one.group].claimed > 0) for one in figures]
+
+    return [
+        _group_description(clerk, end, figures, is_sticky=is_sticky)
+        for figures, is_sticky in clerk.at_desk(look)
+    ]
 
 
-def _group_description(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescription:
+def _group_description(
+    clerk: Clerk, end: int, figures: Figures, *, is_sticky: bool
+) -> proto.GroupDescription:
     numbers = dict.fromkeys(clerk.waiting.consumers(figures.group), 0)
     consumers = {**numbers, **figures.consumers}
     return proto.GroupDescription(
@@ -257,6 +271,7 @@ def _group_description(clerk: Clerk, end: int, figures: Figures) -> proto.GroupD
             for number, in_flight in consumers.items()
         ],
         is_shared=figures.is_shared,
+        is_sticky=is_sticky,
         end=end,
     )
 

@@ -84,6 +84,12 @@ class Maps:
         found.brokers.extend(brokers)
         return found
 
+    @property
+    def is_inside(self) -> bool:
+        """This broker is in a cluster, for all that it knows: what it tells of topics counts."""
+        view = self._partitions.view
+        return view.cluster is not None and self._node_id in view.brokers
+
     def _forget_deleted(self) -> None:
         kept = {topic.id for topic in self._partitions.view.topics.values()}
         self._drawn = {key: drawn for key, drawn in self._drawn.items() if key in kept}
@@ -199,6 +205,16 @@ def described(group: Group, is_alive: Callable[[int], bool]) -> proto.PartitionD
         trouble=group.trouble,
         incarnation=group.incarnation,
     )
+
+
+def without_figures(found: proto.PartitionDescription) -> proto.PartitionDescription:
+    """The same, without what only the leader knows for sure: it did not answer."""
+    for name in ("start_offset", "end_offset", "size_bytes", "term", "commit_index", "in_sync"):
+        found.ClearField(name)
+    found.trouble = found.trouble or (
+        "its leader did not answer" if found.leader else "no leader is known"
+    )
+    return found
 
 
 def _is_in_sync(group: Group, member: int, last: int) -> bool:

@@ -10,9 +10,11 @@ from quivermq.cluster import OWN_LEVELS, Edit, View, level_of, node_of, why_unfi
 from quivermq.cluster.records import CLUSTER_KEY
 from quivermq.errors import (
     Corrupt,
+    Forbidden,
     NotEnoughReplicas,
     NotLeader,
     Overloaded,
+    QuiverError,
     UnsupportedFormat,
 )
 from quivermq.node.asking import ask
@@ -97,7 +99,17 @@ class Metadata:
             for _ in range(_ATTEMPTS_MAX):
                 group = self.leading_group()
                 view = self.view
-                edit = build(view)
+                try:
+                    edit = build(view)
+                except QuiverError as error:
+                    # Also a refusal counts only if it is that of the latest view: a broker that
+                    # has just come to lead, or does not any more, may not know all others yet.
+                    # Who is not let in is told so at once: it may be the one that is missing.
+                    if error.retriable or isinstance(error, Forbidden):
+                        raise
+                    if await self._is_latest(group, view):
+                        raise
+                    continue
                 if edit is None:
                     if await self._is_latest(group, view):
                         return view

@@ -10,10 +10,11 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
-from quivermq.batches import Buffer, Frame, Limits
-from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError
+from quivermq.batches import Buffer, Frame, Kind, Limits
+from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, UnsupportedFormat
 from quivermq.node.listening import Accepted, address_of
 from quivermq.wire import (
     HELLO_BYTES_MAX,
@@ -152,7 +153,14 @@ class Incoming(PeerProtocol):
                 self._receiver.allow(PARCEL_BYTES_MAX, PARCEL_ENVELOPE_BYTES_MAX)
             return
         parcel = parse_parcel(found.envelope)
-        frames = frames_of(found, self._limits, PARCEL_FRAMES_MAX)
+        try:
+            frames = frames_of(found, self._limits, PARCEL_FRAMES_MAX)
+        except UnsupportedFormat as error:
+            # Only the groups whose entries they are have to wait for a later release.
+            logger.warning(
+                "node %d sends what this release cannot read: %s", self.hello.node, error
+            )
+            frames = _known_frames(parcel, found, self._limits)
         self._opening.append(self._take(self.hello.node, parcel, frames))
         if len(self._opening) == 1:
             self._open_some()
@@ -252,6 +260,26 @@ class Outgoing(PeerProtocol):
             self.answered.exception()  # seen: whoever dialled may have given up
         if not self.lost.done():
             self.lost.set_result(None)
+
+
+def _known_frames(parcel: proto.Parcel, found: Packet, limits: Limits) -> list[Frame]:
+    """The frames in front of one of another release, for the letters that need no others; all
+    other letters are taken out of the parcel, as if they had been lost on the way."""
+    frames: list[Frame] = []
+    with suppress(UnsupportedFormat):
+        for frame in Frame.parse_all(found.batches, limits):
+            if frame.header.kind == Kind.MARK:
+                raise InvalidRequest("a mark belongs to the log that wrote it and is never sent")
+            frames.append(frame)
+    kept, end = [], 0
+    for letter in parcel.letters:
+        end += letter.frames
+        if end <= len(frames) or not letter.frames:
+            kept.append(letter)
+    del frames[sum(letter.frames for letter in kept) :]
+    del parcel.letters[:]
+    parcel.letters.extend(kept)
+    return frames
 
 
 def _notice_dead_hosts(connection: socket.socket | None) -> None:

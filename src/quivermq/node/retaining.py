@@ -6,10 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from quivermq.batches import Index
-from quivermq.errors import StorageFailed
 from quivermq.log import Disk, Log
-from quivermq.node.deferred_sync import DeferredSyncDisk
-from quivermq.node.disk_thread import DiskThread
+from quivermq.node.deferred_sync import DeferredFile, DeferredSyncDisk
+from quivermq.node.disk_thread import HELPERS_MAX, DiskThread
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
 from quivermq.node.retention import (
@@ -65,9 +64,16 @@ class Retaining:
             if self._settings.fsync != "interval":
                 disk.forget()
                 continue
-            try:
-                await self._disk_thread.run(disk.sync_now)
-            except StorageFailed as error:
+            # A few at a time: votes and checkpoints wait for the same thread.
+            files = disk.unsynced()
+            for start in range(0, len(files), HELPERS_MAX):
+                await self._sync_together(disk, files[start : start + HELPERS_MAX])
+
+    async def _sync_together(self, disk: DeferredSyncDisk, files: list[DeferredFile]) -> None:
+        thread = self._disk_thread
+        failed = await thread.run(lambda: thread.together(disk.sync_one, files))
+        for error in failed:
+            if error is not None:
                 # What was written is in the system's hands; what comes next must be synced again.
                 logger.critical("an fsync failed, messages may be lost with the power: %s", error)
 

@@ -16,7 +16,7 @@ from quivermq.cluster import (
 )
 from quivermq.errors import NotLeader, QuiverError, TopicNotFound
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.maps import Maps, described, map_bytes, settings_from_proto
+from quivermq.node.maps import Maps, described, map_bytes, settings_from_proto, without_figures
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.runner import GroupRunner
@@ -77,6 +77,8 @@ class TopicRequests:
 
     async def map(self, request: proto.Request, room: Room) -> Answer:
         query = request.map
+        if query.topics or not query.brokers_only:
+            self._check_inside()
         names = list(dict.fromkeys(query.topics))
         if any(name not in self._partitions.view.topics for name in names):
             await self._metadata.catch_up()
@@ -116,6 +118,11 @@ class TopicRequests:
 
         await self._metadata.edit(build)
         await self._until_led(body.name)
+
+    def _check_inside(self) -> None:
+        """A broker that is in no cluster knows of no topics: that is not to say there are none."""
+        if not self._maps.is_inside:
+            raise NotLeader("this broker is in no cluster yet, or not any more: ask another")
 
     def _check_founders(self, view: View) -> None:
         """A cluster that is just being founded does not know all its brokers yet: a topic would
@@ -164,6 +171,7 @@ class TopicRequests:
         return done()
 
     async def describe(self, request: proto.Request, room: Room) -> Answer:
+        self._check_inside()
         view = self._partitions.view
         names = list(dict.fromkeys(request.describe_topics.topics)) or sorted(view.topics)
         unknown = [name for name in names if name not in view.topics]
@@ -187,7 +195,8 @@ class TopicRequests:
     async def _described(
         self, topics: list[Topic]
     ) -> dict[tuple[str, int], proto.PartitionDescription]:
-        """By who leads them: those led here at once, the others by asking."""
+        """By who leads them: those led here at once, the others by asking. What a leader that does
+        not answer would know is left open."""
         found: dict[tuple[str, int], proto.PartitionDescription] = {}
         elsewhere: dict[int, list[proto.PartitionName]] = {}
         async with self._slices.turn() as turn:
@@ -210,7 +219,7 @@ class TopicRequests:
         group, leader = self._runner.groups.get(wanted), self._partitions.leader_of(wanted)
         if group is not None:
             seen = described(group, self._maps.is_alive)
-            return seen, 0 if group.was_serving else leader
+            return (seen, 0) if group.was_serving else (without_figures(seen), leader)
         seen = proto.PartitionDescription(
             topic=topic.name,
             partition=number,
@@ -218,7 +227,7 @@ class TopicRequests:
             replicas=map(node_of, topic.partitions[number].replicas),
             trouble="" if leader else "no leader is known",
         )
-        return seen, leader
+        return without_figures(seen), leader
 
     async def _ask(
         self, node: int, names: list[proto.PartitionName]
@@ -232,7 +241,11 @@ class TopicRequests:
                 response, _ = await self._forwarding.forward(node, request, (), _DESCRIBE_S)
             except QuiverError:
                 break
-            found += response.partitions_described.partitions
+            # Whoever does not lead by now knows no more than this broker does.
+            found += [
+                each if each.leader == node else without_figures(each)
+                for each in response.partitions_described.partitions
+            ]
         return found
 
     async def describe_partitions(self, request: proto.Request) -> proto.Response:

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from quivermq.batches import Buffer
-from quivermq.errors import BrokenInvariant
+from quivermq.errors import UnsupportedFormat
 from quivermq.queue.group import Group
 from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece
@@ -84,7 +84,11 @@ class Groups:
 
     def apply(self, body: Buffer, stretches: Stretches) -> None:
         """Carry out the operations of a committed entry. `stretches` are the partition's own."""
-        for operation in json.loads(bytes(body)):
+        operations = json.loads(bytes(body))
+        # All of them first: an entry takes effect as a whole, or not at all.
+        for operation in operations:
+            self._check_known(operation[0])
+        for operation in operations:
             self.carry_out(operation)
             if operation[0] == Op.TRIM:
                 stretches.trim(operation[1])
@@ -97,11 +101,14 @@ class Groups:
     def carry_out(self, operation: list[Any]) -> None:
         """One operation; changes nothing but groups."""
         kind = operation[0]
-        if kind not in self._acts:
-            raise BrokenInvariant(
-                f"operation {kind} is of another release: run the one that wrote this log"
-            )
+        self._check_known(kind)
         self._acts[kind](*operation[1:])
+
+    def _check_known(self, kind: int) -> None:
+        if kind not in self._acts:
+            raise UnsupportedFormat(
+                f"operation {kind} is of another release: run the one that wrote it"
+            )
 
     def _create(self, number: int, name: str) -> None:
         # A group that is made again under its old name is another producer of dead letters.

@@ -19,6 +19,7 @@ from quivermq.errors import (
     Overloaded,
     QuiverError,
     TooLarge,
+    Unauthenticated,
     UnsupportedFormat,
 )
 from quivermq.node.service import Service
@@ -154,6 +155,15 @@ class Session:
                     f"{protocols(hello.protocol_min, hello.protocol)}, this broker (release "
                     f"{quivermq.__version__}) {protocols(PROTOCOL_MIN, PROTOCOL)}: "
                     "upgrade the older one"
+                ),
+            )
+        if hello.token:
+            # A token that nobody checks would look like protection.
+            self._end(
+                request.id,
+                Unauthenticated(
+                    "this broker has no users, and cannot check a token: connect without one, and "
+                    "let only those reach its ports who may use it"
                 ),
             )
         self.receiver.allow(settings.packet_bytes_max)

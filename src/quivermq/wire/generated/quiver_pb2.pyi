@@ -828,7 +828,7 @@ class GroupsDescribed(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupDescription, _Mapping]]] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "partition", "waiting", "in_flight", "delayed", "done", "dead", "lost", "redelivered", "floor", "committed", "start", "consumers", "is_shared", "end")
+    __slots__ = ("group", "partition", "waiting", "in_flight", "delayed", "done", "dead", "lost", "redelivered", "floor", "committed", "start", "consumers", "is_shared", "end", "is_sticky")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -844,6 +844,7 @@ class GroupDescription(_message.Message):
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     IS_SHARED_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    IS_STICKY_FIELD_NUMBER: _ClassVar[int]
     group: str
     partition: int
     waiting: int
@@ -859,7 +860,8 @@ class GroupDescription(_message.Message):
     consumers: _containers.RepeatedCompositeFieldContainer[Consumer]
     is_shared: bool
     end: int
-    def __init__(self, group: _Optional[str] = ..., partition: _Optional[int] = ..., waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., delayed: _Optional[int] = ..., done: _Optional[int] = ..., dead: _Optional[int] = ..., lost: _Optional[int] = ..., redelivered: _Optional[int] = ..., floor: _Optional[int] = ..., committed: _Optional[int] = ..., start: _Optional[int] = ..., consumers: _Optional[_Iterable[_Union[Consumer, _Mapping]]] = ..., is_shared: bool = ..., end: _Optional[int] = ...) -> None: ...
+    is_sticky: bool
+    def __init__(self, group: _Optional[str] = ..., partition: _Optional[int] = ..., waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., delayed: _Optional[int] = ..., done: _Optional[int] = ..., dead: _Optional[int] = ..., lost: _Optional[int] = ..., redelivered: _Optional[int] = ..., floor: _Optional[int] = ..., committed: _Optional[int] = ..., start: _Optional[int] = ..., consumers: _Optional[_Iterable[_Union[Consumer, _Mapping]]] = ..., is_shared: bool = ..., end: _Optional[int] = ..., is_sticky: bool = ...) -> None: ...
 
 class Consumer(_message.Message):
     __slots__ = ("consumer", "name", "in_flight")
