@@ -248,13 +248,6 @@ def of_operating() -> dict[str, list[Worst]]:
         "transfer": [
             Worst(proto.Request(transfer=proto.Transfer(topic=TOPIC, to=99)), ["InvalidRequest"])
         ],
-        "upgrade_cluster": [
-            Worst(proto.Request(upgrade_cluster=proto.UpgradeCluster(dry_run=True))),
-            Worst(
-                proto.Request(upgrade_cluster=proto.UpgradeCluster(to=(1 << 32) - 1)),
-                ["InvalidRequest", "Forbidden"],
-            ),
-        ],
         "reconfigure": [Worst(proto.Request(reconfigure=members), ["InvalidRequest"])],
         "upgrade_cluster": [
             Worst(
