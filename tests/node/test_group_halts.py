@@ -16,8 +16,8 @@ from quivermq.errors import Corrupt, QuiverError, StorageFailed, UnsupportedForm
 from quivermq.log import Checkpoint
 from quivermq.log.checkpoints import Checkpoints
 from quivermq.node import group_halts
-from quivermq.node.fetching import read_batches
 from quivermq.node.disk_work import opened
+from quivermq.node.fetching import read_batches
 from quivermq.node.group import Group
 from quivermq.queue import Partition
 from quivermq.replica import found_log
