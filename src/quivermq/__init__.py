@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         GroupPartitionInfo,
         LeasedMessage,
         LeasedTable,
+        LevelInfo,
         MemberInfo,
         Message,
         NodeInfo,
@@ -64,10 +65,11 @@ if TYPE_CHECKING:
         Retry,
         Subscription,
         TopicInfo,
+        UpgradeInfo,
         connect,
     )
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BatchReceipt",
@@ -87,6 +89,7 @@ __all__ = [
     "LeaseLost",
     "LeasedMessage",
     "LeasedTable",
+    "LevelInfo",
     "MemberInfo",
     "Message",
     "NodeInfo",
@@ -117,6 +120,7 @@ __all__ = [
     "Unauthenticated",
     "UnknownError",
     "UnsupportedFormat",
+    "UpgradeInfo",
     "aio",
     "connect",
     "spark",

@@ -12,7 +12,7 @@
     ├── LeaseLost, Fenced       somebody else has it now
     ├── Unauthenticated, Forbidden
     ├── Corrupt                 bytes that fail their checks
-    │   └── UnsupportedFormat   bytes of a format version that this build does not read
+    ├── UnsupportedFormat       intact bytes of another release, which this one does not read
     ├── StorageFailed           the disk refused; the log that met it takes no more writes
     │   └── StorageFull         no space; the log is intact, and works again with space
     └── UnknownError            a server of a later release refused by a name not in this list
@@ -125,13 +125,18 @@ class Fenced(QuiverError):
 
 
 class OutOfSequence(QuiverError):
-    """A producer skipped a sequence number; `expected` comes next."""
+    """A producer skipped a sequence number; `expected` comes next.
+
+    `may_be_forgotten`: the partition does not know the producer, but knew others that it has
+    forgotten since, and perhaps this one too. What was sent before may be stored.
+    """
 
     retriable = True
 
-    def __init__(self, message: str, *, expected: int) -> None:
+    def __init__(self, message: str, *, expected: int, may_be_forgotten: bool = False) -> None:
         super().__init__(message)
         self.expected = expected
+        self.may_be_forgotten = may_be_forgotten
 
 
 class Unauthenticated(QuiverError):
@@ -146,8 +151,11 @@ class Corrupt(QuiverError):
     """Bytes that fail their checksum or contradict themselves."""
 
 
-class UnsupportedFormat(Corrupt):
-    """Intact bytes of a format version that this build does not read."""
+class UnsupportedFormat(QuiverError):
+    """Intact bytes of another release, which this one does not read.
+
+    Not a kind of `Corrupt`: what is damaged is cut or fetched again, what is unknown is left alone.
+    """
 
 
 class StorageFailed(QuiverError):

@@ -100,7 +100,6 @@ async def test_many_intervals_are_settled_in_portions(
 async def test_many_groups_are_shown_and_woken_in_portions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_requests, "_GROUPS_AT_ONCE", 2)
     monkeypatch.setattr(clerk, "_GROUPS_AT_ONCE", 2)
     async with serving(tmp_path) as server:
         consumers = [Consumer(server, number + 1) for number in range(7)]
@@ -125,7 +124,7 @@ async def test_many_groups_are_shown_and_woken_in_portions(
 async def test_delayed_messages_are_cancelled_in_portions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_requests, "_CANCELLED_AT_ONCE", 2)
+    monkeypatch.setattr(group_requests, "_INTERVALS_AT_ONCE", 2)
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic()

@@ -24,7 +24,7 @@ from quivermq.errors import InvalidRequest
 from quivermq.log import ReadOnlyDisk, Report, Verification, find_logs, log_bytes
 
 app = typer.Typer(add_completion=False)
-_STYLES = {"damage": "bold red", "torn": "yellow", "note": "cyan"}
+_STYLES = {"damage": "bold red", "newer": "bold red", "torn": "yellow", "note": "cyan"}
 
 
 @app.command()
@@ -42,7 +42,7 @@ def verify(
     """Check every frame, index, checkpoint and vote in DATA_DIR, and print what is there.
 
     Reads only: nothing is repaired or cut. Exit code 0 if all that was ever durable is intact,
-    1 if anything is damaged.
+    1 if anything is damaged, or of a release that this one cannot read.
     """
     if not data_dir.is_dir():
         raise InvalidRequest(f"{data_dir} is not a folder: name a broker's data directory")
@@ -55,7 +55,7 @@ def verify(
         typer.echo(json.dumps([_plain(report) for report in reports], indent=2))
     else:
         _print(reports)
-    if any(report.is_damaged for report in reports):
+    if any(report.is_damaged or report.is_of_another_release for report in reports):
         raise typer.Exit(1)
 
 
@@ -121,6 +121,8 @@ def _print(reports: list[Report]) -> None:
 def _state(report: Report) -> str:
     if report.is_damaged:
         return "[bold red]damaged[/]"
+    if report.is_of_another_release:
+        return "[bold red]of another release[/]"
     return "[green]intact[/]" if not report.findings else "[yellow]intact, see below[/]"
 
 
@@ -131,6 +133,12 @@ def _verdict(reports: list[Report]) -> str:
         return (
             f"[bold red]{damaged} of {len(reports)} logs are damaged.[/] In a cluster the broker "
             "fetches the damaged entries from its peers; standalone, restore them from a copy."
+        )
+    other = sum(report.is_of_another_release for report in reports)
+    if other:
+        return (
+            f"[bold red]{other} of {len(reports)} logs are of another release.[/] Check them with "
+            "the release that wrote them; this one leaves them alone."
         )
     return f"[green]All {entries:,} entries in {len(reports)} logs are intact.[/]"
 

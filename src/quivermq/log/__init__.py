@@ -3,7 +3,7 @@
 Knows batches and files; must never know Raft's rules, what a command means, or the network.
 """
 
-from quivermq.log.checkpoints import Checkpoint
+from quivermq.log.checkpoints import Checkpoint, CheckpointSummary
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, File
 from quivermq.log.edge import Edge
@@ -15,6 +15,7 @@ from quivermq.log.verify import Finding, Report, Verification, find_logs, log_by
 
 __all__ = [
     "Checkpoint",
+    "CheckpointSummary",
     "Damage",
     "Disk",
     "Edge",

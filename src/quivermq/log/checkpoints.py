@@ -1,17 +1,19 @@
 """Checkpoint files: the state machine as it was before a segment's first entry."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from quivermq.batches import Index
-from quivermq.errors import Corrupt, TooLarge
-from quivermq.log.disk import Disk, File, undoing
+from quivermq.errors import Corrupt, TooLarge, UnsupportedFormat
+from quivermq.log.disk import Disk, File, Unreadable, undoing
 from quivermq.log.edge import Edge
 from quivermq.log.layout import CHECKPOINT, TEMPORARY, file_name, index_of
 from quivermq.log.records import Record
 
-_HEADER: Final = Record(b"QUIVRCKP", "16sQQQQQI")
+_HEADER: Final = Record(b"QUIVRCKP", "16sQQQQQI", 96, version_1="16sQQQQQI")
 RESET: Final = ".new"
 """Behind the name of a checkpoint that is about to replace the whole log."""
 
@@ -21,6 +23,14 @@ class Checkpoint(NamedTuple):
 
     edge: Edge
     data: bytes
+
+
+class CheckpointSummary(NamedTuple):
+    """What a checkpoint's header says."""
+
+    edge: Edge
+    size: int
+    checksum: int
 
 
 class Checkpoints:
@@ -57,23 +67,39 @@ class Checkpoints:
 
     def load(self, index: Index, suffix: str = "") -> Checkpoint:
         """The checkpoint before entry `index`, or `Corrupt` unless every byte of it is intact."""
-        path = self.path(index) + suffix
-        file = self._disk.open(path)
-        try:
-            return self._read(index, file)
-        except Corrupt as error:
-            raise Corrupt(f"{path}: {error}") from error
+        with self._opened(index, suffix) as (file, summary):
+            data = file.read(_HEADER.size, summary.size)
+            if crc32c(data) != summary.checksum:
+                raise Corrupt("the checkpoint's content fails its checksum")
+            return Checkpoint(summary.edge, data)
 
-    def _read(self, index: Index, file: File) -> Checkpoint:
-        log_id, *edge, size, checksum = _HEADER.unpack(file.read(0, _HEADER.size))
-        if log_id != self._log_id or edge[0] != index:
-            raise Corrupt("a checkpoint of another log or place")
-        if file.size() != _HEADER.size + size:
-            raise Corrupt(f"the file has {file.size()} bytes instead of {_HEADER.size + size}")
-        data = file.read(_HEADER.size, size)
-        if crc32c(data) != checksum:
-            raise Corrupt("the checkpoint's content fails its checksum")
-        return Checkpoint(Edge(*edge), data)
+    def summary(self, index: Index) -> CheckpointSummary:
+        """What its header says of a checkpoint; its content is not looked at."""
+        with self._opened(index) as (_, summary):
+            return summary
+
+    def part(self, index: Index, at: int, size: int) -> bytes:
+        """A part of a checkpoint's content, unchecked; fewer bytes only where it ends."""
+        with self._opened(index) as (file, summary):
+            size = min(size, summary.size - at)
+            return file.read(_HEADER.size + at, size) if at >= 0 and size > 0 else b""
+
+    @contextmanager
+    def _opened(self, index: Index, suffix: str = "") -> Iterator[tuple[File, CheckpointSummary]]:
+        """A checkpoint's file and header. What cannot be read counts as damaged."""
+        path = self.path(index) + suffix
+        try:
+            file = self._disk.open_to_read(path)
+            log_id, *edge, size, checksum = _HEADER.unpack(file.read(0, _HEADER.size))
+            if log_id != self._log_id or edge[0] != index:
+                raise Corrupt("a checkpoint of another log or place")
+            if file.size() != _HEADER.size + size:
+                raise Corrupt(f"the file has {file.size()} bytes instead of {_HEADER.size + size}")
+            yield file, CheckpointSummary(Edge(*edge), size, checksum)
+        except (Corrupt, Unreadable) as error:
+            raise Corrupt(f"{path}: {error}") from error
+        except UnsupportedFormat as error:
+            raise UnsupportedFormat(f"{path}: {error}") from error
 
     def remove_where(self, *, before: Index = Index(0), after: Index | None = None) -> None:
         """Remove the checkpoints before an index, or after one."""
@@ -84,3 +110,8 @@ class Checkpoints:
     def path(self, index: Index) -> str:
         """The path of the checkpoint before entry `index`."""
         return f"{self._folder}/{file_name(index, CHECKPOINT)}"
+
+
+def check_release(file: File) -> None:
+    """Raise `UnsupportedFormat` for a checkpoint of another release."""
+    _HEADER.unpack(file.read(0, _HEADER.size))

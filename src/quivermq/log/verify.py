@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from quivermq.batches import Frame, Index, Kind, decode_batch
-from quivermq.errors import Corrupt, QuiverError, StorageFailed, TooLarge
+from quivermq.errors import Corrupt, QuiverError, StorageFailed, TooLarge, UnsupportedFormat
 from quivermq.log.checkpoints import RESET, Checkpoints
 from quivermq.log.damage import Damage
-from quivermq.log.disk import Disk
+from quivermq.log.disk import Disk, Unreadable
 from quivermq.log.edge import Edge
+from quivermq.log.index import SegmentIndex
 from quivermq.log.layout import (
     CHECKPOINT,
     SEGMENT,
@@ -26,10 +27,10 @@ from quivermq.log.layout import (
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.segment import read_footer, read_head, segment_path
 from quivermq.log.settings import STORED_LIMITS, LogSettings
-from quivermq.log.state import STATE_BYTES, State, read_state
+from quivermq.log.state import State, read_state
 from quivermq.log.window import first_data
 
-Severity = Literal["damage", "torn", "note"]
+Severity = Literal["damage", "newer", "torn", "note"]
 Progress = Callable[[int], None]
 
 
@@ -37,8 +38,10 @@ Progress = Callable[[int], None]
 class Finding:
     """Something that is not as it should be.
 
-    `damage`: it was durable and is gone or changed. `torn`: a write that was never acknowledged;
-    opening the log cuts it. `note`: opening the log puts it right, nothing is lost.
+    `damage`: it was durable and is gone or changed. `newer`: it is intact, and of a release that
+    this one cannot read; opening the log is refused, and changes nothing. `torn`: a write that was
+    never acknowledged; opening the log cuts it. `note`: opening the log puts it right, nothing is
+    lost.
     """
 
     severity: Severity
@@ -67,6 +70,10 @@ class Report:
     def is_damaged(self) -> bool:
         return any(finding.severity == "damage" for finding in self.findings)
 
+    @property
+    def is_of_another_release(self) -> bool:
+        return any(finding.severity == "newer" for finding in self.findings)
+
 
 def find_logs(disk: Disk, folder: str = "", depth: int = 4) -> Iterator[str]:
     """The folders of logs in and below `folder`."""
@@ -89,7 +96,7 @@ def log_bytes(disk: Disk, folder: str) -> int:
 
 def _size(disk: Disk, path: str) -> int:
     try:
-        return disk.open(path).size()
+        return disk.open_to_read(path).size()
     except StorageFailed:
         # The check itself says what is wrong with it.
         return 0
@@ -155,9 +162,12 @@ class Verification:
             self._find("damage", path, "the file is missing: term and vote are unknown")
             return
         try:
-            content = self._disk.open(path)
+            content = self._disk.open_to_read(path)
             self._progress(content.size())
-            self._state, faults = read_state(content.read(0, STATE_BYTES))
+            self._state, faults = read_state(content)
+        except UnsupportedFormat as error:
+            self._find("newer", path, str(error))
+            return
         except QuiverError as error:
             self._find("damage", path, f"it cannot be read: {error}")
             return
@@ -186,6 +196,9 @@ class Verification:
             following = starts[number + 1] if number + 1 < len(starts) else None
             try:
                 edge = self._check_segment(first, following, edge)
+            except UnsupportedFormat as error:
+                self._find("newer", path, str(error))
+                edge = None
             except QuiverError as error:
                 text = f"entries from {first} on cannot be checked: {error}"
                 self._find("damage", path, text)
@@ -196,7 +209,7 @@ class Verification:
     def _check_segment(self, first: Index, following: Index | None, before: Edge | None) -> Edge:
         """Walk one segment; returns the edge at its end."""
         path = segment_path(self._folder, first)
-        file = self._disk.open(path)
+        file = self._disk.open_to_read(path)
         head = self._head(first, before)
         if before is not None and before.next_index == first and before != head.start:
             self._find(
@@ -227,19 +240,19 @@ class Verification:
         path = segment_path(self._folder, first)
         log_id = self._state.log_id if self._state else None
         try:
-            return read_head(path, self._disk.open(path), first, log_id)
-        except Corrupt as error:
+            return read_head(path, self._disk.open_to_read(path), first, log_id)
+        except (Corrupt, Unreadable) as error:
             known = before if before is not None and before.next_index == first else None
             known = Edge() if first == 1 else known
-            if known is None or log_id is None:
+            if known is None or self._state is None:
                 raise
             self._find("note", path, f"the header is damaged, and known from elsewhere: {error}")
-            return SegmentHeader(log_id, known)
+            return SegmentHeader(self._state.log_id, self._state.secret, known)
 
     def _footer(self, first: Index, log_id: bytes) -> tuple[Footer | None, str]:
         try:
             return read_footer(self._disk, self._folder, first, log_id), ""
-        except Corrupt as error:
+        except (Corrupt, Unreadable) as error:
             return None, str(error)
 
     def _start_of(self, first: Index | None, log_id: bytes) -> Edge | None:
@@ -247,21 +260,26 @@ class Verification:
             return None
         path = segment_path(self._folder, first)
         try:
-            return read_head(path, self._disk.open(path), first, log_id).start
-        except Corrupt:
+            return read_head(path, self._disk.open_to_read(path), first, log_id).start
+        except (Corrupt, Unreadable):
             return Edge(first)
 
     def _check_sealed(self, path: str, scan: Scan, footer: Footer | None, reason: str) -> None:
         if footer is None:
             self._find("note", path, f"the footer is missing or damaged: {reason}")
             return
-        file = self._disk.open(path)
-        packed = file.read(footer.data_bytes, footer.index_bytes)
+        file = self._disk.open_to_read(path)
+        try:
+            packed = file.read(footer.data_bytes, footer.index_bytes)
+            SegmentIndex.unpack(footer.first_index, packed, footer.index_crc)
+        except (Corrupt, Unreadable) as error:
+            self._find("note", path, f"the index is damaged: {error}", footer.data_bytes)
+            return
         if not scan.damage and packed != scan.index.pack():
             self._find("note", path, "the index does not match the entries", footer.data_bytes)
 
     def _check_active(self, path: str, scan: Scan, footer: Footer | None) -> None:
-        file = self._disk.open(path)
+        file = self._disk.open_to_read(path)
         state = self._state
         if footer is not None and not (state and state.active_index >= footer.next_index):
             missing = segment_path(self._folder, footer.next_index)
@@ -300,8 +318,10 @@ class Verification:
         self.report.checkpoints += 1
         path = checkpoints.path(index) + suffix
         try:
-            self._progress(self._disk.open(path).size())
+            self._progress(self._disk.open_to_read(path).size())
             checkpoints.load(index, suffix)
+        except UnsupportedFormat as error:
+            self._find("newer", path, str(error))
         except QuiverError as error:
             self._find("damage", path, str(error))
 

@@ -26,7 +26,6 @@ from quivermq.cluster import (
 )
 from quivermq.errors import NotLeader, Overloaded, QuiverError
 from quivermq.node.metadata import Metadata
-from quivermq.node.moments import Lapses
 
 logger = logging.getLogger("quivermq.coordinator")
 
@@ -88,7 +87,6 @@ class Coordinator:
         self._term = 0
         """Of the office; 0: it is not held here."""
         self._since = 0.0
-        self._lapses = Lapses()
         self._confirmed = (0, 0)
         """The term, and the count of lapses, in which a quorum said that this broker leads."""
         self._heard: dict[str, dict[int, float]] = {}
@@ -228,14 +226,14 @@ class Coordinator:
         """Raise `NotLeader` unless a quorum confirmed this office since this broker last stood
         still: others may have assigned everything anew meanwhile."""
         self._take_office()
-        present = self._term, self._look_for_lapses()
+        present = self._term, self._lapses()
         while present != self._confirmed:
             await self._metadata.catch_up()
             self._take_office()
-            self._confirmed, present = present, (self._term, self._look_for_lapses())
+            self._confirmed, present = present, (self._term, self._lapses())
 
-    def _look_for_lapses(self) -> int:
-        return self._lapses.look(self._metadata.leading_group().election_s)
+    def _lapses(self) -> int:
+        return self._metadata.leading_group().lapses()
 
     def _resign(self) -> None:
         self._term = 0
@@ -266,7 +264,6 @@ class Coordinator:
                 self._resign()
             return
         self._take_office()
-        self._look_for_lapses()
         self._find_changes(self._metadata.view)
         if self._pending:
             # The longer an edit takes, the more go into one.

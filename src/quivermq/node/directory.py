@@ -1,6 +1,6 @@
 """A broker's data directory: whose it is, which logs it holds, and that only one process has it.
 
-    identity.json   node, directory id, a word of each start, cluster, member number
+    identity.json   node, directory id, a word of each start, cluster, member number, feature level
     logs.json       the logs that were made here: a log that is listed and gone was lost
     lock            held by the running process
 
@@ -12,12 +12,13 @@ import fcntl
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from quivermq.cluster import METADATA_TOPIC, Broker
-from quivermq.errors import Corrupt, InvalidRequest, StorageFailed
+import quivermq
+from quivermq.cluster import METADATA_TOPIC, OWN_LEVELS, Broker, why_unfit
+from quivermq.errors import Corrupt, InvalidRequest, StorageFailed, UnsupportedFormat
 from quivermq.log import RealDisk
 
 _IDENTITY: Final = "identity.json"
@@ -40,10 +41,17 @@ class Identity:
     cluster_id: str = ""
     member: int = 0
     """Its number in the metadata group; 0 as long as it has none."""
+    level: int = 0
+    """The feature level of the cluster, as far as it is known here; 0 as long as it is not."""
+    release: str = ""
+    """The first release that knows the level, for one that does not."""
 
     def is_that_of(self, broker: Broker) -> bool:
         """Whether the record is of this very start of this very directory."""
         return (broker.directory_id, broker.life) == (self.directory_id, self.lives[-1])
+
+
+_IDENTITY_KEYS: Final = frozenset(item.name for item in fields(Identity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +121,42 @@ class Directory:
         return identity
 
     def _known_identity(self, found: dict[str, Any]) -> Identity:
+        known = {key: value for key, value in found.items() if key in _IDENTITY_KEYS}
         try:
-            identity = Identity(**{**found, "lives": tuple(found.get("lives", ()))})
+            identity = Identity(**{**known, "lives": tuple(found.get("lives", ()))})
         except TypeError as error:
             raise Corrupt(f"{self.root / _IDENTITY} is no identity: {error}") from error
-        for name in ("node_id", "boot", "member"):
+        for name in ("node_id", "boot", "member", "level"):
             if type(getattr(identity, name)) is not int:
                 raise Corrupt(f"{self.root / _IDENTITY} is no identity: {name} is no number")
+        self._check_level(identity, is_told="level" in found)
         return identity
+
+    def _check_level(self, identity: Identity, *, is_told: bool) -> None:
+        """Before anything is written: another release may need all of it as it is."""
+        version = quivermq.__version__
+        if not is_told and identity.member:
+            raise UnsupportedFormat(
+                f"{self.root} was written by a build before release 0.2.0, which release {version} "
+                "does not read: use that build, or name an empty --data-dir"
+            )
+        if identity.level and (
+            why := why_unfit(identity.level, identity.release, OWN_LEVELS, version)
+        ):
+            raise UnsupportedFormat(f"{self.root} cannot be used, and was left as it is: {why}")
 
     def settle(self, cluster_id: str, member: int) -> None:
         """Remember which cluster this broker is a member of."""
         identity = replace(self.identity, cluster_id=cluster_id, member=member)
+        if not member:
+            identity = replace(identity, level=0, release="")
+        self._become(identity)
+
+    def learn_level(self, level: int, release: str) -> None:
+        """Remember the feature level of the cluster, before anything is written by it."""
+        self._become(replace(self.identity, level=level, release=release))
+
+    def _become(self, identity: Identity) -> None:
         if identity != self.identity:
             self._write(_IDENTITY, asdict(identity))
             self.identity = identity
@@ -138,8 +170,8 @@ class Directory:
                 raise Corrupt(f"{self._lost(_LOGS)}, and this broker has had logs")
             found = {}
         try:
-            return {group: ListedLog(**log) for group, log in found.items()}
-        except TypeError as error:
+            return {group: ListedLog(log["folder"], log["member"]) for group, log in found.items()}
+        except (TypeError, KeyError) as error:
             raise Corrupt(f"{self.root / _LOGS} is no list of logs: {error}") from error
 
     def list_logs(self, logs: dict[str, ListedLog]) -> None:

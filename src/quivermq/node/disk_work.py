@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, StorageFull, TooLarge
 from quivermq.log import Disk, Log, LogSettings
-from quivermq.replica import DiskWork, Persist, ReplicaState, carry_out_group, newest_state
+from quivermq.replica import (
+    DiskWork,
+    Persist,
+    Repair,
+    ReplicaState,
+    carry_out_group,
+    newest_state,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,9 @@ def do_disk_work(log: Log, work: Sequence[Work]) -> int:
             count = carry_out_group(log, pieces)
         except StorageFull:
             return done
+        if any(isinstance(piece, Repair) for piece in pieces):
+            # The replica may start now.
+            preloaded(log)
         done += count
         if count < len(pieces):
             return done
@@ -99,4 +109,10 @@ def open_log(disk: Disk, folder: str, settings: LogSettings, group_id: bytes) ->
     log = Log.open(disk, folder, settings)
     if log.log_id != group_id:
         raise Corrupt(f"{folder} holds the log of another group, {log.log_id.hex()}")
+    return preloaded(log)
+
+
+def preloaded(log: Log) -> Log:
+    """The same log, with what a replica needs to start in memory: it is made on the event loop."""
+    log.preload_checkpoint()
     return log

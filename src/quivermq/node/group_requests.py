@@ -1,28 +1,32 @@
 """Requests about groups that are not polls: shown, moved, deleted; delayed and dead messages."""
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from quivermq.cluster import sticky_key
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks, check_bookkeeper, check_group
+from quivermq.node.clerks import Clerks, check_bookkeeper, check_group, check_not_shared
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
 from quivermq.node.public_ids import public_id
-from quivermq.node.service import Handler
+from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.topic_requests import done
 from quivermq.queue import Desk, Figures, Interval
 from quivermq.wire import proto
+from quivermq.wire.limits import check_answer
 
 _LISTED_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000
-_CANCELLED_AT_ONCE: Final = 2_000
-_GROUPS_AT_ONCE: Final = 500
-"""Intervals that are cancelled, and groups that are shown, in one turn of the event loop."""
+_INTERVALS_AT_ONCE: Final = 5_000
+_LIST_BYTES: Final = 1 << 20
+"""What is expected of a list before it is made."""
+_INTERVAL_BYTES: Final = 20
+_GROUP_BYTES: Final = 100
+"""About what one entry takes."""
+_FEWER_GROUPS: Final = "name a group, or fewer partitions at once"
 
 
 class GroupRequests:
@@ -35,41 +39,47 @@ class GroupRequests:
         self._clerks = clerks
         self._fetching = fetching
         self._counted = counted
+        self._slices = partitions.slices
 
     def handlers(self) -> dict[str, Handler]:
         return {
-            "describe_groups": self.describe_groups,
             "seek_group": self.seek_group,
             "delete_group": self.delete_group,
             "list_delayed": self.list_delayed,
             "cancel_delayed": self.cancel_delayed,
             "redrive": self.redrive,
-            "list_dead": self.list_dead,
             "claim": self.claim,
         }
 
-    async def describe_groups(self, request: proto.Request) -> proto.Response:
+    def bulky(self) -> dict[str, Bulky]:
+        return {
+            "describe_groups": Bulky(self.describe_groups, lambda _: _LIST_BYTES),
+            "list_dead": Bulky(self.list_dead, lambda _: _LIST_BYTES),
+        }
+
+    async def describe_groups(self, request: proto.Request, room: Room) -> Answer:
         body = request.describe_groups
-        found = []
-        for clerk in self._asked(body.topic, body.partitions):
+        clerks = self._asked(body.topic, body.partitions)
+        expected = _GROUP_BYTES * sum(
+            1 if body.group else clerk.at_desk(_count_groups) for clerk in clerks
+        )
+        check_answer(expected, _FEWER_GROUPS)
+        # Once, for all: whoever has some room and waits for more may wait for another who does.
+        await room(expected)
+        found = proto.GroupsDescribed()
+        size = 0
+        for clerk in clerks:
             await clerk.confirm()
             clerk.trim()
-            names = [body.group]
-            if not body.group:
-                names = clerk.at_desk(lambda desk: list(desk.groups.by_name))
-            for at in range(0, len(names), _GROUPS_AT_ONCE):
-                found += self._figures(clerk, names[at : at + _GROUPS_AT_ONCE])
-                # Others wait for their turn.
-                await asyncio.sleep(0)
-        return proto.Response(groups_described=proto.GroupsDescribed(groups=found))
-
-    def _figures(self, clerk: Clerk, names: Sequence[str]) -> list[proto.GroupDescription]:
-        end, now_ms = clerk.end, clerk.now_ms()
-
-        def look(desk: Desk) -> list[Figures]:
-            return [figures for name in names for figures in desk.describe(end, now_ms, name)]
-
-        return [_described(clerk, end, figures) for figures in clerk.at_desk(look)]
+            names = [body.group] if body.group else clerk.at_desk(_names)
+            async with self._slices.turn() as turn:
+                for name in names:
+                    for one in _described(clerk, name):
+                        size += one.ByteSize()
+                        check_answer(size, _FEWER_GROUPS)
+                        found.groups.append(one)
+                    await turn.rest()
+        return proto.Response(groups_described=found), ()
 
     def _asked(self, topic: str, numbers: Sequence[int]) -> list[Clerk]:
         """The clerks of these partitions, or of all that are led here."""
@@ -134,39 +144,41 @@ class GroupRequests:
         body = request.cancel_delayed
         intervals = _intervals(body.intervals)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
-        now_ms = clerk.now_ms()
         cancelled = 0
-        for at in range(0, len(intervals), _CANCELLED_AT_ONCE):
-            part = intervals[at : at + _CANCELLED_AT_ONCE]
-            cancelled += await clerk.agreed(partial(_cancel, part, now_ms))
+        for part in batched(intervals):
+            cancelled += await clerk.agreed(partial(_cancel, part, clerk.now_ms()))
         return proto.Response(delayed_cancelled=proto.DelayedCancelled(cancelled=cancelled))
 
     async def redrive(self, request: proto.Request) -> proto.Response:
         body = request.redrive
-        intervals = _intervals(body.intervals) or None
+        intervals = _intervals(body.intervals)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
-        start, end, now_ms = clerk.start, clerk.end, clerk.now_ms()
-
-        def act(desk: Desk) -> int:
-            if body.purge:
-                return desk.purge(start, end, intervals)
-            return desk.redrive(start, end, intervals, now_ms)
-
+        send = _purge if body.purge else _redrive
+        # What comes in meanwhile is for the next request.
+        kept = clerk.start, clerk.end
         messages = 0
-        while moved := await clerk.agreed(act):
-            # There may be more.
-            messages += moved
+        for part in batched(intervals) if intervals else [None]:
+            while moved := await clerk.agreed(partial(send, clerk, kept, part)):
+                # There may be more.
+                messages += moved
         return proto.Response(redriven=proto.Redriven(messages=messages))
 
-    async def list_dead(self, request: proto.Request) -> proto.Response:
+    async def list_dead(self, request: proto.Request, room: Room) -> Answer:
         body = request.list_dead
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
         start, end = clerk.start, clerk.end
         found = clerk.at_desk(lambda desk: desk.dead(start, end))
-        intervals = [proto.Interval(start=low, end=high) for low, high in found]
-        return proto.Response(dead_listed=proto.DeadListed(intervals=intervals))
+        size = _INTERVAL_BYTES * len(found)
+        check_answer(size, "redrive or purge some by their offsets first")
+        await room(size)
+        listed = proto.DeadListed()
+        async with self._slices.turn() as turn:
+            for low, high in found:
+                listed.intervals.add(start=low, end=high)
+                await turn.rest()
+        return proto.Response(dead_listed=listed), ()
 
     async def claim(self, request: proto.Request) -> proto.Response:
         body = request.claim
@@ -180,7 +192,12 @@ class GroupRequests:
                     f"epoch {body.epoch} of group {body.group} was never assigned: join the group, "
                     "and claim partitions with the epochs that it assigns"
                 )
-        committed = await clerk.agreed(lambda desk: desk.claim(body.group, body.epoch))
+
+        def claim(desk: Desk) -> int | None:
+            check_not_shared(desk, body.group)
+            return desk.claim(body.group, body.epoch)
+
+        committed = await clerk.agreed(claim)
         offset = clerk.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)
@@ -193,11 +210,51 @@ class GroupRequests:
         return owners[body.partition].epoch if body.partition < len(owners) else 0
 
 
+def batched(intervals: list[Interval]) -> Iterator[list[Interval]]:
+    """As many at once as a desk takes without holding the loop."""
+    for first in range(0, len(intervals), _INTERVALS_AT_ONCE):
+        yield intervals[first : first + _INTERVALS_AT_ONCE]
+
+
 def _cancel(intervals: list[Interval], now_ms: int, desk: Desk) -> int:
     return desk.cancel(intervals, now_ms)
 
 
-def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescription:
+def _purge(_: Clerk, kept: tuple[int, int], intervals: list[Interval] | None, desk: Desk) -> int:
+    return desk.purge(*kept, intervals)
+
+
+def _redrive(
+    clerk: Clerk, kept: tuple[int, int], intervals: list[Interval] | None, desk: Desk
+) -> int:
+    return desk.redrive(*kept, intervals, clerk.now_ms())
+
+
+def _count_groups(desk: Desk) -> int:
+    return len(desk.groups.by_name)
+
+
+def _names(desk: Desk) -> list[str]:
+    return list(desk.groups.by_name)
+
+
+def _described(clerk: Clerk, name: str) -> list[proto.GroupDescription]:
+    """A group where it stands; none if it was deleted meanwhile."""
+    end, now_ms = clerk.end, clerk.now_ms()
+
+    def look(desk: Desk) -> list[tuple[Figures, bool]]:
+        figures = desk.describe(end, now_ms, name)
+        return [(one, desk.groups.by_name[one.group].claimed > 0) for one in figures]
+
+    return [
+        _group_description(clerk, end, figures, is_sticky=is_sticky)
+        for figures, is_sticky in clerk.at_desk(look)
+    ]
+
+
+def _group_description(
+    clerk: Clerk, end: int, figures: Figures, *, is_sticky: bool
+) -> proto.GroupDescription:
     numbers = dict.fromkeys(clerk.waiting.consumers(figures.group), 0)
     consumers = {**numbers, **figures.consumers}
     return proto.GroupDescription(
@@ -220,6 +277,7 @@ def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescripti
             for number, in_flight in consumers.items()
         ],
         is_shared=figures.is_shared,
+        is_sticky=is_sticky,
         end=end,
     )
 
@@ -227,7 +285,8 @@ def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescripti
 def _intervals(parts: Sequence[proto.Interval]) -> list[Interval]:
     if len(parts) > _INTERVALS_MAX:
         raise InvalidRequest(f"name at most {_INTERVALS_MAX} intervals, not {len(parts)}")
-    for part in parts:
-        if part.start >= part.end:
-            raise InvalidRequest(f"from {part.start} to before {part.end} is no interval")
-    return [(part.start, part.end) for part in parts]
+    found = [(part.start, part.end) for part in parts]
+    for start, end in found:
+        if start >= end:
+            raise InvalidRequest(f"from {start} to before {end} is no interval")
+    return found

@@ -15,6 +15,7 @@ from quivermq.queue.desk import VISIBILITY_MS_MAX
 from quivermq.wire import proto
 
 _VERDICTS_MAX: Final = 10_000
+_VERDICTS_AT_ONCE: Final = 1_000
 _INTERVALS_MAX: Final = 100_000
 _REASON_CHARACTERS_MAX: Final = 1_000
 _DELAY_MS_MAX: Final = 7 * 24 * 3600 * 1000
@@ -38,6 +39,9 @@ class Settling:
     async def settle(self, body: proto.Settle) -> proto.Response:
         check_group(body.group)
         _check(body.verdicts)
+        if len(body.verdicts) > _VERDICTS_AT_ONCE:
+            # To check them took a while, and so will the rest.
+            await asyncio.sleep(0)
         by_partition: dict[int, list[Numbered]] = {}
         for number, verdict in enumerate(body.verdicts):
             by_partition.setdefault(verdict.partition, []).append((number, verdict))

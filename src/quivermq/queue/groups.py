@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any, Final
 
 from quivermq.batches import Buffer
-from quivermq.errors import BrokenInvariant
+from quivermq.errors import BrokenInvariant, UnsupportedFormat
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import LAST_KEY, Delayed, DueKey
 from quivermq.queue.group import DELAYED, Group
@@ -105,7 +105,11 @@ class Groups:
 
     def apply(self, body: Buffer, stretches: Stretches) -> None:
         """Carry out the operations of a committed entry. `stretches` are the partition's own."""
-        for operation in json.loads(bytes(body)):
+        operations = json.loads(bytes(body))
+        # All of them first: an entry takes effect as a whole, or not at all.
+        for operation in operations:
+            self._check_known(operation[0])
+        for operation in operations:
             self.carry_out(operation)
             if operation[0] == Op.TRIM:
                 stretches.trim(operation[1])
@@ -151,13 +155,16 @@ class Groups:
     def carry_out(self, operation: list[Any]) -> None:
         """One operation; changes nothing but groups."""
         kind = operation[0]
-        if kind not in self._acts:
-            raise BrokenInvariant(
-                f"operation {kind} is of another release: run the one that wrote this log"
-            )
+        self._check_known(kind)
         self._acts[kind](*operation[1:])
         if kind not in OF_ALL and (group := self.by_number.get(operation[1])) is not None:
             self.count(group)
+
+    def _check_known(self, kind: int) -> None:
+        if kind not in self._acts:
+            raise UnsupportedFormat(
+                f"operation {kind} is of another release: run the one that wrote it"
+            )
 
     def _create(self, number: int, name: str) -> None:
         # A group that is made again under its old name is another producer of dead letters.

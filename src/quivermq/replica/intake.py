@@ -213,16 +213,11 @@ class Intake:
         return pending
 
     def _comes_next(self, header: Header) -> bool:
-        producers = self._partition.producers
         flights = self._flights.get(header.producer_id)
+        # Also if it was forgotten meanwhile: what it has in flight makes it known again.
         if flights:
             return check_sequence(header, flights[-1].epoch, flights[-1].next_sequence)
-        fresh = check_sequence(header, *producers.position(header.producer_id))
-        if fresh and not producers.knows(header.producer_id):
-            known = len(producers) + sum(not producers.knows(other) for other in self._flights)
-            if known >= self._settings.producers_max:
-                raise Overloaded(f"{known} producers are remembered; no more are taken")
-        return fresh
+        return self._partition.producers.check(header)
 
     def _repeat(self, token: Token, header: Header) -> Produced | None:
         flights = self._flights.get(header.producer_id)

@@ -17,6 +17,7 @@ from quivermq.errors import (
     Overloaded,
     QuiverError,
     Timeout,
+    UnsupportedFormat,
 )
 from quivermq.log import Log
 from quivermq.queue import (
@@ -31,6 +32,7 @@ from quivermq.raft import (
     Entry,
     EntryKind,
     MembershipChange,
+    MembershipRefused,
     Message,
     RawNode,
     Ready,
@@ -356,9 +358,14 @@ class Member:
         for entry in entries:
             self._save_checkpoint_if_due(Index(entry.index))
             frame = self._frame_of(entry)
-            has_effect = self.partition.apply(frame)
-            if entry.kind is EntryKind.MEMBERSHIP:
-                self._apply_membership(entry)
+            try:
+                has_effect = self.partition.apply(frame)
+                if entry.kind is EntryKind.MEMBERSHIP:
+                    self._apply_membership(entry)
+            except (UnsupportedFormat, MembershipRefused) as error:
+                raise UnsupportedFormat(
+                    f"entry {entry.index} cannot be applied: {error}"
+                ) from error
             self._answer_applied(entry, frame.header, has_effect=has_effect)
         if len(self._recent):
             self._recent.forget([entry.index for entry in entries])

@@ -7,7 +7,7 @@ The same bytes on every replica at the same index, so a transfer may go on from 
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -20,6 +20,7 @@ from quivermq.raft import Configuration
 
 _VERSION: Final = 1
 _HEADER: Final = Struct("<HI")
+_MEMBERS_BYTES_MAX: Final = 1 << 20
 
 
 class ReplicaState(NamedTuple):
@@ -51,6 +52,19 @@ class ReplicaState(NamedTuple):
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(self.edge, self.pack())
+
+    @staticmethod
+    def configuration_in(read: Callable[[int, int], bytes]) -> Configuration:
+        """Only who the members were; `read(at, size)` gives a part of the checkpoint."""
+        try:
+            version, size = _HEADER.unpack(read(0, _HEADER.size))
+            if version != _VERSION:
+                raise UnsupportedFormat(f"checkpoint version {version}; we read {_VERSION}")
+            if size > _MEMBERS_BYTES_MAX:
+                raise Corrupt(f"a list of members of {size:,} bytes")
+            return _configuration(read(_HEADER.size, size))
+        except (struct.error, ValueError, TypeError, AttributeError) as error:
+            raise Corrupt(f"these bytes are no checkpoint of a replica: {error}") from error
 
     @classmethod
     def unpack(cls, data: bytes) -> "ReplicaState":
@@ -98,22 +112,20 @@ class ArrivedState:
         return Checkpoint(self.edge, self.data)
 
 
-def configuration_in(data: bytes) -> Configuration:
-    """Who the members were, and nothing else of a checkpoint."""
-    with _understood():
-        return _members(data)[0]
-
-
 def _members(data: bytes) -> tuple[Configuration, memoryview]:
     version, size = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise UnsupportedFormat(f"checkpoint version {version}; we read {_VERSION}")
     view = memoryview(data)[_HEADER.size :]
-    found: dict[str, Any] = json.loads(bytes(view[:size]))
+    return _configuration(bytes(view[:size])), view[size:]
+
+
+def _configuration(data: bytes) -> Configuration:
+    found: dict[str, Any] = json.loads(data)
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
     }
-    return Configuration(**values), view[size:]
+    return Configuration(**values)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import quivermq
 from quivermq.errors import QuiverError
@@ -41,6 +41,9 @@ _PEER_PORT: Final = 7641
 
 class Cluster:
     """Brokers numbered from 1. Use it in a `with`, or an `async with`."""
+
+    stalls_fail: ClassVar[bool] = False
+    """Whether a `with` fails in which a broker held its event loop for `stall_budget_ms`."""
 
     def __init__(
         self,
@@ -104,7 +107,14 @@ class Cluster:
     ) -> None:
         if error is not None:
             error.add_note(self.log_tails())
+            self.close()
+            return
+        stalls = [
+            f"node {node.id}: {stall}" for node in self.nodes.values() for stall in node.stalls()
+        ]
         self.close()
+        if stalls and self.stalls_fail:
+            raise ClusterError("\n".join(stalls))
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)
