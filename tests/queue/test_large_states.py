@@ -333,3 +333,25 @@ def test_very_many_groups_hear_of_what_is_deleted_a_portion_at_a_time(
     rig.commit()
     assert {group.floor for group in rig.partition.groups.by_name.values()} == {3}
     assert rig.partition.stretches.begin == 3
+
+
+def test_no_part_of_a_group_is_missing_in_its_size() -> None:
+    rig = Rig()
+    empty = rig.partition.size_bytes
+    for number in range(400):
+        rig.put(2, priority=number % 2)
+    # Leased, waiting, dying, done and remembered as acknowledged: a hundred pieces of each.
+    leased = [rig.take(200) for _ in range(4)]
+    for number, lease in enumerate(leased):
+        parts = [(piece.start, piece.start + 1) for piece in lease.pieces]
+        if number == 1:
+            rig.desk.fail("g", lease.lease, parts, HOUR_MS, rig.now_ms)
+        elif number == 2:
+            rig.desk.reject("g", lease.lease, parts, "for a reason", rig.now_ms)
+        elif number == 3:
+            rig.desk.acknowledge("g", lease.lease, parts)
+    rig.commit()
+    taken = rig.partition.groups.pack()
+    assert len(taken) <= rig.partition.groups.size_bytes + 100
+    assert rig.partition.groups.size_bytes < 2 * len(taken)
+    assert empty < 1_000

@@ -156,6 +156,8 @@ class GroupRequests:
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
         send = _purge if body.purge else _redrive
+        # What comes in meanwhile is for the next request.
+        kept = clerk.start, clerk.end
         messages = 0
         for part in batched(intervals) if intervals else [None]:
             while moved := await clerk.agreed(partial(send, clerk, part)):
@@ -223,8 +225,10 @@ def _purge(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
     return desk.purge(clerk.start, clerk.end, intervals)
 
 
-def _redrive(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
-    return desk.redrive(clerk.start, clerk.end, intervals, clerk.now_ms())
+def _redrive(
+    clerk: Clerk, kept: tuple[int, int], intervals: list[Interval] | None, desk: Desk
+) -> int:
+    return desk.redrive(*kept, intervals, clerk.now_ms())
 
 
 def _count_groups(desk: Desk) -> int:
