@@ -160,7 +160,7 @@ class GroupRequests:
         kept = clerk.start, clerk.end
         messages = 0
         for part in batched(intervals) if intervals else [None]:
-            while moved := await clerk.agreed(partial(send, clerk, part)):
+            while moved := await clerk.agreed(partial(send, clerk, kept, part)):
                 # There may be more.
                 messages += moved
         return proto.Response(redriven=proto.Redriven(messages=messages))
@@ -221,8 +221,8 @@ def _cancel(intervals: list[Interval], now_ms: int, desk: Desk) -> int:
     return desk.cancel(intervals, now_ms)
 
 
-def _purge(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
-    return desk.purge(clerk.start, clerk.end, intervals)
+def _purge(_: Clerk, kept: tuple[int, int], intervals: list[Interval] | None, desk: Desk) -> int:
+    return desk.purge(*kept, intervals)
 
 
 def _redrive(

@@ -13,7 +13,7 @@ from quivermq.raft import Configuration, Entry, HardState, Snapshot
 from quivermq.replica.effects import Persist, Repair, SaveCheckpoint
 from quivermq.replica.entries import entry_of
 from quivermq.replica.recent import Recent
-from quivermq.replica.state import ReplicaState
+from quivermq.replica.state import ReplicaState, configuration_in
 
 FOUNDING_TERM: Final = 1
 GROUP_BYTES_MAX: Final = 16 * MIB
