@@ -1,0 +1,176 @@
+"""Limits of delayed messages, and of the index of stretches."""
+
+from random import Random
+from typing import Final
+
+import pytest
+
+from quivermq.batches import Frame, encode_batch
+from quivermq.errors import Overloaded
+from tests.limits.leasing import PORTION
+from tests.limits.stage import HOUR_MS, Scenario, delayed, origin
+
+ONE: Final = encode_batch([b"."])
+
+
+def later(due_ms: int) -> Frame:
+    return origin(ONE, not_before_ms=due_ms)
+
+
+class Delayed(Scenario):
+    """As many delayed batches as a partition may have, due in any order."""
+
+    name = "delayed"
+    limits = ("queue/stretches.py:DELAYED_MAX",)
+
+    def fill(self) -> None:
+        stage = self.stage
+        self.most = stage.limit("queue.stretches", "DELAYED_MAX")
+        self.dice = Random(5)
+        due_ms = stage.group.now_ms + HOUR_MS
+        stage.produce(later(due_ms + self.dice.randrange(24 * HOUR_MS)) for _ in range(self.most))
+
+    def is_full(self) -> None:
+        stage = self.stage
+        (refused,) = stage.attempt([later(stage.group.now_ms + HOUR_MS)])
+        assert isinstance(refused, Overloaded)
+        assert "delayed batches" in str(refused)
+        now_ms = stage.group.now_ms
+        stage.produce([ONE])
+        assert stage.poll(1000, name="now", what="first poll") is not None, "what is not delayed"
+        stage.ring()
+        assert stage.at_desk("total", lambda desk: desk.delayed_total(now_ms)) == self.most
+        assert len(stage.at_desk("list", lambda desk: desk.delayed(now_ms, 0, 10_000))) == min(
+            self.most, 10_000
+        )
+
+    def go_on(self) -> None:
+        stage = self.stage
+        stage.group.now_ms += 13 * HOUR_MS
+        got = 0
+        while (leased := stage.poll(1000, what="poll of what is due")) is not None and got < 20_000:
+            assert stage.acknowledge(leased) == []
+            got += len(leased.pieces)
+            stage.ring(3)
+        assert got >= min(self.most // 4, 20_000)
+        stage.at_desk("trim", lambda desk: desk.trim(self.most // 2))
+        stage.ring(10)
+
+
+class Due(Scenario):
+    """A group has taken over as many delayed messages that are due as it may."""
+
+    name = "due"
+    limits = ("queue/desk.py:DUE_MAX",)
+
+    def fill(self) -> None:
+        stage = self.stage
+        self.most = stage.limit("queue.desk", "DUE_MAX", 50)
+        self.total = 2 * self.most
+        stage.produce(later(stage.group.now_ms + 1 + at % 977) for at in range(self.total))
+        # Sought by a group that shares nothing fresh yet.
+        stage.poll(1)
+        stage.group.now_ms += HOUR_MS
+        for _ in range(2 * self.most // 2_000 + 2):
+            stage.at_desk("look", lambda desk: desk.ready("g", stage.end, stage.group.now_ms, 1))
+
+    def is_full(self) -> None:
+        stage = self.stage
+        waiting = stage.leader.replica.groups.by_name["g"].waiting
+        assert waiting.delayed_pieces == self.most
+        stage.at_desk("look", lambda desk: desk.ready("g", stage.end, stage.group.now_ms, 1))
+        stage.ring(10)
+        waiting = stage.leader.replica.groups.by_name["g"].waiting
+        assert waiting.delayed_pieces == self.most
+
+    def go_on(self) -> None:
+        stage = self.stage
+        seen: set[int] = set()
+        for _ in range(self.total):
+            leased = stage.poll(min(1000, self.most))
+            if leased is None:
+                break
+            for piece in leased.pieces:
+                offsets = set(range(piece.start, piece.end))
+                assert not seen & offsets
+                seen |= offsets
+            assert stage.acknowledge(leased) == []
+        assert seen >= set(range(self.total))
+
+
+class Cancelled(Scenario):
+    """As many delayed messages were cancelled one by one as may be."""
+
+    name = "cancelled"
+    limits = ("queue/desk.py:CANCELLED_MAX",)
+
+    def fill(self) -> None:
+        stage = self.stage
+        self.most = stage.limit("queue.desk", "CANCELLED_MAX", 100)
+        values = [b"."] * 1000
+        due_ms = stage.group.now_ms + HOUR_MS
+        stage.produce([delayed(due_ms, *values)] * (2 * self.most // 1000 + 1))
+        parts = [(2 * at, 2 * at + 1) for at in range(self.most)]
+        for at in range(0, self.most, PORTION):
+            self.cancel(parts[at : at + PORTION])
+
+    def cancel(self, parts: list[tuple[int, int]]) -> int:
+        now_ms = self.stage.group.now_ms
+        return self.stage.at_desk("cancel", lambda desk: desk.cancel(parts, now_ms))
+
+    def is_full(self) -> None:
+        stage, now_ms = self.stage, self.stage.group.now_ms
+        with pytest.raises(Overloaded, match="one by one"):
+            self.cancel([(2 * self.most, 2 * self.most + 1)])
+        assert self.cancel([(0, 1)]) == 0, "it is cancelled already"
+        stage.poll(what="first poll")
+        stage.ring()
+        stage.at_desk("total", lambda desk: desk.delayed_total(now_ms))
+        stage.at_desk("list", lambda desk: desk.delayed(now_ms, 0, 10_000))
+
+    def go_on(self) -> None:
+        stage = self.stage
+        stage.group.now_ms += 2 * HOUR_MS
+        leased = stage.poll(1000, what="poll of what is due")
+        assert leased is not None
+        offsets = [at for piece in leased.pieces for at in range(piece.start, piece.end)]
+        assert all(at % 2 for at in offsets if at < 2 * self.most)
+        assert stage.acknowledge(leased) == []
+        stage.at_desk("trim", lambda desk: desk.trim(self.most))
+        stage.poll(1000)
+
+
+class Stretches(Scenario):
+    """The index has as many stretches as it may: batches whose priorities alternate."""
+
+    name = "stretches"
+    limits = ("queue/stretches.py:STRETCHES_MAX",)
+
+    def fill(self) -> None:
+        stage = self.stage
+        self.most = stage.limit("queue.stretches", "STRETCHES_MAX", 100)
+        frames = [origin(ONE, priority=level) for level in range(8)]
+        stage.poll(what="open")
+        stage.produce(frames[at % 8] for at in range(self.most + 1_000))
+
+    def is_full(self) -> None:
+        stage = self.stage
+        stage.produce([origin(ONE, priority=at % 8) for at in range(16)])
+        live = stage.leader.replica._live
+        assert live is not None
+        assert live.partition.stretches.size <= self.most
+        found = stage.poll(10, what="first poll")
+        assert found is not None
+        assert found.pieces
+        stage.ring()
+
+    def go_on(self) -> None:
+        stage = self.stage
+        end, seen = stage.end, 0
+        while (leased := stage.poll(PORTION, consumer=1)) is not None and seen < 100_000:
+            assert stage.acknowledge(leased) == []
+            seen += sum(piece.end - piece.start for piece in leased.pieces)
+        assert seen > min(end // 2, 50_000)
+        # Past the next attempt to make it smaller.
+        frames = [origin(ONE, priority=level) for level in range(8)]
+        stage.produce(frames[at % 8] for at in range(8_500 if self.stage.scale >= 1 else 100))

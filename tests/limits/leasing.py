@@ -1,0 +1,264 @@
+"""Limits of what one group has under way."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from quivermq.batches import encode_batch
+from quivermq.errors import Overloaded
+from quivermq.queue import Desk, Leased
+from quivermq.queue.choosing import PIECES_AT_ONCE
+from tests.limits.stage import HOUR_MS, Scenario, delayed
+
+THOUSAND: Final = encode_batch([b"."] * 1000)
+PORTION: Final = 2_000
+"""Intervals that a broker settles in one turn."""
+
+
+def every_other(leased: Leased) -> list[tuple[int, int]]:
+    """Single messages of a lease, with one between two of them."""
+    return [(at, at + 1) for piece in leased.pieces for at in range(piece.start, piece.end, 2)]
+
+
+def portions(parts: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    for at in range(0, len(parts), PORTION):
+        yield parts[at : at + PORTION]
+
+
+class Leases(Scenario):
+    """One group has as many leases as it may."""
+
+    name = "leases"
+    limits = ("queue/desk.py:LEASES_MAX",)
+
+    def fill(self) -> None:
+        stage = self.stage
+        most = stage.limit("queue.desk", "LEASES_MAX")
+        stage.produce([THOUSAND] * (most // 1000 + 2))
+        self.held = stage.polls(most)
+
+    def is_full(self) -> None:
+        stage = self.stage
+        with pytest.raises(Overloaded, match="live leases"):
+            stage.poll(what="first poll")
+        stage.ring()
+
+    def go_on(self) -> None:
+        stage = self.stage
+        first, *_, last = self.held
+        assert stage.acknowledge(first) == []
+        assert stage.acknowledge(first, what="repeated ack") == []
+        found = stage.poll()
+        assert found is not None
+        stage.group.now_ms += 2 * HOUR_MS
+        assert stage.ring() > 0
+        assert not stage.leader.replica.groups.by_name["g"].leases
+        assert stage.acknowledge(last, what="late ack") == [], "nobody else has it"
+        assert stage.poll(1000, what="poll of what came back") is not None
+
+
+class Pieces(Scenario):
+    """One group has as many pieces under way as it may: leases of which every other message is
+    acknowledged."""
+
+    name = "pieces"
+    limits = ("queue/choosing.py:PIECES_MAX",)
+
+    def fill(self) -> None:
+        stage = self.stage
+        most = stage.limit("queue.choosing", "PIECES_MAX", 2_000)
+        stage.produce([THOUSAND] * (2 * most // 1000 + 2))
+        self.held: list[Leased] = []
+        while self.pieces < most:
+            leased = stage.poll(min(2 * PIECES_AT_ONCE, 2 * (most - self.pieces)))
+            assert leased is not None
+            for parts in portions(every_other(leased)):
+                assert stage.acknowledge(leased, parts) == []
+            self.held.append(leased)
+
+    @property
+    def pieces(self) -> int:
+        groups = self.stage.leader.replica.groups
+        assert groups is not None
+        return groups.by_name["g"].leased_pieces if "g" in groups.by_name else 0
+
+    def is_full(self) -> None:
+        assert self.stage.poll(what="first poll") is None
+        self.stage.ring()
+
+    def go_on(self) -> None:
+        stage = self.stage
+        first = self.held[0]
+        lost = [part for parts in portions(every_other(first)) for part in stage.acknowledge(first, parts)]
+        assert lost == [], "a repeat is recognised"
+        assert stage.acknowledge(first, what="ack of the rest") == []
+        assert stage.poll(100, what="fresh") is not None
+        while stage.at_desk("release", lambda desk: desk.release_consumer("g", 1)):
+            pass
+        got = 0
+        while got < 3 * PIECES_AT_ONCE and (leased := stage.poll(PIECES_AT_ONCE, what="returned")):
+            assert stage.acknowledge(leased) == []
+            got += len(leased.pieces)
+        assert got
+
+
+class Spent(Scenario):
+    """As much is remembered of acknowledged leases as may be, and more is acknowledged."""
+
+    name = "spent"
+    limits = ("queue/group.py:SPENT_MAX", "queue/group.py:SPENT_INTERVALS_MAX")
+
+    def fill(self) -> None:
+        stage = self.stage
+        leases = stage.limit("queue.group", "SPENT_MAX")
+        intervals = stage.limit("queue.group", "SPENT_INTERVALS_MAX", 200)
+        each = 2 * (intervals // leases) + 2
+        stage.produce([THOUSAND] * (leases * each // 1000 + 2))
+        self.held = stage.polls(leases, each)
+        for leased in self.held:
+            for parts in portions(every_other(leased)):
+                stage.acknowledge(leased, parts)
+
+    def is_full(self) -> None:
+        known = self.stage.leader.replica.groups.by_name["g"]
+        held = self.held
+        assert 0 < len(known.spent) < len(held), "the oldest are forgotten"
+        parts = every_other(held[-1])
+        assert self.stage.acknowledge(held[-1], parts, "repeated ack") == []
+        assert self.stage.acknowledge(held[0], every_other(held[0]), "forgotten ack")
+
+    def go_on(self) -> None:
+        stage = self.stage
+        for leased in self.held:
+            assert stage.acknowledge(leased) == [], "the rest of it is still leased"
+        floor = self.held[-1].pieces[-1].end
+        assert stage.leader.replica.groups.by_name["g"].floor == floor
+        assert stage.poll() is not None
+
+
+class Holders(Scenario):
+    """It is remembered of as many messages as may be who held them last."""
+
+    name = "holders"
+    limits = ("queue/last_holders.py:HOLDERS_MAX",)
+
+    def fill(self) -> None:
+        stage = self.stage
+        self.most = stage.limit("queue.last_holders", "HOLDERS_MAX", 2 * PORTION)
+        stage.limit("queue.choosing", "PIECES_MAX", 20_000)
+        stage.produce([THOUSAND] * (2 * self.most // 1000 + 10))
+        self.held: list[Leased] = []
+        pieces = 0
+        while pieces <= self.most + 100:
+            leased = stage.poll(2 * PORTION)
+            assert leased is not None
+            assert stage.acknowledge(leased, every_other(leased)) == []
+            self.held.append(leased)
+            pieces += PORTION
+        stage.group.now_ms += 2 * HOUR_MS
+        stage.ring()
+
+    def is_full(self) -> None:
+        known = self.stage.leader.replica.groups.by_name["g"]
+        assert len(known.last_holders) == self.most
+        first = self.held[0].pieces[0].start + 1
+        assert self.stage.acknowledge(self.held[0], [(first, first + 1)], "forgotten ack")
+        self.stage.ring()
+
+    def go_on(self) -> None:
+        stage = self.stage
+        last = self.held[-1]
+        rest = [(low + 1, high + 1) for low, high in every_other(last)]
+        assert stage.acknowledge(last, rest, "late ack") == []
+        again = stage.poll(PORTION, what="poll of what came back")
+        assert again is not None
+        assert stage.acknowledge(again) == []
+        # Once more around: what is held last replaces what was.
+        while (leased := stage.poll(PIECES_AT_ONCE)) is not None and leased.pieces[0].failures:
+            pass
+        stage.group.now_ms += 2 * HOUR_MS
+        stage.ring()
+
+
+class Groups(Scenario):
+    """As many groups as a partition may have, each with a lease."""
+
+    name = "groups"
+    limits = ("queue/working_copy.py:GROUPS_MAX", "replica/settings.py:groups_max")
+
+    def fill(self) -> None:
+        stage = self.stage
+        self.most = stage.setting("groups_max")
+        stage.produce([THOUSAND] * 10)
+        for number in range(self.most):
+            stage.poll(10, name=f"pod-{number:08x}")
+        assert len(stage.leader.replica.groups.by_name) == self.most
+
+    def is_full(self) -> None:
+        stage = self.stage
+        with pytest.raises(Overloaded, match="delete some first"):
+            stage.poll(name="one-more", what="first poll")
+        assert stage.poll(name="pod-00000007", what="poll of a known group") is not None
+        stage.ring()
+
+    def go_on(self) -> None:
+        stage = self.stage
+        stage.at_desk("describe", lambda desk: desk.describe(stage.end, stage.group.now_ms, "pod-00000007"))
+        stage.at_desk("drop", lambda desk: desk.drop("pod-00000003"))
+        assert stage.poll(name="one-more") is not None
+        while not stage.at_desk("trim", lambda desk: desk.trim(5_000)):
+            pass
+        stage.group.now_ms += 2 * HOUR_MS
+        stage.ring()
+        assert stage.poll(name="pod-00000007", consumer=2) is not None
+
+
+class State(Scenario):
+    """The state takes half of what a checkpoint may hold: dead letters with long reasons."""
+
+    name = "state"
+    limits = (
+        "replica/settings.py:checkpoint_bytes_max",
+        "log/settings.py:checkpoint_bytes_max",
+        "queue/working_copy.py:STATE_BYTES_MAX",
+    )
+
+    def fill(self) -> None:
+        stage = self.stage
+        most = stage.setting("checkpoint_bytes_max", 200_000)
+        letters = most // 2 // 1_000
+        stage.produce([THOUSAND] * (letters // 1000 + 10))
+        self.kept = stage.polls(1, 10)[0]
+        while not stage.at_desk("look", lambda desk: desk.is_full):
+            leased = stage.poll(200)
+            if leased is None:
+                break
+            stage.at_desk("reject", lambda desk, held=leased: _reject_each(desk, held, stage.group.now_ms))
+        assert stage.at_desk("look", lambda desk: desk.is_full)
+
+    def is_full(self) -> None:
+        stage = self.stage
+        with pytest.raises(Overloaded, match="the state of this partition"):
+            stage.poll(what="first poll")
+        with pytest.raises(Overloaded, match="the state of this partition"):
+            stage.poll(name="another", what="poll of a new group")
+        (refused,) = stage.attempt([delayed(stage.group.now_ms + HOUR_MS, b"later")])
+        assert isinstance(refused, Overloaded)
+        stage.produce([THOUSAND])
+        stage.ring()
+
+    def go_on(self) -> None:
+        stage = self.stage
+        assert stage.acknowledge(self.kept) == []
+        while stage.at_desk("look", lambda desk: desk.is_full):
+            records = stage.at_desk("dying", lambda desk: desk.dying())
+            stage.at_desk("bury", lambda desk, found=records: [desk.bury(name, one.number) for name, one in found])
+        assert stage.poll() is not None
+
+
+def _reject_each(desk: Desk, leased: Leased, now_ms: int) -> None:
+    """A reason for each message, as long as one may be."""
+    for piece in leased.pieces:
+        for at in range(piece.start, piece.end):
+            desk.reject("g", leased.lease, [(at, at + 1)], f"{at:.>1000}", now_ms, 1)
