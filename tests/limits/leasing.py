@@ -1,6 +1,7 @@
 """Limits of what one group has under way."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import pytest
@@ -9,6 +10,7 @@ from quivermq.batches import encode_batch
 from quivermq.errors import Overloaded
 from quivermq.queue import Desk, Leased
 from quivermq.queue.choosing import PIECES_AT_ONCE
+from quivermq.queue.group import Dying
 from tests.limits.stage import HOUR_MS, Scenario, delayed
 
 THOUSAND: Final = encode_batch([b"."] * 1000)
@@ -36,7 +38,7 @@ class Leases(Scenario):
         stage = self.stage
         most = stage.limit("queue.desk", "LEASES_MAX")
         stage.produce([THOUSAND] * (most // 1000 + 2))
-        self.held = stage.polls(most)
+        self.held = stage.polls(["g"] * most)
 
     def is_full(self) -> None:
         stage = self.stage
@@ -89,10 +91,10 @@ class Pieces(Scenario):
 
     def go_on(self) -> None:
         stage = self.stage
-        first = self.held[0]
-        lost = [part for parts in portions(every_other(first)) for part in stage.acknowledge(first, parts)]
-        assert lost == [], "a repeat is recognised"
-        assert stage.acknowledge(first, what="ack of the rest") == []
+        *_, last = self.held
+        for parts in portions(every_other(last)):
+            assert stage.acknowledge(last, parts) == [], "a repeat is recognised"
+        assert stage.acknowledge(last, what="ack of the rest") == []
         assert stage.poll(100, what="fresh") is not None
         while stage.at_desk("release", lambda desk: desk.release_consumer("g", 1)):
             pass
@@ -115,7 +117,7 @@ class Spent(Scenario):
         intervals = stage.limit("queue.group", "SPENT_INTERVALS_MAX", 200)
         each = 2 * (intervals // leases) + 2
         stage.produce([THOUSAND] * (leases * each // 1000 + 2))
-        self.held = stage.polls(leases, each)
+        self.held = stage.polls(["g"] * leases, each)
         for leased in self.held:
             for parts in portions(every_other(leased)):
                 stage.acknowledge(leased, parts)
@@ -191,8 +193,7 @@ class Groups(Scenario):
         stage = self.stage
         self.most = stage.setting("groups_max")
         stage.produce([THOUSAND] * 10)
-        for number in range(self.most):
-            stage.poll(10, name=f"pod-{number:08x}")
+        stage.polls((f"pod-{number:08x}" for number in range(self.most)), 10)
         assert len(stage.leader.replica.groups.by_name) == self.most
 
     def is_full(self) -> None:
@@ -204,7 +205,8 @@ class Groups(Scenario):
 
     def go_on(self) -> None:
         stage = self.stage
-        stage.at_desk("describe", lambda desk: desk.describe(stage.end, stage.group.now_ms, "pod-00000007"))
+        end, now_ms = stage.end, stage.group.now_ms
+        stage.at_desk("describe", lambda desk: desk.describe(end, now_ms, "pod-00000007"))
         stage.at_desk("drop", lambda desk: desk.drop("pod-00000003"))
         assert stage.poll(name="one-more") is not None
         while not stage.at_desk("trim", lambda desk: desk.trim(5_000)):
@@ -229,12 +231,12 @@ class State(Scenario):
         most = stage.setting("checkpoint_bytes_max", 200_000)
         letters = most // 2 // 1_000
         stage.produce([THOUSAND] * (letters // 1000 + 10))
-        self.kept = stage.polls(1, 10)[0]
+        self.kept = stage.polls(["g"], 10)[0]
         while not stage.at_desk("look", lambda desk: desk.is_full):
             leased = stage.poll(200)
             if leased is None:
                 break
-            stage.at_desk("reject", lambda desk, held=leased: _reject_each(desk, held, stage.group.now_ms))
+            stage.at_desk("reject", partial(_reject_each, leased, stage.group.now_ms))
         assert stage.at_desk("look", lambda desk: desk.is_full)
 
     def is_full(self) -> None:
@@ -253,12 +255,17 @@ class State(Scenario):
         assert stage.acknowledge(self.kept) == []
         while stage.at_desk("look", lambda desk: desk.is_full):
             records = stage.at_desk("dying", lambda desk: desk.dying())
-            stage.at_desk("bury", lambda desk, found=records: [desk.bury(name, one.number) for name, one in found])
+            stage.at_desk("bury", partial(_bury, records))
         assert stage.poll() is not None
 
 
-def _reject_each(desk: Desk, leased: Leased, now_ms: int) -> None:
+def _reject_each(leased: Leased, now_ms: int, desk: Desk) -> None:
     """A reason for each message, as long as one may be."""
     for piece in leased.pieces:
         for at in range(piece.start, piece.end):
             desk.reject("g", leased.lease, [(at, at + 1)], f"{at:.>1000}", now_ms, 1)
+
+
+def _bury(records: list[tuple[str, Dying]], desk: Desk) -> None:
+    for name, record in records:
+        desk.bury(name, record.number)

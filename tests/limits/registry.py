@@ -1,16 +1,182 @@
-"""Which scenario fills which limit."""
+"""Which scenario fills which limit, and why the others need none."""
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from tests.limits.delays import Cancelled, Delayed, Due, Stretches
 from tests.limits.leasing import Groups, Holders, Leases, Pieces, Spent, State
 from tests.limits.stage import Scenario
+from tests.limits.sticky import Sticky
 from tests.limits.writing import Catalog, Producers, Uncommitted
+
+SOURCES: Final = Path(__file__).parents[2] / "src" / "quivermq"
+ROOMS: Final = (
+    "batches", "raft", "queue", "wire", "cluster", "log", "replica", "node", "transports",
+    "settings.py",
+)  # fmt: skip
+"""What runs inside a broker."""
 
 SCENARIOS: Final[dict[str, type[Scenario]]] = {
     one.name: one
     for one in (
         Leases, Pieces, Spent, Holders, Groups, State, Delayed, Due, Cancelled, Stretches,
-        Producers, Uncommitted, Catalog,
+        Producers, Uncommitted, Catalog, Sticky,
     )
 }  # fmt: skip
+
+WITHOUT: Final[dict[str, tuple[str, ...]]] = {
+    "the largest number that a field holds: nothing is filled": (
+        "batches/encode.py:_EPOCH_MAX", "batches/limits.py:COUNTER_MAX",
+        "batches/limits.py:PRIORITY_MAX", "batches/limits.py:TIMESTAMP_MS_MAX",
+        "cluster/features.py:FEATURE_LEVEL_MAX", "cluster/records.py:COUNT_MAX",
+        "cluster/records.py:MEMBER_MAX", "cluster/records.py:NODE_MAX",
+        "cluster/records.py:level_max", "cluster/sticky.py:_NUMBER_MAX",
+        "log/settings.py:FILE_BYTES_MAX", "node/sticky_requests.py:_MEMBER_MAX",
+        "queue/desk.py:_LEASE_MAX", "wire/packets.py:LENGTH_MAX",
+    ),
+    "a time, not a size": (
+        "node/clerk.py:_ALARM_S_MAX", "node/clock.py:DIFFERENCE_MS_MAX",
+        "node/consuming.py:_WAIT_MS_MAX", "node/coordinator.py:BEAT_MS_MAX",
+        "node/coordinator.py:_GATHER_S_MAX", "node/coordinator.py:_LAPSE_S_MAX",
+        "node/fetching.py:_WAIT_MS_MAX", "node/loop_watch.py:seconds_max",
+        "node/rate_limits.py:_AGAIN_S_MAX", "node/rate_limits.py:_WAIT_S_MAX",
+        "node/settling.py:_DELAY_MS_MAX", "node/sticky_requests.py:SESSION_MS_MAX",
+        "queue/desk.py:VISIBILITY_MS_MAX", "queue/stretches.py:CLOCK_ERROR_MS_MAX",
+    ),
+    "the length of one text, checked when it comes in: no state is full of it": (
+        "cluster/names.py:NAME_CHARACTERS_MAX", "cluster/records.py:TEXT_CHARACTERS_MAX",
+        "cluster/sticky.py:MEMBER_NAME_CHARACTERS_MAX", "cluster/sticky.py:_TEXT_CHARACTERS_MAX",
+        "node/clerk.py:_NAME_CHARACTERS_MAX", "wire/errors.py:MESSAGE_CHARACTERS_MAX",
+    ),
+    "as many as a message for people names": (
+        "cluster/upgrading.py:_NAMED_MAX", "node/broker.py:_NAMED_MAX",
+    ),
+    "the state is full of reasons as long as this: the scenario `state`": (
+        "node/settling.py:_REASON_CHARACTERS_MAX",
+    ),
+    "of one message or batch: tests/batches/test_limits.py, tests/node/test_limits.py": (
+        "batches/limits.py:batch_bytes_max", "batches/limits.py:headers_bytes_max",
+        "batches/limits.py:message_bytes_max", "settings.py:batch_bytes_max",
+        "settings.py:message_bytes_max",
+    ),
+    "another layout below it: tests/batches/test_lone.py": ("batches/lone.py:LONE_BYTES_MAX",),
+    "of one value: tests/queue/test_catalog.py": (
+        "queue/catalog.py:DEPTH_MAX", "queue/catalog.py:KEY_CHARACTERS_MAX",
+    ),
+    "what is sent or applied in one go, more follows: tests/raft/test_flow_control.py": (
+        "raft/options.py:apply_bytes_max", "raft/options.py:inflight_bytes_max",
+        "raft/options.py:inflight_messages_max", "raft/options.py:message_bytes_max",
+        "replica/settings.py:message_bytes_max",
+    ),
+    "a portion of more work; the rest comes next": (
+        "node/clerk.py:_COUNTED_MAX", "node/leased_batches.py:_CUTS_MAX",
+        "node/runner.py:_PASSES_MAX", "queue/dead_letters.py:RECORD_MESSAGES_MAX",
+        "log/real_disk.py:_BUFFERS_MAX", "transports/reception.py:_JOINED_BYTES_MAX",
+        "wire/packets.py:JOINED_BYTES_MAX", "node/broker.py:_UNMARKED_BYTES_MAX",
+        "log/settings.py:unmarked_bytes_max",
+    ),
+    "another entry begins past it: tests/replica/test_desk.py": (
+        "replica/intake.py:_GATHERED_BYTES_MAX",
+    ),
+    "another write begins past it: tests/replica/test_storage.py": (
+        "replica/storage.py:GROUP_BYTES_MAX",
+    ),
+    "a cache, read from the log past it: tests/replica/test_recent.py": (
+        "replica/settings.py:recent_bytes_max",
+    ),
+    "packed in another thread past it: tests/node/test_large_states.py": (
+        "node/group.py:_PACKED_IN_TURN_BYTES_MAX",
+    ),
+    "what a file may claim, not what is filled: tests/log/test_forged.py": (
+        "log/settings.py:ENTRIES_MAX", "replica/state.py:_MEMBERS_BYTES_MAX",
+    ),
+    "the largest value of a setting; another segment begins past it: tests/log/test_log.py": (
+        "log/settings.py:SEGMENT_BYTES_MAX", "log/settings.py:open_segments_max",
+    ),
+    "of one request: tests/wire/test_limits.py": (
+        "node/group_requests.py:_INTERVALS_MAX", "node/group_requests.py:_LISTED_MAX",
+        "node/poll_bounds.py:_PARTITIONS_MAX", "node/settling.py:_INTERVALS_MAX",
+        "node/settling.py:_VERDICTS_MAX", "node/sticky_requests.py:_RELEASED_MAX",
+        "queue/desk.py:messages_max",
+        *(f"wire/limits.py:{name}_MAX" for name in (
+            "ADDRESSES", "ANSWER_BYTES", "DESCRIBED_BY_NAME", "FEATURES", "FRAMES", "INTERVALS",
+            "ITEMS", "LIVES", "MEMBERS", "PARTITIONS_NAMED", "TOPICS_NAMED", "VERDICTS",
+        )),
+    ),
+    "of one answer: tests/node/test_request_costs.py": (
+        "node/fetching.py:_BYTES_MAX", "node/fetching.py:_FRAMES_MAX",
+        "node/poll_bounds.py:_BYTES_MAX", "node/poll_bounds.py:_MESSAGES_MAX",
+    ),
+    "of one packet: tests/wire/test_receiver.py": (
+        "wire/receiver.py:BROKER_ENVELOPE_BYTES_MAX", "wire/receiver.py:ENVELOPE_BYTES_MAX",
+        "wire/receiver.py:HELLO_BYTES_MAX",
+    ),
+    "of one message of a peer: tests/node/test_letters.py": (
+        "node/letters.py:MEMBERSHIP_BYTES_MAX", "node/letters.py:MEMBERS_MAX",
+        "node/letters.py:PLAIN_ENTRIES_MAX",
+    ),
+    "of a connection, gone with it: tests/node/test_peer_limits.py": (
+        "node/peer_protocol.py:LINKS_OF_NODE_MAX", "node/peer_protocol.py:PARCEL_BYTES_MAX",
+        "node/peer_protocol.py:PARCEL_ENVELOPE_BYTES_MAX",
+        "node/peer_protocol.py:PARCEL_FRAMES_MAX", "node/peer_protocol.py:STRANGERS_MAX",
+        "node/peer_protocol.py:STRANGERS_OF_ADDRESS_MAX", "settings.py:peer_connections_max",
+    ),
+    "what does not fit is dropped and sent again: tests/node/test_peers.py": (
+        "settings.py:outbox_bytes_max",
+    ),
+    "of a client's connection, gone with it: tests/transports/test_session.py": (
+        "settings.py:connections_max", "settings.py:request_bytes_max",
+        "settings.py:requests_max", "settings.py:unread_bytes_max",
+        "transports/session.py:request_bytes_max", "transports/session.py:requests_max",
+        "transports/session.py:unread_bytes_max",
+    ),
+    "of a client's connection, gone with it: tests/transports/test_http_limits.py": (
+        "settings.py:http_body_bytes_max", "settings.py:http_connections_max",
+        "transports/http/protocol.py:body_bytes_max",
+        "transports/http/protocol.py:connections_max",
+        "transports/http/protocol.py:head_bytes_max",
+    ),
+    "checked by the edit that makes a topic: tests/cluster/test_edits.py": (
+        "settings.py:partitions_max",
+    ),
+    "as many as are chosen: tests/cluster/test_plan.py": ("cluster/plan.py:METADATA_VOTERS_MAX",),
+    "threads, never more: tests/node/test_disk_jobs.py": ("node/disk_thread.py:HELPERS_MAX",),
+    "memory of one process, gone with it; the oldest is forgotten, or a request refused": (
+        "node/clerk.py:_NAMES_MAX", "node/coordinator.py:_PARKED_MAX",
+        "node/directory.py:_LIVES_MAX", "node/leaders.py:_UNKNOWN_MAX",
+        "node/rate_limits.py:_WANTED_MAX",
+    ),
+    "a number of attempts, or of entries that a member may be behind: nothing is filled": (
+        "node/metadata.py:_ATTEMPTS_MAX", "node/reconfiguring.py:_LAG_MAX",
+    ),
+}  # fmt: skip
+"""Limits by the reason why they need no scenario: one line, with the test if there is one."""
+
+
+def limits_in_code() -> Iterator[str]:
+    """Every limit of a broker, as file and name."""
+    for room in ROOMS:
+        path = SOURCES / room
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            if "generated" not in file.parts:
+                name = file.relative_to(SOURCES).as_posix()
+                yield from (f"{name}:{limit}" for limit in limits_of(file.read_text("utf-8")))
+
+
+def limits_of(source: str) -> Iterator[str]:
+    """Constants of a module with MAX in their names, and fields of its classes that end in _max."""
+    for node in ast.parse(source).body:
+        yield from (name for name in _names(node) if "MAX" in name.split("_"))
+        for part in node.body if isinstance(node, ast.ClassDef) else ():
+            yield from (name for name in _names(part) if name.endswith("_max"))
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    yield from (target.id for target in targets if isinstance(target, ast.Name))

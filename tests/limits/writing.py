@@ -48,7 +48,8 @@ class Producers(Scenario):
     def go_on(self) -> None:
         stage = self.stage
         stage.produce(
-            origin(ONE, producer_id=producer, producer_epoch=2) for producer in range(1, self.most // 4)
+            origin(ONE, producer_id=producer, producer_epoch=2)
+            for producer in range(1, self.most // 4)
         )
         self_next = origin(ONE, producer_id=self.most + 100, producer_epoch=1, sequence=self.each)
         stage.produce([self_next])
