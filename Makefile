@@ -37,11 +37,12 @@ proto: .venv/ready  ## the protocol's Python, from quiver.proto
 	$(BIN)/python -m grpc_tools.protoc -I src/quivermq/wire --python_out=src/quivermq/wire/generated \
 		--pyi_out=src/quivermq/wire/generated quiver.proto
 
-sim: .venv/ready  ## many seeds: storms of the log and of groups, clusters of the core, whole simulations
+sim: .venv/ready  ## many seeds: storms of the log and of groups, clusters of the core, full states, whole simulations
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.raft.cluster --seeds $(SEEDS)
 	$(BIN)/python -m tests.queue.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.queue.large
+	$(BIN)/python -m tests.limits
 	$(BIN)/python -m quivermq.testing --seeds $(SEEDS)
 
 soak: .venv/ready  ## real brokers under a random mix of faults, checked: MINUTES=10 [SEED=7]

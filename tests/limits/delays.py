@@ -103,13 +103,15 @@ class Cancelled(Scenario):
 
     name = "cancelled"
     limits = ("queue/desk.py:CANCELLED_MAX",)
+    batch = 100
 
     def fill(self) -> None:
         stage = self.stage
-        self.most = stage.limit("queue.desk", "CANCELLED_MAX", 100)
-        values = [b"."] * 1000
-        due_ms = stage.group.now_ms + HOUR_MS
-        stage.produce([delayed(due_ms, *values)] * (2 * self.most // 1000 + 1))
+        self.due = stage.limit("queue.desk", "DUE_MAX", 50)
+        self.most = stage.limit("queue.desk", "CANCELLED_MAX", 500)
+        frame = delayed(stage.group.now_ms + HOUR_MS, *[b"."] * self.batch)
+        self.total = self.batch * (2 * self.most // self.batch + 1)
+        stage.produce([frame] * (self.total // self.batch))
         parts = [(2 * at, 2 * at + 1) for at in range(self.most)]
         for at in range(0, self.most, PORTION):
             self.cancel(parts[at : at + PORTION])
@@ -125,19 +127,63 @@ class Cancelled(Scenario):
         assert self.cancel([(0, 1)]) == 0, "it is cancelled already"
         stage.poll(what="first poll")
         stage.ring()
-        stage.at_desk("total", lambda desk: desk.delayed_total(now_ms))
+        total = stage.at_desk("total", lambda desk: desk.delayed_total(now_ms))
+        assert total == self.total - self.most
         stage.at_desk("list", lambda desk: desk.delayed(now_ms, 0, 10_000))
 
     def go_on(self) -> None:
         stage = self.stage
+        stage.group.now_ms += HOUR_MS
+        seen: list[int] = []
+        while leased := stage.poll(1000, what="poll of what is due"):
+            known = stage.leader.replica.groups.by_name["g"]
+            taken_over = known.waiting.delayed_pieces + known.leased_pieces
+            assert taken_over <= self.due + self.batch + 10, "batches in pieces are counted so"
+            seen += [at for piece in leased.pieces for at in range(piece.start, piece.end)]
+            assert stage.acknowledge(leased) == []
+            stage.ring(3)
+        wanted = {at for at in range(self.total) if at % 2 or at >= 2 * self.most}
+        assert wanted <= set(seen)
+        assert len(seen) == len(set(seen))
+        assert not {at for at in seen if at < self.total} - wanted
+
+
+class CancelledOfBatch(Scenario):
+    """As many messages of one delayed batch were cancelled one by one as may be."""
+
+    name = "one-batch"
+    limits = ("queue/desk.py:CANCELLED_OF_BATCH_MAX",)
+
+    def fill(self) -> None:
+        stage = self.stage
+        self.most = stage.limit("queue.desk", "CANCELLED_OF_BATCH_MAX", 50)
+        stage.produce([delayed(stage.group.now_ms + HOUR_MS, *[b"."] * (2 * self.most + 10))] * 2)
+        parts = [(2 * at, 2 * at + 1) for at in range(self.most)]
+        for at in range(0, self.most, PORTION):
+            self.cancel(parts[at : at + PORTION])
+
+    def cancel(self, parts: list[tuple[int, int]]) -> int:
+        now_ms = self.stage.group.now_ms
+        return self.stage.at_desk("cancel", lambda desk: desk.cancel(parts, now_ms))
+
+    def is_full(self) -> None:
+        with pytest.raises(Overloaded, match="one by one"):
+            self.cancel([(2 * self.most, 2 * self.most + 1)])
+        self.stage.poll(what="first poll")
+        self.stage.ring()
+
+    def go_on(self) -> None:
+        stage = self.stage
+        first, second = 2 * self.most + 10, 4 * self.most + 20
+        assert self.cancel([(first, first + 1)]) == 1, "another batch"
+        assert self.cancel([(first, second)]) == second - first - 1, "all of it"
         stage.group.now_ms += 2 * HOUR_MS
-        leased = stage.poll(1000, what="poll of what is due")
-        assert leased is not None
-        offsets = [at for piece in leased.pieces for at in range(piece.start, piece.end)]
-        assert all(at % 2 for at in offsets if at < 2 * self.most)
-        assert stage.acknowledge(leased) == []
-        stage.at_desk("trim", lambda desk: desk.trim(self.most))
-        stage.poll(1000)
+        seen: list[int] = []
+        while leased := stage.poll(1000, what="poll of what is due"):
+            seen += [at for piece in leased.pieces for at in range(piece.start, piece.end)]
+            assert stage.acknowledge(leased) == []
+        wanted = {at for at in range(first) if at % 2 or at >= 2 * self.most}
+        assert {at for at in seen if at < second} == wanted
 
 
 class Stretches(Scenario):

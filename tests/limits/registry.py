@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.limits.delays import Cancelled, Delayed, Due, Stretches
+from tests.limits.delays import Cancelled, CancelledOfBatch, Delayed, Due, Stretches
 from tests.limits.leasing import Groups, Holders, Leases, Pieces, Spent, State
 from tests.limits.stage import Scenario
 from tests.limits.sticky import Sticky
@@ -21,8 +21,8 @@ ROOMS: Final = (
 SCENARIOS: Final[dict[str, type[Scenario]]] = {
     one.name: one
     for one in (
-        Leases, Pieces, Spent, Holders, Groups, State, Delayed, Due, Cancelled, Stretches,
-        Producers, Uncommitted, Catalog, Sticky,
+        Leases, Pieces, Spent, Holders, Groups, State, Delayed, Due, Cancelled,
+        CancelledOfBatch, Stretches, Producers, Uncommitted, Catalog, Sticky,
     )
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Three replicas at a limit: filled, led by another, started again from their disks.
 
 A scenario fills one limit. After that each call at a replica is timed, in CPU time of this thread:
-whatever runs on a broker's event loop must not hold it for longer than `LIMIT_S`. Python's collector
-is told apart: it looks through the objects of all three replicas, and of the scenario.
+whatever runs on a broker's event loop must not hold it for longer than `LIMIT_S`. Python's
+collector is told apart: it looks through the objects of all three replicas, and of the scenario.
 """
 
 import gc
@@ -244,8 +244,8 @@ class Stage:
 
     def ring(self, most: int = _ROUNDS) -> int:
         """Let the alarm do all that is due by now; returns how often it rang."""
+        now_ms = self.group.now_ms
         for rounds in range(most):
-            now_ms = self.group.now_ms
             if self.at_desk("alarm_ms", lambda desk: desk.alarm_ms(now_ms, now_ms)) != 0:
                 return rounds
             self.at_desk("alarm", lambda desk: desk.expire(now_ms, now_ms))

@@ -177,7 +177,75 @@ def test_leases_of_many_pieces_end_a_portion_at_a_time(monkeypatch: pytest.Monke
     ended = [rig.later(30_000)]
     while rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0:
         ended.append(rig.later(0))
-    assert ended == [8, 8]
+    assert ended == [5, 5, 5, 1], "a lease may end in two goes"
+
+
+def test_one_lease_of_many_pieces_ends_a_portion_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk, "PIECES_ENDED_AT_ONCE", 5)
+    rig = Rig()
+    rig.put(26)
+    lease = rig.take(26).lease
+    rig.desk.acknowledge("g", lease, [(at, at + 1) for at in range(0, 26, 2)])
+    rig.commit()
+    ended = [rig.later(30_000)]
+    # What is left of it is still its consumer's.
+    assert rig.desk.acknowledge("g", lease, [(25, 26)]) == []
+    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0
+    rig.commit()
+    rig.change_leader()
+    assert rig.later(0) == 0, "the next leader times what is left anew"
+    ended.append(rig.later(30_000))
+    while rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0:
+        ended.append(rig.later(0))
+    assert ended == [5, 5, 2]
+    rig.commit()
+    rig.later(3_600_000)
+    assert sorted(rig.polled()) == list(range(1, 25, 2))
+
+
+def test_a_consumer_that_ends_gives_back_a_portion_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk, "PIECES_ENDED_AT_ONCE", 5)
+    rig = Rig()
+    rig.put(40)
+    for _ in range(2):
+        leased = rig.take(20)
+        low = leased.pieces[0].start
+        parts = [(at, at + 1) for at in range(low, low + 20, 2)]
+        rig.desk.acknowledge("g", leased.lease, parts)
+    given = []
+    while messages := rig.desk.release_consumer("g", 1):
+        given.append(messages)
+        rig.commit()
+    assert given == [5, 5, 5, 5]
+    assert sorted(rig.polled()) == list(range(1, 40, 2))
+
+
+def test_a_delayed_batch_of_which_much_was_cancelled_counts_as_the_pieces_that_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk, "DUE_MAX", 12)
+    monkeypatch.setattr(desk, "CANCELLED_OF_BATCH_MAX", 5)
+    rig = Rig()
+    rig.polled()
+    for _ in range(10):
+        rig.put(10, delay_ms=1000)
+    parts = [(at, at + 1) for at in range(0, 100, 2)]
+    assert rig.desk.cancel(parts, rig.now_ms) == 50
+    with pytest.raises(Overloaded, match="one by one"):
+        rig.desk.cancel([(1, 2)], rig.now_ms)
+    assert rig.desk.cancel([(90, 100)], rig.now_ms) == 5, "all of a batch is no piece"
+    rig.commit()
+    rig.later(1000)
+    seen: list[int] = []
+    while found := rig.polled(7):
+        waiting = rig.desk.groups.by_name["g"].waiting
+        assert waiting.delayed_pieces <= 12 + 5
+        seen += found
+    assert sorted(seen) == list(range(1, 90, 2))
 
 
 def test_very_many_that_come_due_are_made_ready_a_portion_at_a_time(

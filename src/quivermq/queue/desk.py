@@ -7,6 +7,7 @@ A lease is known by a number that was drawn at random, and belongs to the consum
 Whoever settles names both, and offsets; what was not leased so is lost to them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -28,6 +29,8 @@ from quivermq.queue.working_copy import GROUPS_MAX, STATE_BYTES_MAX
 LEASES_MAX: Final = 100_000
 """Live leases of one group."""
 CANCELLED_MAX: Final = 100_000
+CANCELLED_OF_BATCH_MAX: Final = 10_000
+"""Parts that are cancelled one by one, of all batches and of one, which is taken over in one go."""
 PARKED_AT_ONCE: Final = 2_000
 EXPIRED_AT_ONCE: Final = 1_000
 PIECES_ENDED_AT_ONCE: Final = 8_192
@@ -242,7 +245,9 @@ class Desk(DeadLetters):
         delayed = self._partition.stretches.delayed
         if len(delayed) and not self.is_full:
             room = DUE_MAX - group.waiting.delayed_pieces
-            found = group.parkable(delayed, now_ms, PARKED_AT_ONCE, room, LOOKED_AT_ONCE)
+            found = group.parkable(
+                delayed, self.groups.cancelled, now_ms, PARKED_AT_ONCE, room, LOOKED_AT_ONCE
+            )
             if found.batches or found.due != group.due or not found.is_all:
                 self._propose(Op.PARK, group.number, *found[:3])
             else:
@@ -387,15 +392,18 @@ class Desk(DeadLetters):
         self._propose(Op.GIVE_BACK, group.number, lease, returns)
 
     def release_consumer(self, group: str, consumer: int) -> int:
-        """A consumer ends: what it holds goes back. Returns how many messages; of very many leases
-        the first: ask again until there are none."""
+        """A consumer ends: what it holds goes back. Returns how many messages; of very many the
+        first: ask again until there are none."""
         found = self.groups.by_name.get(group)
         if found is None:
             return 0
         held = (number for number, lease in found.leases.items() if lease.consumer == consumer)
-        given = 0
+        given, left = 0, PIECES_ENDED_AT_ONCE
         for number in list(islice(held, EXPIRED_AT_ONCE)):
-            pieces = found.leases[number].pieces
+            if not left:
+                break
+            pieces = found.leases[number].pieces[:left]
+            left -= len(pieces)
             given += messages_in(pieces)
             self._give_back(found, number, joined(intervals_of(pieces)))
         return given
@@ -427,11 +435,9 @@ class Desk(DeadLetters):
         """End the leases whose time is over; returns how many messages they held."""
         self._check_taken()
         self._arm_more()
-        expired = pieces = 0
+        expired, left = 0, PIECES_ENDED_AT_ONCE
         for _ in range(EXPIRED_AT_ONCE):
-            if not self._expiring or self._expiring[0][0] > steady_ms:
-                break
-            if pieces > PIECES_ENDED_AT_ONCE:
+            if not left or not self._expiring or self._expiring[0][0] > steady_ms:
                 break
             deadline, number, lease = heappop(self._expiring)
             if self._deadlines.get((number, lease)) != deadline:
@@ -440,10 +446,13 @@ class Desk(DeadLetters):
             holder = self.groups.by_number.get(number)
             if holder is None or lease not in holder.leases:
                 continue
-            held = list(holder.leases[lease].pieces)
+            held = list(holder.leases[lease].pieces[:left])
             expired += messages_in(held)
-            pieces += len(held)
+            left -= len(held)
             self._failed(holder, lease, held, None, now_ms, "lease expired")
+            if (lasting := self.groups.by_number.get(number)) and lease in lasting.leases:
+                # There was too much in it: the rest goes back when the alarm rings, which is now.
+                self._arm(lasting, lease, deadline)
         self._go_on(now_ms)
         return expired
 
@@ -522,16 +531,22 @@ class Desk(DeadLetters):
 
     def cancel(self, intervals: list[Interval], now_ms: int) -> int:
         """Delayed messages that are not due are not delivered to anybody; returns how many."""
-        parts = [
-            part
-            for low, high in joined(intervals)
-            for one in self._partition.stretches.delayed.overlapping(low, high)
-            if one.due_ms > now_ms
-            for part in self.groups.cancelled.gaps(max(low, one.start), min(high, one.end))
-        ]
+        cancelled = self.groups.cancelled
+        parts: list[Interval] = []
+        of_batch: Counter[Delayed] = Counter()
+        for low, high in joined(intervals):
+            for one in self._partition.stretches.delayed.overlapping(low, high):
+                if one.due_ms > now_ms:
+                    found = cancelled.gaps(max(low, one.start), min(high, one.end))
+                    parts += found
+                    if low > one.start or one.end > high:
+                        of_batch[one] += len(found)
         if parts:
             self.check_room()
-        if len(self.groups.cancelled) + len(parts) > CANCELLED_MAX:
+        if len(cancelled) + len(parts) > CANCELLED_MAX or any(
+            new and cancelled.parts_in(one.start, one.end) + new > CANCELLED_OF_BATCH_MAX
+            for one, new in of_batch.items()
+        ):
             raise Overloaded("too many delayed messages were cancelled one by one")
         if parts:
             self._propose(Op.CANCEL, parts)

@@ -335,34 +335,45 @@ class Group:
         self.complete(start, end)
 
     def parkable(
-        self, delayed: DelayedBatches, now_ms: int, most: int, room: int, looks: int
+        self,
+        delayed: DelayedBatches,
+        cancelled: IntervalSet,
+        now_ms: int,
+        most: int,
+        room: int,
+        looks: int,
     ) -> TakeOver:
-        """The next batches to `park`: up to `most` that came in with a time that this group has
-        passed, and up to `room` of those that are due. Looks at no more than about twice `looks`.
+        """The next batches to `park`: up to `most` pieces that came in with a time that this group
+        has passed, and up to `room` of those that are due; the last batch may exceed it, by what
+        was cancelled of it. Looks at no more than about twice `looks`.
         """
         found: list[Delayed] = []
+        pieces = 0
         cursor, due = self.cursors[DELAYED], self.due
         first = delayed.position(cursor)
         stop = len(delayed) if due == FIRST_KEY else min(len(delayed), first + looks)
         for position in delayed.due_by(due.due_ms, first, stop):
             one = delayed.at(position)
             if one.key <= due:
-                if len(found) == most:
+                if pieces >= most:
                     stop = position
                     break
                 found.append(one)
+                pieces += 1 + cancelled.parts_in(one.start, one.end)
         if first < stop:
             cursor = delayed.start_at(stop - 1) + 1
         is_all = stop == len(delayed)
         for number, one in enumerate(delayed.due_after(due)):
             if one.due_ms > now_ms:
                 break
-            if number >= looks or room <= 0 or len(found) >= most or one.start >= cursor:
+            if number >= looks or room <= 0 or pieces >= most or one.start >= cursor:
                 is_all = is_all and room <= 0
                 break
             if one.end > self.floor:
                 found.append(one)
-                room -= 1
+                parts = 1 + cancelled.parts_in(one.start, one.end)
+                room -= parts
+                pieces += parts
             due = one.key
         return TakeOver(found, cursor, due, is_all)
 

@@ -92,6 +92,10 @@ class IntervalSet:
             (max(start, self._starts[at]), min(end, self._ends[at])) for at in range(first, last)
         ]
 
+    def parts_in(self, start: int, end: int) -> int:
+        """How many parts of [start, end) are in it."""
+        return max(bisect_left(self._starts, end) - bisect_right(self._ends, start), 0)
+
     def gaps(self, start: int, end: int) -> list[Interval]:
         """The parts of [start, end) that are not in it."""
         return without([(start, end)], self.within(start, end))
