@@ -437,7 +437,9 @@ class Desk(DeadLetters):
         self._arm_more()
         expired, left = 0, PIECES_ENDED_AT_ONCE
         for _ in range(EXPIRED_AT_ONCE):
-            if not left or not self._expiring or self._expiring[0][0] > steady_ms:
+            if not self._expiring or self._expiring[0][0] > steady_ms:
+                break
+            if not left:
                 break
             deadline, number, lease = heappop(self._expiring)
             if self._deadlines.get((number, lease)) != deadline:
