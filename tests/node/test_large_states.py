@@ -10,7 +10,7 @@ import pytest
 from quivermq.node import clerk, group_requests, settling
 from quivermq.node import group as group_module
 from quivermq.node.clerk import Clerk
-from quivermq.queue import Snapshot
+from quivermq.queue import Desk, Interval, Snapshot
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.consumer_stage import GROUP, Consumer, values
@@ -93,6 +93,40 @@ async def test_many_intervals_are_settled_in_portions(
         assert lost == []
         figures = await consumer.describe()
         assert (figures.done, figures.in_flight) == (20, 20)
+        await consumer.close()
+
+
+@on_loop
+async def test_all_that_is_left_of_a_lease_is_settled_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "_PORTION", 3)
+    most = 0
+    acknowledge = Desk.acknowledge
+
+    def counted(desk: Desk, group: str, lease: int, parts: list[Interval] | None, by: int):  # type: ignore[no-untyped-def]
+        nonlocal most
+        held = desk.groups.by_name[group].leases.get(lease)
+        named = parts if parts is not None else held.pieces if held is not None else []
+        most = max(most, len(named))
+        return acknowledge(desk, group, lease, parts, by)
+
+    monkeypatch.setattr(Desk, "acknowledge", counted)
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        await consumer.store(*(b"%d" % number for number in range(40)))
+        got = await consumer.poll(40)
+        assert await consumer.ack(got[::2]) == []
+        rest = proto.Verdict(partition=0, lease=got[0].lease, outcome=proto.ACK)
+        body = proto.Settle(
+            topic=consumer.topic, group=GROUP, consumer=consumer.number, verdicts=[rest]
+        )
+        for _ in range(2):
+            assert not (await consumer.ask(settle=body)).settled.lost
+            figures = await consumer.describe()
+            assert (figures.done, figures.in_flight) == (40, 0)
+        assert most == 3
         await consumer.close()
 
 

@@ -1,6 +1,7 @@
 """What became of leased messages: all verdicts of a request at once, answered when committed."""
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -65,22 +66,29 @@ class Settling:
         group, consumer = body.group, body.consumer
         now_ms, steady_ms = clerk.now_ms(), clerk.steady_ms()
         lost: dict[int, list[Interval]] = {}
+        waiting = deque(_portions(verdicts))
 
         def settle(desk: Desk, portion: Sequence[Part]) -> int:
             before = _done(desk, group)
             for number, verdict, intervals in portion:
+                if intervals is None and (parts := _scattered(desk, group, consumer, verdict)):
+                    # All that is left of a lease may be more than can be settled in one turn.
+                    waiting.extend([(number, verdict, part)] for part in parts)
+                    continue
                 found = _carry_out(desk, group, consumer, verdict, intervals, now_ms, steady_ms)
                 if found is not None:
                     lost.setdefault(number, []).extend(found)
             return _done(desk, group) - before
 
         acked = 0
-        *first, last = _portions(verdicts)
-        for portion in first:
-            acked += clerk.at_desk(partial(settle, portion=portion), of=group)
-            # Others wait for their turn.
-            await asyncio.sleep(0)
-        acked += await clerk.agreed(partial(settle, portion=last), of=group)
+        while waiting:
+            turn = partial(settle, portion=waiting.popleft())
+            if waiting:
+                acked += clerk.at_desk(turn, of=group)
+                # Others wait for their turn.
+                await asyncio.sleep(0)
+            else:
+                acked += await clerk.agreed(turn, of=group)
         name = clerk.group.name
         self._figures.shares[name.topic, name.partition, group].acked += acked
         return [
@@ -154,6 +162,18 @@ def _carry_out(
     else:
         lost = desk.acknowledge(group, lease, intervals, consumer)
     return lost or None
+
+
+def _scattered(
+    desk: Desk, group: str, consumer: int, verdict: proto.Verdict
+) -> list[list[Interval]]:
+    """What is left of a lease, in portions, if that is more than one."""
+    found = desk.groups.by_name.get(group)
+    held = None if found is None else found.held_by(consumer, verdict.lease)
+    if held is None or len(held.pieces) <= _PORTION or verdict.outcome == proto.EXTEND:
+        return []
+    pieces = [(piece.start, piece.end) for piece in held.pieces]
+    return [pieces[at : at + _PORTION] for at in range(0, len(pieces), _PORTION)]
 
 
 def _is_known(desk: Desk, group: str, consumer: int, lease: int) -> bool:

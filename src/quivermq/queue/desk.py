@@ -33,7 +33,7 @@ CANCELLED_OF_BATCH_MAX: Final = 10_000
 """Parts that are cancelled one by one, of all batches and of one, which is taken over in one go."""
 PARKED_AT_ONCE: Final = 2_000
 EXPIRED_AT_ONCE: Final = 1_000
-PIECES_ENDED_AT_ONCE: Final = 8_192
+PIECES_ENDED_AT_ONCE: Final = 4_096
 ARMED_AT_ONCE: Final = 10_000
 LOOKED_AT_ONCE: Final = 10_000
 """Delayed batches that are taken over, leases that are ended and their pieces, leases of another
