@@ -122,10 +122,9 @@ def many_groups(groups: int) -> list[str]:
         if number % 100 == 0:
             large.commit()
     large.hand_over("pod-00000007-consumer")
-    large.timed(
-        "first_fresh", lambda: large.partition.groups.first_fresh(large.partition.stretches)
-    )
-    large.timed("taken", groups.taken)
+    known, stretches = large.partition.groups, large.partition.stretches
+    large.timed("first_fresh", lambda: known.first_fresh(stretches))
+    large.timed("taken", known.taken)
     while not large.timed("trim, a portion", lambda: large.desk.trim(50_000)):
         large.timed("apply that", large.commit)
     large.timed("apply that", large.commit)
