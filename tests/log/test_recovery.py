@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from quivermq.batches import HEADER_BYTES, Frame, Index, Limits
-from quivermq.errors import BrokenInvariant, Corrupt
+from quivermq.errors import BrokenInvariant, Corrupt, UnsupportedFormat
 from quivermq.log import Log
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
 from quivermq.log.marks import MARK_BYTES
@@ -219,19 +219,47 @@ def test_a_flipped_bit_anywhere_is_reported_and_never_served(stride: int) -> Non
             disk.replace_content(path, whole)
 
 
-def test_the_vote_survives_damage_to_either_copy() -> None:
+@pytest.mark.parametrize("name", ["state", "state.copy"])
+def test_the_vote_survives_the_loss_of_either_file(name: str) -> None:
     disk, log = new_log()
+    other = Log.create(disk, "log/orders/1", b"another log's id", SMALL)
+    other.save_vote(10, 1)
     log.save_vote(9, 3)
-    whole = disk.content(f"{FOLDER}/state")
-    for byte in (20, 4096 + 20):
-        disk.flip_bit(f"{FOLDER}/state", 8 * byte)
+    path = f"{FOLDER}/{name}"
+    whole = disk.content(path)
+    flipped = bytearray(whole)
+    flipped[20] ^= 1
+    (segment,) = segment_paths(disk)[:1]
+    contents = (bytes(flipped), b"", whole[:50], bytes(len(whole)), disk.content(segment))
+    for content in (*contents, disk.content("log/orders/1/state"), None):
+        if content is None:
+            disk.lose_file(path)
+        else:
+            disk.replace_content(path, content)
+        assert verified(disk).findings
+        assert not verified(disk).is_damaged
         log = reopened(disk)
         assert (log.term, log.vote) == (9, 3)
-        assert "one copy was damaged" in log.notes[0]
-        assert disk.content(f"{FOLDER}/state")[:4096] == disk.content(f"{FOLDER}/state")[4096:]
-    disk.replace_content(f"{FOLDER}/state", bytes(len(whole)))
-    with pytest.raises(Corrupt, match="both copies"):
+        assert path in log.notes[0]
+        assert disk.content(f"{FOLDER}/state") == disk.content(f"{FOLDER}/state.copy") == whole
+
+
+def test_without_both_files_the_vote_is_unknown() -> None:
+    disk, log = new_log()
+    log.save_vote(9, 3)
+    for name in ("state", "state.copy"):
+        disk.replace_content(f"{FOLDER}/{name}", bytes(4096))
+    with pytest.raises(Corrupt, match="term and vote are unknown"):
         reopened(disk)
+
+
+def test_a_state_of_an_earlier_build_is_refused_and_left_alone() -> None:
+    disk, _ = new_log()
+    old = b"QUIVRVOT" + bytes(8184)
+    disk.replace_content(f"{FOLDER}/state", old)
+    with pytest.raises(UnsupportedFormat, match="earlier build"):
+        reopened(disk)
+    assert disk.content(f"{FOLDER}/state") == old
 
 
 def test_a_lost_footer_index_or_header_is_made_again_from_the_entries() -> None:
@@ -310,7 +338,7 @@ def test_a_log_that_lost_its_end_or_its_vote_does_not_open(name: str) -> None:
     disk, log = new_log()
     fill(log, 30)
     lost = {
-        "state": [f"{FOLDER}/state"],
+        "state": [f"{FOLDER}/state", f"{FOLDER}/state.copy"],
         "last segment": segment_paths(disk)[-1:],
         "every segment": segment_paths(disk),
     }[name]

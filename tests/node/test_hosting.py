@@ -89,8 +89,7 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.directory = Directory(str(root), 1)
-        for folder in self.directory.unlisted_folders():
-            self.directory.disk.remove(folder)
+        self.directory.tidy_up()
         self.thread = DiskThread(asyncio.get_running_loop(), "disk")
         self.runner = GroupRunner(
             disk=RealDisk(root),
@@ -207,15 +206,15 @@ async def test_a_log_that_is_listed_and_gone_is_lost_and_the_others_run(tmp_path
         assert not (tmp_path / "log/orders/0").exists()
 
 
-@pytest.mark.parametrize("file", ["state", "*.seg", "*.ckpt"])
+@pytest.mark.parametrize("file", ["state*", "*.seg", "*.ckpt"])
 @on_loop
 async def test_a_log_that_is_damaged_keeps_no_others_from_running(
     tmp_path: Path, file: str
 ) -> None:
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
-    (path,) = (tmp_path / "log/orders/0").glob(file)
-    path.write_bytes(b"")
+    for path in (tmp_path / "log/orders/0").glob(file):
+        path.write_bytes(b"")
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
         damaged, good = (group_id(ORDERS.topics["orders"].id, number) for number in (0, 1))
@@ -233,7 +232,7 @@ async def test_a_log_of_another_group_in_the_folder_counts_as_lost(tmp_path: Pat
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
         (reason,) = it.hosting.lost.values()
-        assert "another group" in reason
+        assert "another log" in reason
 
 
 @on_loop

@@ -11,18 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from quivermq.batches import Frame, Index, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, StorageFailed, StorageFull
 from quivermq.log.checkpoints import RESET, Checkpoint, Checkpoints
+from quivermq.log.creation import name_logs, prepare_log
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, announced
 from quivermq.log.edge import Edge, edges_behind, not_kept
 from quivermq.log.fence import Fence
-from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, Footer, SegmentHeader
+from quivermq.log.layout import Footer, SegmentHeader
 from quivermq.log.recovery import Recovery
 from quivermq.log.repair import mixed_entries, put_in_place, rebuilt_segment, sealed_anew
 from quivermq.log.rewind import finish_cut, finish_reset
 from quivermq.log.sealed import SealedSegments
 from quivermq.log.segment import ActiveSegment, DamagedEntry, Segment, remove_segments
 from quivermq.log.settings import SEGMENT_BYTES_MAX, LogSettings
-from quivermq.log.state import State, StateFile
+from quivermq.log.state import Owner, StateFile
 
 
 class Log:
@@ -52,47 +53,39 @@ class Log:
         log_id: bytes,
         settings: LogSettings | None = None,
         founding: Checkpoint | None = None,
+        member: int = 0,
     ) -> "Log":
         """A new log, empty or behind a founding checkpoint. It appears whole, or not at all."""
         settings = settings or LogSettings()
-        if len(log_id) != LOG_ID_BYTES:
-            raise BrokenInvariant(f"a log id has {LOG_ID_BYTES} bytes, not {len(log_id)}")
-        if disk.is_folder(folder):
-            raise StorageFailed(f"{folder} exists already: open it, or remove it first")
-        temporary = folder + TEMPORARY
-        disk.remove(temporary)
-        disk.make_folder(temporary)
-        start = founding.edge if founding else Edge()
-        if founding:
-            limit = settings.checkpoint_bytes_max
-            Checkpoints(disk, temporary, log_id, limit).save(founding)
-        head = SegmentHeader(log_id, start)
-        active = ActiveSegment.create(disk, temporary, head, settings.allocation_bytes_min)
-        first = start.next_index
-        state = State(log_id, term=start.term, first_index=first, active_index=first)
-        StateFile.create(disk, temporary, state._replace(active_bytes=active.allocated))
-        disk.sync_folder(temporary)
-        disk.rename(temporary, folder)
-        above = folder
-        while above:
-            above = above.rpartition("/")[0]
-            disk.sync_folder(above)
+        prepare_log(disk, folder, Owner(log_id, member), settings, founding)
+        name_logs(disk, [folder])
         return cls.open(disk, folder, settings)
 
     @classmethod
-    def open(cls, disk: Disk, folder: str, settings: LogSettings | None = None) -> "Log":
+    def open(
+        cls,
+        disk: Disk,
+        folder: str,
+        settings: LogSettings | None = None,
+        log_id: bytes | None = None,
+    ) -> "Log":
         """An existing log, after cutting a torn tail; `damage` says what cannot be read.
 
-        Raises `Corrupt` where too little is left to be a log at all: no readable state file, or
-        no last segment.
+        Raises `Corrupt` where too little is left to be a log at all, or to be that with `log_id`:
+        no readable state, or no last segment.
         """
         settings = settings or LogSettings()
-        return cls(disk, folder, settings, Recovery(disk, folder, settings).run())
+        return cls(disk, folder, settings, Recovery(disk, folder, settings, log_id).run())
 
     @property
     def log_id(self) -> bytes:
         """The identity that all files of this log carry."""
         return self._state_file.state.log_id
+
+    @property
+    def member(self) -> int:
+        """The member of its group that this log belongs to, and that has voted."""
+        return self._state_file.state.member
 
     @property
     def first_index(self) -> Index:

@@ -34,13 +34,15 @@ class Recovery:
 
     active: ActiveSegment
 
-    def __init__(self, disk: Disk, folder: str, settings: LogSettings) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, settings: LogSettings, log_id: bytes | None = None
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._settings = settings
         self.damage: list[Damage] = []
         self.commit_index = Index(0)
-        self.state_file, self.notes = StateFile.open(disk, folder)
+        self.state_file, self.notes = StateFile.open(disk, folder, log_id)
         self._log_id = self.state_file.state.log_id
         self.sealed = SealedSegments(disk, folder, settings)
         self.checkpoints = Checkpoints(disk, folder, self._log_id, settings.checkpoint_bytes_max)
@@ -56,8 +58,6 @@ class Recovery:
 
     def _finish_what_was_begun(self) -> None:
         state = self.state_file.state
-        # Names that were seen may still be lost; what follows relies on them.
-        self._disk.sync_folder(self._folder)
         for name in self._disk.names(self._folder):
             unused = name.endswith(RESET) and not state.reset_index
             if name.endswith(TEMPORARY) or unused:

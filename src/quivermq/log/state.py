@@ -1,32 +1,40 @@
-"""The state file: the few facts that must never be lost, kept in two copies.
+"""The state of a log: the few facts that must never be lost, kept in two files.
 
-Both copies are written and fsynced one after the other before a save returns. So whatever one
-crash or one flipped bit does, a valid copy with everything that was acknowledged is left: the
-newer one, or the one that the crash did not reach.
+Both are written and fsynced one after the other before a save returns. So whatever one crash does,
+or damage to one file, a valid copy with everything that was acknowledged is left: the newer one, or
+the one that the crash did not reach. Each says whose log it is, so that one which came from another
+folder is never believed.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from quivermq.batches import Buffer, Index
-from quivermq.errors import Corrupt
+from quivermq.batches import Index
+from quivermq.errors import Corrupt, UnsupportedFormat
 from quivermq.log.disk import Disk, File
-from quivermq.log.layout import STATE
+from quivermq.log.layout import SEGMENT, STATES, SegmentHeader, index_of
 from quivermq.log.records import Record
 
-_RECORD: Final = Record(b"QUIVRVOT", "16sQQQQQQQQ")
+_RECORD: Final = Record(b"QUIVRSTA", "16sQQQQQQQQQ")
+_FORMER_MAGIC: Final = b"QUIVRVOT"
 
-# Each copy in a block of its own: no single write of a disk reaches both.
-_COPY_BYTES: Final = 4096
-STATE_BYTES: Final = 2 * _COPY_BYTES
+# No single write of a disk reaches more than one block.
+STATE_BYTES: Final = 4096
 
 
-_GAPS: Final = ((_RECORD.size, _COPY_BYTES), (_COPY_BYTES + _RECORD.size, STATE_BYTES))
+class Owner(NamedTuple):
+    """Whose log it is: that of one member of one group."""
+
+    log_id: bytes
+    member: int
 
 
 class State(NamedTuple):
     """What a log remembers beside its entries."""
 
     log_id: bytes
+    member: int = 0
+    """The number in its group under which the replica has voted."""
     serial: int = 0
     """Grows with every save; the greater of two copies is the newer."""
     term: int = 0
@@ -42,89 +50,166 @@ class State(NamedTuple):
     reset_index: Index = Index(0)
     """Not 0 while the log is being replaced by a checkpoint with this next index."""
 
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.log_id, self.member)
+
+
+class Fault(NamedTuple):
+    """What is wrong with one of the two files."""
+
+    path: str
+    text: str
+
 
 class StateFile:
-    """The file that holds a `State`."""
+    """The two files that hold a `State`."""
 
-    def __init__(self, file: File, state: State) -> None:
-        self._file = file
+    def __init__(self, files: Sequence[File], state: State) -> None:
+        self._files = files
         self.state = state
 
     @classmethod
     def create(cls, disk: Disk, folder: str, state: State) -> "StateFile":
-        file = disk.create(f"{folder}/{STATE}")
-        file.allocate(STATE_BYTES)
-        created = cls(file, state)
+        """Both files; their names are durable once the caller has synced the folder."""
+        created = cls([_new_file(disk, f"{folder}/{name}") for name in STATES], state)
         created.save(state)
         return created
 
     @classmethod
-    def open(cls, disk: Disk, folder: str) -> tuple["StateFile", list[str]]:
+    def open(
+        cls, disk: Disk, folder: str, log_id: bytes | None = None
+    ) -> tuple["StateFile", list[str]]:
         """The newest state that any intact copy holds, both copies made equal again, and what was
-        wrong with them; `Corrupt` if no copy is intact."""
-        if STATE not in disk.names(folder):
-            raise Corrupt(f"{folder}/{STATE} is missing: term and vote are unknown")
-        file = disk.open(f"{folder}/{STATE}")
-        content = file.read(0, STATE_BYTES)
-        state, faults = read_state(content)
+        wrong with them; `Corrupt` if no copy is intact, or is one of the log `log_id`."""
+        copies = _read_copies(disk, folder, log_id)
+        state, faults = _newest(folder, copies)
         if state is None:
-            raise Corrupt(f"{folder}/{STATE}: both copies are unreadable: {'; '.join(faults)}")
-        opened = cls(file, state)
-        opened._heal(_read_copies(content))
-        return opened, [f"{folder}/{STATE}: one copy was {fault}" for fault in faults]
+            reasons = "; ".join(f"{fault.path} is {fault.text}" for fault in faults)
+            raise Corrupt(f"term and vote are unknown: {reasons}")
+        names = disk.names(folder)
+        paths = {name: f"{folder}/{name}" for name in STATES}
+        opened = cls(
+            [
+                disk.open(path) if name in names else _new_file(disk, path)
+                for name, path in paths.items()
+            ],
+            state,
+        )
+        opened._heal(copies)
+        # Names that were seen, or just made, may still be lost; what follows relies on them.
+        disk.sync_folder(folder)
+        return opened, [f"{fault.path} was {fault.text}" for fault in faults]
 
     def save(self, state: State) -> None:
         """Replace the state; durable when this returns."""
         self.state = state._replace(serial=self.state.serial + 1)
-        self._write(*self._places())
+        self._write(*self._order())
 
-    def _places(self) -> tuple[int, int]:
-        """Where the copies go, in their order, which alternates.
+    def _order(self) -> tuple[int, int]:
+        """In which order the copies are written; it alternates.
 
         If the fsync of the second copy failed, the first of that save is the only one that the
         disk surely has. The next save begins with the other one.
         """
-        return (0, _COPY_BYTES) if self.state.serial % 2 else (_COPY_BYTES, 0)
+        return (0, 1) if self.state.serial % 2 else (1, 0)
 
-    def _heal(self, copies: list[State | Corrupt]) -> None:
+    def _heal(self, copies: Sequence[State | Corrupt]) -> None:
         """Make both copies equal, before the newer one is acted on.
 
         A damaged copy was being written, so the other was durable: it must not be touched. Where
         one is older, the newer may never have been fsynced: it is written again, and first.
         """
-        damaged = [n * _COPY_BYTES for n, copy in enumerate(copies) if isinstance(copy, Corrupt)]
+        damaged = [number for number, copy in enumerate(copies) if isinstance(copy, Corrupt)]
         if damaged or copies[0] != copies[1]:
-            self._write(*(damaged or self._places()))
+            self._write(*(damaged or self._order()))
 
-    def _write(self, *places: int) -> None:
+    def _write(self, *numbers: int) -> None:
         packed = _RECORD.pack(*self.state)
-        for at in places:
-            self._file.write(at, [packed])
-            self._file.sync()
+        for number in numbers:
+            # The whole block: whatever else stands in it came from elsewhere.
+            file = self._files[number]
+            file.write(0, [packed.ljust(STATE_BYTES, b"\0")])
+            file.sync()
 
 
-def read_state(data: bytes) -> tuple[State | None, list[str]]:
+def _new_file(disk: Disk, path: str) -> File:
+    file = disk.create(path)
+    file.allocate(STATE_BYTES)
+    return file
+
+
+def read_state(
+    disk: Disk, folder: str, log_id: bytes | None = None
+) -> tuple[State | None, list[Fault]]:
     """The newest intact copy, if there is one, and what is wrong with any that differ."""
-    copies = _read_copies(data)
+    return _newest(folder, _read_copies(disk, folder, log_id))
+
+
+def read_owner(disk: Disk, folder: str) -> Owner | None:
+    """Whose log a folder holds, as the log itself says; None if that cannot be told for sure."""
+    owners = {copy.owner for copy in _read_copies(disk, folder) if isinstance(copy, State)}
+    return owners.pop() if len(owners) == 1 else None
+
+
+def _segment_ids(disk: Disk, folder: str) -> set[bytes]:
+    found = set()
+    for name in disk.names(folder):
+        if index_of(name, SEGMENT) is not None:
+            try:
+                head = disk.open(f"{folder}/{name}").read(0, STATE_BYTES)
+                found.add(SegmentHeader.unpack(head).log_id)
+            except Corrupt:
+                continue
+    return found
+
+
+def _newest(folder: str, copies: Sequence[State | Corrupt]) -> tuple[State | None, list[Fault]]:
     intact = [copy for copy in copies if isinstance(copy, State)]
+    if len({copy.owner for copy in intact}) > 1:
+        raise Corrupt(f"{folder}: the two copies of its state are of two logs")
     newest = max(intact, key=lambda state: state.serial, default=None)
-    faults = [_fault(copy) for copy in copies if copy != newest]
-    if any(data[end:start].strip(b"\0") for end, start in _GAPS):
-        faults.append("intact, with stray bytes behind it")
-    return newest, faults
+    return newest, [
+        Fault(f"{folder}/{name}", _fault(copy))
+        for name, copy in zip(STATES, copies, strict=True)
+        if copy != newest
+    ]
 
 
-def _read_copies(data: Buffer) -> list[State | Corrupt]:
-    view = memoryview(data)
-    return [_read_copy(view[at : at + _RECORD.size]) for at in (0, _COPY_BYTES)]
+def _read_copies(disk: Disk, folder: str, log_id: bytes | None = None) -> list[State | Corrupt]:
+    names = disk.names(folder)
+    copies = [
+        _read_copy(disk.open(f"{folder}/{name}")) if name in names else Corrupt("missing")
+        for name in STATES
+    ]
+    ids = {copy.log_id for copy in copies if isinstance(copy, State)}
+    if log_id is not None:
+        known = {log_id}
+    else:
+        # Where one of the two came from another log, the segments know which.
+        known = ids if len(ids) == 1 else ids & _segment_ids(disk, folder)
+    return [
+        Corrupt(f"that of another log, {copy.log_id.hex()}")
+        if isinstance(copy, State) and copy.log_id not in known
+        else copy
+        for copy in copies
+    ]
 
 
-def _read_copy(data: Buffer) -> State | Corrupt:
+def _read_copy(file: File) -> State | Corrupt:
+    data = file.read(0, STATE_BYTES)
+    if data.startswith(_FORMER_MAGIC):
+        raise UnsupportedFormat("the state of this log was written by an earlier build")
     try:
-        return State(*_RECORD.unpack(data))
+        state = State(*_RECORD.unpack(data))
+    except UnsupportedFormat:
+        raise
     except Corrupt as error:
-        return error
+        return Corrupt(f"damaged ({error})")
+    if len(data) < STATE_BYTES or data[_RECORD.size :].strip(b"\0"):
+        return Corrupt("damaged (what stands behind the record is not what was written)")
+    return state
 
 
 def _fault(copy: State | Corrupt) -> str:
-    return f"damaged ({copy})" if isinstance(copy, Corrupt) else "older: a save was interrupted"
+    return str(copy) if isinstance(copy, Corrupt) else "older: a save was interrupted"

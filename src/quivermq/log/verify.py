@@ -17,7 +17,7 @@ from quivermq.log.edge import Edge
 from quivermq.log.layout import (
     CHECKPOINT,
     SEGMENT,
-    STATE,
+    STATES,
     TEMPORARY,
     Footer,
     SegmentHeader,
@@ -71,7 +71,7 @@ class Report:
 def find_logs(disk: Disk, folder: str = "", depth: int = 4) -> Iterator[str]:
     """The folders of logs in and below `folder`."""
     names = disk.names(folder)
-    if STATE in names or any(index_of(name, SEGMENT) is not None for name in names):
+    if any(name in STATES or index_of(name, SEGMENT) is not None for name in names):
         # With this ending its creation was not finished, and it is no log.
         if not folder.endswith(TEMPORARY):
             yield folder
@@ -97,7 +97,7 @@ def _size(disk: Disk, path: str) -> int:
 
 def _files(disk: Disk, folder: str) -> list[str]:
     names = disk.names(folder)
-    return [n for n in names if n == STATE or n.endswith((SEGMENT, CHECKPOINT))]
+    return [n for n in names if n in STATES or n.endswith((SEGMENT, CHECKPOINT))]
 
 
 def _ignore(_: int) -> None:
@@ -150,23 +150,20 @@ class Verification:
         self.report.findings.append(Finding(severity, path, position, text))
 
     def _check_state(self) -> None:
-        path = f"{self._folder}/{STATE}"
-        if STATE not in self._disk.names(self._folder):
-            self._find("damage", path, "the file is missing: term and vote are unknown")
-            return
+        path = f"{self._folder}/{STATES[0]}"
+        self._progress(len(STATES) * STATE_BYTES)
         try:
-            content = self._disk.open(path)
-            self._progress(content.size())
-            self._state, faults = read_state(content.read(0, STATE_BYTES))
+            self._state, faults = read_state(self._disk, self._folder)
         except QuiverError as error:
             self._find("damage", path, f"it cannot be read: {error}")
             return
         if self._state is None:
-            self._find("damage", path, f"both copies are unreadable: {'; '.join(faults)}")
+            for fault in faults:
+                self._find("damage", fault.path, f"it is {fault.text}: term and vote are unknown")
             return
         self.report.term, self.report.vote = self._state.term, self._state.vote
         for fault in faults:
-            self._find("note", path, f"one copy is {fault}; the other is intact")
+            self._find("note", fault.path, f"it is {fault.text}; the other copy is intact")
         if self._state.cut_index or self._state.reset_index:
             self._find("note", path, "a cut or replacement of the log is unfinished")
 

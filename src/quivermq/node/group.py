@@ -19,7 +19,7 @@ from quivermq.errors import (
     StorageFailed,
     Timeout,
 )
-from quivermq.log import Log
+from quivermq.log import Log, Owner
 from quivermq.node.crew import Crew
 from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log, waits_for_no_disk
 from quivermq.node.group_names import GroupName
@@ -363,8 +363,9 @@ class Group:
         """Nobody knows what the disk holds: read it. In the thread, behind what it is doing."""
         logger.error("%s is opened anew: %s", self.name, error)
         disk, folder, settings = self._crew.disk, self.name.folder, self._crew.log_settings
+        owner = Owner(self.id, self.member)
         self._replace_log(
-            f"it is opened anew after: {error}", lambda: open_log(disk, folder, settings, self.id)
+            f"it is opened anew after: {error}", lambda: open_log(disk, folder, settings, owner)
         )
 
     def _replace_log(self, trouble: str, get: Callable[[], Log]) -> None:
