@@ -387,3 +387,48 @@ def test_an_unreadable_mark_between_good_entries_loses_nothing() -> None:
     log = reopened(disk)
     assert (all_entries(log), log.damage) == (kept, [])
     assert "marks are unreadable" in log.notes[0]
+
+
+def test_a_tail_that_reads_as_zeros_with_its_marks_is_damage() -> None:
+    """Nothing in the file tells that anything was there: it looks like a log that ended earlier."""
+    disk, log = new_log()
+    kept = fill(log, 4)
+    (path,) = segment_paths(disk)
+    content = disk.content(path)
+    for keep in (0, 2):
+        at = content.index(kept[keep].packed_header)
+        disk.replace_content(path, content[:at] + bytes(len(content) - at))
+        assert verified(disk).is_damaged
+        log = reopened(disk)
+        (damage,) = log.damage
+        assert (damage.first_index, damage.last_index) == (kept[keep].header.index, len(kept))
+        assert log.edge.next_index == len(kept) + 1
+        log.repair(kept[keep:])
+        assert (all_entries(log), log.damage) == (kept, [])
+        assert all_entries(reopened(disk)) == kept
+        disk.replace_content(path, content)
+
+
+def test_entries_that_were_cut_are_not_missed() -> None:
+    disk, log = new_log()
+    kept = entries(log.edge, 6)
+    log.append(kept)
+    log.sync()
+    log.cut(Index(4))
+    assert (all_entries(reopened(disk)), reopened(disk).damage) == (kept[:3], [])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"something else"])
+def test_how_far_it_was_synced_is_told_again_where_that_was_lost(content: bytes | None) -> None:
+    disk, log = new_log()
+    kept = fill(log, 4)
+    path = f"{FOLDER}/synced"
+    whole = disk.content(path)
+    if content is None:
+        disk.lose_file(path)
+    else:
+        disk.replace_content(path, content)
+    assert [finding.path for finding in verified(disk).findings] == [path]
+    log = reopened(disk)
+    assert (all_entries(log), log.damage) == (kept, [])
+    assert disk.content(path)[: len(whole)] == whole

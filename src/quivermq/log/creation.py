@@ -10,6 +10,7 @@ from quivermq.log.layout import LOG_ID_BYTES, TEMPORARY, SegmentHeader
 from quivermq.log.segment import ActiveSegment
 from quivermq.log.settings import LogSettings
 from quivermq.log.state import Owner, State, StateFile
+from quivermq.log.synced import SyncedFile
 
 
 def prepare_log(
@@ -32,6 +33,7 @@ def prepare_log(
     first = start.next_index
     state = State(log_id, member, term=start.term, first_index=first, active_index=first)
     StateFile.create(disk, temporary, state._replace(active_bytes=active.allocated))
+    SyncedFile.create(disk, temporary, log_id)
     disk.sync_folder(temporary)
 
 

@@ -1,6 +1,7 @@
 """The names and fixed parts of a partition's files. Byte tables in `docs/formats.md`.
 
 state, state.copy             whose log it is, term, vote, where the log starts
+synced                        how far the last segment was fsynced
 00000000000000000001.seg      segment: header, frames and marks, and once sealed a footer
 00000000000000000001.ckpt     checkpoint of the state machine before the segment's first entry
 *.tmp                         not yet part of the log; removed when it is opened
@@ -13,6 +14,7 @@ from quivermq.log.edge import Edge
 from quivermq.log.records import Record
 
 STATES: Final = ("state", "state.copy")
+SYNCED: Final = "synced"
 SEGMENT: Final = ".seg"
 CHECKPOINT: Final = ".ckpt"
 TEMPORARY: Final = ".tmp"

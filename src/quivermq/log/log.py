@@ -24,6 +24,7 @@ from quivermq.log.sealed import SealedSegments
 from quivermq.log.segment import ActiveSegment, DamagedEntry, Segment, remove_segments
 from quivermq.log.settings import SEGMENT_BYTES_MAX, LogSettings
 from quivermq.log.state import Owner, StateFile
+from quivermq.log.synced import SyncedFile
 
 
 class Log:
@@ -34,6 +35,7 @@ class Log:
         self._folder = folder
         self._settings = settings
         self._state_file: StateFile = recovery.state_file
+        self._synced: SyncedFile = recovery.synced
         self._sealed: SealedSegments = recovery.sealed
         self._active: ActiveSegment = recovery.active
         self._checkpoints: Checkpoints = recovery.checkpoints
@@ -209,7 +211,9 @@ class Log:
         """Make everything appended durable. Any failure fences the log for good."""
         self.commit_index = max(self.commit_index, commit_index)
         with self._fence:
-            self._active.sync(self.commit_index, self._settings.unmarked_bytes_max)
+            synced = self._active.sync(self.commit_index, self._settings.unmarked_bytes_max)
+            if synced is not None and self._settings.syncs_at_once:
+                self._synced.tell(synced)
 
     def read(
         self, first: Index, *, end: Index | None = None, bytes_max: int = 1 << 20,
@@ -331,6 +335,7 @@ class Log:
         active = ActiveSegment(segment.path, segment.file, head, segment.index, *end)
         parts = (self._disk, self._folder, self._state_file, self._checkpoints)
         with self._fence:
+            self._synced.retract()
             self._state_file.save(self._state_file.state._replace(cut_index=index))
             self._active = finish_cut(*parts, active)
             self._sealed.cut_from(self._active.index.first)
@@ -432,6 +437,7 @@ class Log:
             )
         with self._fence:
             self._checkpoints.save(checkpoint, RESET)
+            self._synced.retract()
         with self._fence, announced():
             state = self._state_file.state
             self._state_file.save(state._replace(reset_index=checkpoint.edge.next_index))

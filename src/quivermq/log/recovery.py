@@ -14,6 +14,7 @@ from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, File
 from quivermq.log.edge import Edge
 from quivermq.log.layout import SEGMENT, TEMPORARY, Footer, SegmentHeader, index_of
+from quivermq.log.marks import Mark
 from quivermq.log.rewind import finish_cut, finish_reset
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.sealed import SealedSegments
@@ -26,6 +27,7 @@ from quivermq.log.segment import (
 )
 from quivermq.log.settings import LogSettings
 from quivermq.log.state import StateFile
+from quivermq.log.synced import SyncedFile
 from quivermq.log.window import erase
 
 
@@ -44,6 +46,7 @@ class Recovery:
         self.commit_index = Index(0)
         self.state_file, self.notes = StateFile.open(disk, folder, log_id)
         self._log_id = self.state_file.state.log_id
+        self.synced = SyncedFile.open(disk, folder, self._log_id)
         self.sealed = SealedSegments(disk, folder, settings)
         self.checkpoints = Checkpoints(disk, folder, self._log_id, settings.checkpoint_bytes_max)
 
@@ -144,7 +147,8 @@ class Recovery:
         self._demand_meeting(head.start)
         self._check_unsealed(first)
         file = self._disk.open(path)
-        scan = Scanner(path, file, head).run()
+        told = self.synced.told
+        scan = Scanner(path, file, head, told=told if told.segment == first else None).run()
         self.damage += scan.damage
         self.commit_index = scan.commit_index
         if scan.lost_marks:
@@ -174,6 +178,8 @@ class Recovery:
             active.grow(active.room_for(0), self._settings)
         active.rewrite_unmarked()
         active.sync(self.commit_index)
+        if len(active.index) and active.end == active.marked and self._settings.syncs_at_once:
+            self.synced.tell(active.synced(Mark(active.edge, self.commit_index)))
         state = self.state_file.state
         if (state.active_index, state.active_bytes) != (active.index.first, active.allocated):
             # A size that was seen is not yet a size that lasts.

@@ -20,6 +20,7 @@ from quivermq.log.index import SegmentIndex
 from quivermq.log.layout import SEGMENT_HEADER_BYTES, SegmentHeader
 from quivermq.log.marks import MARK_BYTES, Mark, read_mark
 from quivermq.log.settings import STORED_LIMITS
+from quivermq.log.synced import Synced
 from quivermq.log.window import Window, first_data, occurrences
 
 
@@ -52,16 +53,18 @@ class Scanner:
         head: SegmentHeader,
         *,
         until: Edge | None = None,
+        told: Synced | None = None,
         size: int | None = None,
         visit: Callable[[Frame, int], None] | None = None,
     ) -> None:
-        """`until` is where the next segment starts, which proves that this one reached it;
-        `size` is where the frames may end at most, if not at the file's end; `visit` is shown
-        each entry with its position."""
+        """`until` is where the next segment starts, which proves that this one reached it; `told`
+        is a mark that stood in this file, as another file knows; `size` is where the frames may
+        end at most, if not at the file's end; `visit` is shown each entry with its position."""
         self._path = path
         self._file = file
         self._log_id = head.log_id
         self._until = until
+        self._told = told
         self._visit = visit
         self._size = file.size() if size is None else size
         self._stop = 0 if size is None else size
@@ -111,7 +114,9 @@ class Scanner:
     def _pass_bad_bytes(self, reason: str) -> bool:
         """Decide what the bytes at the end are; True if the walk can go on behind them."""
         found = self.found
-        if self._until is None and first_data(self._file, found.end, self._size) is None:
+        told = self._told if self._is_more_told() else None
+        is_empty = first_data(self._file, found.end, self._size) is None
+        if is_empty and self._until is None and told is None:
             return False
         if self._has_all_entries():
             found.lost_marks += 1
@@ -120,7 +125,7 @@ class Scanner:
             found.end += MARK_BYTES
             found.lost_marks += 1
             return True
-        proof = self._next_proof()
+        proof = self._next_proof() or (told and told[1:])
         if proof is not None:
             position, mark = proof
             found.lost_marks += mark.edge == found.edge
@@ -133,6 +138,14 @@ class Scanner:
         else:
             found.torn = reason
         return False
+
+    def _is_more_told(self) -> bool:
+        """Whether entries stood here that are not found any more. Where the file does not even
+        reach so far, nobody knows what else it held."""
+        told = self._told
+        if told is None or told.position + MARK_BYTES > self._size:
+            return False
+        return told.mark.edge.next_index > self.found.edge.next_index
 
     def _is_lost_mark(self) -> bool:
         """Whether just a mark is unreadable: the entry behind it follows what is before it."""

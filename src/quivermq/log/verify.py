@@ -18,6 +18,7 @@ from quivermq.log.layout import (
     CHECKPOINT,
     SEGMENT,
     STATES,
+    SYNCED,
     TEMPORARY,
     Footer,
     SegmentHeader,
@@ -27,6 +28,7 @@ from quivermq.log.scan import Scan, Scanner
 from quivermq.log.segment import read_footer, read_head, segment_path
 from quivermq.log.settings import STORED_LIMITS, LogSettings
 from quivermq.log.state import STATE_BYTES, State, read_state
+from quivermq.log.synced import NOTHING, read_synced
 from quivermq.log.window import first_data
 
 Severity = Literal["damage", "torn", "note"]
@@ -123,6 +125,7 @@ class Verification:
         self._deep = deep
         self._progress = progress
         self._state: State | None = None
+        self._told = NOTHING
         self.report = Report(folder)
 
     def run(self) -> Report:
@@ -164,6 +167,9 @@ class Verification:
         self.report.term, self.report.vote = self._state.term, self._state.vote
         for fault in faults:
             self._find("note", fault.path, f"it is {fault.text}; the other copy is intact")
+        self._told, problem = read_synced(self._disk, self._folder, self._state.log_id)
+        if problem:
+            self._find("note", f"{self._folder}/{SYNCED}", f"it is {problem}; it is made again")
         if self._state.cut_index or self._state.reset_index:
             self._find("note", path, "a cut or replacement of the log is unfinished")
 
@@ -203,8 +209,9 @@ class Verification:
         footer, reason = self._footer(first, log_id)
         until = footer.end if footer else self._start_of(following, log_id)
         size = footer.data_bytes if footer else None
-        scanner = Scanner(path, file, head, until=until, size=size, visit=self._visit)
-        scan = scanner.run()
+        told = self._told if self._told.segment == first and until is None else None
+        visit = self._visit
+        scan = Scanner(path, file, head, until=until, told=told, size=size, visit=visit).run()
         self._progress(file.size())
         self._add(scan, head)
         cut_index = self._cut_index()

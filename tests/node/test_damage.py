@@ -1,0 +1,91 @@
+"""Damage to any one file of a broker's data directory: what still votes has lost nothing."""
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.node.cluster_stage import Brokers
+from tests.node.damage import (
+    Damage,
+    Origin,
+    all_faults,
+    damages,
+    flipped,
+    missing,
+    orders,
+    prepared,
+    swapped,
+    truncated,
+    zeroed,
+)
+from tests.transports.stage import on_loop, until
+
+SEED = int(os.environ.get("QUIVER_DAMAGE_SEED", "1"))
+ALONE_S = 1.0
+"""Within this time 1 and 3 agree on a leader, if they are going to."""
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
+    return asyncio.run(prepared(tmp_path_factory.mktemp("damage")))
+
+
+@on_loop
+async def test_a_broker_that_still_votes_has_forgotten_nothing(
+    tmp_path: Path, origin: Origin
+) -> None:
+    assert await all_faults(origin, damages(origin, SEED), tmp_path) == []
+
+
+METADATA, ORDERS = "log/_quiver/0", "log/orders/0"
+CASES = {
+    "a flipped bit in the list": flipped("logs.json", 8 * 150),
+    "no list": missing("logs.json"),
+    "an identity in place of the list": swapped("logs.json", "identity.json"),
+    "the vote of another partition": swapped(f"{ORDERS}/state", "log/orders/1/state"),
+    "no vote": missing(f"{METADATA}/state"),
+    "the folders of two partitions swapped": swapped(ORDERS, "log/orders/1"),
+    "a partition missing": Damage(ORDERS, "missing", lambda root: shutil.rmtree(root / ORDERS)),
+}
+
+
+def last_segment(origin: Origin) -> str:
+    return [file for file in origin.files if file.startswith(ORDERS) and file.endswith(".seg")][-1]
+
+
+@pytest.mark.parametrize("name", [*CASES, "the end of a log reads as zeros", "a segment cut short"])
+@on_loop
+async def test_with_one_that_was_away_nothing_is_lost(
+    tmp_path: Path, origin: Origin, name: str
+) -> None:
+    """1, whose file is damaged, and 3, which was away, are a majority; then 2 comes back."""
+    if name in CASES:
+        damage = CASES[name]
+    elif name == "a segment cut short":
+        damage = truncated(last_segment(origin), 5_000)
+    else:
+        used = len((origin.root / "1" / last_segment(origin)).read_bytes().rstrip(b"\0"))
+        damage = zeroed(last_segment(origin), (used - 1) // 4096)
+    shutil.copytree(origin.root, tmp_path / "live")
+    damage.do(tmp_path / "live" / "1")
+    brokers = Brokers(tmp_path / "live", 3, fsync="always", segment_bytes=65_536)
+    brokers.addresses = origin.brokers.addresses
+    try:
+        await brokers.start(1, 3)
+        await asyncio.sleep(ALONE_S)
+        for node in (1, 3):
+            for group in orders(brokers, node):
+                if group.was_serving:
+                    assert group.readable_end >= origin.ends[group.id]
+        await brokers.start(2)
+        await until(lambda: _led(brokers) == origin.ends)
+    finally:
+        await brokers.stop(*brokers.running)
+
+
+def _led(brokers: Brokers) -> dict[bytes, int]:
+    groups = [group for node in brokers.running for group in orders(brokers, node)]
+    return {group.id: group.readable_end for group in groups if group.was_serving}
