@@ -10,6 +10,7 @@ must have all that it acknowledged, and its votes: together with 3 it is a major
 
 import argparse
 import asyncio
+import logging
 import random
 import shutil
 import sys
@@ -28,7 +29,7 @@ from quivermq.node.group import Group
 from quivermq.node.hosting import Wanted
 from tests.node.cluster_stage import Brokers, cluster
 from tests.node.test_hosting import Host
-from tests.transports.stage import Talker, make_topic, store, until
+from tests.transports.stage import PATIENT, Talker, make_topic, store, until
 
 BLOCK = 4096
 SMALL_FILE = 2 * BLOCK
@@ -76,13 +77,14 @@ def orders(brokers: Brokers, node: int) -> list[Group]:
 
 async def prepared(folder: Path) -> Origin:
     """3 misses what 1 and 2 acknowledge. Copied as it is: nobody had time to stop in order."""
-    async with cluster(folder / "live", fsync="always", segment_bytes=65_536) as brokers:
+    async with cluster(folder / "live", fsync="always", segment_bytes=65_536, **PATIENT) as brokers:
         talker = await Talker.in_memory(brokers.running[1])
         await make_topic(talker, partitions=PARTITIONS)
         for number in range(EARLY):
             await store(talker, MESSAGE, partition=number % PARTITIONS)
         await until(lambda: ends(brokers, 3) == ends(brokers, 1))
         await brokers.stop(3)
+        await until(lambda: len([g for g in groups_of(brokers) if g.was_serving]) == PARTITIONS + 1)
         for number in range(LATE):
             await store(talker, b"%d" % number + MESSAGE, partition=number % PARTITIONS)
         await until(lambda: ends(brokers, 2) == ends(brokers, 1))
@@ -254,6 +256,7 @@ async def all_faults(origin: Origin, cases: Iterator[Damage], folder: Path) -> l
 
 
 async def _main(seed: int) -> int:
+    logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as folder:
         origin = await prepared(Path(folder))
         cases = list(damages(origin, seed, whole=True))

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from quivermq.cluster import METADATA_TOPIC, Broker, node_of
 from quivermq.errors import Corrupt, InvalidRequest, QuiverError, StorageFailed, UnsupportedFormat
-from quivermq.log import Owner, RealDisk, read_owner
+from quivermq.log import Disk, Owner, RealDisk, read_owner
 from quivermq.log.layout import TEMPORARY
 from quivermq.node.mirrored_file import MirroredFile
 
@@ -34,6 +34,7 @@ _FOLDER: Final = "log"
 _REMOVED: Final = "removed"
 QUARANTINE: Final = "quarantine"
 QUARANTINE_MAX: Final = 100
+SET_ASIDE: Final = (f"{_REMOVED}/", f"{QUARANTINE}/")
 _LIVES_MAX: Final = 256
 
 
@@ -299,3 +300,18 @@ class Directory:
                 self.disk.remove(topic)
         for name in self.disk.names(_REMOVED):
             self.disk.remove(f"{_REMOVED}/{name}")
+
+
+def damaged_files(disk: Disk) -> Iterator[tuple[str, list[str]]]:
+    """The files that are not logs and not intact, and what is wrong with their copies: more than
+    one thing where both are lost. Changes nothing."""
+    for file in (MirroredFile("identity"), MirroredFile("logs")):
+        if file.exists(disk):
+            try:
+                _, problems = file.read(disk)
+            except UnsupportedFormat as error:
+                problems = [str(error)]
+            except Corrupt as error:
+                problems = str(error).split("; ")
+            if problems:
+                yield file.names[0], problems

@@ -23,6 +23,7 @@ from quivermq.log import Log, Owner
 from quivermq.node.crew import Crew
 from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log, waits_for_no_disk
 from quivermq.node.group_names import GroupName
+from quivermq.node.remedies import lost_text, mending_text
 from quivermq.queue import Desk
 from quivermq.replica import (
     Answer,
@@ -73,12 +74,10 @@ class Group:
         """Not "": it does not run, and why."""
         self.incarnation = 0
         """Counts the groups that the runner was given."""
-        self.is_stirred = False
-        self.was_serving = False
-        self.leaderless_ticks = 0
+        self.is_stirred = self.was_serving = False
+        self.leaderless_ticks = self._tokens = 0
         self.after: Callable[[], None] | None = None
         """Called whenever something may have been applied."""
-        self._tokens = 0
         self._waiting: dict[int, Done] = {}
         self._disk_queue: list[Work] = []
         self._writing: list[Work] = []
@@ -86,16 +85,25 @@ class Group:
         # Grows when the replica is made anew: disk work of the one before reports to nobody.
         self._life = 0
         self.is_closed = False
+        self._look_for_damage()
+
+    def _look_for_damage(self) -> None:
         if self.replica.is_lost:
-            self._fail(f"this replica lost data: {log.damage[0]}")
+            self._fail(lost_text(f"this replica lost data: {self.log.damage[0]}", self.member))
+        elif self.ailment:
+            logger.error("%s is damaged: %s", self.name, self.ailment)
+
+    @property
+    def ailment(self) -> str:
+        """What is wrong here, and what to do about it; "" if nothing is."""
+        return self.trouble or mending_text(self.replica, self.member)
 
     @property
     def is_metadata(self) -> bool:
         return self.id == METADATA_GROUP
 
     def _replica(self) -> Replica:
-        crew = self._crew
-        return Replica(self.member, self.log, crew.replica_settings, crew.dice)
+        return Replica(self.member, self.log, self._crew.replica_settings, self._crew.dice)
 
     # Inputs.
 
@@ -163,9 +171,8 @@ class Group:
 
     def tick(self) -> None:
         if not (self.trouble or self.is_closed):
-            replica = self.replica
-            self.leaderless_ticks = 0 if replica.leader else self.leaderless_ticks + 1
-            self._step(replica.tick, self._crew.now_ms())
+            self.leaderless_ticks = 0 if self.replica.leader else self.leaderless_ticks + 1
+            self._step(self.replica.tick, self._crew.now_ms())
             if self.leaderless_ticks in _CAMPAIGN_TICKS:
                 self.campaign()
 
@@ -327,6 +334,8 @@ class Group:
                     self.replica.persisted(piece.number)
                 elif isinstance(piece, Repair):
                     self.replica.repaired()
+                    if not self.replica.is_mending:
+                        logger.warning("%s is mended, and takes part again", self.name)
         except _STUMBLES as error:
             self._stumbled(error)
             return
@@ -384,7 +393,7 @@ class Group:
             if isinstance(result, Log):
                 self._renew(result)
             elif isinstance(result, Corrupt):
-                self._fail(f"this replica lost its log: {result}")
+                self._fail(lost_text(f"this replica lost its log: {result}", self.member))
             else:
                 self._crew.later(_OPEN_AGAIN_S, lambda: again(result))
 
@@ -400,9 +409,7 @@ class Group:
         except (QuiverError, BrokenInvariant) as error:
             self._fail(f"the log cannot be used: {error}")
             return
-        if self.replica.is_lost:
-            self._fail(f"this replica lost data: {log.damage[0]}")
-            return
+        self._look_for_damage()
         self.stir()
 
     def give_up(self, error: Exception) -> None:

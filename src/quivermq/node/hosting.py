@@ -23,6 +23,7 @@ from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disk_work import open_log
 from quivermq.node.group import Group
 from quivermq.node.group_names import GroupName
+from quivermq.node.remedies import lost_text
 from quivermq.node.runner import GroupRunner
 from quivermq.replica import founding_checkpoint
 
@@ -250,4 +251,5 @@ class Hosting:
                     f"{error}. Its log is in {found}: stop the broker, give that folder the name "
                     f"{folder}, and start the broker again"
                 )
+            return Corrupt(lost_text(str(error), want.member))
         return error if isinstance(error, QuiverError) else Corrupt(f"it failed: {error!r}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from quivermq.cluster import Topic, View, group_id, node_of
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
+from quivermq.node.remedies import on_broker
 from quivermq.queue import TopicSettings
 from quivermq.wire import proto
 
@@ -108,7 +109,7 @@ def described(group: Group, is_alive: Callable[[int], bool]) -> proto.PartitionD
             for member in members
             if is_alive(node_of(member)) and _is_in_sync(group, member, last)
         ],
-        trouble=group.trouble,
+        trouble=on_broker(group.member, group.ailment),
         incarnation=group.incarnation,
     )
 

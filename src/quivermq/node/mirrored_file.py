@@ -93,7 +93,7 @@ class MirroredFile:
         try:
             found = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise Corrupt(f"damaged ({error})") from error
+            raise Corrupt("damaged (it is no JSON)") from error
         if not isinstance(found, dict):
             raise Corrupt("damaged (it is no object)")
         if "checksum" not in found:

@@ -5,6 +5,7 @@ from quivermq.errors import InvalidRequest, NotEnoughReplicas, NotLeader, TopicN
 from quivermq.node.group import Group
 from quivermq.node.leaders import Leaders
 from quivermq.node.metadata import Metadata
+from quivermq.node.remedies import on_broker
 from quivermq.node.runner import GroupRunner
 
 
@@ -56,9 +57,10 @@ class Partitions:
         if leader:
             return NotLeader(f"node {leader} leads {name}", leader=leader)
         group = self._runner.groups.get(wanted)
-        if group is not None and group.is_abandoned:
+        if group is not None and (group.is_abandoned or group.trouble):
+            here = f"; {on_broker(group.member, group.ailment)}" if group.ailment else ""
             return NotEnoughReplicas(
-                f"{name} has no leader: a majority of its replicas cannot be reached"
+                f"{name} has no leader: a majority of its replicas cannot be reached{here}"
             )
         return NotLeader(f"no leader of {name} is known yet; try again")
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from quivermq.cluster import (
     Edit,
+    Placement,
     Topic,
     View,
     alter_topic,
@@ -19,6 +20,7 @@ from quivermq.node.forwarding import Forwarding
 from quivermq.node.maps import Maps, described, settings_from_proto
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
+from quivermq.node.remedies import on_broker
 from quivermq.node.runner import GroupRunner
 from quivermq.node.service import Handler
 from quivermq.settings import BrokerSettings
@@ -27,6 +29,7 @@ from quivermq.wire import proto
 _LEADER_WAIT_S: Final = 5.0
 _FOUNDING_MS: Final = 5_000
 _DESCRIBE_S: Final = 2.0
+_LEADERLESS: Final = "no leader is known"
 
 
 def done() -> proto.Response:
@@ -188,15 +191,37 @@ class TopicRequests:
                         partition=number,
                         leader=leader,
                         replicas=map(node_of, placement.replicas),
-                        trouble="" if leader else "no leader is known",
+                        trouble=self._lost_here(wanted) or ("" if leader else _LEADERLESS),
                     )
+                if not leader:
+                    self._ask_others(topic.name, number, placement, elsewhere)
                 if leader and not (group is not None and group.was_serving):
                     name = proto.PartitionName(topic=topic.name, partition=number)
                     elsewhere.setdefault(leader, []).append(name)
         asked = [self._ask(node, names) for node, names in elsewhere.items()]
         for partition in [p for answer in await asyncio.gather(*asked) for p in answer]:
-            found[partition.topic, partition.partition] = partition
+            known = found[partition.topic, partition.partition]
+            troubles = dict.fromkeys(filter(None, (known.trouble, partition.trouble)))
+            if known.leader or partition.leader:
+                known = found[partition.topic, partition.partition] = partition
+            known.trouble = "; ".join(troubles)
         return found
+
+    def _ask_others(
+        self,
+        topic: str,
+        number: int,
+        placement: Placement,
+        elsewhere: dict[int, list[proto.PartitionName]],
+    ) -> None:
+        """Where nobody leads, each replica knows its own reason."""
+        name = proto.PartitionName(topic=topic, partition=number)
+        for node in map(node_of, placement.replicas):
+            if node != self._settings.node_id and self._maps.is_alive(node):
+                elsewhere.setdefault(node, []).append(name)
+
+    def _lost_here(self, wanted: bytes) -> str:
+        return on_broker(self._settings.node_id, self._lost.get(wanted, ""))
 
     async def _ask(
         self, node: int, names: list[proto.PartitionName]
@@ -215,7 +240,7 @@ class TopicRequests:
             group = self._partitions.local(name.topic, b"", name.partition)
             if group is not None:
                 found.append(described(group, self._maps.is_alive))
-            elif trouble := self._lost.get(
+            elif trouble := self._lost_here(
                 self._partitions.group_id(name.topic, b"", name.partition)
             ):
                 found.append(
