@@ -432,3 +432,26 @@ def test_how_far_it_was_synced_is_told_again_where_that_was_lost(content: bytes 
     log = reopened(disk)
     assert (all_entries(log), log.damage) == (kept, [])
     assert disk.content(path)[: len(whole)] == whole
+
+
+@pytest.mark.parametrize("suffix", ["", ".copy"])
+def test_the_first_checkpoint_survives_the_loss_of_either_file(suffix: str) -> None:
+    disk, log = new_log()
+    fill(log, 30)
+    first = log.segment_starts[2]
+    log.save_checkpoint(first, b"state" * 20)
+    log.drop_before(first)
+    path = f"{FOLDER}/{first:020}.ckpt{suffix}"
+    whole = disk.content(path)
+    for content in (whole[:-1] + b"x", b"", disk.content(f"{FOLDER}/state"), None):
+        if content is None:
+            disk.lose_file(path)
+        else:
+            disk.replace_content(path, content)
+            assert verified(disk).findings
+        assert not verified(disk).is_damaged
+        log = reopened(disk)
+        assert log.checkpoints() == [first]
+        assert log.load_checkpoint(first).data == b"state" * 20
+        assert disk.content(path) == whole
+        assert path in log.notes[0]

@@ -1,11 +1,16 @@
-"""Checkpoint files: the state machine as it was before a segment's first entry."""
+"""Checkpoint files: the state machine as it was before a segment's first entry.
 
+What a later checkpoint holds can be had again, from an earlier one and the entries behind it. The
+first has nothing before it, so it is kept twice.
+"""
+
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from quivermq.batches import Index
-from quivermq.errors import Corrupt, TooLarge
+from quivermq.errors import Corrupt, StorageFailed, TooLarge, UnsupportedFormat
 from quivermq.log.disk import Disk, File, undoing
 from quivermq.log.edge import Edge
 from quivermq.log.layout import CHECKPOINT, TEMPORARY, file_name, index_of
@@ -14,6 +19,8 @@ from quivermq.log.records import Record
 _HEADER: Final = Record(b"QUIVRCKP", "16sQQQQQI")
 RESET: Final = ".new"
 """Behind the name of a checkpoint that is about to replace the whole log."""
+COPY: Final = ".copy"
+"""Behind the name of the second copy of the first checkpoint."""
 
 
 class Checkpoint(NamedTuple):
@@ -35,8 +42,9 @@ class Checkpoints:
     def indexes(self) -> list[Index]:
         """The edges, by next index, for which there is a file; whether it is intact shows on
         loading it."""
-        found = (index_of(name, CHECKPOINT) for name in self._disk.names(self._folder))
-        return [index for index in found if index is not None]
+        names = self._disk.names(self._folder)
+        found = {index_of(name.removesuffix(COPY), CHECKPOINT) for name in names}
+        return sorted(index for index in found if index is not None)
 
     def save(self, checkpoint: Checkpoint, suffix: str = "") -> None:
         """Write a checkpoint; durable, name included, when this returns."""
@@ -55,8 +63,43 @@ class Checkpoints:
         self._disk.rename(path + TEMPORARY, path)
         self._disk.sync_folder(self._folder)
 
+    def save_copy(self, index: Index) -> None:
+        """Keep the checkpoint before entry `index`, the first one, in a second file as well."""
+        if f"{file_name(index, CHECKPOINT)}{COPY}" not in self._disk.names(self._folder):
+            self.save(self.load_file(index), COPY)
+
+    def restore(self, index: Index) -> list[str]:
+        """Make either file of the first checkpoint again from the other; says what it did."""
+        notes: list[str] = []
+        if index not in self.indexes():
+            return notes
+        for suffix, other in (("", COPY), (COPY, "")):
+            try:
+                self.load_file(index, suffix)
+            except UnsupportedFormat:
+                raise
+            except (Corrupt, StorageFailed) as error:
+                # If neither is intact, whoever needs the checkpoint finds out.
+                with suppress(Corrupt, StorageFailed):
+                    self.save(self.load_file(index, other), suffix)
+                    notes.append(f"made a checkpoint again from its other copy: {error}")
+        return notes
+
     def load(self, index: Index, suffix: str = "") -> Checkpoint:
-        """The checkpoint before entry `index`, or `Corrupt` unless every byte of it is intact."""
+        """The checkpoint before entry `index`, or `Corrupt` unless every byte of it is intact, or
+        of its copy: then it is made again."""
+        try:
+            return self.load_file(index, suffix)
+        except (Corrupt, StorageFailed):
+            name = f"{file_name(index, CHECKPOINT)}{COPY}"
+            if suffix or name not in self._disk.names(self._folder):
+                raise
+            checkpoint = self.load_file(index, COPY)
+            self.save(checkpoint)
+            return checkpoint
+
+    def load_file(self, index: Index, suffix: str = "") -> Checkpoint:
+        """The checkpoint in one file, or `Corrupt` unless every byte of it is intact."""
         path = self.path(index) + suffix
         file = self._disk.open(path)
         try:
@@ -80,6 +123,7 @@ class Checkpoints:
         for index in self.indexes():
             if index < before or (after is not None and index > after):
                 self._disk.remove(self.path(index))
+                self._disk.remove(self.path(index) + COPY)
 
     def path(self, index: Index) -> str:
         """The path of the checkpoint before entry `index`."""

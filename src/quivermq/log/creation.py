@@ -27,7 +27,9 @@ def prepare_log(
     disk.make_folder(temporary)
     start = founding.edge if founding else Edge()
     if founding:
-        Checkpoints(disk, temporary, log_id, settings.checkpoint_bytes_max).save(founding)
+        checkpoints = Checkpoints(disk, temporary, log_id, settings.checkpoint_bytes_max)
+        checkpoints.save(founding)
+        checkpoints.save_copy(founding.edge.next_index)
     head = SegmentHeader(log_id, start)
     active = ActiveSegment.create(disk, temporary, head, settings.allocation_bytes_min)
     first = start.next_index

@@ -4,6 +4,7 @@ state, state.copy             whose log it is, term, vote, where the log starts
 synced                        how far the last segment was fsynced
 00000000000000000001.seg      segment: header, frames and marks, and once sealed a footer
 00000000000000000001.ckpt     checkpoint of the state machine before the segment's first entry
+00000000000000000001.ckpt.copy  a second copy of the first checkpoint
 *.tmp                         not yet part of the log; removed when it is opened
 """
 

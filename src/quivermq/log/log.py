@@ -417,6 +417,7 @@ class Log:
         first = starts[-1]
         self._checkpoints.load(first)
         with self._fence:
+            self._checkpoints.save_copy(first)
             self._state_file.save(self._state_file.state._replace(first_index=first))
             dropped = [f for f in self._sealed.footers if f.first_index < first]
             self._sealed.drop_before(first)

@@ -83,6 +83,7 @@ class Recovery:
             if index < state.first_index:
                 self._disk.remove(segment_path(self._folder, index))
         self.checkpoints.remove_where(before=state.first_index)
+        self.notes += self.checkpoints.restore(state.first_index)
         starts = [index for index in found if index >= state.first_index]
         if not starts or starts[-1] < state.active_index:
             path = segment_path(self._folder, state.active_index)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from quivermq.batches import Frame, Index, Kind, decode_batch
 from quivermq.errors import Corrupt, QuiverError, StorageFailed, TooLarge
-from quivermq.log.checkpoints import RESET, Checkpoints
+from quivermq.log.checkpoints import COPY, RESET, Checkpoints
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk
 from quivermq.log.edge import Edge
@@ -305,9 +305,28 @@ class Verification:
         path = checkpoints.path(index) + suffix
         try:
             self._progress(self._disk.open(path).size())
-            checkpoints.load(index, suffix)
+            checkpoints.load_file(index, suffix)
         except QuiverError as error:
-            self._find("damage", path, str(error))
+            self._find_bad_checkpoint(checkpoints, index, suffix, str(error))
+            return
+        if not suffix and f"{path}{COPY}".rpartition("/")[2] in self._disk.names(self._folder):
+            try:
+                checkpoints.load_file(index, COPY)
+            except QuiverError as error:
+                self._find("note", path + COPY, f"{error}; the checkpoint itself is intact")
+
+    def _find_bad_checkpoint(
+        self, checkpoints: Checkpoints, index: Index, suffix: str, reason: str
+    ) -> None:
+        path = checkpoints.path(index) + suffix
+        try:
+            if suffix:
+                raise Corrupt(reason)
+            checkpoints.load_file(index, COPY)
+        except QuiverError:
+            self._find("damage", path, reason)
+        else:
+            self._find("note", path, f"{reason}; its copy is intact")
 
     def _visit(self, frame: Frame, position: int) -> None:
         if self._deep and frame.header.kind == Kind.DATA:

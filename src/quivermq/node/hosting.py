@@ -144,8 +144,8 @@ class Hosting:
             try:
                 group = self._group(want, log)
             except (QuiverError, BrokenInvariant) as error:
-                self.lost[want.group_id] = str(error)
-                logger.critical("%s cannot run here: %s", want.name, error)
+                self.lost[want.group_id] = lost_text(str(error), want.member)
+                logger.critical("%s cannot run here: %s", want.name, self.lost[want.group_id])
                 continue
             self._runner.add(group)
 
