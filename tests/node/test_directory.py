@@ -77,9 +77,9 @@ def test_what_is_listed_is_known_at_the_next_start(tmp_path: Path) -> None:
 
 def damages(data: bytes, other: bytes) -> list[bytes | None]:
     """Every kind of damage to a file; None: it is gone."""
-    flips = [bytearray(data) for _ in range(0, len(data), 7)]
+    flips = [bytearray(data) for _ in range(0, len(data), 29)]
     for number, flipped in enumerate(flips):
-        flipped[number * 7] ^= 1 << number % 8
+        flipped[number * 29] ^= 1 << number % 8
     return [
         None,
         b"",
