@@ -35,6 +35,7 @@ class Recovery:
     """One opening of one log; `run` fills in what the log then works with."""
 
     active: ActiveSegment
+    synced: SyncedFile
 
     def __init__(
         self, disk: Disk, folder: str, settings: LogSettings, log_id: bytes | None = None
@@ -46,11 +47,12 @@ class Recovery:
         self.commit_index = Index(0)
         self.state_file, self.notes = StateFile.open(disk, folder, log_id)
         self._log_id = self.state_file.state.log_id
-        self.synced = SyncedFile.open(disk, folder, self._log_id)
         self.sealed = SealedSegments(disk, folder, settings)
         self.checkpoints = Checkpoints(disk, folder, self._log_id, settings.checkpoint_bytes_max)
 
     def run(self) -> "Recovery":
+        self.state_file.heal()
+        self.synced = SyncedFile.open(self._disk, self._folder, self._log_id)
         self._finish_what_was_begun()
         starts = self._segment_starts()
         self._check_first(starts[0])

@@ -65,14 +65,17 @@ class Fault(NamedTuple):
 class StateFile:
     """The two files that hold a `State`."""
 
-    def __init__(self, files: Sequence[File], state: State) -> None:
-        self._files = files
+    def __init__(self, disk: Disk, folder: str, state: State) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._files: list[File] = []
         self.state = state
 
     @classmethod
     def create(cls, disk: Disk, folder: str, state: State) -> "StateFile":
         """Both files; their names are durable once the caller has synced the folder."""
-        created = cls([_new_file(disk, f"{folder}/{name}") for name in STATES], state)
+        created = cls(disk, folder, state)
+        created._files = [_new_file(disk, f"{folder}/{name}") for name in STATES]
         created.save(state)
         return created
 
@@ -80,26 +83,13 @@ class StateFile:
     def open(
         cls, disk: Disk, folder: str, log_id: bytes | None = None
     ) -> tuple["StateFile", list[str]]:
-        """The newest state that any intact copy holds, both copies made equal again, and what was
-        wrong with them; `Corrupt` if no copy is intact, or is one of the log `log_id`."""
-        copies = _read_copies(disk, folder, log_id)
-        state, faults = _newest(folder, copies)
+        """The newest state that any intact copy holds, and what is wrong with them; `Corrupt` if no
+        copy is intact, or is one of the log `log_id`. Changes nothing: `heal` comes next."""
+        state, faults = read_state(disk, folder, log_id)
         if state is None:
             reasons = "; ".join(f"{fault.path} is {fault.text}" for fault in faults)
             raise Corrupt(f"term and vote are unknown: {reasons}")
-        names = disk.names(folder)
-        paths = {name: f"{folder}/{name}" for name in STATES}
-        opened = cls(
-            [
-                disk.open(path) if name in names else _new_file(disk, path)
-                for name, path in paths.items()
-            ],
-            state,
-        )
-        opened._heal(copies)
-        # Names that were seen, or just made, may still be lost; what follows relies on them.
-        disk.sync_folder(folder)
-        return opened, [f"{fault.path} was {fault.text}" for fault in faults]
+        return cls(disk, folder, state), [f"{fault.path} was {fault.text}" for fault in faults]
 
     def save(self, state: State) -> None:
         """Replace the state; durable when this returns."""
@@ -114,22 +104,30 @@ class StateFile:
         """
         return (0, 1) if self.state.serial % 2 else (1, 0)
 
-    def _heal(self, copies: Sequence[State | Corrupt]) -> None:
+    def heal(self) -> None:
         """Make both copies equal, before the newer one is acted on.
 
         A damaged copy was being written, so the other was durable: it must not be touched. Where
         one is older, the newer may never have been fsynced: it is written again, and first.
         """
+        disk, names = self._disk, self._disk.names(self._folder)
+        copies = _read_copies(disk, self._folder, self.state.log_id)
+        self._files = [
+            disk.open(path) if name in names else _new_file(disk, path)
+            for name, path in ((name, f"{self._folder}/{name}") for name in STATES)
+        ]
         damaged = [number for number, copy in enumerate(copies) if isinstance(copy, Corrupt)]
         if damaged or copies[0] != copies[1]:
-            self._write(*(damaged or self._order()))
-
-    def _write(self, *numbers: int) -> None:
-        packed = _RECORD.pack(*self.state)
-        for number in numbers:
             # The whole block: whatever else stands in it came from elsewhere.
+            self._write(*(damaged or self._order()), size=STATE_BYTES)
+        # Names that were seen, or just made, may still be lost; what follows relies on them.
+        disk.sync_folder(self._folder)
+
+    def _write(self, *numbers: int, size: int = _RECORD.size) -> None:
+        packed = _RECORD.pack(*self.state).ljust(size, b"\0")
+        for number in numbers:
             file = self._files[number]
-            file.write(0, [packed.ljust(STATE_BYTES, b"\0")])
+            file.write(0, [packed])
             file.sync()
 
 
