@@ -278,11 +278,26 @@ async def test_a_log_in_the_wrong_folder_is_found(tmp_path: Path) -> None:
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
         (reason,) = it.hosting.lost.values()
-        assert "Its log is in log/orders/7: stop the broker, give that folder the name" in reason
+        assert "Its log, or an old copy of it, is in log/orders/7. If the folder was" in reason
     (tmp_path / "log/orders/7").rename(tmp_path / "log/orders/0")
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
         assert set(it.runner.groups) == wanted_of(ORDERS)
+
+
+@on_loop
+async def test_a_log_that_no_list_names_is_not_made_anew_because_its_folder_was_renamed(
+    tmp_path: Path,
+) -> None:
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        it.directory.list_logs({})
+    (tmp_path / "log/orders/0").rename(tmp_path / "log/orders/7")
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        (reason,) = it.hosting.lost.values()
+        assert "is in log/orders/7" in reason
+        assert not (tmp_path / "log/orders/0").exists()
 
 
 @on_loop
@@ -312,7 +327,7 @@ async def test_a_replica_of_a_lost_directory_is_not_made_anew(tmp_path: Path) ->
 async def test_a_crash_at_any_moment_loses_no_log_and_mixes_none(
     tmp_path: Path, partitions: int
 ) -> None:  # F37
-    """While a topic is deleted and created again; 9 are made with one sync for all."""
+    """While a topic is deleted and created again; 9 are made at the same time."""
     before = tmp_path / "before"
     async with host(before) as it:
         await it.hosting.reconcile(it.current(ORDERS))

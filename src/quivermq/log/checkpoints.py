@@ -90,6 +90,8 @@ class Checkpoints:
         of its copy: then it is made again."""
         try:
             return self.load_file(index, suffix)
+        except UnsupportedFormat:
+            raise
         except (Corrupt, StorageFailed):
             name = f"{file_name(index, CHECKPOINT)}{COPY}"
             if suffix or name not in self._disk.names(self._folder):

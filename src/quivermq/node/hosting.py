@@ -177,17 +177,22 @@ class Hosting:
         for want in unknown:
             if directory.disk.is_folder(want.name.folder):
                 directory.look_into(want.name.folder)
-        directory.adopt(w.group_id.hex() for w in unknown if self.is_made(w.group_id, w.member))
+        directory.adopt(want.group_id.hex() for want in unknown if self._is_in_place(want))
         self._make(
             [
                 want
                 for want in unknown
-                if want.group_id.hex() not in directory.logs
+                if want.group_id.hex() not in {**directory.logs, **directory.unlisted}
                 and not directory.disk.is_folder(want.name.folder)
                 and not self._was_elsewhere(want)
             ]
         )
         return self._disk_thread.together(self._open, batch)
+
+    def _is_in_place(self, want: Wanted) -> bool:
+        """Whether its log is where it belongs, though no list names it."""
+        found = self._directory.unlisted.get(want.group_id.hex())
+        return found == ListedLog(want.name.folder, want.member)
 
     def _was_elsewhere(self, want: Wanted) -> bool:
         """Whether it was in the directory that this one replaces: it is not to be made anew."""
@@ -234,6 +239,8 @@ class Hosting:
                 "this replica was in a data directory that is lost; it comes back as another "
                 "member if a majority of the others is left"
             )
+        if log is None and want.group_id.hex() in self._directory.unlisted:
+            raise Corrupt(f"{folder} does not hold its log, and no list names it")
         if log is None:
             raise Corrupt(
                 f"{folder} stands where its log is to be made, and does not say whose it is. If "
@@ -248,8 +255,9 @@ class Hosting:
             found = directory.folder_of(want.group_id.hex(), want.member)
             if found and found != folder:
                 return Corrupt(
-                    f"{error}. Its log is in {found}: stop the broker, give that folder the name "
-                    f"{folder}, and start the broker again"
+                    f"{error}. Its log, or an old copy of it, is in {found}. If the folder was "
+                    f"renamed, stop the broker, and give it the name {folder} back; an old copy "
+                    "must not be used"
                 )
             return Corrupt(lost_text(str(error), want.member))
         return error if isinstance(error, QuiverError) else Corrupt(f"it failed: {error!r}")
