@@ -260,9 +260,15 @@ async def _main(seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         origin = await prepared(Path(folder))
         cases = list(damages(origin, seed, whole=True))
-        print(f"{len(cases)} cases of damage to {len(origin.files)} files")
-        found = await all_faults(origin, iter(cases), Path(folder))
-    print("\n".join(found) or "nothing is lost")
+        print(f"{len(cases)} cases of damage to {len(origin.files)} files", flush=True)
+        found = 0
+        for number, damage in enumerate(cases, 1):
+            for fault in await all_faults(origin, iter([damage]), Path(folder)):
+                found += 1
+                print(fault, flush=True)
+            if number % 500 == 0:
+                print(f"{number} done", flush=True)
+    print(f"{found} faults" if found else "nothing is lost")
     return 1 if found else 0
 
 
