@@ -1,8 +1,16 @@
-"""What all tests share: property tests that do not depend on how busy the machine is."""
+"""What all tests share: property tests that do not depend on how busy the machine is, and brokers
+whose event loops nobody holds."""
 
+import gc
 import os
+from collections.abc import Generator
+from typing import Any, Final
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from quivermq.testing import Cluster
+from quivermq.testing.stall_budget import StallBudget
 
 # In CI the same examples every time, so that a change is judged and not its luck; elsewhere new
 # ones with every run.
@@ -13,3 +21,27 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("quiver")
+
+STALL_BUDGET: Final = StallBudget(0.2)
+STALL_BUDGET.install()
+Cluster.stalls_fail = True
+
+KNOWN_SLOW: Final[dict[str, str]] = {}
+"""Tests in which a broker may hold its loop for longer, each with the reason. Meant to be empty."""
+
+
+def pytest_collection_finish() -> None:
+    """What all tests are made of is not looked through for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test fails if one callback of a broker in its process took too long."""
+    STALL_BUDGET.take()
+    result = yield
+    found = STALL_BUDGET.take()
+    if found and item.nodeid.partition("[")[0] not in KNOWN_SLOW:
+        pytest.fail("a broker held its event loop:\n" + "\n".join(found), pytrace=False)
+    return result

@@ -24,8 +24,10 @@ from quivermq.errors import (
     OutOfSequence,
     Overloaded,
     QuiverError,
+    SequenceReused,
     StorageFailed,
     StorageFull,
+    StoredBefore,
     Timeout,
     TooLarge,
     TopicExists,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         GroupPartitionInfo,
         LeasedMessage,
         LeasedTable,
+        LevelInfo,
         MemberInfo,
         Message,
         NodeInfo,
@@ -62,10 +65,11 @@ if TYPE_CHECKING:
         Retry,
         Subscription,
         TopicInfo,
+        UpgradeInfo,
         connect,
     )
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BatchReceipt",
@@ -85,6 +89,7 @@ __all__ = [
     "LeaseLost",
     "LeasedMessage",
     "LeasedTable",
+    "LevelInfo",
     "MemberInfo",
     "Message",
     "NodeInfo",
@@ -102,8 +107,10 @@ __all__ = [
     "Receipt",
     "Retention",
     "Retry",
+    "SequenceReused",
     "StorageFailed",
     "StorageFull",
+    "StoredBefore",
     "Subscription",
     "Timeout",
     "TooLarge",
@@ -113,6 +120,7 @@ __all__ = [
     "Unauthenticated",
     "UnknownError",
     "UnsupportedFormat",
+    "UpgradeInfo",
     "aio",
     "connect",
     "spark",

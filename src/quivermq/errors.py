@@ -2,7 +2,9 @@
 
     QuiverError
     ├── InvalidRequest          what was asked makes no sense; asking again will not help
-    │   └── TooLarge            ... because it is past a limit
+    │   ├── TooLarge            ... because it is past a limit
+    │   ├── StoredBefore        ... because it is stored, too long ago to say where
+    │   └── SequenceReused      ... because another batch is stored under its number
     ├── TopicNotFound, TopicExists
     ├── OffsetOutOfRange        the offset is no longer kept, or not there yet
     ├── NotLeader, NotEnoughReplicas, Timeout, Overloaded, ConnectionFailed      (retriable)
@@ -10,7 +12,7 @@
     ├── LeaseLost, Fenced       somebody else has it now
     ├── Unauthenticated, Forbidden
     ├── Corrupt                 bytes that fail their checks
-    │   └── UnsupportedFormat   bytes of a format version that this build does not read
+    ├── UnsupportedFormat       intact bytes of another release, which this one does not read
     ├── StorageFailed           the disk refused; the log that met it takes no more writes
     │   └── StorageFull         no space; the log is intact, and works again with space
     └── UnknownError            a server of a later release refused by a name not in this list
@@ -40,6 +42,14 @@ class InvalidRequest(QuiverError):
 
 class TooLarge(InvalidRequest):
     """A message, batch, header or name is past its limit."""
+
+
+class StoredBefore(InvalidRequest):
+    """A producer repeats a batch that is older than all whose place is remembered: it is stored."""
+
+
+class SequenceReused(InvalidRequest):
+    """A producer's number belongs to another batch: does another producer use the same id?"""
 
 
 class TopicNotFound(QuiverError):
@@ -98,7 +108,8 @@ class ConnectionFailed(QuiverError):
 
 
 class LeaseLost(QuiverError):
-    """The lease expired and the message went to somebody else.
+    """These messages are not leased to the caller any more: the lease expired, or its leader failed
+    before the lease was replicated, or the group was sought elsewhere.
 
     `lost` says which messages: topic, partition, first offset, and the offset behind the last.
     Everything else that was settled by the same call is settled.
@@ -114,13 +125,18 @@ class Fenced(QuiverError):
 
 
 class OutOfSequence(QuiverError):
-    """A producer skipped a sequence number; `expected` comes next."""
+    """A producer skipped a sequence number; `expected` comes next.
+
+    `may_be_forgotten`: the partition does not know the producer, but knew others that it has
+    forgotten since, and perhaps this one too. What was sent before may be stored.
+    """
 
     retriable = True
 
-    def __init__(self, message: str, *, expected: int) -> None:
+    def __init__(self, message: str, *, expected: int, may_be_forgotten: bool = False) -> None:
         super().__init__(message)
         self.expected = expected
+        self.may_be_forgotten = may_be_forgotten
 
 
 class Unauthenticated(QuiverError):
@@ -135,8 +151,11 @@ class Corrupt(QuiverError):
     """Bytes that fail their checksum or contradict themselves."""
 
 
-class UnsupportedFormat(Corrupt):
-    """Intact bytes of a format version that this build does not read."""
+class UnsupportedFormat(QuiverError):
+    """Intact bytes of another release, which this one does not read.
+
+    Not a kind of `Corrupt`: what is damaged is cut or fetched again, what is unknown is left alone.
+    """
 
 
 class StorageFailed(QuiverError):

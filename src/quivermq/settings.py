@@ -90,6 +90,9 @@ class BrokerSettings(BaseModel):
     retention_interval_ms: int = Field(5_000, ge=10, description="How often old data is dropped.")
 
     connections_max: int = Field(1_000, ge=1, description="Clients that may be connected.")
+    peer_connections_max: int = Field(
+        400, ge=4, description="Connections of other brokers: each has two, and four for a moment."
+    )
     requests_max: int = Field(1_024, ge=1, description="Open requests of one connection.")
     request_bytes_max: int = Field(64 * MIB, ge=1, description="The bytes of such requests.")
     unread_bytes_max: int = Field(
@@ -106,6 +109,10 @@ class BrokerSettings(BaseModel):
     outbox_bytes_max: int = Field(64 * MIB, ge=1, description="What may wait for one slow peer.")
     rebalance_bytes_per_second: int = Field(64 * MIB, ge=1, description="What moving may cost.")
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop may take.")
+
+    stall_budget_ms: int = Field(
+        200, ge=20, description="Work that holds the event loop for longer is logged."
+    )
 
     log_level: LogLevel = Field("info", description="What is worth a line on standard error.")
     log_format: LogFormat = Field("text", description="Lines for people, or JSON for machines.")

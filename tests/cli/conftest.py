@@ -93,12 +93,20 @@ class Serving:
 
 
 @contextmanager
-def start_serve(folder: Path, node_id: int = 1) -> Iterator[Serving]:
+def start_serve(folder: Path, *more: str, node_id: int = 1) -> Iterator[Serving]:
     """A broker that keeps its data in `folder`; killed at the end, if it has not stopped."""
     ready_file = folder / "ready.json"
     command = [*COMMAND, "serve", "--data-dir", str(folder / "data"), *FREE_PORTS]
     with subprocess.Popen(
-        [*command, "--node-id", str(node_id), "--ready-file", str(ready_file), "--stop-on-eof"],
+        [
+            *command,
+            "--node-id",
+            str(node_id),
+            "--ready-file",
+            str(ready_file),
+            "--stop-on-eof",
+            *more,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

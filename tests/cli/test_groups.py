@@ -1,6 +1,7 @@
 """`quiver group`, `dlq` and `delayed` against a cluster of processes."""
 
 import time
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -20,8 +21,9 @@ def topic(servers: str) -> str:
 
 
 @pytest.fixture
-def client(servers: str) -> quivermq.Client:
-    return quivermq.connect(servers)
+def client(servers: str) -> Iterator[quivermq.Client]:
+    with quivermq.connect(servers) as connected:
+        yield connected
 
 
 def bury(client: quivermq.Client, topic: str) -> None:
@@ -66,6 +68,31 @@ def test_a_group_is_listed_and_described(servers: str, topic: str, client: quive
         assert [each["partition"] for each in found["partitions"]] == [0, 1]
         missing = quiver("group", "describe", topic, "nobody", "--servers", servers)
         assert "nobody" in error_line(missing, 1)
+
+
+def test_an_archive_is_listed_as_what_keeps_messages_and_can_be_deleted(
+    servers: str, topic: str, client: quivermq.Client
+) -> None:
+    altered = quiver(
+        "topic", "alter", topic, "--keep-until-archived", "--delete-acked", "--servers", servers
+    )
+    assert "kept until every group is done, and until archived" in altered.stdout
+    described = quiver("topic", "describe", topic, "--servers", servers).stdout
+    assert "nothing is dropped: no table archives it" in described
+    assert "nothing is dropped as done: it has no group" in described
+    client.commit(topic, "_archive.typo", 0, 1)
+    client.commit(topic, "_archive.typo", 1, 1)
+    client.ack(client.poll(topic, group="g", max_messages=1))
+    described = quiver("topic", "describe", topic, "--servers", servers).stdout
+    assert "kept for _archive.typo (archive): 2 messages behind" in described
+    assert "kept for g (shared): 3 messages behind" in described
+    listed = quiver_json("group", "list", topic, "--servers", servers)
+    assert [(each["name"], each["mode"]) for each in listed] == [
+        ("_archive.typo", "archive"),
+        ("g", "shared"),
+    ]
+    gone = quiver("group", "delete", topic, "_archive.typo", "--yes", "--servers", servers)
+    assert gone.returncode == 0, gone.stderr
 
 
 def test_members_of_a_sticky_group_are_named_with_their_partitions(

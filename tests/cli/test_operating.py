@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import quivermq
+from quivermq.cluster import OWN_LEVELS
 from tests.cli.commands import error_line, quiver, quiver_json
 from tests.cli.conftest import RunningUp, Serving, start_serve
 
@@ -11,7 +13,33 @@ def test_the_status_names_brokers_leader_and_health(cluster: RunningUp) -> None:
     assert done.returncode == 0, done.stderr
     assert "led by broker" in done.stdout
     assert done.stdout.count("serving") == 3
+    assert f"feature level {OWN_LEVELS.high}" in done.stdout
+    assert f"all brokers run release {quivermq.__version__}" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_a_cluster_at_the_highest_level_has_nothing_to_raise(cluster: RunningUp) -> None:
+    done = quiver("cluster", "upgrade", "--yes", "--servers", cluster.servers)
+    assert "the highest" in done.stdout, done.stderr
+    told = quiver_json("cluster", "upgrade", "--dry-run", "--servers", cluster.servers)
+    assert told == {
+        "before": OWN_LEVELS.high, "level": OWN_LEVELS.high, "levels": [], "dry_run": True,
+    }  # fmt: skip
+    far = quiver("cluster", "upgrade", "--to", "99", "--yes", "--servers", cluster.servers)
+    assert f"broker 1 runs {quivermq.__version__}" in error_line(far, 1)
+
+
+def test_a_broker_in_no_cluster_is_passed_over_and_alone_it_is_no_answer(
+    cluster: RunningUp, tmp_path: Path
+) -> None:
+    with start_serve(tmp_path, "--peers", "8=127.0.0.1:1,9=127.0.0.1:2", node_id=7) as lonely:
+        outside = lonely.ready["listen"]
+        both = quiver_json("cluster", "status", "--servers", f"{outside},{cluster.servers}")
+        assert [node["id"] for node in both["nodes"]] == [1, 2, 3]
+        for form in ((), ("--json",)):
+            alone = quiver("cluster", "status", "--servers", outside, *form)
+            assert "in no cluster" in error_line(alone, 1)
+            assert alone.stdout == ""
 
 
 def test_leaders_move_on_request(cluster: RunningUp) -> None:

@@ -32,6 +32,12 @@ def test_no_leader_is_the_trouble_that_counts() -> None:
     assert trouble.startswith("nobody leads it")
 
 
+def test_what_is_not_known_of_a_partition_is_no_trouble_of_its_replicas() -> None:
+    silent = PartitionInfo(partition=0, leader=1, replicas=(1, 2), trouble="no answer")
+    assert partition_troubles(silent, NOBODY) == ["no answer"]
+    assert partition_troubles(silent, frozenset({2})) == ["replicas behind or down: 2", "no answer"]
+
+
 def test_what_the_broker_says_is_passed_on() -> None:
     assert partition_troubles(partition(trouble="its disk is full"), NOBODY) == ["its disk is full"]
 

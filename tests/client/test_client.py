@@ -133,6 +133,22 @@ def test_offsets_are_committed_and_remembered(real: quivermq.Client) -> None:
     assert real.committed("committed", group="other") == {}
 
 
+@pytest.mark.parametrize("group", ["g", "_archive.table"])
+def test_nobody_commits_what_is_not_there_yet(
+    real: quivermq.Client, topic: str, group: str
+) -> None:
+    real.produce_many(topic, [b"v"] * 3)
+    real.commit(topic, group=group, partition=0, offset=3)
+    with pytest.raises(OffsetOutOfRange, match="ends at 3") as refused:
+        real.commit(topic, group=group, partition=0, offset=4)
+    assert (refused.value.earliest, refused.value.end) == (0, 3)
+    with pytest.raises(InvalidRequest, match="at least 0"):
+        real.commit(topic, group=group, partition=0, offset=-1)
+    assert real.committed(topic, group=group) == {0: 3}
+    real.produce(topic, b"w")
+    real.commit(topic, group=group, partition=0, offset=4)
+
+
 def test_the_cluster_is_shown(real: quivermq.Client, broker: BrokerThread) -> None:
     info = real.cluster()
     (node,) = info.nodes

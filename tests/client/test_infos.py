@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from quivermq.client.group_infos import DeadLetter
 from quivermq.client.infos import (
     RateLimit,
     RebalanceInfo,
@@ -15,6 +16,7 @@ from quivermq.client.infos import (
     retention_of,
     topic_settings,
 )
+from quivermq.client.values import Message
 from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
 
@@ -80,8 +82,29 @@ def test_a_topic_shows_partitions_whose_leader_did_not_answer() -> None:
     assert info.id == "0102"
     assert info.dead_letter == "t.dlq"
     assert [each.trouble for each in info.partitions] == ["", "its leader did not answer"]
-    assert info.message_count == 3
+    assert info.partitions[0].message_count == 3
+    silent = info.partitions[1]
+    assert (silent.leader, silent.replicas) == (2, (1, 2))
+    assert {silent.start_offset, silent.end_offset, silent.size_bytes, silent.in_sync} == {None}
+    assert {silent.term, silent.commit_index, silent.message_count} == {None}
+    # What is known of some only is not known.
+    assert (info.message_count, info.size_bytes) == (None, None)
     assert "2 partitions" in repr(info)
+    assert "? messages" in repr(info)
+
+
+def test_nothing_is_something_else_than_not_known() -> None:
+    described = proto.TopicDescription()
+    described.topic.partitions.add(partition=0, leader=1, replicas=[1])
+    described.partitions.add(leader=1, start_offset=0, end_offset=0, size_bytes=0, in_sync=[1])
+    info = TopicInfo.of(described)
+    assert (info.message_count, info.size_bytes, info.partitions[0].in_sync) == (0, 0, (1,))
+
+
+def test_a_dead_letter_that_says_nothing_of_its_origin_came_from_nowhere() -> None:
+    letter = DeadLetter.of(Message("t.dlq", 0, 5, None, b"v", {}, 0, 0))
+    assert (letter.original_partition, letter.original_offset, letter.deliveries) == (None,) * 3
+    assert "/?@?" in repr(letter)
 
 
 def test_a_rebalance_is_done_when_nothing_is_left() -> None:

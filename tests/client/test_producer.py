@@ -384,8 +384,19 @@ class TestOnAnEventLoop:
         on_loop(stand_in, work)
 
     def test_a_closed_client_has_delivered_what_its_producers_held(self, stand_in: StandIn) -> None:
+        held = []
+
         async def work(client: quivermq.aio.AsyncClient) -> None:
-            await client.producer(linger=60).send("t", b"v")
+            held.append(client.producer(linger=60))
+            await held[0].send("t", b"v")
+
+        on_loop(stand_in, work)
+        assert stand_in.log().values == [b"v"]
+
+    def test_what_a_dropped_producer_held_is_delivered(self, stand_in: StandIn) -> None:
+        async def work(client: quivermq.aio.AsyncClient) -> None:
+            with pytest.warns(ResourceWarning, match="not closed"):
+                await client.producer(linger=60).send("t", b"v")
 
         on_loop(stand_in, work)
         assert stand_in.log().values == [b"v"]

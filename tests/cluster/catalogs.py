@@ -3,7 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from quivermq.cluster import Broker, Edit, Move, Placement, View, create_topic, node_of, set_targets
+from quivermq.cluster import (
+    OWN_LEVELS,
+    Broker,
+    Edit,
+    Move,
+    Placement,
+    View,
+    create_topic,
+    node_of,
+    set_targets,
+)
 from quivermq.cluster.edits import finish_moves
 from quivermq.cluster.records import State
 
@@ -20,6 +30,8 @@ def broker(node: int, epoch: int = 0, state: State = "serving") -> Broker:
         http_address="",
         version="1",
         state=state,
+        level_min=OWN_LEVELS.low,
+        level_max=OWN_LEVELS.high,
     )
 
 

@@ -17,11 +17,13 @@ def new_log(settings: LogSettings = SMALL, seed: int = 0) -> tuple[SimulatedDisk
     return disk, Log.create(disk, FOLDER, LOG_ID, settings)
 
 
-def fill(log: Log, groups: int, *, of: int = 2, body: bytes = b"x" * 60) -> list[Frame]:
+def fill(
+    log: Log, groups: int, *, of: int = 2, body: bytes = b"x" * 60, time_ms: int = 1000
+) -> list[Frame]:
     """Append and sync so many groups of entries; returns the entries."""
     written: list[Frame] = []
     for number in range(groups):
-        group = entries(log.edge, of, body=body, at_ms=1000 + number)
+        group = entries(log.edge, of, body=body, at_ms=time_ms + number)
         log.append(group)
         log.sync(Index(log.edge.next_index - 1))
         written += group

@@ -34,7 +34,7 @@ def test_an_index_that_lies_about_its_length_or_content_is_refused() -> None:
     packed = index_of([1, 2])[0].pack()
     with pytest.raises(Corrupt, match="checksum"):
         SegmentIndex.unpack(Index(10), packed, crc32c(packed) ^ 1)
-    lying = b"\xff\xff\xff\x7f" + packed[4:]
+    lying = packed[:4] + b"\xff\xff\xff\x7f" + packed[8:]
     with pytest.raises(Corrupt, match="entries"):
         SegmentIndex.unpack(Index(10), lying, crc32c(lying))
 

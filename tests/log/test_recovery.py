@@ -9,7 +9,8 @@ from quivermq.errors import BrokenInvariant, Corrupt, UnsupportedFormat
 from quivermq.log import Log
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
 from quivermq.log.marks import MARK_BYTES
-from tests.log.entries import entries, entry
+from quivermq.log.state import _FORMER
+from tests.log.entries import LOG_ID, entries, entry
 from tests.log.logs import (
     FOLDER,
     SMALL,
@@ -255,7 +256,7 @@ def test_without_both_files_the_vote_is_unknown() -> None:
 
 def test_a_state_of_an_earlier_build_is_refused_and_left_alone() -> None:
     disk, _ = new_log()
-    old = b"QUIVRVOT" + bytes(8184)
+    old = _FORMER.pack(LOG_ID, bytes(16), 5, 3, 1, 1, 1, 4096, 0, 0).ljust(4096, b"\0") * 2
     disk.replace_content(f"{FOLDER}/state", old)
     with pytest.raises(UnsupportedFormat, match="earlier build"):
         reopened(disk)

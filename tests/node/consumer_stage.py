@@ -107,7 +107,12 @@ class Consumer:
         """Returns what was lost."""
         settled = list(got)
         verdicts = [verdict(outcome, one, **changes) for one in settled]
-        body = proto.Settle(topic=self.topic, group=changes.pop("group", GROUP), verdicts=verdicts)
+        body = proto.Settle(
+            topic=self.topic,
+            group=changes.pop("group", GROUP),
+            verdicts=verdicts,
+            consumer=self.number,
+        )
         answer = await self.ask(settle=body)
         return [settled[lost.verdict] for lost in answer.settled.lost]
 

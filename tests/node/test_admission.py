@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quivermq.cluster import METADATA_GROUP, View
+from quivermq.cluster import METADATA_GROUP, OWN_LEVELS, View
 from quivermq.errors import Corrupt
 from quivermq.node.broker import Broker
 from quivermq.node.directory import Directory
@@ -22,6 +22,8 @@ def stranger(node: int = 2, **changes: object) -> proto.PeerHello:
         node=node,
         directory_id=bytes(range(16)),
         boot=1,
+        level_min=OWN_LEVELS.low,
+        level_max=OWN_LEVELS.high,
         address="127.0.0.1:1",
         peer_address="127.0.0.1:2",
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.node.public_ids import public_id
 from quivermq.queue import Ask, Desk
 from quivermq.wire import proto
 from tests.node.consumer_stage import GROUP, Consumer, Delivery, deliveries, refusal, values
@@ -82,7 +83,9 @@ async def test_an_ack_lasts_over_a_restart_and_so_does_a_lease(tmp_path: Path) -
         consumer = Consumer(server, 2)
         assert values(await consumer.poll()) == [b"c"]
         # The consumer of before goes on with what it holds.
-        assert await consumer.ack(got[1:]) == []
+        before = Consumer(server)
+        assert await before.ack(got[1:]) == []
+        await before.close()
         figures = await consumer.describe()
         assert (figures.done, figures.in_flight) == (2, 1)
         await consumer.close()
@@ -103,7 +106,7 @@ async def test_a_lease_that_expired_goes_to_another_and_the_late_ack_is_lost(
         assert values(lost) == [b"a", b"b"]
         # As a whole, nobody knows any more what it was.
         whole = proto.Verdict(lease=held[0].lease)
-        body = proto.Settle(topic="orders", group=GROUP, verdicts=[whole])
+        body = proto.Settle(topic="orders", group=GROUP, verdicts=[whole], consumer=1)
         answer = await slow.ask(settle=body)
         assert [found.verdict for found in answer.settled.lost] == [0]
         assert await quick.ack(taken) == []
@@ -168,7 +171,7 @@ async def test_what_a_consumer_holds_goes_back_when_it_ends_and_is_no_failure(
         await leaving.poll()
         figures = await leaving.describe()
         assert [(c.consumer, c.name, c.in_flight) for c in figures.consumers] == [
-            (7, "consumer 7", 2)
+            (public_id(7), "consumer 7", 2)
         ]
         release = proto.ReleaseConsumer(topic="orders", partitions=[0], group=GROUP, consumer=7)
         await leaving.ask(release_consumer=release)
@@ -384,37 +387,50 @@ async def test_a_claim_fences_whoever_claimed_before(tmp_path: Path) -> None:
             body = proto.Claim(topic="orders", group="sticky", epoch=epoch)
             return (await consumer.ask(claim=body)).claimed
 
+        async def join(member: int, **changes: bool) -> int:
+            """The epoch with which a member gets the partition."""
+            beat = proto.StickyBeat(topic="orders", group="sticky", member=member, **changes)
+            state = (await consumer.ask(sticky_beat=beat)).sticky_state
+            return max((each.epoch for each in state.assigned), default=0)
+
         def commit(epoch: int, offset: int) -> proto.CommitOffset:
             return proto.CommitOffset(topic="orders", group="sticky", offset=offset, epoch=epoch)
 
         def fetch(epoch: int, **changes: int) -> proto.Fetch:
             return proto.Fetch(topic="orders", group="sticky", epoch=epoch, **changes)  # type: ignore[arg-type]
 
-        first = await claim(1)
+        with pytest.raises(InvalidRequest, match="never assigned"):
+            await claim(1)
+        before = await join(1)
+        for forged in (before + 1, 2**63, 2**64 - 1):
+            with pytest.raises(InvalidRequest, match="never assigned"):
+                await claim(forged)
+        first = await claim(before)
         assert (first.offset, first.has_committed) == (0, False)
-        await consumer.ask(commit_offset=commit(1, 1))
+        await consumer.ask(commit_offset=commit(before, 1))
         waiting = asyncio.create_task(
-            refusal(consumer.ask(fetch=fetch(1, offset=2, wait_ms=10_000)))
+            refusal(consumer.ask(fetch=fetch(before, offset=2, wait_ms=10_000)))
         )
         await until(lambda: next(iter(server.broker.consumers.clerks)).group._readers)
         other = Consumer(server, 2)
-        second = (
-            await other.ask(claim=proto.Claim(topic="orders", group="sticky", epoch=2))
-        ).claimed
+        consumer, gone = other, consumer
+        await join(1, leaving=True)
+        after = await join(2)
+        second = await claim(after)
         assert (second.offset, second.has_committed) == (1, True)
         for asking in (
-            other.ask(commit_offset=commit(1, 2)),
-            other.ask(fetch=fetch(1)),
-            other.ask(claim=proto.Claim(topic="orders", group="sticky", epoch=1)),
+            other.ask(commit_offset=commit(before, 2)),
+            other.ask(fetch=fetch(before)),
+            claim(before),
         ):
             assert await refusal(asking) == "Fenced"
         await other.store(b"c")
         assert await waiting == "Fenced"
-        await other.ask(commit_offset=commit(2, 2))
+        await other.ask(commit_offset=commit(after, 2))
         body = proto.CommittedOffsets(topic="orders", group="sticky")
         answer = await other.ask(committed_offsets=body)
         assert dict(answer.offsets_committed.offsets) == {0: 2}
-        await consumer.close()
+        await gone.close()
         await other.close()
 
 

@@ -12,6 +12,7 @@ from quivermq.cluster import sticky_edits
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, TooLarge, TopicNotFound
 from quivermq.node import coordinator
 from quivermq.node.coordinator import Attention
+from quivermq.node.public_ids import public_id
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.cluster_stage import Brokers, cluster
@@ -244,7 +245,7 @@ async def test_groups_are_described_with_who_holds_what(tmp_path: Path) -> None:
         (group,) = answer.sticky_described.groups
         assert (group.group, group.assignor) == ("g", "range")
         assert [(m.member, m.name, list(m.partitions)) for m in group.members] == [
-            (1, "member 1", [0, 1, 2, 3])
+            (public_id(1), "member 1", [0, 1, 2, 3])
         ]
         body.group = ""
         answer, _ = await server.broker.service.call(proto.Request(describe_sticky=body), [])

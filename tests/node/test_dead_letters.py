@@ -3,10 +3,14 @@
 import asyncio
 from pathlib import Path
 
-from quivermq.batches import Message
+import pytest
+
+from quivermq.batches import Message, Origin, encode_batch
+from quivermq.node.moved_batches import Source, producer_of
+from quivermq.queue import WINDOW_BATCHES
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
-from tests.node.consumer_stage import Consumer, led, move_leader, refusal, values
+from tests.node.consumer_stage import GROUP, Consumer, led, move_leader, refusal, values
 from tests.transports.stage import PATIENT, on_loop, serving, until
 
 DLQ = "orders.dlq"
@@ -153,6 +157,37 @@ async def test_a_dead_letter_topic_that_forgot_the_producer_gets_the_rest(tmp_pa
         letters = await dead_letters(consumer, 2)
         assert [letter.value for letter in letters] == [b"b", b"c"]
         await consumer.until(lambda figures: figures.floor == 3)
+        await consumer.close()
+
+
+@pytest.mark.parametrize(("batches", "arrived"), [(1, 1), (WINDOW_BATCHES + 1, 0)])
+@on_loop
+async def test_a_number_with_another_batch_is_no_proof_that_a_letter_is_stored(
+    tmp_path: Path, batches: int, arrived: int
+) -> None:
+    """But one that is older than all that the target remembers is."""
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        await consumer.store(b"a")
+        got = await consumer.poll()
+        await consumer.ask(create_topic=proto.CreateTopic(name=DLQ, partitions=1))
+        clerk = server.broker.consumers.clerks.leading("orders", b"", 0)
+        producer = producer_of(Source(clerk.group.id, "orders", 0, GROUP))
+        epoch = clerk.at_desk(lambda desk: desk.dead_epoch(GROUP))
+        frames = [
+            encode_batch(
+                [b"other"],
+                origin=Origin(producer_id=producer, producer_epoch=epoch, sequence=number),
+            )
+            for number in range(batches)
+        ]
+        for at in range(0, batches, 500):
+            await consumer.ask(*frames[at : at + 500], produce=proto.Produce(topic=DLQ))
+        await consumer.reject(got, "bad")
+        await consumer.until(lambda figures: figures.floor == 1)
+        letters = await dead_letters(consumer, batches + arrived)
+        assert [letter.value for letter in letters if letter.value != b"other"] == [b"a"] * arrived
         await consumer.close()
 
 

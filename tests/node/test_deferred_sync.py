@@ -9,7 +9,7 @@ import pytest
 from quivermq.batches import Frame, encode_batch
 from quivermq.errors import StorageFailed
 from quivermq.log import Log, LogSettings
-from quivermq.node.deferred_sync import DeferredSyncDisk
+from quivermq.node.deferred_sync import DeferredFile, DeferredSyncDisk
 from quivermq.node.figures import Histogram
 
 SMALL = LogSettings(segment_bytes=4096, allocation_bytes_min=4096)
@@ -91,3 +91,47 @@ def test_votes_and_checkpoints_never_wait(tmp_path: Path) -> None:
         file.write(0, [b"x"])
         file.sync()
         assert syncs_of(syncs) == number
+
+
+def test_a_sync_ends_while_others_go_on_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Votes and checkpoints wait behind it. What is written meanwhile is for the next time."""
+    disk = DeferredSyncDisk(tmp_path, Histogram())
+    logs = [Log.create(disk, f"log/t/{number}", bytes(16), SMALL) for number in range(3)]
+    for log in logs:
+        append(log, 1)
+    synced = []
+    sync = DeferredFile.sync_now
+
+    def busy(file: DeferredFile) -> None:
+        synced.append(file)
+        assert len(synced) < 10, "it never ends"
+        for log in logs:
+            append(log, 1)
+        sync(file)
+
+    monkeypatch.setattr(DeferredFile, "sync_now", busy)
+    disk.sync_now()
+    assert len(set(synced)) == len(synced) == 3
+    assert len(disk.unsynced()) == 3, "what came meanwhile would never be synced"
+
+
+def test_a_sync_that_fails_keeps_no_other_file_from_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DeferredSyncDisk(tmp_path, Histogram())
+    logs = [Log.create(disk, f"log/t/{number}", bytes(16), SMALL) for number in range(3)]
+    for log in logs:
+        append(log, 1)
+    done = []
+
+    def fail_first(descriptor: int) -> None:
+        done.append(descriptor)
+        if len(done) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail_first)
+    with pytest.raises(StorageFailed):
+        disk.sync_now()
+    assert (len(done), disk.unsynced()) == (3, [])

@@ -7,7 +7,7 @@ import pytest
 from quivermq.batches import Index, Offset
 from quivermq.errors import Corrupt, OffsetOutOfRange, QuiverError, StorageFailed, Timeout
 from quivermq.log import Log
-from quivermq.node import group as group_module
+from quivermq.node import group_halts
 from quivermq.node.group import Group
 from quivermq.raft import Kind, Message
 from quivermq.replica import Consensus
@@ -180,7 +180,7 @@ async def test_a_closed_group_touches_its_folder_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A topic of the same name may have been made there meanwhile."""
-    monkeypatch.setattr(group_module, "_OPEN_AGAIN_S", 0.01)
+    monkeypatch.setattr(group_halts, "_OPEN_AGAIN_S", 0.01)
     async with stage() as it:
         group = await it.serving_group()
         it.disk.faults.read_only = True

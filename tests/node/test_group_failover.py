@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from quivermq.errors import NotLeader
+from quivermq.node.moments import LONG_AGO
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
 from tests.node.consumer_stage import (
@@ -32,7 +33,8 @@ async def test_leases_acks_and_delays_go_on_under_the_next_leader(tmp_path: Path
         await move_leader(brokers, 2)
         other = Consumer(brokers.running[2], 2)
         assert values(await other.poll()) == [b"fresh"]
-        assert await other.ack([held]) == []
+        assert await other.ack([held]) == [held], "it is another's"
+        assert await consumer.ack([held]) == []
         (again,) = await other.poll(wait_ms=10_000)
         assert (again.value, again.delivery) == (b"back", 2)
         figures = await other.describe()
@@ -118,7 +120,7 @@ async def test_a_leader_that_was_replaced_unnoticed_leases_nothing(tmp_path: Pat
         # Cut off from the others, it believes that it leads; for a while it says so, too.
         old = brokers.running[1].broker
         old.runner.links = None
-        clerk_of(brokers, 1)._confirmed_s = -1e9
+        clerk_of(brokers, 1)._confirmed = LONG_AGO
         body = consumer.poll_request(wait_ms=0)
         request = proto.Request(direct=True, poll=body)
         polling = asyncio.create_task(old.service.call(request, []))

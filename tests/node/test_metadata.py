@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quivermq.cluster import Edit, View
-from quivermq.errors import QuiverError
+from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.asking import ask
 from quivermq.transports import Server
 from tests.node.cluster_stage import cluster
@@ -56,6 +56,38 @@ async def test_an_edit_that_was_made_from_an_older_version_is_built_again(tmp_pa
         view = await metadata.edit(build)
         assert seen == [seen[0], seen[0] + 1]
         assert (view.values["between"], view.values["mine"]) == (1, 2)
+
+
+@on_loop
+async def test_a_refusal_that_was_made_from_an_older_version_does_not_count(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        metadata = server.broker.metadata
+        seen: list[int] = []
+
+        def build(view: View) -> Edit:
+            seen.append(view.version)
+            if "between" not in view.values:
+                if len(seen) == 1:
+                    assert metadata.group is not None
+                    put, version, now_ms = {"between": 1}, view.version, metadata.group.now_ms()
+                    metadata.group.ask(
+                        lambda _: None,
+                        lambda replica, token: replica.change_catalog(
+                            token, version, put, (), now_ms
+                        ),
+                    )
+                raise InvalidRequest("2 brokers can hold a replica")
+            return Edit({"mine": 1})
+
+        view = await metadata.edit(build)
+        assert view.values["mine"] == 1
+        assert seen == [seen[0], seen[0] + 1]
+        with pytest.raises(InvalidRequest):
+            await metadata.edit(_refuse)
+
+
+def _refuse(_: View) -> Edit:
+    raise InvalidRequest("never")
 
 
 @on_loop

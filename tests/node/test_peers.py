@@ -46,7 +46,9 @@ class Broker:
 
 
 @asynccontextmanager
-async def broker(node: int, *, outbox_bytes_max: int = 64 << 20) -> AsyncIterator[Broker]:
+async def broker(
+    node: int, *, outbox_bytes_max: int = 64 << 20, hello_s: float = 5
+) -> AsyncIterator[Broker]:
     it = Broker(node)
     hooks = LinkHooks(
         hello=it.hello,
@@ -58,7 +60,9 @@ async def broker(node: int, *, outbox_bytes_max: int = 64 << 20) -> AsyncIterato
         silent=it.silent.append,
         connected=it.connected,
     )
-    it.links = Links(hooks, DEFAULT_LIMITS, outbox_bytes_max, silence_s=0.1, hello_s=5, given={})
+    it.links = Links(
+        hooks, DEFAULT_LIMITS, outbox_bytes_max, silence_s=0.1, hello_s=hello_s, given={}
+    )
     it.address = await it.links.listen("127.0.0.1:0")
     try:
         yield it

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.log import Log
-from quivermq.node.retention import archived_by_all, done_by_all, droppable, is_stale
+from quivermq.node.retention import Ages, archived_by_all, done_by_all, droppable, is_stale
 from quivermq.queue import Groups, TopicSettings
 from quivermq.queue.groups import Op
 from tests.log.logs import fill, new_log
@@ -27,13 +28,13 @@ def kept_messages(log: Log, end: int) -> int:
 
 
 def test_without_a_limit_everything_stays() -> None:
-    assert droppable(filled(), TopicSettings(), NOW_MS) == 0
+    assert droppable(filled(), TopicSettings(), NOW_MS, Ages()) == 0
 
 
 @pytest.mark.parametrize("limit", [1, 7, 20, 59, 60, 1_000])
 def test_at_least_so_many_messages_stay_and_no_whole_segment_more(limit: int) -> None:
     log = filled()
-    end = droppable(log, TopicSettings(retention_messages=limit), NOW_MS)
+    end = droppable(log, TopicSettings(retention_messages=limit), NOW_MS, Ages())
     kept = kept_messages(log, end)
     assert kept >= min(limit, 60)
     following = [footer for footer in log.sealed if footer.first_index >= end]
@@ -45,7 +46,7 @@ def test_at_least_so_many_messages_stay_and_no_whole_segment_more(limit: int) ->
 @pytest.mark.parametrize("limit", [1, 3_000, 10**9])
 def test_at_least_so_many_bytes_stay(limit: int) -> None:
     log = filled()
-    end = droppable(log, TopicSettings(retention_bytes=limit), NOW_MS)
+    end = droppable(log, TopicSettings(retention_bytes=limit), NOW_MS, Ages())
     gone = sum(footer.file_bytes for footer in log.sealed if footer.next_index <= end)
     assert log.size_bytes - gone >= min(limit, log.size_bytes)
     assert (gone > 0) == (limit < 5_000)
@@ -54,7 +55,7 @@ def test_at_least_so_many_bytes_stay(limit: int) -> None:
 def test_nothing_that_is_young_enough_goes() -> None:
     log = filled()
     age = 100_000 - 1_010
-    end = droppable(log, TopicSettings(retention_ms=age), NOW_MS)
+    end = droppable(log, TopicSettings(retention_ms=age), NOW_MS, Ages())
     assert end > 0
     gone = [footer for footer in log.sealed if footer.next_index <= end]
     left = [footer for footer in log.sealed if footer.next_index > end]
@@ -67,15 +68,15 @@ def test_whatever_the_limits_nothing_goes_that_no_archive_holds(archived: int) -
     log = filled()
     limits = TopicSettings(retention_ms=1, retention_messages=1, retention_bytes=1)
     waiting = replace(limits, keep_until_archived=True)
-    end = droppable(log, waiting, NOW_MS, archived=archived)
+    end = droppable(log, waiting, NOW_MS, Ages(), archived=archived)
     gone = [footer for footer in log.sealed if footer.next_index <= end]
     left = [footer for footer in log.sealed if footer.next_index > end]
     assert all(footer.end.next_offset <= archived for footer in gone)
     assert all(footer.end.next_offset > archived for footer in left)
     # Without the setting archives hold nothing up; without a limit they let nothing go.
-    assert droppable(log, limits, NOW_MS) == log.sealed[-1].next_index
+    assert droppable(log, limits, NOW_MS, Ages()) == log.sealed[-1].next_index
     alone = TopicSettings(keep_until_archived=True)
-    assert droppable(log, alone, NOW_MS, archived=archived) == 0
+    assert droppable(log, alone, NOW_MS, Ages(), archived=archived) == 0
 
 
 def test_the_slowest_archive_counts_and_archives_alone_are_no_consumers() -> None:
@@ -97,8 +98,50 @@ def test_the_slowest_archive_counts_and_archives_alone_are_no_consumers() -> Non
 
 def test_the_segment_that_is_written_to_is_stale_only_if_its_last_message_is() -> None:
     log = filled()
-    assert is_stale(log, TopicSettings(retention_ms=1_000), NOW_MS)
-    assert not is_stale(log, TopicSettings(retention_ms=99_000), NOW_MS)
-    assert not is_stale(log, TopicSettings(retention_messages=1), NOW_MS)
+    assert is_stale(log, TopicSettings(retention_ms=1_000), NOW_MS, Ages())
+    assert not is_stale(log, TopicSettings(retention_ms=99_000), NOW_MS, Ages())
+    assert not is_stale(log, TopicSettings(retention_messages=1), NOW_MS, Ages())
     log.roll()
-    assert not is_stale(log, TopicSettings(retention_ms=1_000), NOW_MS)
+    assert not is_stale(log, TopicSettings(retention_ms=1_000), NOW_MS, Ages())
+
+
+YEAR_MS = 365 * 24 * 3_600_000
+RIGHT_MS = 1_750_000_000_000
+
+
+def dropped(log: Log, ages: Ages, now_ms: int, retention_ms: int) -> int:
+    """How many sealed segments may go at a pass of retention."""
+    ages.look(log, now_ms)
+    end = droppable(log, TopicSettings(retention_ms=retention_ms), now_ms, ages)
+    return sum(footer.next_index <= end for footer in log.sealed)
+
+
+def stamped(time_ms: int) -> Log:
+    _, log = new_log()
+    fill(log, 30, time_ms=time_ms)
+    assert len(log.sealed) > 3
+    return log
+
+
+@pytest.mark.parametrize("time_ms", [0, 1_000, RIGHT_MS + YEAR_MS, TIMESTAMP_MS_MAX - 100])
+def test_what_a_wrong_clock_stamped_is_kept_as_long_as_the_rest_and_no_longer(
+    time_ms: int,
+) -> None:
+    log, ages = stamped(time_ms), Ages()
+    settings = TopicSettings(retention_ms=1_000)
+    assert dropped(log, ages, RIGHT_MS, 1_000) == 0
+    assert dropped(log, ages, RIGHT_MS + 1_000, 1_000) == 0
+    assert not is_stale(log, settings, RIGHT_MS + 1_000, ages)
+    assert dropped(log, ages, RIGHT_MS + 1_001, 1_000) == len(log.sealed)
+    assert is_stale(log, settings, RIGHT_MS + 1_001, ages)
+
+
+def test_each_segment_that_a_wrong_clock_stamped_counts_from_when_it_was_first_seen() -> None:
+    log, ages = stamped(RIGHT_MS + YEAR_MS), Ages()
+    before = len(log.sealed)
+    assert dropped(log, ages, RIGHT_MS, 1_000) == 0
+    fill(log, 30, time_ms=RIGHT_MS + YEAR_MS)
+    log.roll()
+    assert dropped(log, ages, RIGHT_MS + 600, 1_000) == 0
+    assert dropped(log, ages, RIGHT_MS + 1_200, 1_000) == before
+    assert dropped(log, ages, RIGHT_MS + 1_700, 1_000) == len(log.sealed)

@@ -5,12 +5,14 @@ partition and to a follower. When leadership is lost, some of them never are: th
 and the model goes back to what was applied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from random import Random
 from typing import NamedTuple
 
 from quivermq.batches import Frame, Header, Index, Kind
-from quivermq.errors import Fenced, InvalidRequest
+from quivermq.errors import Fenced, InvalidRequest, QuiverError
 from quivermq.queue import (
     REDRIVE_GROUP,
     Ask,
@@ -35,6 +37,7 @@ class Grant(NamedTuple):
     group: str
     lease: int
     offsets: list[int]
+    consumer: int = 1
 
 
 class Entry(NamedTuple):
@@ -85,6 +88,7 @@ class DeskStage:
         self.now_ms = START_MS
         self.steady_ms = 0
         self.term = 1
+        self.dice = Random(7)
         self.partition, self.follower = Partition(), Partition()
         self.applied = NaivePartition(MAX_DELIVERIES)
         self.entries: list[Entry] = []
@@ -99,7 +103,7 @@ class DeskStage:
 
     def _take_office(self) -> None:
         self._apply(Frame.of(Kind.NOOP))
-        self.desk = Desk(self.partition, self.steady_ms)
+        self.desk = Desk(self.partition, self.steady_ms, self.dice)
         self.model = self.applied.copy()
         self.model.restart_leases(self.steady_ms)
 
@@ -205,7 +209,7 @@ class DeskStage:
         if leased.lease:
             assert (group, leased.lease) not in self.tokens, f"{leased} has a token of another"
             self.tokens.add((group, leased.lease))
-            self.grants.append(Grant(group, leased.lease, offsets))
+            self.grants.append(Grant(group, leased.lease, offsets, consumer))
         self.model.grant(
             group,
             leased.lease,
@@ -215,10 +219,44 @@ class DeskStage:
             steady_ms=self.steady_ms,
         )
 
+    def poll_in_vain(self, group: str, error: QuiverError) -> None:
+        """While the core takes no proposals: nothing is given, nothing ends, nothing changes."""
+        before = self.desk.groups.pack()
+        self.desk.refusal = error
+        steady_ms = self.steady_ms + DAY_MS
+        acts: list[Callable[[], object]] = [
+            lambda: self.desk.lease(Ask(group, 1, 5, 1_000), self.end, self.now_ms, self.steady_ms),
+            lambda: self.desk.expire(self.now_ms, steady_ms),
+            lambda: self.desk.open_group("never seen", 0),
+        ]
+        for act in acts:
+            with suppress(type(error), InvalidRequest):
+                act()
+                raise AssertionError("it was done, and cannot be proposed")
+        self.desk.refusal = None
+        assert self.desk.groups.pack() == before
+
+    def forge(self, how: str, group: str, lease: int, consumer: int, offsets: list[int]) -> None:
+        """Somebody settles with a number, or in the name of a consumer, that is not theirs."""
+        if not self.model.is_shared(group):
+            return
+        before, parts = self.desk.groups.pack(), _intervals(offsets)
+        if how == "ack":
+            lost = self.desk.acknowledge(group, lease, parts, consumer)
+        elif how == "fail":
+            lost = self.desk.fail(group, lease, parts, None, self.now_ms, consumer)
+        elif how == "reject":
+            lost = self.desk.reject(group, lease, parts, "bad", self.now_ms, consumer)
+        else:
+            lost = self.desk.release(group, lease, parts, consumer)
+        assert sorted(offsets_of(lost)) == sorted(set(offsets)), f"{lease} is forged, and counts"
+        assert not self.desk.extend(group, lease, 1_000, self.steady_ms, consumer)
+        assert self.desk.groups.pack() == before
+
     def acknowledge(self, grant: Grant, offsets: list[int] | None) -> None:
         if not self.model.is_shared(grant.group):
             return
-        lost = self.desk.acknowledge(grant.group, grant.lease, _intervals(offsets))
+        lost = self.desk.acknowledge(grant.group, grant.lease, _intervals(offsets), grant.consumer)
         self.model.acknowledge(grant.group, grant.lease, offsets, set(offsets_of(lost)))
 
     def settle(self, how: str, grant: Grant, offsets: list[int] | None, delay_ms: int | None):
@@ -227,13 +265,13 @@ class DeskStage:
         if not self.model.is_shared(group):
             return
         if how == "fail":
-            lost = self.desk.fail(group, lease, spoken_of, delay_ms, self.now_ms)
+            lost = self.desk.fail(group, lease, spoken_of, delay_ms, self.now_ms, grant.consumer)
             expected = self.model.return_failed(group, lease, offsets, delay_ms, self.now_ms)
         elif how == "reject":
-            lost = self.desk.reject(group, lease, spoken_of, "bad", self.now_ms)
+            lost = self.desk.reject(group, lease, spoken_of, "bad", self.now_ms, grant.consumer)
             expected = self.model.reject(group, lease, offsets)
         else:
-            lost = self.desk.release(group, lease, spoken_of)
+            lost = self.desk.release(group, lease, spoken_of, grant.consumer)
             expected = self.model.release(group, lease, offsets)
         start = self.model.groups[group].start
         assert {at for at in offsets_of(lost) if start <= at < self.end} == expected
@@ -254,8 +292,7 @@ class DeskStage:
     def seek(self, group: str, offset: int) -> None:
         offset = max(offset, self.model.start)
         self.desk.seek(group, offset)
-        tokens = [lease for _, lease in self.tokens]
-        self.model.seek(group, offset, max(tokens, default=0) + 1)
+        self.model.seek(group, offset)
 
     def drop(self, group: str) -> None:
         self.desk.drop(group)

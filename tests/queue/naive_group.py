@@ -44,7 +44,7 @@ class Message:
     state: State = State.FRESH
     failures: int = 0
     lease: int = 0
-    """Who has it, or lost it by expiry; 0 if they gave it up themselves."""
+    """Who has it, or had it last; 0 if nobody has."""
 
     def is_ready(self, now_ms: int) -> bool:
         return self.state in {State.FRESH, State.WAITING} and self.due_ms <= now_ms
@@ -68,8 +68,8 @@ class NaiveGroup:
     is_shared: bool = True
     committed: int | None = None
     claimed: int = 0
-    first_lease: int = 1
-    """Leases before it were ended by a seek."""
+    known: set[int] = field(default_factory=set)
+    """Leases that were given, by this group, and ended by no seek: nobody else ends anything."""
 
 
 def backoff_ms(failures: int) -> int:
@@ -160,6 +160,7 @@ class NaivePartition:
         group = self.groups[name]
         if lease:
             group.leases[lease] = Lease(consumer, visibility_ms, steady_ms + visibility_ms)
+            group.known.add(lease)
         for message in (self.message(name, at) for at in offsets):
             message.state = State.LEASED if lease else State.DONE
             message.lease = lease
@@ -177,22 +178,19 @@ class NaivePartition:
     ) -> None:
         """Messages are done, but for those of which the caller was told that they are `lost`.
 
-        Lost is what another has, or finished. What has expired is still the caller's to finish if
-        nobody else has it. Where somebody else had it for a while, or the group was sought or a
-        leader lost what it had not committed, nobody has it either: both answers are right.
+        Lost is what another has, or had since, or finished; and everything that this lease never
+        held: it is forged, was ended by a seek, or was lost with a leader that had not committed
+        it. What has expired, or was given back, is still the caller's to finish if nobody else has
+        had it since.
         """
         for message in self._chosen(name, lease, offsets):
             is_lost = message.offset in lost
-            if lease < self.groups[name].first_lease:
-                assert is_lost, f"{lease} was ended by a seek, and finishes {message}"
-                continue
-            is_mine = message.lease == lease
+            is_mine = message.lease == lease and lease in self.groups[name].known
             if message.state in {State.LEASED, State.WAITING} and is_mine:
                 assert not is_lost, f"an ack of {message} by its holder {lease} is refused"
             elif message.state is State.DONE:
-                is_cancelled = message.offset in self.cancelled
-                assert is_lost or is_mine or is_cancelled, f"{lease} finishes {message} again"
-            elif message.state not in {State.FRESH, State.WAITING}:
+                assert is_lost or is_mine, f"{lease} finishes {message} again"
+            else:
                 assert is_lost, f"an ack of {message} by {lease} is accepted"
             if not is_lost:
                 message.state = State.DONE
@@ -210,7 +208,6 @@ class NaivePartition:
 
         def fail(message: Message) -> None:
             self._fail(message, now_ms, delay_ms)
-            message.lease = 0
 
         return self._end(name, lease, offsets, fail)
 
@@ -222,7 +219,7 @@ class NaivePartition:
 
     def release(self, name: str, lease: int, offsets: Sequence[int] | None) -> set[int]:
         def give_back(message: Message) -> None:
-            message.state, message.due_ms, message.lease = State.WAITING, 0, 0
+            message.state, message.due_ms = State.WAITING, 0
 
         return self._end(name, lease, offsets, give_back)
 
@@ -281,14 +278,13 @@ class NaivePartition:
             for lease in group.leases.values():
                 lease.ends_ms = steady_ms + lease.visibility_ms
 
-    def seek(self, name: str, offset: int, first_lease: int) -> None:
+    def seek(self, name: str, offset: int) -> None:
         """Everything below is behind the group, everything above is ahead of it, as if fresh."""
         group = self._known(name)
         if group.is_shared:
             self.groups[name] = NaiveGroup(offset, committed=group.committed, claimed=group.claimed)
         if group.committed is not None or not group.is_shared:
             self.groups[name].committed = offset
-        self.groups[name].first_lease = first_lease
 
     def trim(self, start: int) -> None:
         self.start = max(start, self.start)

@@ -1,5 +1,7 @@
 """A partition with a desk, whose operations are committed when a test says so."""
 
+from random import Random
+
 from quivermq.batches import Frame, Index, Kind, Origin, encode_batch
 from quivermq.queue import (
     Ask,
@@ -21,11 +23,12 @@ class Rig:
     def __init__(self, settings: TopicSettings | None = None) -> None:
         self.now_ms = 1_000_000
         self.term = 1
+        self.dice = Random(7)
         self.partition = Partition()
         self.entry(Frame.of(Kind.NOOP))
         if settings is not None:
             self.entry(Frame.of(Kind.COMMAND, settings_command(settings)))
-        self.desk = Desk(self.partition, self.now_ms)
+        self.desk = Desk(self.partition, self.now_ms, self.dice)
 
     @property
     def end(self) -> int:
@@ -61,7 +64,7 @@ class Rig:
         """What is not committed is lost; somebody else serves."""
         self.term += 1
         self.entry(Frame.of(Kind.NOOP))
-        self.desk = Desk(self.partition, self.now_ms)
+        self.desk = Desk(self.partition, self.now_ms, self.dice)
 
     def restart(self) -> None:
         """Every replica starts anew from a checkpoint."""

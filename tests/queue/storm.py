@@ -11,6 +11,7 @@ from random import Random
 
 from rich.progress import Progress
 
+from quivermq.errors import NotLeader, Overloaded
 from quivermq.queue import partition, stretches
 from tests.queue.desk_stage import DAY_MS, DeskStage
 
@@ -76,6 +77,26 @@ def settle(stage: DeskStage, dice: Random) -> None:
         stage.settle(how, grant, offsets, dice.choice((None, None, 0, 2_000)))
 
 
+def forge(stage: DeskStage, dice: Random) -> None:
+    low = dice.randint(0, stage.end)
+    offsets = list(range(low, dice.randint(low, stage.end + 3)))
+    how = dice.choice(("ack", "ack", "fail", "reject", "release"))
+    lease, group = dice.choice((1, stage.term << 32, dice.randrange(2**63))), dice.choice(GROUPS)
+    consumer = dice.randint(1, 3)
+    if stage.grants and dice.random() < 0.7:
+        # A number that was given, and another consumer than the one that has it.
+        grant = dice.choice(stage.grants[-12:])
+        lease, group, consumer = grant.lease, grant.group, grant.consumer + dice.randint(1, 9)
+        if dice.random() < 0.3:
+            group = dice.choice([name for name in GROUPS if name != grant.group])
+            consumer = grant.consumer
+    stage.forge(how, group, lease, consumer, offsets)
+
+
+def poll_in_vain(stage: DeskStage, dice: Random) -> None:
+    stage.poll_in_vain(dice.choice(GROUPS), dice.choice((NotLeader("x"), Overloaded("x"))))
+
+
 def extend(stage: DeskStage, dice: Random) -> None:
     if stage.grants:
         stage.extend(dice.choice(stage.grants[-12:]), dice.choice((100, 1_000, 20_000)))
@@ -128,7 +149,7 @@ def fail_over(stage: DeskStage, dice: Random) -> None:
 
 ACTS = (
     append, commit, poll, poll, settle, settle, settle, extend, release_consumer, pass_time, seek,
-    administer, move_dead_letters, fail_over,
+    administer, move_dead_letters, fail_over, forge, poll_in_vain,
 )  # fmt: skip
 
 

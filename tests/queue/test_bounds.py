@@ -2,7 +2,8 @@
 
 import pytest
 
-from quivermq.queue import Desk, choosing, desk, group
+from quivermq.queue import Desk, choosing, desk, group, last_holders
+from quivermq.queue.groups import Op
 from quivermq.queue.intervals import without
 from tests.queue.rig import Rig
 
@@ -80,7 +81,7 @@ def test_acks_message_by_message_are_remembered_as_few_intervals(
     for at in range(20):
         assert rig.desk.acknowledge("g", first.lease, [(at, at + 1)]) == []
     known = rig.desk.groups.by_name["g"]
-    assert list(known.spent[first.lease]) == [(0, 20)]
+    assert list(known.spent[first.lease].done) == [(0, 20)]
     second = rig.take(20)
     rig.desk.acknowledge("g", second.lease, [(at, at + 1) for at in range(20, 34, 2)])
     assert known.spent.keys() == {first.lease, second.lease}
@@ -173,42 +174,28 @@ def test_cancelling_one_of_many_looks_at_one(monkeypatch: pytest.MonkeyPatch) ->
     assert rig.polled() == [6, 7, 8]
 
 
-def test_an_ack_of_many_parts_of_a_lost_lease_looks_at_the_others_once(
+def test_the_last_holders_of_what_waits_are_a_bounded_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(last_holders, "HOLDERS_MAX", 3)
     rig = Rig()
-    rig.put(50)
-    leased = rig.take(50)
-    rig.desk = Desk(rig.partition, rig.now_ms)
-    rig.desk.open_group("g", 0)
+    rig.put(10)
+    held = [rig.take(1) for _ in range(5)]
+    assert rig.later(30_000) == 5
     rig.commit()
-    rig.change_leader()
-    looks = []
-    fresh = group.Group.fresh
-
-    def counted(self: group.Group, start: int, end: int) -> list[tuple[int, int]]:
-        looks.append((start, end))
-        return fresh(self, start, end)
-
-    monkeypatch.setattr(group.Group, "fresh", counted)
-    parts = [(at, at + 1) for at in range(0, 80, 2)]
-    lost = rig.desk.acknowledge("g", leased.lease, parts)
-    assert lost == [(at, at + 1) for at in range(50, 80, 2)]
-    assert looks == [(0, 50)]
-    assert rig.polled() == list(range(1, 50, 2))
+    rig.restart()
+    lost = [rig.desk.acknowledge("g", one.lease, [(at, at + 1)]) for at, one in enumerate(held)]
+    assert lost == [[(0, 1)], [(1, 2)], [], [], []]
 
 
-def test_no_number_of_a_lease_is_used_twice_after_a_term_with_very_many() -> None:
+def test_a_lease_that_expires_piece_by_piece_is_one_holder() -> None:
     rig = Rig()
-    rig.put(2)
-    rig.desk.open_group("g", 0)
-    rig.desk._next_lease = (2 << 32) + 1
-    first = rig.take(1)
+    rig.put(100)
+    leased = rig.take()
+    for at in (*range(0, 100, 2), *range(1, 100, 2)):
+        rig.desk.release("g", leased.lease, [(at, at + 1)])
+    assert [holder[:2] for holder in rig.desk.groups.by_name["g"].last_holders] == [(0, 100)]
     rig.commit()
-    rig.change_leader()
-    second = rig.take(1)
-    assert first.lease == (2 << 32) + 1 != second.lease
-    assert rig.figures().in_flight == 2
 
 
 def test_a_group_starts_where_the_index_does_if_that_is_later() -> None:
@@ -220,8 +207,10 @@ def test_a_group_starts_where_the_index_does_if_that_is_later() -> None:
     rig.commit()
     # The log of the next leader holds more than that of the one that dropped it.
     rig.change_leader()
-    assert rig.offsets(rig.poll(start=0)) == [5, 6, 7, 8, 9]
-    rig.desk.acknowledge("g", rig.desk._next_lease - 1, None)
+    leased = rig.poll(start=0)
+    assert leased is not None
+    assert rig.offsets(leased) == [5, 6, 7, 8, 9]
+    rig.desk.acknowledge("g", leased.lease, None)
     assert rig.desk.groups.by_name["g"].floor == 10
     rig.desk.seek("g", 0)
     assert rig.polled() == [5, 6, 7, 8, 9]
@@ -230,14 +219,11 @@ def test_a_group_starts_where_the_index_does_if_that_is_later() -> None:
 def test_who_steps_over_what_is_done_says_so() -> None:
     rig = Rig()
     rig.put(3)
-    leased = rig.take()
-    rig.desk = Desk(rig.partition, rig.now_ms)
     rig.desk.open_group("g", 0)
     rig.put(1, priority=5)
+    rig.desk._propose(Op.PURGE, rig.desk.groups.by_name["g"].number, [(1, 3)])
     rig.commit()
     rig.change_leader()
-    assert rig.desk.acknowledge("g", leased.lease, [(1, 3)]) == []
-    rig.commit()
     assert rig.polled(1) == [3]
     assert rig.polled(1) == [0]
     assert rig.poll() is None

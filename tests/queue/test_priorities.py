@@ -1,6 +1,7 @@
 """The share of each priority, and what a poll costs however much waits."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 
@@ -18,7 +19,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.partition = Partition()
-        self.desk = Desk(self.partition, 0)
+        self.desk = Desk(self.partition, 0, Random(7))
         self.desk.open_group("g", 0)
 
     def apply(self, frame: Frame) -> None:

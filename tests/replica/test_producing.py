@@ -13,8 +13,7 @@ from quivermq.errors import (
     Overloaded,
     Timeout,
 )
-from quivermq.log import LogSettings
-from quivermq.queue import KEEP_MS, WINDOW_BATCHES, Producers, TopicSettings, stretches
+from quivermq.queue import PRODUCERS_MAX, TopicSettings, stretches
 from quivermq.replica import Changed, Persist, Produced, ReplicaSettings
 from tests.replica.group import Group, Node, batch
 
@@ -209,17 +208,46 @@ def test_batches_that_arrive_together_are_written_together() -> None:
     assert [leader.answers[token].base_offset for token in tokens] == list(range(20))
 
 
-def test_only_so_many_producers_are_remembered() -> None:
-    group = Group(1, ReplicaSettings(producers_max=2))
+def store_of_each(group: Group, leader: Node, producers: range) -> None:
+    """One batch of each of these producers, as many under way at a time as there may be."""
+    for first in range(producers.start, producers.stop, 1_000):
+        tokens = {}
+        for producer in producers[first - producers.start :][:1_000]:
+            tokens[producer] = group.token()
+            leader.replica.produce(tokens[producer], batch(b"", producer=producer), group.now_ms)
+        group.settle()
+        for token in tokens.values():
+            assert isinstance(leader.answers[token], Produced)
+
+
+def test_there_is_always_room_for_a_new_producer() -> None:
+    group = Group(1)
     leader = group.leader()
-    for producer in (1, 2):
-        assert isinstance(
-            leader.answers[group.produce(leader, batch(b"", producer=producer))], Produced
-        )
-    refusal = leader.answers[group.produce(leader, batch(b"", producer=3))]
-    assert isinstance(refusal, Overloaded)
-    known = leader.answers[group.produce(leader, batch(b"", producer=1, sequence=1))]
-    assert isinstance(known, Produced)
+    store_of_each(group, leader, range(1, PRODUCERS_MAX + 51))
+    again = leader.answers[group.produce(leader, batch(b"", producer=51))]
+    assert again.is_repeat, "the last ones are all remembered"
+    gone = leader.answers[group.produce(leader, batch(b"", producer=50, sequence=1))]
+    assert isinstance(gone, OutOfSequence)
+    assert gone.expected == 0
+
+
+def test_a_producer_that_is_forgotten_with_a_batch_in_flight_goes_on_behind_it() -> None:
+    group = Group(3)
+    leader = group.leader()
+    group.produce(leader, batch(b"a", producer=10**6))
+    store_of_each(group, leader, range(1, PRODUCERS_MAX))
+    # Both are taken in before either is applied; the first one makes the other forgotten.
+    others, mine, later = (group.token() for _ in range(3))
+    leader.replica.produce(others, batch(b"b", producer=10**6 + 1), group.now_ms)
+    leader.replica.produce(mine, batch(b"c", producer=10**6, sequence=1), group.now_ms)
+    leader.replica.produce(later, batch(b"d", producer=10**6, sequence=2), group.now_ms)
+    group.settle()
+    offsets = [leader.answers[token].base_offset for token in (others, mine, later)]
+    assert offsets == [offsets[0], offsets[0] + 1, offsets[0] + 2]
+    repeat = leader.answers[group.produce(leader, batch(b"d", producer=10**6, sequence=2))]
+    assert (repeat.base_offset, repeat.is_repeat) == (offsets[2], True)
+    long_ago = leader.answers[group.produce(leader, batch(b"a", producer=10**6))]
+    assert isinstance(long_ago, InvalidRequest), "not stored again"
 
 
 def test_a_leader_that_is_deposed_says_that_it_does_not_know() -> None:
@@ -278,17 +306,21 @@ def test_everything_acknowledged_is_there_after_all_restart(power: bool) -> None
     assert leader.log.read(Index(leader.log.index_of_offset(40)))
 
 
-def test_a_producer_that_comes_back_after_a_day_stops_nobody() -> None:
+@pytest.mark.parametrize("hours", [1, 25, 24 * 400, 10**9, -1, -25, -(10**6)])
+def test_a_clock_that_jumps_neither_stores_a_batch_twice_nor_breaks_the_order(hours: int) -> None:
     group = Group(3)
     leader = group.leader()
-    group.produce(leader, batch(b"a", producer=9))
-    group.now_ms += KEEP_MS
-    token = group.produce(leader, batch(b"b", producer=9, sequence=1))
-    assert leader.answers[token].base_offset == 1
-    leader.replica.produce(101, batch(b"c", producer=8), group.now_ms + KEEP_MS)
-    leader.replica.produce(102, batch(b"d", producer=9, sequence=2), group.now_ms + KEEP_MS)
-    group.settle()
-    assert leader.answers[102].base_offset == 3
+    first = leader.answers[group.produce(leader, batch(b"a", producer=9))]
+    right_ms = group.now_ms
+    group.now_ms = max(0, right_ms + hours * 3_600_000)
+    group.produce(leader, batch(b"b", producer=8))
+    group.now_ms = right_ms + 1_000
+    again = leader.answers[group.produce(leader, batch(b"a", producer=9))]
+    assert (again.base_offset, again.is_repeat) == (first.base_offset, True)
+    token = group.produce(leader, batch(b"c", producer=9, sequence=1))
+    assert leader.answers[token].base_offset == 2
+    group.tick(3)
+    assert values(leader) == [b"a", b"b", b"c"]
 
 
 def test_an_epoch_in_flight_counts_again_when_a_newer_one_is_refused() -> None:
@@ -324,19 +356,6 @@ def test_commands_and_joined_repeats_are_bounded_too() -> None:
     assert isinstance(leader.answers[group.produce(leader)], Produced), "there is room again"
 
 
-def test_producers_in_flight_that_are_remembered_count_once() -> None:
-    group = Group(3, ReplicaSettings(producers_max=10))
-    leader = group.leader()
-    for producer in range(1, 7):
-        group.produce(leader, batch(b"a", producer=producer))
-    for node in group.nodes.values():
-        node.is_held = True
-    for producer in range(1, 7):
-        group.produce(leader, batch(b"b", producer=producer, sequence=1))
-    tokens = [group.produce(leader, batch(b"a", producer=producer)) for producer in range(11, 16)]
-    assert [token in leader.answers for token in tokens] == [False] * 4 + [True]
-
-
 def test_a_clock_far_in_the_future_stops_nobody() -> None:
     group = Group(3)
     leader = group.leader()
@@ -356,15 +375,6 @@ def test_another_body_under_a_number_that_is_taken_is_refused() -> None:
     in_flight = group.produce(leader, batch(b"else", producer=9, sequence=1))
     for token in (stored, in_flight):
         assert isinstance(leader.answers[token], InvalidRequest)
-
-
-def test_all_producers_with_all_their_batches_fit_into_a_checkpoint() -> None:
-    producers = Producers()
-    for sequence in range(WINDOW_BATCHES):
-        producers.record(batch(b"a", producer=9, sequence=sequence).header)
-    settings = ReplicaSettings()
-    size = len(producers.pack()) * settings.producers_max
-    assert size < LogSettings().checkpoint_bytes_max == settings.checkpoint_bytes_max
 
 
 def test_delayed_batches_are_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:

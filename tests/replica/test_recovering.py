@@ -1,18 +1,26 @@
 """Replicas that are behind, new, restarted or damaged."""
 
+import time
+from dataclasses import replace
+from random import Random
+
 import pytest
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, NotLeader, Overloaded, Timeout
+from quivermq.log import Damage
+from quivermq.log.disk import Unreadable
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.log.simulated_disk import SimulatedFile
+from quivermq.raft import Configuration, MembershipChange, parse_changes
 from quivermq.raft import Kind as Said
-from quivermq.raft import MembershipChange, parse_changes
 from quivermq.replica import (
     Changed,
     Chunk,
     Consensus,
     EntriesReply,
     EntriesRequest,
+    Offer,
     Produced,
     ReadReady,
     Repair,
@@ -25,7 +33,7 @@ from quivermq.replica import (
     carry_out,
     newest_state,
 )
-from tests.replica.group import Group, Node, batch
+from tests.replica.group import FOLDER, Group, Node, batch
 
 
 def filled(members: int = 3, batches: int = 60, settings: ReplicaSettings | None = None) -> Group:
@@ -195,14 +203,16 @@ def test_a_checkpoint_that_arrives_damaged_is_not_taken() -> None:
     assert newcomer.replica.digest == leader.replica.digest
 
 
-def test_a_checkpoint_that_was_sent_does_not_stay_in_memory() -> None:
+def test_a_checkpoint_is_never_in_memory_as_a_whole_where_it_is_sent_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     group = filled(batches=40)
     leader, newcomer = group.leader(), group.add(4)
     leader.log.drop_before(Index(30))
+    monkeypatch.setattr(leader.log, "load_checkpoint", None)
     leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
     group.tick(20)
     assert newcomer.replica.digest == leader.replica.digest
-    assert leader.replica._sending._loaded is None
 
 
 def test_bytes_that_are_no_checkpoint_are_corrupt_whatever_they_are() -> None:
@@ -512,3 +522,101 @@ def test_time_may_pass_between_a_repair_and_the_word_that_it_is_done() -> None:
     group.tick(5)
     assert not node.replica.is_mending
     assert agree(group)
+
+
+def test_what_is_missing_is_asked_for_without_counting_it_through() -> None:
+    group = filled(batches=5)
+    node = follower_of(group)
+    last = Index(1 << 40)
+    node.log.damage.append(Damage("a segment", 0, Index(2), last, "it is missing"))
+    replica = Replica(node.member, node.log, ReplicaSettings(), Random(1))
+    assert replica.is_mending
+    began = time.monotonic()
+    replica.tick(0)
+    asked = [effect.mail for effect in replica.take_effects() if isinstance(effect, Send)]
+    assert EntriesRequest(Index(2), last) in asked
+    assert time.monotonic() - began < 1
+
+
+def test_members_that_differ_from_those_in_the_checkpoint_are_not_taken() -> None:
+    """The sender reads who they were without checking all of the file; who gets it checks."""
+    group = filled(batches=40)
+    leader, newcomer = group.leader(), group.add(4)
+    leader.log.drop_before(Index(30))
+    send = group.send
+
+    def misread(sender: int, effect: Send) -> None:
+        mail = effect.mail
+        if isinstance(mail, Offer) and mail.message.snapshot is not None:
+            snapshot = replace(mail.message.snapshot, configuration=Configuration((1, 2, 7)))
+            message = mail.message._replace(snapshot=snapshot)
+            effect = Send(effect.to, replace(mail, message=message))
+        send(sender, effect)
+
+    group.send = misread
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    group.settle()
+    group.tick(20)
+    assert 7 not in newcomer.replica.configuration.members
+    assert newcomer.replica.applied_index == 0
+
+
+CHECKPOINT_DAMAGE = ["unreadable header", "unreadable content", "flipped bit"]
+
+
+def damage_checkpoint(node: Node, path: str, damage: str) -> None:
+    if damage == "flipped bit":
+        node.disk.flip_bit(path, 8 * (len(node.disk.content(path)) - 5))
+    elif damage == "unreadable header":
+        node.disk.lose_block(path, 0)
+    else:
+        # The first part is read for the members.
+        unreadable_from(node, path, 96 + 200)
+
+
+@pytest.mark.parametrize("damage", CHECKPOINT_DAMAGE)
+def test_where_the_oldest_checkpoint_is_damaged_the_next_one_is_sent(damage: str) -> None:
+    group = filled(batches=60)
+    leader, newcomer = group.leader(), group.add(4)
+    first = leader.log.drop_before(Index(30))
+    assert len(leader.log.checkpoints()) > 1
+    for copy in ("", ".copy"):
+        damage_checkpoint(leader, f"{FOLDER}/{first:020d}.ckpt{copy}", damage)
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    group.settle()
+    group.tick(80)
+    assert newcomer.log.first_index > first
+    assert newcomer.replica.digest == leader.replica.digest
+
+
+@pytest.mark.parametrize("damage", CHECKPOINT_DAMAGE[:2])
+def test_where_the_oldest_checkpoint_cannot_be_read_its_copy_is_sent(damage: str) -> None:
+    group = filled(batches=60)
+    leader, newcomer = group.leader(), group.add(4)
+    first = leader.log.drop_before(Index(30))
+    damage_checkpoint(leader, f"{FOLDER}/{first:020d}.ckpt", damage)
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    group.settle()
+    group.tick(80)
+    assert newcomer.log.first_index == first
+    assert newcomer.replica.digest == leader.replica.digest
+
+
+def unreadable_from(node: Node, path: str, start: int) -> None:
+    """Reads of a file that reach beyond some byte fail."""
+    opened = node.disk.open_to_read
+
+    def open_to_read(name: str) -> SimulatedFile:
+        file = opened(name)
+        if name == path:
+            read = file.read
+
+            def failing(at: int, size: int) -> bytes:
+                if at + size > start:
+                    raise Unreadable("Input/output error")
+                return read(at, size)
+
+            file.read = failing  # type: ignore[method-assign]
+        return file
+
+    node.disk.open_to_read = open_to_read  # type: ignore[method-assign]

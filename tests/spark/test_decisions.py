@@ -2,15 +2,17 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 import quivermq
-from quivermq.errors import Fenced, InvalidRequest, QuiverError, Timeout
+from quivermq.errors import Fenced, InvalidRequest, OutOfSequence, QuiverError, Timeout
+from quivermq.queue import producers
 from quivermq.spark import decisions
 from quivermq.spark.committing import Committing
 from quivermq.spark.decisions import REMEMBERED, Decision, DecisionLog
@@ -19,6 +21,7 @@ from quivermq.spark.publishing import Publisher, publish
 from quivermq.spark.staged_runs import Run, Target, pieces
 from quivermq.spark.staging import Stage, decisions_topic, partitions_of, staging_topic
 from quivermq.spark.written_columns import WrittenColumns
+from tests.client.brokers import BrokerThread
 
 Staged = dict[Target, tuple[Run, ...]]
 
@@ -292,6 +295,57 @@ def test_of_a_decision_of_long_ago_only_what_is_missing_is_published(
     again = log_of(client, query)
     assert again.unpublished() == []
     assert again.last_batch == 0
+
+
+@pytest.fixture
+def forgetful(
+    tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[quivermq.Client]:
+    """A client of a broker whose partitions remember six producers."""
+    monkeypatch.setattr(producers, "BOUNDS", producers.Bounds(producers=6))
+    broker = BrokerThread(tmp_path)
+    with quivermq.connect(broker.address) as client:
+        yield client
+    broker.stop()
+
+
+def test_what_partitions_have_forgotten_of_a_decision_is_looked_for(
+    forgetful: quivermq.Client, query: str, topic: str
+) -> None:
+    client = forgetful
+    client.create_topic(topic, partitions=3)
+    log = log_of(client, query)
+    columns = WrittenColumns.of(_SCHEMA, topic)
+    rows = pa.record_batch(
+        {
+            "value": [f"{name} ".ljust(_SIZE, ".") for name in range(200)],
+            "key": [f"{name % 7}" for name in range(200)],
+        }
+    )
+    dispatcher = Dispatcher(columns, lambda name: partitions_of(client, name))
+    decision = log.decide(0, Stage(client, query, 0).store([rows], dispatcher), None)
+    staged = log.staged_of(decision)
+    # Died: one partition is complete, one has two batches.
+    publisher = Publisher(client, log.producer_id, decision)
+    complete, begun = staged
+    assert publisher.publish(complete, staged[complete])
+    _, piece = next(pieces(staged[begun], 0, 2))
+    assert publisher.publish(begun, tuple(piece))
+    # Others make both forget it.
+    for target in (complete, begun):
+        for number in range(1, 8):
+            client.produce_many(
+                topic, [b"-1"], keys=[b"0"], partition=target.partition, producer_id=number
+            )
+        with pytest.raises(OutOfSequence, match="perhaps this one too"):
+            client.position(*target, producer_id=log.producer_id, epoch=decision.epoch)
+    successor = log_of(client, query)
+    late = successor.of(0)
+    assert late is not None
+    publish(client, successor, late)
+    found = [name for name in published(client, topic) if name >= 0]
+    assert sorted(found, key=lambda name: name % 7) == in_order(range(200))
+    assert log_of(client, query).unpublished() == []
 
 
 def test_a_publisher_that_runs_for_a_day_stops(

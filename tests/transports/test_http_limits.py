@@ -111,6 +111,45 @@ async def test_one_client_too_many_is_refused(tmp_path: Path) -> None:
 
 
 @on_served_loop
+async def test_one_address_cannot_have_all_connections(tmp_path: Path) -> None:
+    async with serving(tmp_path, http=ANYWHERE, http_connections_max=5) as server:
+        wires = [await Wire.to(server) for _ in range(4)]
+        for wire in wires:
+            wire.say(HEALTH + b"\r\n")
+            assert (await wire.answer()).status == 200
+        assert await refusal(server, b"") == (503, "Overloaded")
+        place = socket.create_connection(
+            split_address(server.http), source_address=("127.0.0.2", 0)
+        )
+        other = Wire(*await asyncio.open_connection(sock=place))
+        other.say(HEALTH + b"\r\n")
+        assert (await other.answer()).status == 200
+        for wire in [*wires, other]:
+            await wire.close()
+
+
+COSTLY = {"/v1/topics/{topic}": "/v1/topics/orders"}
+
+
+@on_served_loop
+async def test_no_page_holds_the_loop(tmp_path: Path) -> None:
+    """Each page of the API, many at once, with a topic of many partitions."""
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        talker = await Talker.in_memory(server)
+        await make_topic(talker, partitions=200)
+        app = server._http._server.config.app  # type: ignore[union-attr]
+        paths = [route.path for route in app.routes]
+        assert "/v1/topics" in paths
+        for path in paths:
+            pages = [get(server, COSTLY.get(path, path)) for _ in range(10)]
+            for page in await asyncio.gather(*pages):
+                assert page.status == 200, path
+        # What took too long is found by the budget that all tests have.
+        assert server.broker.figures.stalls.count == 0
+        talker.close()
+
+
+@on_served_loop
 async def test_who_takes_no_answers_is_cut_off_and_the_broker_goes_on(tmp_path: Path) -> None:
     async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=400) as server:
         talker = await Talker.in_memory(server)

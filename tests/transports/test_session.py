@@ -72,6 +72,17 @@ async def test_the_first_request_must_be_hello(tmp_path: Path, envelope: bytes) 
 
 
 @on_loop
+async def test_a_token_that_nobody_checks_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        talker = await Talker.in_memory(server, hello=False)
+        greeting = proto.Hello(protocol=PROTOCOL, client="t", token="secret")
+        answer = await talker.ask(proto.Request(id=1, hello=greeting))
+        assert answer.error.code == "Unauthenticated"
+        assert "without one" in answer.error.message
+        await talker.until_lost()
+
+
+@on_loop
 async def test_another_protocol_is_refused_in_answer_to_its_hello(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         talker = await Talker.in_memory(server, hello=False)
@@ -87,7 +98,8 @@ async def test_an_unknown_request_is_refused_by_its_id_and_talk_goes_on(tmp_path
         talker = await Talker.in_memory(server)
         talker.say_envelope(proto.Request(id=41).SerializeToString() + UNKNOWN_BODY)
         answer = await talker.hear(41)
-        assert answer.error.code == "InvalidRequest"
+        assert answer.error.code == "UnsupportedFormat"
+        assert quivermq.__version__ in answer.error.message
         assert not answer.error.retriable
         assert await still_talks(talker)
 
@@ -255,6 +267,38 @@ async def test_who_waits_for_an_answer_is_not_idle(tmp_path: Path) -> None:
         talker.say(proto.Request(cancel=proto.Cancel(id=10)))
         assert await still_talks(talker)
         assert session.is_overdue(long_after)
+
+
+@on_loop
+async def test_one_address_cannot_have_all_connections(tmp_path: Path) -> None:
+    async with serving(tmp_path, connections_max=5) as server:
+        assert server.reception is not None
+        talkers = []
+        # The broker may be a client of itself.
+        while len(server.reception.connections) < 4:
+            talkers.append(await Talker.by_socket(server))
+        late = await Talker.by_socket(server, hello=False)
+        answer = await late.hear(0)
+        assert answer.error.code == "Overloaded"
+        assert "127.0.0.1" in answer.error.message
+        await late.until_lost()
+        # From elsewhere there is still a place.
+        elsewhere = await Talker.by_socket(server, local_addr=("127.0.0.2", 0))
+        for talker in [*talkers, elsewhere]:
+            assert await still_talks(talker)
+            talker.close()
+
+
+@on_loop
+async def test_an_answer_that_no_client_takes_is_refused_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quivermq.transports.session.BROKER_ENVELOPE_BYTES_MAX", 300)
+    async with serving(tmp_path) as server:
+        talker = await Talker.in_memory(server)
+        answer = await talker.ask(proto.Request(id=5, stats=proto.Stats()))
+        assert answer.error.code == "TooLarge"
+        assert await still_talks(talker)
 
 
 @on_loop

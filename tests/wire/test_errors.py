@@ -19,7 +19,7 @@ from quivermq.wire.errors import BY_CODE, MESSAGE_CHARACTERS_MAX
 SPECIAL = {
     NotLeader: NotLeader("no", leader=3),
     OffsetOutOfRange: OffsetOutOfRange("no", earliest=5, end=1 << 62),
-    OutOfSequence: OutOfSequence("no", expected=1 << 62),
+    OutOfSequence: OutOfSequence("no", expected=1 << 62, may_be_forgotten=True),
 }
 
 

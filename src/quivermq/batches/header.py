@@ -135,12 +135,11 @@ class Header(NamedTuple):
         if crc32c(memoryview(buffer)[at : at + _FIELDS.size]) != checksum:
             raise Corrupt("the frame header fails its checksum")
         if version != VERSION:
-            raise UnsupportedFormat(
-                f"frame format version {version}; this build reads version {VERSION}: "
-                "read it with the release that wrote it, or upgrade"
+            raise _of_another_release(
+                f"frame format version {version}; this build reads version {VERSION}"
             )
         if reserved:
-            raise Corrupt(f"a reserved header byte is {reserved} instead of 0")
+            raise _of_another_release(f"a reserved header byte is {reserved} instead of 0")
         # `tuple.__new__` skips the keyword handling of a constructor that gets every field.
         header = tuple.__new__(cls, (kind, flags, priority, *rest))
         header.check(limits)
@@ -153,9 +152,9 @@ class Header(NamedTuple):
             kind, flags, priority, body_bytes, _, term, index, base_offset, timestamp_ms,
             producer_id, sequence, not_before_ms, _, count, decoded_bytes,
         ) = self  # fmt: skip
-        if kind not in _KNOWN_KINDS:
-            raise Corrupt(f"frame kind {kind} is unknown")
-        if flags & ~_KNOWN_FLAGS or flags & COMPRESSED == COMPRESSED:
+        if kind not in _KNOWN_KINDS or flags & ~_KNOWN_FLAGS:
+            raise _of_another_release(f"frame kind {kind} with flags 0x{flags:04x} is unknown")
+        if flags & COMPRESSED == COMPRESSED:
             raise Corrupt(f"frame flags 0x{flags:04x} are not a valid combination")
         if priority > PRIORITY_MAX:
             raise Corrupt(f"priority {priority} is above {PRIORITY_MAX}")
@@ -176,3 +175,8 @@ class Header(NamedTuple):
             raise Corrupt(f"offset {base_offset} or sequence {sequence} is above 2**63")
         if term > COUNTER_MAX or index > COUNTER_MAX or producer_id > COUNTER_MAX:
             raise Corrupt("term, index or producer id is above 2**63")
+
+
+def _of_another_release(what: str) -> UnsupportedFormat:
+    """The refusal of a header whose checksum holds: somebody meant it, and it is not damaged."""
+    return UnsupportedFormat(f"{what}: read it with the release that wrote it, or upgrade")

@@ -1,7 +1,7 @@
 """`quiver cluster`: who the brokers are, and changes of who holds and leads what."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -29,7 +29,7 @@ from quivermq.cli.rebalance_progress import watch
 from quivermq.cli.troubles import brokers_down, is_outsider, partition_troubles
 
 if TYPE_CHECKING:
-    from quivermq.client import Client, ClusterInfo, NodeInfo, RebalanceInfo, TopicInfo
+    from quivermq.client import Client, ClusterInfo, NodeInfo, RebalanceInfo, TopicInfo, UpgradeInfo
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -46,6 +46,8 @@ def status(
     """Show the brokers, who leads, and whether all partitions are well."""
     with connect(servers, timeout) as client:
         cluster = client.cluster()
+        if is_outsider(cluster):
+            _refuse_outsider(cluster)
         topics = client.topics()
     if as_json:
         partitions = [partition for topic in topics for partition in topic.partitions]
@@ -61,15 +63,19 @@ def status(
         )
         return
     leader = f"led by broker {cluster.leader}" if cluster.leader else "without a leader"
-    print_line(f"cluster {cluster.cluster_id}, {leader}", "bold")
+    level = f"feature level {cluster.level}"
+    print_line(f"cluster {cluster.cluster_id}, {leader}, {level}", "bold")
     _print_nodes(cluster)
+    _print_releases(cluster)
     _print_health(topics, brokers_down(cluster))
-    if is_outsider(cluster):
-        print_error(
-            f"broker {cluster.node}, which told this, is no member of the cluster: name another by "
-            "--servers",
-            label="warning",
-        )
+
+
+def _refuse_outsider(cluster: "ClusterInfo") -> NoReturn:
+    print_error(
+        f"only broker {cluster.node} answers, which is in no cluster, or not any more: name others "
+        "by --servers, or make it a member by `quiver cluster add` or `bootstrap`"
+    )
+    raise typer.Exit(1)
 
 
 def _print_nodes(cluster: "ClusterInfo") -> None:
@@ -89,6 +95,17 @@ def _print_nodes(cluster: "ClusterInfo") -> None:
         ]
         made.add_row(*cells, *([node.version] if is_mixed else []))
     print_table(made)
+
+
+def _print_releases(cluster: "ClusterInfo") -> None:
+    versions = {node.version for node in cluster.nodes}
+    if len(versions) == 1:
+        print_line(f"all brokers run release {versions.pop()}")
+    if cluster.level_possible > cluster.level:
+        remark(
+            f"every broker knows feature level {cluster.level_possible}; when no earlier release "
+            "is needed any more: quiver cluster upgrade"
+        )
 
 
 def _state(node: "NodeInfo", *, is_leader: bool) -> str:
@@ -270,6 +287,51 @@ def _next_step(client: "Client") -> "RebalanceInfo":
     if not found.moves_left and found.leaders_left:
         return client.rebalance(leaders_only=True)
     return found
+
+
+@app.command()
+def upgrade(
+    to: Annotated[
+        int | None,
+        typer.Option("--to", metavar="LEVEL", min=1, help="By default the highest of all."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would become of it.")
+    ] = False,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Raise the feature level, once all brokers run a release that knows it.
+
+    From then on brokers write what earlier releases cannot read: there is no
+    way back to these.
+    """
+    with connect(servers, timeout) as client:
+        found = client.upgrade_cluster(to, dry_run=True)
+        is_new = found.level > found.before
+        if is_new and not as_json:
+            _print_levels(found)
+        if is_new and not dry_run:
+            question = f"Raise the cluster to feature level {found.level}? There is no way back."
+            if not yes and not typer.confirm(question, err=True):
+                remark("nothing was changed")
+                raise typer.Exit(1)
+            found = client.upgrade_cluster(found.level)
+    if as_json:
+        print_json({**asdict(found), "dry_run": dry_run})
+    elif not is_new:
+        print_line(f"the cluster is at feature level {found.level}, the highest that brokers know")
+    elif dry_run:
+        print_line(f"every broker is ready for feature level {found.level}; nothing was changed")
+    else:
+        print_line(f"the cluster is at feature level {found.level}")
+
+
+def _print_levels(found: "UpgradeInfo") -> None:
+    for level in found.levels:
+        print_line(f"feature level {level.level} (from release {level.release}): {level.brings}")
 
 
 @app.command()

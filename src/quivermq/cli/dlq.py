@@ -18,6 +18,7 @@ from quivermq.cli.options import (
 )
 from quivermq.cli.output import (
     count,
+    known,
     print_json,
     print_line,
     remark,
@@ -93,14 +94,15 @@ def show(
     if as_json:
         print_json(plain(letter))
         return
-    origin = f"{letter.topic} partition {letter.original_partition} offset {letter.original_offset}"
+    partition, offset = letter.original_partition, letter.original_offset
+    place = f"partition {known(partition, 'd')} offset {known(offset, 'd')}"
     rows = {
         "letter": f"{letter.partition}/{letter.offset}",
-        "from": origin,
+        "from": f"{letter.topic} {place}",
         "died": died(letter, "%Y-%m-%d %H:%M:%S"),
         "group": letter.group,
         "reason": shown(letter.reason.encode()),
-        "deliveries": str(letter.deliveries),
+        "deliveries": known(letter.deliveries, "d"),
     }
     if letter.key is not None:
         rows["key"] = shown(letter.key)

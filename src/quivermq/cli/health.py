@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "warn", "bad"]
 # A clock is read from the header of an HTTP answer, which counts whole seconds.
-_CLOCK_SECONDS_MAX: Final = 2.0
+_CLOCK_SECONDS_MAX: Final = 2.5
 _NAMED_MAX: Final = 10
 
 
@@ -189,6 +189,14 @@ def _broker_findings(cluster: "ClusterInfo") -> Iterator[Finding]:
         )
     elif versions:
         yield Finding("ok", "version", f"all run version {versions[0]}")
+    if cluster.level_possible > cluster.level:
+        yield Finding(
+            "warn",
+            "level",
+            f"every broker knows feature level {cluster.level_possible}, and the cluster is at "
+            f"{cluster.level}",
+            "quiver cluster upgrade, when no earlier release is needed any more",
+        )
     if len(cluster.nodes) == 2:
         yield Finding(
             "warn",
@@ -205,20 +213,23 @@ def _clock_findings(cluster: "ClusterInfo", timeout: float) -> Iterator[Finding]
         if node.alive and node.http_address
         if (difference := _clock_difference(node.http_address, timeout)) is not None
     }
-    wrong = {node: found for node, found in differences.items() if found > _CLOCK_SECONDS_MAX}
+    wrong = {node: found for node, found in differences.items() if abs(found) > _CLOCK_SECONDS_MAX}
     for node, difference in wrong.items():
+        size = abs(difference)
+        shown = f"{size:.0f} s" if size < 2 * 3600 else f"{size / 3600:.1f} h"
         yield Finding(
             "warn",
             "clock",
-            f"the clock of broker {node} differs from this machine's by {difference:.0f} s",
-            "let NTP set the clocks: retention and reading by time go by them",
+            f"the clock of broker {node} is {shown} "
+            f"{'ahead of' if difference > 0 else 'behind'} this machine's",
+            "let NTP set the clocks: timestamps, delays and retention go by them",
         )
     if differences and not wrong:
-        yield Finding("ok", "clock", f"clocks agree to within {_CLOCK_SECONDS_MAX:.0f} s")
+        yield Finding("ok", "clock", "clocks agree to within 2 s")
 
 
 def _clock_difference(http_address: str, timeout: float) -> float | None:
-    """How far a broker's clock is from ours, if its HTTP listener tells."""
+    """How far a broker's clock is ahead of ours, if its HTTP listener tells."""
     connection = HTTPConnection(http_address, timeout=timeout)
     try:
         connection.request("GET", "/health")
@@ -229,7 +240,7 @@ def _clock_difference(http_address: str, timeout: float) -> float | None:
         return None
     finally:
         connection.close()
-    return None if told is None else max(0.0, abs(datetime.now(UTC).timestamp() - told) - 0.5)
+    return None if told is None else told - datetime.now(UTC).timestamp()
 
 
 def _topic_findings(servers: str, timeout: float) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.markup import escape
 
-from quivermq.cli.output import print_table, results, shown, table
+from quivermq.cli.output import known, print_table, results, shown, table
 
 if TYPE_CHECKING:
     from quivermq.client import DeadLetter
@@ -50,9 +50,9 @@ def _fixed_cells(letter: "DeadLetter") -> list[str]:
     return [
         f"{letter.partition}/{letter.offset}",
         died(letter),
-        f"{letter.original_partition}/{letter.original_offset}",
+        f"{known(letter.original_partition, 'd')}/{known(letter.original_offset, 'd')}",
         letter.group,
-        str(letter.deliveries),
+        known(letter.deliveries, "d"),
     ]
 
 

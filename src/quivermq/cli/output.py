@@ -81,8 +81,15 @@ def numbers(values: Iterable[int]) -> str:
     return ", ".join(map(str, values)) or "-"
 
 
-def count(number: int, noun: str) -> str:
-    """`1 topic`, `2 topics`."""
+def known(number: int | None, form: str = ",") -> str:
+    """`1,234`, or `?` for what is not known."""
+    return "?" if number is None else f"{number:{form}}"
+
+
+def count(number: int | None, noun: str) -> str:
+    """`1 topic`, `2 topics`, `? topics`."""
+    if number is None:
+        return f"? {noun}s"
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 

@@ -61,8 +61,10 @@ def parse_size(text: str) -> int:
     return int(_bounded(size, text))
 
 
-def format_size(size: int) -> str:
-    """Three digits that matter, and the unit: `999 B`, `1.5 MB`, `10 GB`."""
+def format_size(size: int | None) -> str:
+    """Three digits that matter, and the unit: `999 B`, `1.5 MB`, `10 GB`; `?`: not known."""
+    if size is None:
+        return "?"
     value, unit = float(size), 0
     while value >= 999.5 and unit < len(_SIZE_UNITS) - 1:
         value /= 1000

@@ -18,6 +18,7 @@ from quivermq.cli.output import print_error, print_json, print_line, print_table
 from quivermq.settings import BrokerSettings
 
 if TYPE_CHECKING:
+    from quivermq.errors import QuiverError
     from quivermq.transports import Server
 
 logger = logging.getLogger("quivermq.serve")
@@ -104,12 +105,14 @@ class _Foreground:
         self._stop_on_eof = stop_on_eof
         self._as_json = as_json
         self._stopping = asyncio.Event()
+        self._unfit: QuiverError | None = None
 
     async def run(self) -> None:
         from quivermq.transports import Server  # noqa: PLC0415  (--print-config needs no broker)
 
         self._listen_for_stop()
         server = Server(self._settings)
+        server.broker.on_unfit = self._halt
         await server.start()
         try:
             self._announce(server)
@@ -118,6 +121,13 @@ class _Foreground:
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
             await self._stop_server(server)
+        if self._unfit is not None:
+            raise self._unfit
+
+    def _halt(self, error: "QuiverError") -> None:
+        """Only another release helps: a process that stays would look as if it did."""
+        self._unfit = error
+        self._stopping.set()
 
     async def _stop_server(self, server: "Server") -> None:
         """Whatever goes wrong at the end, the process ends: what was acknowledged is on disk."""

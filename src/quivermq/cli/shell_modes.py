@@ -101,8 +101,8 @@ class SingleWay:
         self._group = group
         committed = client.committed(topic, group=group)
         self.positions = {
-            each.partition: max(committed.get(each.partition, 0), each.start_offset)
-            for each in client.topic(topic).partitions
+            number: max(committed.get(number, 0), held.start)
+            for number, held in client.offsets(topic).partitions.items()
         }
         self._committed = dict(self.positions)
 

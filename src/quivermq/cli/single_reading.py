@@ -69,25 +69,25 @@ class SingleReading:
 
     async def _starts(self, client: "AsyncClient") -> dict[int, Any]:
         """Where to begin, by partition."""
-        topic = await client.topic(self._topic)
-        known = {partition.partition: partition for partition in topic.partitions}
-        if self._partition is not None and self._partition not in known:
-            raise Misuse(f"{self._topic} has partitions 0 to {len(known) - 1}")
-        wanted = sorted(known) if self._partition is None else [self._partition]
+        partitions = (await client.offsets(self._topic, [])).count
+        if self._partition is not None and self._partition not in range(partitions):
+            raise Misuse(f"{self._topic} has partitions 0 to {partitions - 1}")
+        wanted = list(range(partitions)) if self._partition is None else [self._partition]
         if isinstance(self._start, int) and len(wanted) > 1:
             raise Misuse("an offset counts within one partition: name it by --partition")
         starts: dict[int, Any] = dict.fromkeys(wanted, self._start or "earliest")
         if self._group is None or self._start is not None:
             return starts
         committed = await client.committed(self._topic, group=self._group)
+        held = (await client.offsets(self._topic, wanted)).partitions
         for partition in wanted:
             offset = committed.get(partition, 0)
-            lost = known[partition].start_offset - offset
+            lost = held[partition].start - offset
             if partition in committed and lost > 0:
                 remark(
                     f"partition {partition}: {count(lost, 'message')} went away unread", "yellow"
                 )
-            starts[partition] = max(offset, known[partition].start_offset)
+            starts[partition] = max(offset, held[partition].start)
         return starts
 
     async def _print_in_order(self, client: "AsyncClient", readers: list["AsyncReader"]) -> None:

@@ -17,6 +17,7 @@ from quivermq.cli.options import (
 )
 from quivermq.cli.output import (
     count,
+    known,
     numbers,
     print_json,
     print_line,
@@ -29,6 +30,7 @@ from quivermq.cli.topic_settings import (
     Archived,
     Burst,
     DeadLetter,
+    DeleteAcked,
     MaxAge,
     MaxBytes,
     MaxDeliveries,
@@ -41,12 +43,14 @@ from quivermq.cli.topic_settings import (
     changed_retention,
     changed_retry,
     delivery_lines,
+    holding_lines,
     kept,
 )
 from quivermq.cli.troubles import brokers_down, partition_troubles
+from quivermq.errors import QuiverError
 
 if TYPE_CHECKING:
-    from quivermq.client import PartitionInfo, TopicInfo
+    from quivermq.client import Client, PartitionInfo, TopicInfo
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -66,6 +70,7 @@ def create(
     max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
     keep_until_archived: Archived = None,
+    delete_acked: DeleteAcked = None,
     rate_limit: Rate = None,
     burst: Burst = None,
     max_deliveries: MaxDeliveries = None,
@@ -86,7 +91,7 @@ def create(
             partitions=partitions,
             replication=replication,
             retention=changed_retention(
-                None, max_age, max_bytes, max_messages, keep_until_archived
+                None, max_age, max_bytes, max_messages, keep_until_archived, delete_acked
             ),
             rate_limit=limit,
             dead_letter=dead_letter,
@@ -125,7 +130,7 @@ def list_(
             topic.name,
             str(len(topic.partitions)),
             str(topic.replication),
-            f"{topic.message_count:,}",
+            known(topic.message_count),
             format_size(topic.size_bytes),
             kept(topic.retention),
             _state(topic, down),
@@ -144,6 +149,7 @@ def describe(
     with connect(servers, timeout) as client:
         topic = client.topic(name)
         down = brokers_down(client.cluster())
+        holding = [] if as_json else _holding_lines(client, topic)
     if as_json:
         print_json(_plain(topic))
         return
@@ -154,14 +160,14 @@ def describe(
             str(partition.partition),
             str(partition.leader or "none"),
             numbers(partition.replicas) + _moving(partition),
-            numbers(sorted(set(partition.in_sync) - down)),
+            "?" if partition.in_sync is None else numbers(sorted(set(partition.in_sync) - down)),
             _offsets(partition),
-            f"{partition.message_count:,}",
+            known(partition.message_count),
             format_size(partition.size_bytes),
             style="" if not partition_troubles(partition, down) else "yellow",
         )
     print_table(made)
-    for line in delivery_lines(topic):
+    for line in [*delivery_lines(topic), *holding]:
         print_line(line)
     for partition in topic.partitions:
         for trouble in partition_troubles(partition, down):
@@ -179,6 +185,7 @@ def alter(
     max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
     keep_until_archived: Archived = None,
+    delete_acked: DeleteAcked = None,
     rate_limit: Rate = None,
     burst: Burst = None,
     max_deliveries: MaxDeliveries = None,
@@ -191,7 +198,7 @@ def alter(
     as_json: AsJson = False,
 ) -> None:
     """Change a topic; what is not named stays as it is."""
-    limits = (max_age, max_bytes, max_messages, keep_until_archived)
+    limits = (max_age, max_bytes, max_messages, keep_until_archived, delete_acked)
     rate = (rate_limit, burst)
     waits = (retry_first, retry_base, retry_longest)
     named = (partitions, max_deliveries, dead_letter, *limits, *rate, *waits)
@@ -239,11 +246,21 @@ def delete(
         print_json({"deleted": names})
 
 
+def _holding_lines(client: "Client", topic: "TopicInfo") -> list[str]:
+    retention = topic.retention
+    if not (retention.keep_until_archived or retention.delete_acked):
+        return []
+    try:
+        return holding_lines(retention, client.groups(topic.name))
+    except QuiverError as error:
+        return [f"what keeps its messages is not known: {error}"]
+
+
 def _summary(topic: "TopicInfo") -> str:
     partitions = count(len(topic.partitions), "partition")
     replicas = count(topic.replication, "replica")
     duration = f"kept {kept(topic.retention)}"
-    if not topic.message_count:
+    if topic.message_count == 0:
         return f"{topic.name}: {partitions} with {replicas} each, empty, {duration}"
     messages = f"{count(topic.message_count, 'message')}, {format_size(topic.size_bytes)}"
     return f"{topic.name}: {partitions} with {replicas} each, {messages}, {duration}"
@@ -261,6 +278,8 @@ def _moving(partition: "PartitionInfo") -> str:
 
 
 def _offsets(partition: "PartitionInfo") -> str:
+    if partition.start_offset is None or partition.end_offset is None:
+        return "?"
     if partition.start_offset == partition.end_offset:
         return f"none, next {partition.end_offset:,}"
     return f"{partition.start_offset:,} to {partition.end_offset - 1:,}"

@@ -12,7 +12,9 @@ from quivermq.cli.output import count
 from quivermq.cli.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
-    from quivermq.client import RateLimit, Retention, Retry, TopicInfo
+    from collections.abc import Sequence
+
+    from quivermq.client import GroupInfo, RateLimit, Retention, Retry, TopicInfo
 
 _LIFTED: Final = {"none", "unlimited"}
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/([smh]))?", re.ASCII)
@@ -77,6 +79,14 @@ Archived = Annotated[
         "--keep-until-archived/--no-keep-until-archived",
         show_default=False,
         help="Drop only what `quiver pipeline archive` has put into its tables.",
+    ),
+]
+DeleteAcked = Annotated[
+    bool | None,
+    typer.Option(
+        "--delete-acked/--no-delete-acked",
+        show_default=False,
+        help="Drop also what every group has done; with no group, nothing is dropped for it.",
     ),
 ]
 Rate = Annotated[
@@ -150,6 +160,7 @@ def changed_retention(
     max_bytes: float | None,
     max_messages: int | None,
     archived: bool | None = None,  # noqa: FBT001
+    delete_acked: bool | None = None,  # noqa: FBT001
 ) -> "Retention":
     """`before` with what was named on the command line; 0 lifts a limit."""
     import quivermq  # noqa: PLC0415  (help and completion need no client)
@@ -160,6 +171,8 @@ def changed_retention(
     }
     if archived is not None:
         named["keep_until_archived"] = archived
+    if delete_acked is not None:
+        named["delete_acked"] = delete_acked
     return replace(before or quivermq.Retention(), **named)
 
 
@@ -197,9 +210,35 @@ def kept(retention: "Retention") -> str:
         parts.append(format_size(retention.max_bytes))
     if retention.max_messages:
         parts.append(f"{retention.max_messages:,} messages")
+    if retention.delete_acked:
+        parts.append("or until every group has done them" if parts else "until every group is done")
     if parts and retention.keep_until_archived:
         parts.append("and until archived")
     return ", ".join(parts) or "for ever"
+
+
+def holding_lines(retention: "Retention", groups: "Sequence[GroupInfo]") -> list[str]:
+    """What keeps messages that would go otherwise, a sentence each."""
+    archives = [group for group in groups if group.mode == "archive"]
+    consumers = [group for group in groups if group.mode != "archive"]
+    lines = []
+    if retention.keep_until_archived:
+        lines += [_holding(group) for group in archives]
+        if not archives:
+            lines.append("nothing is dropped: no table archives it")
+    elif retention.delete_acked and consumers:
+        # An archive counts as a group here.
+        lines += [_holding(group) for group in archives]
+    if retention.delete_acked:
+        lines += [_holding(group) for group in consumers]
+        if not consumers:
+            lines.append("nothing is dropped as done: it has no group")
+    return lines
+
+
+def _holding(group: "GroupInfo") -> str:
+    left = group.lag + group.in_flight + group.delayed
+    return f"kept for {group.name} ({group.mode}): {count(left, 'message')} behind"
 
 
 def delivery_lines(topic: "TopicInfo") -> list[str]:

@@ -15,14 +15,15 @@ def brokers_down(cluster: "ClusterInfo") -> frozenset[int]:
 
 def is_outsider(cluster: "ClusterInfo") -> bool:
     """Whether the broker that told this is not in it: it was removed, or is not let in."""
-    return cluster.node not in {node.id for node in cluster.nodes}
+    return not cluster.is_told_by_member
 
 
 def partition_troubles(partition: "PartitionInfo", down: frozenset[int]) -> list[str]:
     """Each as a sentence; none if all is well. `down` are brokers that are not running: a leader
     that has nothing to send does not notice."""
     found = []
-    late = sorted(set(partition.replicas) - (set(partition.in_sync) - down))
+    in_sync = partition.replicas if partition.in_sync is None else partition.in_sync
+    late = sorted(set(partition.replicas) - (set(in_sync) - down))
     if not partition.leader:
         found.append("nobody leads it: it takes no messages until most of its replicas are back")
     elif late:

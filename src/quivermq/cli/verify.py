@@ -26,7 +26,7 @@ from quivermq.node.directory import SET_ASIDE, damaged_files
 
 app = typer.Typer(add_completion=False)
 _DIRECTORY = "."
-_STYLES = {"damage": "bold red", "torn": "yellow", "note": "cyan"}
+_STYLES = {"damage": "bold red", "newer": "bold red", "torn": "yellow", "note": "cyan"}
 
 
 @app.command()
@@ -44,7 +44,7 @@ def verify(
     """Check every frame, index, checkpoint and vote in DATA_DIR, and print what is there.
 
     Reads only: nothing is repaired or cut. Exit code 0 if all that was ever durable is intact,
-    1 if anything is damaged.
+    1 if anything is damaged, or of a release that this one cannot read.
     """
     if not data_dir.is_dir():
         raise InvalidRequest(f"{data_dir} is not a folder: name a broker's data directory")
@@ -61,18 +61,17 @@ def verify(
         typer.echo(json.dumps([_plain(report) for report in reports], indent=2))
     else:
         _print(reports)
-    if any(report.is_damaged for report in reports):
+    if any(report.is_damaged or report.is_of_another_release for report in reports):
         raise typer.Exit(1)
 
 
 def _check_directory(disk: ReadOnlyDisk, set_aside: list[str]) -> list[Report]:
     """What is wrong with the files that are not logs; and logs that nobody wants."""
     report = Report(_DIRECTORY)
-    for file, problems in damaged_files(disk):
-        is_lost = len(problems) > 1
+    for file, severity, problems in damaged_files(disk):
         for problem in problems:
-            text = problem if is_lost else f"{problem}; its other copy is intact"
-            report.findings.append(Finding("damage" if is_lost else "note", file, 0, text))
+            text = f"{problem}; its other copy is intact" if severity == "note" else problem
+            report.findings.append(Finding(severity, file, 0, text))
     for folder in set_aside:
         text = "nobody wants this log, and a broker moved it here: delete it if nobody needs it"
         report.findings.append(Finding("note", folder, 0, text))
@@ -141,6 +140,8 @@ def _print(reports: list[Report]) -> None:
 def _state(report: Report) -> str:
     if report.is_damaged:
         return "[bold red]damaged[/]"
+    if report.is_of_another_release:
+        return "[bold red]of another release[/]"
     return "[green]intact[/]" if not report.findings else "[yellow]intact, see below[/]"
 
 
@@ -150,7 +151,13 @@ def _logs(reports: list[Report]) -> list[Report]:
 
 def _verdict(reports: list[Report]) -> str:
     logs = _logs(reports)
-    if any(report.is_damaged for report in reports if report not in logs):
+    directory = [report for report in reports if report not in logs]
+    if any(report.is_of_another_release for report in directory):
+        return (
+            "[bold red]The data directory is of another release.[/] Check it with the release that "
+            "wrote it; this one leaves it alone."
+        )
+    if any(report.is_damaged for report in directory):
         return (
             "[bold red]The broker cannot tell who it is, or what it holds.[/] Restore either copy "
             "of the file, or start it with an empty data directory, and run quiver cluster replace."
@@ -162,6 +169,12 @@ def _verdict(reports: list[Report]) -> str:
         return (
             f"[bold red]{damaged} of {len(reports)} logs are damaged.[/] In a cluster the broker "
             "fetches the damaged entries from its peers; standalone, restore them from a copy."
+        )
+    other = sum(report.is_of_another_release for report in reports)
+    if other:
+        return (
+            f"[bold red]{other} of {len(reports)} logs are of another release.[/] Check them with "
+            "the release that wrote them; this one leaves them alone."
         )
     return f"[green]All {entries:,} entries in {len(reports)} logs are intact.[/]"
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quivermq.client.hauls import LEASED_SCHEMA
     from quivermq.client.infos import (
         ClusterInfo,
+        LevelInfo,
         NodeInfo,
         PartitionInfo,
         RateLimit,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         Retention,
         Retry,
         TopicInfo,
+        UpgradeInfo,
     )
     from quivermq.client.leased import AsyncLeasedMessage, LeasedMessage
     from quivermq.client.leased_tables import AsyncLeasedTable, LeasedTable
@@ -69,7 +71,9 @@ _PLACES = {
     "Producer": "producer",
     "RateLimit": "infos",
     "Reader": "readers",
+    "LevelInfo": "infos",
     "RebalanceInfo": "infos",
+    "UpgradeInfo": "infos",
     "Receipt": "values",
     "Retention": "infos",
     "Held": "offsets",
@@ -105,6 +109,7 @@ __all__ = [
     "HeldBatches",
     "LeasedMessage",
     "LeasedTable",
+    "LevelInfo",
     "MemberInfo",
     "Message",
     "NodeInfo",
@@ -119,6 +124,7 @@ __all__ = [
     "Subscription",
     "TopicInfo",
     "TopicOffsets",
+    "UpgradeInfo",
     "connect",
     "partition_of",
 ]

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from random import randrange
-from typing import Final
+from typing import Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, Limits
 from quivermq.batches.limits import PRIORITY_MAX
@@ -24,6 +24,22 @@ _ENTRY_BYTES: Final = 4
 # Delayed messages travel together if they are due at the same time: so due times are rounded up.
 DUE_STEP_MS: Final = 100
 FAILURES_KEPT_MAX: Final = 1_000
+_TOPICS_NAMED_MAX: Final = 5
+
+
+class Loss(NamedTuple):
+    """Messages that were sent, and are not stored."""
+
+    messages: int
+    topics: list[str]
+    reason: str = ""
+
+    def __str__(self) -> str:
+        count = "1 message" if self.messages == 1 else f"{self.messages:,} messages"
+        topics = ", ".join(self.topics[:_TOPICS_NAMED_MAX])
+        more = ", ..." if len(self.topics) > _TOPICS_NAMED_MAX else ""
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{count} to {topics}{more} may not be stored{reason}"
 
 
 class Accumulator:
@@ -160,6 +176,18 @@ class Accumulator:
         outcomes = (crate.outcome for crate in failed if not crate.is_looked_at)
         return next((each for each in outcomes if isinstance(each, QuiverError)), None)
 
+    def take_loss(self) -> Loss | None:
+        """What is not stored, and was given up without anybody being told, at this end; None:
+        nothing. From then on nothing counts as given up."""
+        with self._lock:
+            failed = [crate for crate in self._failed if not crate.is_looked_at]
+            self._failed.clear()
+            left = list(self._unsettled)
+        count = sum(crate.count for crate in failed) + sum(len(crate.values) for crate in left)
+        reasons = [str(crate.outcome) for crate in failed]
+        topics = sorted({crate.topic for crate in failed + left})
+        return Loss(count, topics, reasons[0] if reasons else "") if count else None
+
     def _added(
         self,
         topic: str,
@@ -251,7 +279,7 @@ class Accumulator:
             priority=priority,
             not_before_ms=due_ms,
             opened_at=now,
-            deadline=now + self._timeout,
+            deadline=now + self._linger + self._timeout,
         )
         self._open[topic, partition] = crate
         self._opened.append(crate)

@@ -10,6 +10,7 @@ from quivermq.client.infos import (
     Retention,
     Retry,
     TopicInfo,
+    UpgradeInfo,
     check_number,
     topic_settings,
 )
@@ -149,11 +150,25 @@ class Admin:
         return dict(sorted(found.items()))
 
     async def cluster(self) -> ClusterInfo:
-        """The brokers."""
+        """The brokers, as one of them tells; as a broker outside of the cluster tells only if no
+        other answers."""
+        router = self._router
         request = proto.Request()
         request.map.brokers_only = True
         attempts = self._attempts("asking for the cluster")
-        return ClusterInfo.of((await self._router.ask_any(request, attempts)).map)
+        first = ClusterInfo.of((await router.ask_any(request, attempts)).map)
+        if first.is_told_by_member:
+            return first
+        for server in router.map.servers(router.door.now()):
+            try:
+                reply = await router.exchange(server, request, (), attempts)
+            except QuiverError:
+                continue
+            info = ClusterInfo.of(reply.response.map)
+            if info.is_told_by_member:
+                return info
+            router.map.ask_last(server)
+        return first
 
     async def stats(self, server: str | None) -> dict[str, float]:
         """Figures of one broker."""
@@ -208,6 +223,16 @@ class Admin:
         attempts = self._attempts("rebalancing")
         response = await self._router.ask_any(request, attempts)
         return RebalanceInfo.of(response.rebalance_progress)
+
+    async def upgrade_cluster(self, to: int | None, *, dry_run: bool) -> UpgradeInfo:
+        """Raise the feature level, or tell whether that is possible."""
+        request = proto.Request()
+        request.upgrade_cluster.SetInParent()
+        request.upgrade_cluster.to = _count("to", to)
+        request.upgrade_cluster.dry_run = dry_run
+        attempts = self._attempts("upgrading the cluster")
+        response = await self._router.ask_any(request, attempts)
+        return UpgradeInfo.of(response.cluster_upgraded)
 
     async def transfer(self, topic: str | None, partition: int, to: int) -> None:
         """Let another replica lead; without a topic, that of the metadata group."""

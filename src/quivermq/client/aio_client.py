@@ -17,13 +17,22 @@ from quivermq.client.bulk import Columns, Layout
 from quivermq.client.copy_calls import AsyncCopyCalls
 from quivermq.client.core import Core
 from quivermq.client.door import Door
-from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
+from quivermq.client.infos import (
+    ClusterInfo,
+    RateLimit,
+    RebalanceInfo,
+    Retention,
+    Retry,
+    TopicInfo,
+    UpgradeInfo,
+)
 from quivermq.client.options import ConnectOptions, MakesDoor, chosen_identity
 from quivermq.client.payloads import Payload
 from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
 from quivermq.client.producing import not_before_ms
 from quivermq.client.readers import AsyncReader
 from quivermq.client.reading import Place
+from quivermq.client.sender import all_finished
 from quivermq.client.sticky_consumer import AsyncConsumer, Listener, check_mode
 from quivermq.client.sticky_member import ConsumerSettings
 from quivermq.client.sticky_tenure import Start
@@ -225,18 +234,18 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
     def read(
         self,
         topic: str,
-        partition: int = 0,
+        partition: int | None = None,
         start: Place = "earliest",
         stop: Place | None = None,
         *,
         follow: bool = False,
         follower_ok: bool = False,
     ) -> AsyncReader:
-        """Messages of one partition, in order: use `async for`."""
-        cursor = self._core.cursor(
+        """Messages of one partition, in order, or of all: use `async for`."""
+        cursor = self._core.reading(
             topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
         )
-        return AsyncReader(self._core.router, cursor)
+        return AsyncReader(self._core.router, topic, cursor)
 
     def consumer(
         self,
@@ -294,6 +303,10 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         """A broker lost its data: let the empty directory it came back with take its place."""
         await self._core.admin.replace_broker(node)
 
+    async def upgrade_cluster(self, to: int | None = None, *, dry_run: bool = False) -> UpgradeInfo:
+        """Raise the feature level, by default to the highest that brokers know. No way back."""
+        return await self._core.admin.upgrade_cluster(to, dry_run=dry_run)
+
     async def rebalance(self, *, leaders_only: bool = False) -> RebalanceInfo:
         """Begin to spread partitions and leaders evenly."""
         return await self._core.admin.rebalance(leaders_only=leaders_only, status_only=False)
@@ -315,6 +328,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
                 await subscription.close()
             for producer in list(self._producers):
                 await producer.close()
+            await all_finished()
         finally:
             for producer in list(self._producers):
                 await producer.abandon()

@@ -51,4 +51,4 @@ class AsyncOffsetCalls:
             topic_id=bytes.fromhex(topic_id),
             is_known=True,
         )
-        return AsyncReader(self._core.router, cursor)
+        return AsyncReader(self._core.router, topic, cursor)

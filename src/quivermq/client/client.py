@@ -14,12 +14,22 @@ from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.background import Background
 from quivermq.client.blocking import BlockingDoor
 from quivermq.client.bulk import Columns, Layout
+from quivermq.client.consuming import Polled
 from quivermq.client.copy_calls import CopyCalls
 from quivermq.client.core import Core
 from quivermq.client.door import run
+from quivermq.client.endings import endings
 from quivermq.client.group_calls import GroupCalls
 from quivermq.client.group_care import GroupCare
-from quivermq.client.infos import ClusterInfo, RateLimit, RebalanceInfo, Retention, Retry, TopicInfo
+from quivermq.client.infos import (
+    ClusterInfo,
+    RateLimit,
+    RebalanceInfo,
+    Retention,
+    Retry,
+    TopicInfo,
+    UpgradeInfo,
+)
 from quivermq.client.offset_calls import OffsetCalls
 from quivermq.client.options import ConnectOptions, chosen_identity
 from quivermq.client.payloads import Payload
@@ -75,6 +85,8 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._closing = threading.Lock()
         forks.watch(self)
+        self._polled = Polled(self._core.consuming)
+        endings.hold(self._polled)
 
     def ping(self) -> None:
         """Reach a broker."""
@@ -270,14 +282,14 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     def read(
         self,
         topic: str,
-        partition: int = 0,
+        partition: int | None = None,
         start: Place = "earliest",
         stop: Place | None = None,
         *,
         follow: bool = False,
         follower_ok: bool = False,
     ) -> Reader:
-        """Messages of one partition, in order.
+        """Messages of one partition, in order; or of all, one partition after the other.
 
         >>> for message in client.read("orders", partition=0, start="earliest"):
         ...     print(message.offset, message.value)
@@ -286,14 +298,15 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
 
         `start` and `stop` (which is not read itself) are an offset, "earliest", "latest", a
         datetime, its ISO 8601 text, or "@" and milliseconds since 1970. Without `stop` it ends
-        where the partition ends when reading begins; with `follow` it waits for more, for ever.
+        where the partitions end when reading begins; with `follow` it waits for more, for ever, in
+        whichever partition it comes. Offsets need a partition, unless the topic has only one.
         `follower_ok` lets any replica answer: it may lag behind, but shows only what is committed.
         Raises `OffsetOutOfRange` for what is not kept any more.
         """
-        cursor = self._core.cursor(
+        cursor = self._core.reading(
             topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
         )
-        return Reader(self._core.router, cursor)
+        return Reader(self._core.router, topic, cursor)
 
     def consumer(
         self,
@@ -374,6 +387,10 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         """A broker lost its data: let the empty directory it came back with take its place."""
         run(self._core.admin.replace_broker(node))
 
+    def upgrade_cluster(self, to: int | None = None, *, dry_run: bool = False) -> UpgradeInfo:
+        """Raise the feature level, by default to the highest that brokers know. No way back."""
+        return run(self._core.admin.upgrade_cluster(to, dry_run=dry_run))
+
     def rebalance(self, *, leaders_only: bool = False) -> RebalanceInfo:
         """Begin to spread partitions and leaders evenly; `rebalance_status` tells how far it is."""
         return run(self._core.admin.rebalance(leaders_only=leaders_only, status_only=False))
@@ -426,9 +443,13 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     def __repr__(self) -> str:
         return f"<quivermq.Client of {','.join(self._options.servers)}>"
 
+    def __del__(self) -> None:
+        polled = getattr(self, "_polled", None)
+        if polled is not None and polled.is_any:
+            endings.keep(polled)
+
     def after_fork(self) -> None:
-        """The thread in the background stayed with the parent."""
-        self._background.after_fork()
+        """Whoever was closing it stayed with the parent."""
         self._closing = threading.Lock()
 
     def _background_core(self) -> Core:

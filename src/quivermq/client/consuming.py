@@ -1,10 +1,12 @@
 """Consuming by groups: what is asked for, checked; polls, settling, and giving back at the end."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from quivermq.client.admin import checked_name
+from quivermq.client.door import run
 from quivermq.client.holdings import Holdings
 from quivermq.client.infos import check_number
 from quivermq.client.leases import Ruling, milliseconds
@@ -76,11 +78,11 @@ class Consuming:
             settle=settle,
         )
 
-    async def release(self) -> None:
+    async def release(self, seconds: float = RELEASE_SECONDS) -> None:
         """This consumer ends: give back what it holds, so that others need not wait for it."""
         door = self._router.door
         held = self.holdings.take_all(door.now())
-        attempts = Attempts(door, RELEASE_SECONDS, "giving back what was polled")
+        attempts = Attempts(door, seconds, "giving back what was polled")
         for (topic, group), partitions in held.items():
             if door.now() >= attempts.deadline:
                 return
@@ -100,6 +102,24 @@ class Consuming:
             release.consumer = self.holdings.consumer
             asks.append((share.target.address, request))
         await self._router.ask_all(asks, attempts)
+
+
+class Polled:
+    """What a blocking client polled, and should give back at the end of the program."""
+
+    def __init__(self, consuming: Consuming) -> None:
+        self._consuming = consuming
+
+    @property
+    def is_any(self) -> bool:
+        """Something may be leased."""
+        return self._consuming.holdings.is_any
+
+    def end(self, deadline: float) -> None:
+        """The program ends: give it back."""
+        seconds = deadline - time.monotonic()
+        if seconds > 0:
+            run(self._consuming.release(seconds))
 
 
 def checked_group(group: str) -> str:

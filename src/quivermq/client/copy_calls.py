@@ -81,8 +81,8 @@ class CopyCalls:
         1200
 
         What is below it was taken, but the last of it may not be stored yet: send that again to be
-        sure. 0 also for a producer that was forgotten, after a day without a message. Raises
-        `Fenced` if the producer has a higher epoch there.
+        sure. Raises `Fenced` if the producer has a higher epoch there, and `OutOfSequence` if the
+        partition does not know it but has forgotten some: only its batches tell then (`stored`).
         """
         return run(position_of(self._core, topic, partition, producer_id, epoch))
 
@@ -91,7 +91,7 @@ class CopyCalls:
     ) -> int:
         """How many messages of a producer's epoch a partition holds, of those stored since a time.
 
-        Reads everything since then: it is for who comes back when `position` was forgotten. Raises
+        Reads everything since then: it is for when `position` may have been forgotten. Raises
         `InvalidRequest` if the partition dropped messages of that time.
         """
         return run(messages_stored(self._core, topic, partition, producer_id, epoch, since_ms))

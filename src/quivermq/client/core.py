@@ -9,6 +9,7 @@ from quivermq.client.offsets import Offsets
 from quivermq.client.producing import Producing
 from quivermq.client.reading import Cursor, Place
 from quivermq.client.routing import Router
+from quivermq.client.topic_reading import TopicCursor
 from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
 
@@ -57,4 +58,29 @@ class Core:
             follower_ok=follower_ok,
             topic_id=topic_id,
             is_known=is_known,
+        )
+
+    def reading(
+        self,
+        topic: str,
+        partition: int | None,
+        *,
+        start: Place,
+        stop: Place | None,
+        follow: bool,
+        follower_ok: bool,
+    ) -> Cursor | TopicCursor:
+        """A place to read from, in one partition or in all."""
+        if partition is not None:
+            return self.cursor(
+                topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
+            )
+        return TopicCursor(
+            self.router,
+            self.offsets,
+            topic,
+            start=start,
+            stop=stop,
+            follow=follow,
+            follower_ok=follower_ok,
         )

@@ -19,7 +19,7 @@ class Crate:
     """Messages on their way to one partition together, up to their outcome."""
 
     __slots__ = (
-        "_waiters", "charged", "deadline", "headers", "is_looked_at", "is_sealed", "keys",
+        "_waiters", "charged", "count", "deadline", "headers", "is_looked_at", "is_sealed", "keys",
         "not_before_ms", "opened_at", "outcome", "partition", "priority", "size", "topic", "values",
     )  # fmt: skip
 
@@ -51,6 +51,8 @@ class Crate:
         self.outcome: Stored | QuiverError | None = None
         self.is_looked_at = False
         """Somebody asked for the outcome, and will see a failure."""
+        self.count = 0
+        """How many messages it had when it was settled."""
         self._waiters: deque[Callable[[], object]] = deque()
 
     def add(
@@ -73,6 +75,7 @@ class Crate:
 
     def settle(self, outcome: Stored | QuiverError) -> None:
         """The messages are stored, or given up."""
+        self.count = len(self.values)
         self.values, self.keys, self.headers = [], None, None
         self.outcome = outcome
         self._call_waiters()

@@ -8,6 +8,9 @@ from typing import Final, NamedTuple, Self
 from quivermq.client.values import Message, short
 from quivermq.wire import proto
 
+ARCHIVE_PREFIX: Final = "_archive."
+"""Begins the name of a group by which a table tells how far it holds a topic."""
+
 _DEAD_HEADERS: Final = "quiver-"
 """What brokers say about a dead letter is in headers that begin so."""
 
@@ -75,7 +78,8 @@ class GroupInfo:
     name: str
     topic: str
     mode: str
-    """"shared", "sticky", or "single": it only has committed offsets."""
+    """"shared", "sticky", "single": it only has committed offsets; or "archive": these tell how far
+    a table holds the topic, and retention may wait for it."""
     members: list[MemberInfo] = field(default_factory=list)
     partitions: list[GroupPartitionInfo] = field(default_factory=list)
     generation: int = 0
@@ -131,8 +135,12 @@ def group_infos(
     for each in found:
         shared.setdefault(each.group, []).append(each)
     ordered = {each.group: each for each in sticky}
-    # Those of the brokers themselves are nobody's business.
-    names = sorted(name for name in {*shared, *ordered} if not name.startswith("_"))
+    # Those that other tools keep for themselves hold nothing up.
+    names = sorted(
+        name
+        for name in {*shared, *ordered}
+        if name.startswith(ARCHIVE_PREFIX) or not name.startswith("_")
+    )
     return [_merged(topic, name, shared.get(name, []), ordered.get(name)) for name in names]
 
 
@@ -154,17 +162,29 @@ def _merged(
         consumers[member.member] = MemberInfo(
             id=str(member.member), name=member.name, partitions=tuple(member.partitions)
         )
-    is_shared = any(each.is_shared for each in described)
     return GroupInfo(
         name=name,
         topic=topic,
-        mode="sticky" if sticky is not None else "shared" if is_shared else "single",
+        mode=_mode(name, described, sticky),
         members=sorted(consumers.values(), key=lambda member: (member.name, member.id)),
         partitions=sorted(
             map(GroupPartitionInfo.of, described), key=lambda partition: partition.partition
         ),
         generation=sticky.generation if sticky is not None else 0,
     )
+
+
+def _mode(
+    name: str, described: list[proto.GroupDescription], sticky: proto.StickyGroup | None
+) -> str:
+    if name.startswith(ARCHIVE_PREFIX):
+        return "archive"
+    if sticky is not None:
+        return "sticky"
+    if any(each.is_shared for each in described):
+        return "shared"
+    # It may have no members for the moment.
+    return "sticky" if any(each.is_sticky for each in described) else "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +225,10 @@ class DeadLetter(NamedTuple):
     group: str
     """The group that could not do it."""
     reason: str
-    deliveries: int
-    original_partition: int
-    original_offset: int
+    deliveries: int | None
+    """None, as the two below: whoever put it there did not say."""
+    original_partition: int | None
+    original_offset: int | None
     key: bytes | None
     value: bytes
     headers: Mapping[str, bytes]
@@ -217,7 +238,11 @@ class DeadLetter(NamedTuple):
     """When, as the broker wrote it."""
 
     def __repr__(self) -> str:
-        origin = f"{self.topic}/{self.original_partition}@{self.original_offset}"
+        place = (
+            "?" if each is None else each
+            for each in (self.original_partition, self.original_offset)
+        )
+        origin = "{}/{}@{}".format(self.topic, *place)
         return f"<DeadLetter of {origin} group {self.group!r}: {self.reason} {short(self.value)}>"
 
     @classmethod
@@ -250,5 +275,5 @@ class DeadLetter(NamedTuple):
         )
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None

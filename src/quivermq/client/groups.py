@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from quivermq.client.admin import checked_name
 from quivermq.client.consuming import checked_group
-from quivermq.client.group_infos import DelayedInfo, GroupInfo, group_infos
+from quivermq.client.group_infos import ARCHIVE_PREFIX, DelayedInfo, GroupInfo, group_infos
 from quivermq.client.infos import check_number
 from quivermq.client.leases import intervals_of
 from quivermq.client.reading import Place, parse_place
@@ -27,7 +27,7 @@ class Groups:
 
     async def group(self, topic: str, group: str) -> GroupInfo:
         """One group."""
-        found = await self._described(checked_name("topic", topic), checked_group(group))
+        found = await self._described(checked_name("topic", topic), _checked_shown(group))
         if not found:
             raise InvalidRequest(
                 f"topic {topic!r} has no group {group!r}: it begins to exist with its first poll"
@@ -89,7 +89,7 @@ class Groups:
 
     async def delete_group(self, topic: str, group: str) -> None:
         """Forget a group."""
-        attempts = self._router.attempts(f"deleting group {checked_group(group)!r}")
+        attempts = self._router.attempts(f"deleting group {_checked_shown(group)!r}")
         for number in await self._partitions(topic, None, attempts):
             request = proto.Request()
             delete = request.delete_group
@@ -138,3 +138,10 @@ class Groups:
         if partition is not None:
             return [route.check(partition)]
         return list(range(len(route.leaders)))
+
+
+def _checked_shown(group: str) -> str:
+    """The name of a group that a user may look at and delete."""
+    if isinstance(group, str) and group.startswith(ARCHIVE_PREFIX):
+        return checked_name("group", group)
+    return checked_group(group)

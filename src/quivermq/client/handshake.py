@@ -9,9 +9,11 @@ from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
     BROKER_FIRST_BYTES,
     PROTOCOL,
+    PROTOCOL_MIN,
     Receiver,
     error_from_proto,
     proto,
+    protocols,
 )
 
 PACKET_BYTES_MAX: Final = 64 * MIB
@@ -24,7 +26,7 @@ FIRST_ID: Final = HELLO_ID + 1
 def hello(token: str | None, client_name: str) -> proto.Request:
     """What a client says first."""
     request = proto.Request(id=HELLO_ID)
-    request.hello.protocol = PROTOCOL
+    request.hello.protocol, request.hello.protocol_min = PROTOCOL, PROTOCOL_MIN
     request.hello.client = client_name
     request.hello.version = quivermq.__version__
     if token is not None:
@@ -35,13 +37,13 @@ def hello(token: str | None, client_name: str) -> proto.Request:
 def welcome_of(response: proto.Response, address: str) -> proto.Welcome:
     """What the broker answers to it; raises what it refused with."""
     match response.WhichOneof("body"):
-        case "welcome" if response.welcome.protocol == PROTOCOL:
+        case "welcome" if PROTOCOL_MIN <= response.welcome.protocol <= PROTOCOL:
             return response.welcome
         case "welcome":
             raise UnsupportedFormat(
                 f"{address} (release {response.welcome.version or 'unknown'}) speaks protocol "
                 f"{response.welcome.protocol}, this client (release {quivermq.__version__}) "
-                f"protocol {PROTOCOL}: upgrade the older one"
+                f"{protocols(PROTOCOL_MIN, PROTOCOL)}: upgrade the older one"
             )
         case "error":
             raise _with_address(error_from_proto(response.error), address)

@@ -79,6 +79,11 @@ class Holdings:
             if not leases:
                 del self._held[holding]
 
+    @property
+    def is_any(self) -> bool:
+        """Something may be held. Takes no lock."""
+        return bool(self._held)
+
     def take_all(self, now: float) -> dict[tuple[str, str], list[int]]:
         """What is held still: partitions by topic and group. From then on nothing is."""
         with self._lock:

@@ -1,8 +1,9 @@
 """What a client tells of topics and the cluster, and what a topic may be set to."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
@@ -88,29 +89,32 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """One partition as its leader sees it."""
+    """One partition as its leader sees it. What only the leader knows is None if it did not
+    answer; `trouble` says why."""
 
     partition: int
     leader: int
     """The node that leads it; 0: nobody just then."""
     replicas: tuple[int, ...]
-    start_offset: int = 0
+    start_offset: int | None = None
     """The first message that is kept."""
-    end_offset: int = 0
+    end_offset: int | None = None
     """Behind the last message."""
-    size_bytes: int = 0
-    in_sync: tuple[int, ...] = ()
+    size_bytes: int | None = None
+    in_sync: tuple[int, ...] | None = None
     """Replicas that have everything that is committed."""
     target: tuple[int, ...] = ()
     """Where the replicas are going to be, while they are being moved."""
-    term: int = 0
-    commit_index: int = 0
+    term: int | None = None
+    commit_index: int | None = None
     trouble: str = ""
     """What is wrong, for people; empty: nothing."""
 
     @property
-    def message_count(self) -> int:
+    def message_count(self) -> int | None:
         """How many messages are kept."""
+        if self.start_offset is None or self.end_offset is None:
+            return None
         return self.end_offset - self.start_offset
 
 
@@ -131,19 +135,23 @@ class TopicInfo:
     retry: Retry = field(default_factory=Retry)
 
     @property
-    def message_count(self) -> int:
-        """How many messages are kept in all partitions."""
-        return sum(partition.message_count for partition in self.partitions)
+    def message_count(self) -> int | None:
+        """How many messages are kept in all partitions; None if that is not known of all."""
+        return _total(partition.message_count for partition in self.partitions)
 
     @property
-    def size_bytes(self) -> int:
-        """What the leaders' logs take on disk."""
-        return sum(partition.size_bytes for partition in self.partitions)
+    def size_bytes(self) -> int | None:
+        """What the leaders' logs take on disk; None if that is not known of all."""
+        return _total(partition.size_bytes for partition in self.partitions)
 
     def __repr__(self) -> str:
+        messages, size = (
+            "?" if known is None else f"{known:,}"
+            for known in (self.message_count, self.size_bytes)
+        )
         return (
             f"<TopicInfo {self.name!r} {len(self.partitions)} partitions x {self.replication}, "
-            f"{self.message_count:,} messages, {self.size_bytes:,} bytes>"
+            f"{messages} messages, {size} bytes>"
         )
 
     @classmethod
@@ -182,6 +190,9 @@ class NodeInfo:
     version: str = ""
     peer_address: str = ""
     http_address: str = ""
+    level_min: int = 0
+    """The feature levels that its release knows, both ends included."""
+    level_max: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +206,20 @@ class ClusterInfo:
     node: int = 0
     """The one that answered."""
     version: int = 0
+    """How often the catalog was changed."""
+    level: int = 0
+    """The feature level: what brokers may write. `upgrade_cluster` raises it."""
+
+    @property
+    def level_possible(self) -> int:
+        """The highest level that every broker knows."""
+        return min((node.level_max for node in self.nodes), default=self.level)
+
+    @property
+    def is_told_by_member(self) -> bool:
+        """The broker that answered is one of these; if not, it was removed, or is not let in, and
+        what it tells need not be true of any cluster."""
+        return bool(self.cluster_id) and any(each.id == self.node for each in self.nodes)
 
     @classmethod
     def of(cls, found: proto.ClusterMap) -> Self:
@@ -209,6 +234,39 @@ class ClusterInfo:
             nodes=sorted(nodes, key=lambda node: node.id),
             node=found.node,
             version=found.version,
+            level=found.level,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelInfo:
+    """A feature level: what clusters that have it can do."""
+
+    level: int
+    release: str
+    """The first release that knows it."""
+    brings: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeInfo:
+    """From which feature level to which a cluster was raised, or would be."""
+
+    before: int
+    level: int
+    levels: list[LevelInfo] = field(default_factory=list)
+    """Those that are new."""
+
+    @classmethod
+    def of(cls, upgraded: proto.ClusterUpgraded) -> Self:
+        """What the leader of the metadata group tells."""
+        return cls(
+            before=upgraded.before,
+            level=upgraded.level,
+            levels=[
+                LevelInfo(level=each.level, release=each.release, brings=each.brings)
+                for each in upgraded.levels
+            ],
         )
 
 
@@ -307,27 +365,27 @@ def check_number(name: str, value: Any, *, least: float, whole: bool = False) ->
         raise InvalidRequest(f"{name} must be a {kind} of at least {least:g}: {value!r}")
 
 
+def _total(numbers: Iterable[int | None]) -> int | None:
+    known = list(numbers)
+    return None if None in known else sum(number or 0 for number in known)
+
+
+_OF_THE_LEADER: Final = ("start_offset", "end_offset", "size_bytes", "term", "commit_index")
+
+
 def _partition_info(
     place: proto.PartitionMap, described: proto.PartitionDescription | None
 ) -> PartitionInfo:
     if described is None:
-        return PartitionInfo(
-            partition=place.partition,
-            leader=place.leader,
-            replicas=tuple(place.replicas),
-            target=tuple(place.target),
-            trouble="its leader did not answer",
-        )
+        described = proto.PartitionDescription()
+    told = {name: getattr(described, name) for name in _OF_THE_LEADER if described.HasField(name)}
+    silence = "" if told else "its leader did not answer"
     return PartitionInfo(
         partition=place.partition,
         leader=described.leader or place.leader,
         replicas=tuple(described.replicas) or tuple(place.replicas),
-        start_offset=described.start_offset,
-        end_offset=described.end_offset,
-        size_bytes=described.size_bytes,
-        in_sync=tuple(described.in_sync),
+        in_sync=tuple(described.in_sync) if told else None,
         target=tuple(place.target),
-        term=described.term,
-        commit_index=described.commit_index,
-        trouble=described.trouble,
+        trouble=described.trouble or silence,
+        **told,
     )

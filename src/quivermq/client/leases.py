@@ -180,8 +180,10 @@ def lease_lost(lost: Sequence[Ruling]) -> LeaseLost:
     if len(lost) > len(shown):
         shown.append(f"and {len(lost) - len(shown)} more leases")
     return LeaseLost(
-        f"the lease of {'; '.join(shown)} was lost: it expired, and others have these messages or "
-        "are done with them. Take fewer at a time, or extend what takes longer than the visibility",
+        f"{'; '.join(shown)} is not leased to this consumer any more: the lease expired, or its "
+        "leader failed within moments of giving it, or the group was sought. Others get these "
+        "messages, or are done with them. If leases expire, take fewer at a time, or extend what "
+        "takes longer than the visibility",
         lost=[
             (ruling.lease.topic, ruling.lease.partition, start, end)
             for ruling in lost

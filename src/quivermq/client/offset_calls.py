@@ -69,4 +69,4 @@ class OffsetCalls:
             topic_id=bytes.fromhex(topic_id),
             is_known=True,
         )
-        return Reader(self._core.router, cursor)
+        return Reader(self._core.router, topic, cursor)

@@ -18,7 +18,7 @@ number, and no number is skipped. So after a failure all batches on their way ar
 - Where the user said which number goes with which batch (`is_pinned`), no number is left to
   another batch: after a refusal nothing more is sent.
 - A broker that asks for a number which it acknowledged long ago has forgotten the producer (it
-  forgets those that were idle for a day): a fresh identity too.
+  forgets those that were idle while thousands of others were not): a fresh identity too.
 """
 
 from collections import deque

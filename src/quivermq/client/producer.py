@@ -5,6 +5,7 @@ blocking producer on a thread in the background, the other on the loop that it i
 """
 
 import asyncio
+import logging
 import threading
 import time
 import warnings
@@ -19,16 +20,22 @@ from quivermq.client.accumulator import Accumulator
 from quivermq.client.background import Background
 from quivermq.client.core import Core
 from quivermq.client.deliveries import Crate, Delivery
+from quivermq.client.endings import endings, park_if_ending
 from quivermq.client.infos import check_number
 from quivermq.client.outlets import Identity
 from quivermq.client.payloads import Payload
 from quivermq.client.sender import Sender
 from quivermq.errors import InvalidRequest, Overloaded
 
+logger = logging.getLogger("quivermq.client")
+
 BUFFER_BYTES: Final = 32 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
 """So that a batch and what is laid out around it stay within what brokers accept."""
 
+
+# Of the time that there is at the end of the program, what stopping takes.
+_STOP_SECONDS: Final = 0.1
 
 Add = Callable[..., Delivery | None]
 
@@ -94,8 +101,12 @@ class Producer:
     ...     for order in orders:
     ...         producer.send("orders", order)
 
-    Leaving the block waits until everything is delivered, and raises if something was not.
+    Leaving the block waits until everything is delivered, and raises if something was not. What a
+    program sent that ends without that is still sent, for a moment, and what was not stored is
+    logged as an error.
     """
+
+    ends_first = False
 
     def __init__(
         self, background: Background, make_core: Callable[[], Core], settings: ProducerSettings
@@ -104,11 +115,13 @@ class Producer:
         self._settings = settings
         self._background = background
         self._sender: Sender | None = None
-        self._accumulator = settings.accumulator(self._wake)
+        self._waker = _Waker()
+        self._accumulator = settings.accumulator(self._waker.wake)
         self._add: Add = self._accumulator.add
         self._is_closed = False
         self._sender = background.call(self._made(make_core))
         forks.watch(self)
+        background.host(self)
 
     def send(
         self,
@@ -136,6 +149,8 @@ class Producer:
 
         Raises the first failure since the last flush that nobody has looked at.
         """
+        if self._add is _refuse_after_fork:
+            _refuse_after_fork()
         deadline = None if timeout is None else time.monotonic() + timeout
         for crate in self._accumulator.seal_all():
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -180,7 +195,17 @@ class Producer:
             self.abandon()
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_closed", True):
+        if not getattr(self, "_is_closed", True) and self._sender is not None:
+            deadline = time.monotonic() + self._settings.timeout
+            self._background.later(partial(_finish, self._sender, self._accumulator, deadline))
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    async def end(self, deadline: float) -> None:
+        """The program ends: send what there is."""
+        if not self._is_closed and self._sender is not None:
+            self._is_closed = True
+            self._add = _refuse_closed
+            await _finish(self._sender, self._accumulator, deadline)
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def after_fork(self) -> None:
@@ -189,11 +214,8 @@ class Producer:
         self._add = _refuse_after_fork
 
     async def _made(self, make_core: Callable[[], Core]) -> Sender:
-        return self._settings.sender(make_core(), self._accumulator)
-
-    def _wake(self) -> None:
-        if self._sender is not None:
-            self._sender.wake()
+        self._waker.sender = self._settings.sender(make_core(), self._accumulator)
+        return self._waker.sender
 
     def _waited(self, topic: str, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
@@ -227,11 +249,13 @@ class AsyncProducer:
     def __init__(self, make_core: Callable[[], Core], settings: ProducerSettings) -> None:
         settings.check()
         self._settings = settings
-        self._accumulator = settings.accumulator(self._wake)
+        waker = _Waker()
+        self._accumulator = settings.accumulator(waker.wake)
         self._add: Add = self._accumulator.add
         self._is_closed = False
-        self._sender: Sender = settings.sender(make_core(), self._accumulator)
+        self._sender = waker.sender = settings.sender(make_core(), self._accumulator)
         forks.watch(self)
+        endings.hold(self)
 
     async def send(
         self,
@@ -258,6 +282,8 @@ class AsyncProducer:
 
         Raises the first failure since the last flush that nobody has looked at.
         """
+        if self._add is _refuse_after_fork:
+            _refuse_after_fork()
         await _all_settled(self._accumulator.seal_all())
         failure = self._accumulator.take_failure()
         if failure is not None:
@@ -297,13 +323,25 @@ class AsyncProducer:
             finally:
                 await self.abandon()
 
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            deadline = time.monotonic() + self._settings.timeout
+            finish = partial(_finish, self._sender, self._accumulator, deadline)
+            if not self._sender.finish_soon(finish):
+                _report(self._accumulator)
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    def end(self, deadline: float) -> None:  # noqa: ARG002  (others have something to wait for)
+        """The program ends, and the event loop most likely has: only tell what is lost."""
+        if not self._is_closed:
+            self._is_closed = True
+            _report(self._accumulator)
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
     def after_fork(self) -> None:
         """The event loop is the parent's."""
         self._is_closed = True
         self._add = _refuse_after_fork
-
-    def _wake(self) -> None:
-        self._sender.wake()
 
     async def _waited(self, topic: str, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
@@ -336,6 +374,39 @@ async def _all_settled(crates: list[Crate]) -> None:
             await settled.wait()
 
 
+class _Waker:
+    """Wakes the sender. It does not know the producer: what is under way on the event loop must not
+    keep a producer alive that nobody holds any more."""
+
+    def __init__(self) -> None:
+        self.sender: Sender | None = None
+
+    def wake(self) -> None:
+        """There is something to look at. Any thread may call this."""
+        if self.sender is not None:
+            self.sender.wake()
+
+
+async def _finish(sender: Sender, accumulator: Accumulator, deadline: float) -> None:
+    """Send what a producer holds that nobody closed, stop, and tell what is lost."""
+    try:
+        async with asyncio.timeout_at(deadline - _STOP_SECONDS):
+            await _all_settled(accumulator.seal_all())
+    except TimeoutError:
+        pass  # the report says so
+    finally:
+        _report(accumulator)
+        await sender.close()
+
+
+def _report(accumulator: Accumulator) -> None:
+    loss = accumulator.take_loss()
+    if loss is not None:
+        logger.error(
+            "a producer was not closed, and %s: close() it, or use it in a `with` block", loss
+        )
+
+
 def _overloaded(settings: ProducerSettings) -> Overloaded:
     return Overloaded(
         f"{settings.buffer_bytes:,} bytes (buffer_bytes) wait to be sent, and that did not change "
@@ -344,6 +415,7 @@ def _overloaded(settings: ProducerSettings) -> Overloaded:
 
 
 def _refuse_closed(*_: object) -> NoReturn:
+    park_if_ending()
     raise InvalidRequest("the producer is closed: make another")
 
 

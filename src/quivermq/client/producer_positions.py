@@ -28,6 +28,8 @@ async def position_of(core: Core, topic: str, partition: int, producer_id: int, 
         try:
             await router.exchange(target.address, request, (probe,), attempts)
         except OutOfSequence as refusal:
+            if refusal.may_be_forgotten:
+                raise
             return refusal.expected
         except QuiverError as error:
             await router.recover(topic, partition, target, error, attempts)

@@ -1,4 +1,4 @@
-"""What `read` returns: messages or Arrow batches of one partition, blocking or awaitable."""
+"""What `read` returns: messages or Arrow batches, blocking or awaitable."""
 
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
@@ -10,6 +10,7 @@ from quivermq.client.decoding import messages_of, record_batch_of, rows_within
 from quivermq.client.door import run
 from quivermq.client.reading import Cursor
 from quivermq.client.routing import Router
+from quivermq.client.topic_reading import TopicCursor
 from quivermq.client.values import Message
 
 
@@ -46,7 +47,7 @@ class Piece(NamedTuple):
 
 
 class Reader:
-    """Messages of one partition in order; or, by `batches()`, the same as Arrow.
+    """Messages of a partition, or of all of a topic; or, by `batches()`, the same as Arrow.
 
     >>> for message in client.read("orders", start="earliest"):
     ...     print(message.offset, message.value)
@@ -57,10 +58,10 @@ class Reader:
     its end.
     """
 
-    def __init__(self, router: Router, cursor: Cursor) -> None:
+    def __init__(self, router: Router, topic: str, cursor: Cursor | TopicCursor) -> None:
         self._router = router
         self._cursor = cursor
-        self._messages = _messages(router, cursor)
+        self._messages = _messages(router, topic, cursor)
 
     def __iter__(self) -> Iterator[Message]:
         return self._messages
@@ -111,16 +112,16 @@ class Reader:
 
 
 class AsyncReader:
-    """Messages of one partition in order; or, by `batches()`, the same as Arrow.
+    """Messages of a partition, or of all of a topic; or, by `batches()`, the same as Arrow.
 
     >>> async for message in client.read("orders", follow=True):
     ...     print(message.offset, message.value)
     """
 
-    def __init__(self, router: Router, cursor: Cursor) -> None:
+    def __init__(self, router: Router, topic: str, cursor: Cursor | TopicCursor) -> None:
         self._router = router
         self._cursor = cursor
-        self._messages = _async_messages(router, cursor)
+        self._messages = _async_messages(router, topic, cursor)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._messages
@@ -172,25 +173,25 @@ class AsyncReader:
 # collector only, and its connection with it.
 
 
-def _messages(router: Router, cursor: Cursor) -> Iterator[Message]:
-    topic, partition = cursor.topic, cursor.partition
+def _messages(router: Router, topic: str, cursor: Cursor | TopicCursor) -> Iterator[Message]:
     try:
         while (span := run(cursor.next_span())) is not None:
             for frame in span.frames:
                 yield from messages_of(
-                    frame, topic, partition, span.start, span.stop, router.limits
+                    frame, topic, span.partition, span.start, span.stop, router.limits
                 )
     finally:
         cursor.close()
 
 
-async def _async_messages(router: Router, cursor: Cursor) -> AsyncIterator[Message]:
-    topic, partition = cursor.topic, cursor.partition
+async def _async_messages(
+    router: Router, topic: str, cursor: Cursor | TopicCursor
+) -> AsyncIterator[Message]:
     try:
         while (span := await cursor.next_span()) is not None:
             for frame in span.frames:
                 for message in messages_of(
-                    frame, topic, partition, span.start, span.stop, router.limits
+                    frame, topic, span.partition, span.start, span.stop, router.limits
                 ):
                     yield message
     finally:

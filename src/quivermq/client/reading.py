@@ -36,11 +36,12 @@ since 1970."""
 
 
 class Span(NamedTuple):
-    """Frames, and which offsets in them were asked for: those in [start, stop)."""
+    """Frames of a partition, and which offsets in them were asked for: those in [start, stop)."""
 
     frames: list[Frame]
     start: int
     stop: int | None
+    partition: int
 
 
 class Ahead(NamedTuple):
@@ -67,21 +68,24 @@ class Cursor:
         follower_ok: bool,
         topic_id: bytes = b"",
         is_known: bool = False,
+        tells_pauses: bool = False,
     ) -> None:
         """With an id, only of the topic that has it: `TopicNotFound` if it was created again.
         `is_known`: everything from `start` to `stop` exists; a follower that does not have it yet
-        is not the last to be asked."""
+        is not the last to be asked. `tells_pauses`: a span without frames says that there was
+        nothing for a while."""
         self.topic = topic
         self.partition = partition
         self._router = router
         self._links = Links(router)
         self._start = parse_place("start", start)
         self._stop = None if stop is None else parse_place("stop", stop)
-        self._follow = follow
+        self.is_followed = follow
         self._topic_id = topic_id
         self._is_known = is_known
+        self._tells_pauses = tells_pauses
         # Readers spread over the followers, but each stays with one.
-        self._follower = randrange(1 << 16) if follower_ok else None  # noqa: S311  (a spread)
+        self.is_followeder = randrange(1 << 16) if follower_ok else None  # noqa: S311  (a spread)
         self._offset = 0
         """Where the next fetch goes on, once `_begin` has found it out."""
         self._has_begun = False
@@ -101,8 +105,7 @@ class Cursor:
         """What comes next; None: this is the end."""
         if self._is_closed:
             return None
-        if not self._has_begun:
-            await self._begin()
+        await self.begin()
         patience = self._router.door.now() + self._router.timeout
         while True:
             start = self._offset
@@ -119,10 +122,12 @@ class Cursor:
                 self._offset = next_offset
                 self._is_at_start = False
                 await self._fetch_ahead(next_offset)
-                return Span(frames, start, self._end)
+                return Span(frames, start, self._end, self.partition)
             if self._turns_to_leader():
                 continue
-            if not self._follow and self._router.door.now() > patience:
+            if self._tells_pauses:
+                return Span([], start, self._end, self.partition)
+            if not self.is_followed and self._router.door.now() > patience:
                 raise Timeout(
                     f"{self.topic}/{self.partition} should have messages from {start} to "
                     f"{self._end}, but none came within {self._router.timeout:g} s"
@@ -136,14 +141,28 @@ class Cursor:
             self._ahead = None
         self._links.release()
 
+    @property
+    def offset(self) -> int:
+        """Where it goes on, once it has begun."""
+        return self._offset
+
+    @property
+    def end(self) -> int | None:
+        """Behind the last message that it reads; None: there is no end."""
+        return self._end
+
+    async def begin(self) -> None:
+        """Find out where to start and where to stop, unless that is known."""
+        if not self._has_begun:
+            await self._begin()
+
     async def _begin(self) -> None:
-        """Find out where to start and where to stop."""
         if self._is_known and isinstance(self._start, int) and isinstance(self._stop, int):
             self._offset, self._end, self._has_begun = self._start, self._stop, True
             return
-        stop = None if self._stop is None else await self._found(self._stop)
-        latest = None if self._follow else await self._found("latest")
-        start = await self._found(self._start)
+        stop = None if self._stop is None else await self.offset_of(self._stop)
+        latest = None if self.is_followed else await self.offset_of("latest")
+        start = await self.offset_of(self._start)
         ends = [end for end in (stop, latest) if end is not None]
         self._end = min(ends, default=None)
         try:
@@ -158,9 +177,9 @@ class Cursor:
 
     def _turns_to_leader(self) -> bool:
         """A follower lacks what is known to exist: from here on the leader is asked."""
-        if not self._is_known or self._follower is None:
+        if not self._is_known or self.is_followeder is None:
             return False
-        self._follower = None
+        self.is_followeder = None
         self._request.fetch.follower_ok = False
         return True
 
@@ -172,14 +191,14 @@ class Cursor:
         self._offset = error.earliest
         return True
 
-    async def _found(self, place: int | str) -> int:
+    async def offset_of(self, place: int | str) -> int:
         """The offset of a place; a time stands there as text with "@" in front."""
         if isinstance(place, int):
             return place
         request = proto.Request()
         find = request.find_offset
         find.topic, find.partition = self.topic, self.partition
-        find.follower_ok = self._follower is not None
+        find.follower_ok = self.is_followeder is not None
         if place == "earliest":
             find.earliest = True
         elif place == "latest":
@@ -230,7 +249,7 @@ class Cursor:
     async def _post(self, offset: int, target: Target, attempts: Attempts) -> Ahead:
         router, fetch = self._router, self._request.fetch
         deadline = attempts.attempt_deadline() + WAIT_SECONDS
-        if self._is_known and self._follower is not None:
+        if self._is_known and self.is_followeder is not None:
             # It may hang; the leader is there to be asked.
             deadline = min(deadline, router.door.now() + LAG_SECONDS + FOLLOWER_SECONDS)
         try:
@@ -261,7 +280,7 @@ class Cursor:
         if self._topic_id:
             await check_same(self._router, self.topic, self._topic_id, attempts)
         return await self._router.target(
-            self.topic, self.partition, attempts, follower=self._follower
+            self.topic, self.partition, attempts, follower=self.is_followeder
         )
 
     def _attempts(self) -> Attempts:

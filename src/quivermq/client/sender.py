@@ -6,6 +6,8 @@ order, and ends when there is nothing left. The loop is woken once for a crate, 
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 
 from quivermq.batches import Compression, Origin, encode_batch
@@ -18,6 +20,17 @@ from quivermq.client.outlets import Identity, Shipment
 from quivermq.client.retry import Attempts
 from quivermq.client.shipping import IN_FLIGHT_BATCHES_MAX, Stream, Ticket
 from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, TopicNotFound
+
+# Asyncio itself does not keep tasks alive.
+_finishing: set[asyncio.Task[None]] = set()
+
+
+async def all_finished() -> None:
+    """Wait for those on this event loop that finish because nobody closed them."""
+    await asyncio.sleep(0)  # some may be about to begin
+    loop = asyncio.get_running_loop()
+    mine = [task for task in list(_finishing) if task.get_loop() is loop]
+    await asyncio.gather(*mine, return_exceptions=True)
 
 
 class Sender:
@@ -47,6 +60,21 @@ class Sender:
     def wake(self) -> None:
         """There is something to look at. Any thread may call this."""
         self._loop.call_soon_threadsafe(self.look)
+
+    def finish_soon(self, finish: Callable[[], Coroutine[None, None, None]]) -> bool:
+        """Let it finish on its event loop; False if that does not run. The garbage collector may
+        call this, at any point of any thread."""
+
+        def begin() -> None:
+            task = self._loop.create_task(finish())
+            _finishing.add(task)
+            task.add_done_callback(_finishing.discard)
+
+        if self._loop.is_running():
+            with suppress(RuntimeError):  # it was closed meanwhile
+                self._loop.call_soon_threadsafe(begin)
+                return True
+        return False
 
     def look(self) -> None:
         """Hand what is ready to the workers, and look again when the next crate is due."""

@@ -62,6 +62,7 @@ class Settling:
             request = proto.Request(direct=share.target.direct)
             settle = request.settle
             settle.topic, settle.topic_id, settle.group = topic, topic_id, group
+            settle.consumer = self._holdings.consumer
             for partition in share.partitions:
                 _add_verdicts(settle, by_partition[partition])
             return request

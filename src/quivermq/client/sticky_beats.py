@@ -62,12 +62,18 @@ class Beats:
             await asyncio.sleep(2 * QUICK_SECONDS)
         return state
 
-    async def leave(self) -> None:
-        """The last beat."""
+    async def leave(self, *, is_brief: bool = False) -> None:
+        """The last beat; tried once, if it is to be brief."""
         request = self._request()
         request.sticky_beat.leaving = True
         seconds = min(LEAVE_SECONDS, self._router.timeout)
-        await self._ask(request, Attempts(self._router.door, seconds, "leaving a sticky group"))
+        attempts = Attempts(self._router.door, seconds, "leaving a sticky group")
+        if is_brief:
+            request.direct = False  # whoever is asked passes it on
+            address = self._coordinator or self._router.map.servers(self._router.door.now())[0]
+            await self._router.exchange(address, request, (), attempts)
+            return
+        await self._ask(request, attempts)
 
     def _request(self) -> proto.Request:
         settings = self._settings

@@ -43,6 +43,8 @@ class Consumer:
     once, the message at hand included. One thread at a time may take messages.
     """
 
+    ends_first = False
+
     def __init__(
         self,
         background: Background,
@@ -66,6 +68,7 @@ class Consumer:
         self._member = background.call(made())
         self._is_closed = False
         forks.watch(self)
+        background.host(self)
 
     @property
     def assignment(self) -> list[int]:
@@ -133,6 +136,12 @@ class Consumer:
             # Nobody can take its messages any more: others are to have its partitions.
             self._background.later(partial(self._member.close, is_clean=False))
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    async def end(self, deadline: float) -> None:  # noqa: ARG002  (it takes as long as it may)
+        """The program ends: leave the group, as after trouble."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self._member.close(is_clean=False, is_brief=True)
 
     def after_fork(self) -> None:
         """The thread that beats stayed with the parent."""

@@ -170,9 +170,9 @@ class StickyMember:
                 "works on these messages again"
             )
 
-    async def close(self, *, is_clean: bool = True) -> None:
+    async def close(self, *, is_clean: bool = True, is_brief: bool = False) -> None:
         """Commit what is done, and leave the group at once. After trouble, what the user was
-        given last does not count as done."""
+        given last does not count as done. If it is to be brief, leaving is tried once."""
         if self._is_closed:
             return
         try:
@@ -182,7 +182,7 @@ class StickyMember:
             if self._settings.auto_commit and not self.hand.is_stale:
                 await self._commit(self._tenures.values())
         finally:
-            await self._finish(is_leaving=self.generation > 0)
+            await self._finish(is_leaving=self.generation > 0, is_brief=is_brief)
 
     def close_soon(self) -> None:
         """Close it, without waiting for that. Any thread may call this, and the collector."""
@@ -201,7 +201,7 @@ class StickyMember:
             task.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
 
-    async def _finish(self, *, is_leaving: bool) -> None:
+    async def _finish(self, *, is_leaving: bool, is_brief: bool = False) -> None:
         await self._stop_chores()
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -211,7 +211,7 @@ class StickyMember:
         with suppress(QuiverError):
             # Those that remain find out by its silence, if they are not told.
             if is_leaving:
-                await self._beats.leave()
+                await self._beats.leave(is_brief=is_brief)
         await self._core.door.close()
 
     # Beats, and what they tell.

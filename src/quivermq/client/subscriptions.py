@@ -3,11 +3,14 @@
 It takes from an `Intake` on an event loop, on a thread in the background.
 """
 
+import asyncio
 import logging
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, cast
 
@@ -39,6 +42,8 @@ class Subscription:
     acknowledge with `subscription.ack(messages)`, which waits for nothing; `flush` and `close` do.
     """
 
+    ends_first = True
+
     def __init__(
         self,
         background: Background,
@@ -66,6 +71,7 @@ class Subscription:
             worker.daemon = True
             worker.start()
         forks.watch(self)
+        background.host(self)
 
     def __iter__(self) -> Iterator[LeasedMessage]:
         return self
@@ -158,6 +164,22 @@ class Subscription:
             self._background.later(self._intake.close)
             warnings.warn(f"the {self._wish} was not closed", ResourceWarning, 2, source=self)
 
+    async def end(self, deadline: float) -> None:
+        """The program ends: handlers that run have a moment, and all else goes back."""
+        if self._is_closed:
+            return
+        now = time.monotonic()
+        patience = now + (deadline - now) / 2
+        # What was not handed out is not given back one by one: all goes back together.
+        self._intake.messages.clear()
+        await self._intake.stop()
+        with suppress(RuntimeError):  # no more threads can be started
+            await asyncio.to_thread(self._join_workers, patience)
+        await self._intake.close()
+        self._is_closed = True
+        with self._arrival:
+            self._arrival.notify_all()
+
     def __repr__(self) -> str:
         return f"<{self._wish}>"
 
@@ -200,6 +222,10 @@ class Subscription:
             logger.exception("the handler of the %s failed at %r", self._wish, message)
             return nack_terms(None)
         return ACK
+
+    def _join_workers(self, deadline: float) -> None:
+        for worker in self._workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
 
     def _tell(self, messages: Iterable[LeasedMessage], terms: Terms) -> None:
         self._check_open()

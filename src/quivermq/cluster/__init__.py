@@ -24,7 +24,15 @@ from quivermq.cluster.edits import (
     set_targets,
     start_rebalance,
 )
-from quivermq.cluster.identity import judge
+from quivermq.cluster.features import (
+    FEATURE_LEVEL_MAX,
+    FEATURE_LEVEL_MIN,
+    OWN_LEVELS,
+    Level,
+    Levels,
+    why_unfit,
+)
+from quivermq.cluster.identity import judge, judge_levels
 from quivermq.cluster.names import check_group_name, check_topic_name
 from quivermq.cluster.placement import Load, load_of, place
 from quivermq.cluster.plan import (
@@ -49,6 +57,7 @@ from quivermq.cluster.records import (
     Topic,
     epoch_of,
     group_id,
+    level_of,
     member_of,
     node_of,
 )
@@ -62,15 +71,19 @@ from quivermq.cluster.sticky import (
     sticky_key,
 )
 from quivermq.cluster.sticky_edits import GroupName, regroup
+from quivermq.cluster.upgrading import Upgrade, plan_upgrade, raise_level
 
 __all__ = [
     "ASSIGNORS",
+    "FEATURE_LEVEL_MAX",
+    "FEATURE_LEVEL_MIN",
     "LEAVING",
     "MEMBERS_MAX",
     "MEMBER_NAME_CHARACTERS_MAX",
     "METADATA_GROUP",
     "METADATA_TOPIC",
     "METADATA_VOTERS_MAX",
+    "OWN_LEVELS",
     "REPLICATION_DEFAULT",
     "SERVING",
     "Broker",
@@ -81,12 +94,15 @@ __all__ = [
     "GroupName",
     "Hosted",
     "LeaderMove",
+    "Level",
+    "Levels",
     "Load",
     "Move",
     "Placement",
     "Share",
     "StickyGroup",
     "Topic",
+    "Upgrade",
     "View",
     "alter_topic",
     "check_group_name",
@@ -103,11 +119,15 @@ __all__ = [
     "grow",
     "is_rebalancing",
     "judge",
+    "judge_levels",
+    "level_of",
     "load_of",
     "member_of",
     "metadata_voters",
     "node_of",
     "place",
+    "plan_upgrade",
+    "raise_level",
     "rebalance",
     "rebalance_leaders",
     "register_broker",
@@ -119,4 +139,5 @@ __all__ = [
     "set_targets",
     "start_rebalance",
     "sticky_key",
+    "why_unfit",
 ]

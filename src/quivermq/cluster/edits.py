@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from quivermq.cluster.catalog_view import View
-from quivermq.cluster.identity import judge
+from quivermq.cluster.features import OWN_LEVELS, Levels
+from quivermq.cluster.identity import judge, judge_levels
 from quivermq.cluster.names import check_topic_name
 from quivermq.cluster.placement import check_replication, load_of, place
 from quivermq.cluster.plan import Move, grow, rebalance
@@ -166,9 +167,12 @@ def register_broker(
     version: str = "",
     joining: bool = False,
     cluster_id: str = "",
+    levels: Levels = OWN_LEVELS,
 ) -> Edit | None:
-    """A broker that starts: None if the catalog knows all this; `Forbidden` if it may not."""
+    """A broker that starts: None if the catalog knows all this; `Forbidden` if it may not,
+    `UnsupportedFormat` if its release does not know the feature level of the cluster."""
     judge(view, id, directory_id, lives, cluster_id, joining=joining)
+    judge_levels(view, id, levels, version)
     if not 1 <= id <= NODE_MAX:
         raise InvalidRequest(f"the number of a broker is from 1 to {NODE_MAX}, not {id}")
     known = view.brokers.get(id)
@@ -183,6 +187,8 @@ def register_broker(
         version=version,
         state=known.state if known is not None else "serving",
         life=lives[-1] if lives else "",
+        level_min=levels.low,
+        level_max=levels.high,
     )
     # What does not read back must not be written: every broker would refuse the catalog.
     try:
@@ -260,7 +266,12 @@ def finish_moves(view: View, moves: Iterable[Move]) -> Edit | None:
         and move.partition < len(view.topics[move.topic].partitions)
         and view.placement(move.topic, move.partition).target == move.replicas != ()
     ]
-    return _placed(view, ((move, Placement(replicas=move.replicas)) for move in done))
+    return _placed(view, ((move, _arrived(view, move)) for move in done))
+
+
+def _arrived(view: View, move: Move) -> Placement:
+    placement = view.placement(move.topic, move.partition)
+    return replace(placement, replicas=move.replicas, founders=(), target=(), leaving=())
 
 
 def _aimed(view: View, move: Move) -> Placement:

@@ -7,7 +7,8 @@ others: its vote, the entries that it acknowledged. Such a broker must not count
 from collections.abc import Collection
 
 from quivermq.cluster.catalog_view import View
-from quivermq.errors import Forbidden
+from quivermq.cluster.features import Levels, why_unfit
+from quivermq.errors import Forbidden, UnsupportedFormat
 
 
 def judge(
@@ -57,3 +58,11 @@ def judge(
             "was registered last. Start the broker with the original, or, if that is lost, with an "
             f"empty one, and run `quiver cluster replace {id}`"
         )
+
+
+def judge_levels(view: View, node: int, levels: Levels, version: str) -> None:
+    """Raise `UnsupportedFormat`, saying which release is needed, unless a build that knows these
+    feature levels may take part."""
+    cluster = view.cluster
+    if cluster and (why := why_unfit(cluster.level, cluster.release, levels, version)):
+        raise UnsupportedFormat(f"broker {node} cannot take part: {why}")

@@ -1,8 +1,9 @@
 """The records of the catalog: what the metadata group keeps about brokers, topics and placement.
 
 Each is a frozen dataclass with `to_json` and `from_json`. Keys that this build does not know are
-ignored; a value that no build writes raises `Corrupt`. Knows names, numbers and topic settings;
-must never know how the catalog is replicated.
+kept as they are (`others`), so a record that an earlier release changes loses nothing; a value that
+no build writes raises `Corrupt`. Knows names, numbers and topic settings; must never know how the
+catalog is replicated.
 
 A *member* is a number that Raft groups know: epoch << 16 | node id. A node that lost its disk comes
 back under a higher epoch, so it cannot be taken for who it was (decision 0013).
@@ -12,14 +13,16 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, cast
 
+from quivermq.cluster.features import FEATURE_LEVEL_MAX, Levels
 from quivermq.cluster.names import check_topic_name
-from quivermq.errors import Corrupt, InvalidRequest
+from quivermq.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from quivermq.queue import TopicSettings
 
 NODE_MAX: Final = 0xFFFF
 MEMBER_MAX: Final = (1 << 48) - 1
 COUNT_MAX: Final = (1 << 63) - 1
 PARTITIONS_LIMIT: Final = 1_000_000
+LEVEL_LIMIT: Final = (1 << 32) - 1
 TEXT_CHARACTERS_MAX: Final = 1_000
 TOPIC_ID_BYTES: Final = 12
 
@@ -61,18 +64,50 @@ def group_id(topic_id: str, partition: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Which cluster this is, and since when."""
+    """Which cluster this is, since when, and what its brokers may write."""
 
     id: str
     created_ms: int
+    level: int = int(FEATURE_LEVEL_MAX)
+    """The feature level: nobody writes what belongs to a higher one."""
+    release: str = FEATURE_LEVEL_MAX.release
+    """The first release that knows the level, for those who do not."""
+    others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "created_ms": self.created_ms}
+        return {
+            **self.others,
+            "id": self.id,
+            "created_ms": self.created_ms,
+            "level": self.level,
+            "release": self.release,
+        }
 
     @classmethod
     def from_json(cls, value: Any) -> "Cluster":
         found = _object(value, "the cluster")
-        return cls(id=_hex(found, "id"), created_ms=_integer(found, "created_ms"))
+        level, release = level_of(found)
+        return cls(
+            id=_hex(found, "id"),
+            created_ms=_integer(found, "created_ms"),
+            level=level,
+            release=release,
+            others=_others(found, _CLUSTER),
+        )
+
+
+def level_of(value: Any) -> tuple[int, str]:
+    """The feature level in the record of a cluster, and the first release that knows it.
+
+    Every release can read these two, whatever else became of the record.
+    """
+    found = _object(value, "the cluster")
+    if "level" not in found:
+        raise UnsupportedFormat(
+            "the catalog was written by a build before release 0.2.0, which this one does not "
+            "read: start with an empty data directory"
+        )
+    return _integer(found, "level", 1, LEVEL_LIMIT), _text(found, "release")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +127,23 @@ class Broker:
     state: State = SERVING
     life: str = ""
     """A word drawn at its last start: a directory that does not know it is an old copy."""
+    level_min: int = 0
+    """The feature levels that its release knows, as it said at its last start."""
+    level_max: int = 0
+    others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def key(self) -> str:
         return f"{BROKER_PREFIX}{self.id}"
 
+    @property
+    def levels(self) -> Levels:
+        return Levels(self.level_min, self.level_max)
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        value = asdict(self)
+        del value["others"]
+        return self.others | value
 
     @classmethod
     def from_json(cls, value: Any) -> "Broker":
@@ -121,6 +166,9 @@ class Broker:
             version=_text(found, "version"),
             state=cast("State", state),
             life="" if found.get("life", "") == "" else _hex(found, "life"),
+            level_min=_integer({"level_min": 0, **found}, "level_min", 0, LEVEL_LIMIT),
+            level_max=_integer({"level_max": 0, **found}, "level_max", 0, LEVEL_LIMIT),
+            others=_others(found, _BROKER),
         )
 
 
@@ -137,6 +185,7 @@ class Placement:
     leaving: tuple[int, ...] = ()
     """Who were to be members before the target changed: they may be by now, so they keep what
     they have until the move is over."""
+    others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def planned(self) -> tuple[int, ...]:
@@ -144,7 +193,7 @@ class Placement:
         return self.target or self.replicas
 
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = {"replicas": list(self.replicas)}
+        value: dict[str, Any] = {**self.others, "replicas": list(self.replicas)}
         if self.founders:
             value["founders"] = list(self.founders)
         if self.target:
@@ -159,8 +208,11 @@ class Placement:
         replicas = _members(found.get("replicas"))
         if not replicas:
             raise Corrupt("a partition has no replicas")
-        others = [found.get(name) for name in ("founders", "target", "leaving")]
-        return cls(replicas, *(() if members is None else _members(members) for members in others))
+        lists = [found.get(name) for name in ("founders", "target", "leaving")]
+        founders, target, leaving = (
+            () if members is None else _members(members) for members in lists
+        )
+        return cls(replicas, founders, target, leaving, _others(found, _PLACEMENT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +225,7 @@ class Topic:
     replication: int
     settings: dict[str, Any] = field(hash=False)
     partitions: tuple[Placement, ...]
+    others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def key(self) -> str:
@@ -184,6 +237,7 @@ class Topic:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            **self.others,
             "name": self.name,
             "id": self.id,
             "replication": self.replication,
@@ -213,7 +267,14 @@ class Topic:
             replication=_integer(found, "replication", 1, NODE_MAX),
             settings=settings,
             partitions=_placements(found.get("partitions"), before),
+            others=_others(found, _TOPIC),
         )
+
+
+_CLUSTER: Final = frozenset(item.name for item in fields(Cluster))
+_BROKER: Final = frozenset(item.name for item in fields(Broker))
+_PLACEMENT: Final = frozenset(item.name for item in fields(Placement))
+_TOPIC: Final = frozenset(item.name for item in fields(Topic))
 
 
 def settings_of(value: Any) -> TopicSettings:
@@ -260,6 +321,11 @@ def _members(value: Any) -> tuple[int, ...]:
     if len({member & NODE_MAX for member in value}) != len(value):
         raise Corrupt("a partition has two replicas on one broker")
     return tuple(value)
+
+
+def _others(found: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """What a later release added to a record."""
+    return {key: found[key] for key in found if key not in known}
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Knows batches and files; must never know Raft's rules, what a command means, or the network.
 """
 
-from quivermq.log.checkpoints import Checkpoint
+from quivermq.log.checkpoints import Checkpoint, CheckpointSummary
 from quivermq.log.creation import name_logs, prepare_log
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, File
@@ -17,6 +17,7 @@ from quivermq.log.verify import Finding, Report, Verification, find_logs, log_by
 
 __all__ = [
     "Checkpoint",
+    "CheckpointSummary",
     "Damage",
     "Disk",
     "Edge",

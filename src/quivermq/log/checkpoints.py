@@ -4,19 +4,21 @@ What a later checkpoint holds can be had again, from an earlier one and the entr
 first has nothing before it, so it is kept twice.
 """
 
-from contextlib import suppress
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, StorageFailed, TooLarge, UnsupportedFormat
-from quivermq.log.disk import Disk, File, undoing
+from quivermq.log.disk import Disk, File, Unreadable, undoing
 from quivermq.log.edge import Edge
 from quivermq.log.layout import CHECKPOINT, TEMPORARY, file_name, index_of
 from quivermq.log.records import Record
 
-_HEADER: Final = Record(b"QUIVRCKP", "16sQQQQQI")
+_HEADER: Final = Record(b"QUIVRCKP", "16sQQQQQI", 96, version_1="16sQQQQQI")
+T = TypeVar("T")
 RESET: Final = ".new"
 """Behind the name of a checkpoint that is about to replace the whole log."""
 COPY: Final = ".copy"
@@ -28,6 +30,14 @@ class Checkpoint(NamedTuple):
 
     edge: Edge
     data: bytes
+
+
+class CheckpointSummary(NamedTuple):
+    """What a checkpoint's header says."""
+
+    edge: Edge
+    size: int
+    checksum: int
 
 
 class Checkpoints:
@@ -65,8 +75,11 @@ class Checkpoints:
 
     def save_copy(self, index: Index) -> None:
         """Keep the checkpoint before entry `index`, the first one, in a second file as well."""
-        if f"{file_name(index, CHECKPOINT)}{COPY}" not in self._disk.names(self._folder):
+        if not self._has_copy(index):
             self.save(self.load_file(index), COPY)
+
+    def _has_copy(self, index: Index) -> bool:
+        return f"{file_name(index, CHECKPOINT)}{COPY}" in self._disk.names(self._folder)
 
     def restore(self, index: Index) -> list[str]:
         """Make either file of the first checkpoint again from the other; says what it did."""
@@ -76,8 +89,6 @@ class Checkpoints:
         for suffix, other in (("", COPY), (COPY, "")):
             try:
                 self.load_file(index, suffix)
-            except UnsupportedFormat:
-                raise
             except (Corrupt, StorageFailed) as error:
                 # If neither is intact, whoever needs the checkpoint finds out.
                 with suppress(Corrupt, StorageFailed):
@@ -90,35 +101,63 @@ class Checkpoints:
         of its copy: then it is made again."""
         try:
             return self.load_file(index, suffix)
-        except UnsupportedFormat:
-            raise
         except (Corrupt, StorageFailed):
-            name = f"{file_name(index, CHECKPOINT)}{COPY}"
-            if suffix or name not in self._disk.names(self._folder):
+            if suffix or not self._has_copy(index):
                 raise
             checkpoint = self.load_file(index, COPY)
-            self.save(checkpoint)
+            with suppress(StorageFailed):
+                # Whoever asked needs no more than the content.
+                self.save(checkpoint)
             return checkpoint
 
     def load_file(self, index: Index, suffix: str = "") -> Checkpoint:
         """The checkpoint in one file, or `Corrupt` unless every byte of it is intact."""
-        path = self.path(index) + suffix
-        file = self._disk.open(path)
-        try:
-            return self._read(index, file)
-        except Corrupt as error:
-            raise Corrupt(f"{path}: {error}") from error
+        with self._opened(index, suffix) as (file, summary):
+            data = file.read(_HEADER.size, summary.size)
+            if crc32c(data) != summary.checksum:
+                raise Corrupt("the checkpoint's content fails its checksum")
+            return Checkpoint(summary.edge, data)
 
-    def _read(self, index: Index, file: File) -> Checkpoint:
-        log_id, *edge, size, checksum = _HEADER.unpack(file.read(0, _HEADER.size))
-        if log_id != self._log_id or edge[0] != index:
-            raise Corrupt("a checkpoint of another log or place")
-        if file.size() != _HEADER.size + size:
-            raise Corrupt(f"the file has {file.size()} bytes instead of {_HEADER.size + size}")
-        data = file.read(_HEADER.size, size)
-        if crc32c(data) != checksum:
-            raise Corrupt("the checkpoint's content fails its checksum")
-        return Checkpoint(Edge(*edge), data)
+    def summary(self, index: Index) -> CheckpointSummary:
+        """What its header says of a checkpoint; its content is not looked at."""
+        return self._from_either(index, lambda _, summary: summary)
+
+    def part(self, index: Index, at: int, size: int) -> bytes:
+        """A part of a checkpoint's content, unchecked; fewer bytes only where it ends."""
+
+        def take(file: File, summary: CheckpointSummary) -> bytes:
+            taken = min(size, summary.size - at)
+            return file.read(_HEADER.size + at, taken) if at >= 0 and taken > 0 else b""
+
+        return self._from_either(index, take)
+
+    def _from_either(self, index: Index, take: Callable[[File, CheckpointSummary], T]) -> T:
+        """What can be had of a checkpoint's file, or else of its copy."""
+        try:
+            with self._opened(index) as opened:
+                return take(*opened)
+        except (Corrupt, StorageFailed):
+            if not self._has_copy(index):
+                raise
+        with self._opened(index, COPY) as opened:
+            return take(*opened)
+
+    @contextmanager
+    def _opened(self, index: Index, suffix: str = "") -> Iterator[tuple[File, CheckpointSummary]]:
+        """A checkpoint's file and header. What cannot be read counts as damaged."""
+        path = self.path(index) + suffix
+        try:
+            file = self._disk.open_to_read(path)
+            log_id, *edge, size, checksum = _HEADER.unpack(file.read(0, _HEADER.size))
+            if log_id != self._log_id or edge[0] != index:
+                raise Corrupt("a checkpoint of another log or place")
+            if file.size() != _HEADER.size + size:
+                raise Corrupt(f"the file has {file.size()} bytes instead of {_HEADER.size + size}")
+            yield file, CheckpointSummary(Edge(*edge), size, checksum)
+        except (Corrupt, Unreadable) as error:
+            raise Corrupt(f"{path}: {error}") from error
+        except UnsupportedFormat as error:
+            raise UnsupportedFormat(f"{path}: {error}") from error
 
     def remove_where(self, *, before: Index = Index(0), after: Index | None = None) -> None:
         """Remove the checkpoints before an index, or after one."""
@@ -130,3 +169,8 @@ class Checkpoints:
     def path(self, index: Index) -> str:
         """The path of the checkpoint before entry `index`."""
         return f"{self._folder}/{file_name(index, CHECKPOINT)}"
+
+
+def check_release(file: File) -> None:
+    """Raise `UnsupportedFormat` for a checkpoint of another release."""
+    _HEADER.unpack(file.read(0, _HEADER.size))

@@ -1,7 +1,8 @@
 """The seam between the log and a disk: everything the log ever asks of one, and nothing more.
 
-Implementations raise `StorageFull` where there is no space and `StorageFailed` for every other
-refusal; no `OSError` passes this seam. Paths are relative to the disk's root, with `/`.
+Implementations raise `StorageFull` where there is no space, `Unreadable` where the medium has lost
+what was stored, and `StorageFailed` for every other refusal; no `OSError` passes this seam. Paths
+are relative to the disk's root, with `/`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,16 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from quivermq.batches import Buffer
-from quivermq.errors import StorageFull
+from quivermq.errors import StorageFailed, StorageFull
+
+
+class Unreadable(StorageFailed):
+    """The medium cannot give back what was stored. Asking again does not help: it is damage."""
+
+    @property
+    def code(self) -> str:
+        """Of the public error that this is a kind of."""
+        return StorageFailed.__name__
 
 
 class File(Protocol):
@@ -46,7 +56,10 @@ class Disk(Protocol):
         """A new empty file, in place of one that may exist."""
 
     def open(self, path: str) -> File:
-        """An existing file."""
+        """An existing file, to be read and written."""
+
+    def open_to_read(self, path: str) -> File:
+        """An existing file, to be read only: works on a file system that takes no writes."""
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder, sorted; empty if there is no such folder."""

@@ -9,11 +9,14 @@ from typing import Final
 from crc32c import crc32c
 
 from quivermq.batches import Buffer, Frame, Index, Offset
-from quivermq.errors import Corrupt
+from quivermq.errors import Corrupt, UnsupportedFormat
 from quivermq.log.edge import Edge
+from quivermq.log.settings import ENTRIES_MAX
 
 _RUN: Final = Struct("<QQ")
-_COUNTS: Final = Struct("<II")
+VERSION: Final = 2
+_COUNTS: Final = Struct("<III")
+HEAD_BYTES: Final = _COUNTS.size
 _ENTRY_BYTES: Final = 4 + 4 + 8 + 8
 
 
@@ -45,12 +48,17 @@ class SegmentIndex:
         self.timestamps.append(timestamp_ms)
 
     def add_hole(self, position: int, before: Edge, behind: Edge) -> None:
-        """Entries that are missing between two edges: their place is kept, their content is not."""
-        for _ in range(before.next_index, behind.next_index):
-            self.positions.append(position)
-            self.checksums.append(0)
-            self.offsets.append(before.next_offset)
-            self.timestamps.append(before.timestamp_ms)
+        """Entries that are missing between two edges: their place is kept, their content is not.
+
+        `Corrupt` for more of them than a segment can hold.
+        """
+        count = behind.next_index - before.next_index
+        if not 0 < count <= ENTRIES_MAX:
+            raise Corrupt(f"{count:,} entries are said to be missing behind {before}")
+        self.positions.extend(array("I", [position]) * count)
+        self.checksums.extend(array("I", [0]) * count)
+        self.offsets.extend(array("Q", [before.next_offset]) * count)
+        self.timestamps.extend(array("Q", [before.timestamp_ms]) * count)
         self.timestamps[-1] = behind.timestamp_ms
         self.runs.append((before.next_index, behind.term))
 
@@ -89,19 +97,26 @@ class SegmentIndex:
     def pack(self) -> bytes:
         """The index as bytes, little-endian column after column."""
         columns = [self.positions, self.checksums, self.offsets, self.timestamps]
-        packed = [_COUNTS.pack(len(self), len(self.runs))]
+        packed = [_COUNTS.pack(VERSION, len(self), len(self.runs))]
         packed += [_little_endian(column).tobytes() for column in columns]
         packed += [_RUN.pack(*run) for run in self.runs]
         return b"".join(packed)
 
     @classmethod
     def unpack(cls, first: Index, buffer: Buffer, checksum: int) -> "SegmentIndex":
-        """What `pack` wrote, or `Corrupt`."""
-        if crc32c(buffer) != checksum:
+        """What `pack` wrote, or `Corrupt`, or `UnsupportedFormat`."""
+        if crc32c(buffer) != checksum or len(buffer) < _COUNTS.size:
             raise Corrupt("the segment's index fails its checksum")
-        count, runs = _COUNTS.unpack_from(buffer)
+        version, count, runs = _COUNTS.unpack_from(buffer)
+        if version != VERSION:
+            raise UnsupportedFormat(
+                f"the segment's index has format version {version}; this build reads version "
+                f"{VERSION}: start the release that wrote it, or a later one"
+            )
         if len(buffer) != _COUNTS.size + count * _ENTRY_BYTES + runs * _RUN.size:
             raise Corrupt(f"the segment's index has {len(buffer)} bytes for {count} entries")
+        if count and not runs:
+            raise Corrupt(f"the segment's index has {count} entries of no term")
         index = cls(first)
         view = memoryview(buffer)
         at = _COUNTS.size
@@ -112,6 +127,11 @@ class SegmentIndex:
             at += size
         index.runs = [(Index(run[0]), run[1]) for run in _RUN.iter_unpack(view[at:])]
         return index
+
+
+def is_of_this_release(head: Buffer) -> bool:
+    """By the first bytes of an index; if not, the rest tells whether it is just damaged."""
+    return len(head) >= HEAD_BYTES and _COUNTS.unpack_from(head)[0] == VERSION
 
 
 def _little_endian(column: "array[int]", *, in_place: bool = False) -> "array[int]":

@@ -20,10 +20,11 @@ SEGMENT: Final = ".seg"
 CHECKPOINT: Final = ".ckpt"
 TEMPORARY: Final = ".tmp"
 LOG_ID_BYTES: Final = 16
+SECRET_BYTES: Final = 16
 
 _DIGITS: Final = 20
-_HEADER: Final = Record(b"QUIVRSEG", "16sQQQQ")
-_FOOTER: Final = Record(b"QUIVREND", "16sQQQQQQQQQQQI")
+_HEADER: Final = Record(b"QUIVRSEG", "16s16sQQQQ", 96, version_1="16sQQQQ")
+_FOOTER: Final = Record(b"QUIVREND", "16sQQQQQQQQQQQI", 160, version_1="16sQQQQQQQQQQQI")
 
 SEGMENT_HEADER_BYTES: Final = _HEADER.size
 FOOTER_BYTES: Final = _FOOTER.size
@@ -46,15 +47,17 @@ class SegmentHeader(NamedTuple):
     """The start of a segment file: whose it is, and the edge at which it starts."""
 
     log_id: bytes
+    secret: bytes
+    """What the marks of this file bear; see `State.secret`."""
     start: Edge
 
     def pack(self) -> bytes:
-        return _HEADER.pack(self.log_id, *self.start)
+        return _HEADER.pack(self.log_id, self.secret, *self.start)
 
     @classmethod
     def unpack(cls, buffer: Buffer) -> Self:
-        log_id, *start = _HEADER.unpack(buffer)
-        return cls(log_id, Edge(*start))
+        log_id, secret, *start = _HEADER.unpack(buffer)
+        return cls(log_id, secret, Edge(*start))
 
 
 class Footer(NamedTuple):

@@ -6,42 +6,39 @@ write, and every failed fsync, fences the log: nobody knows what is on the disk,
 more writes until it is opened anew, and nothing of that group is ever acknowledged.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from quivermq.batches import Frame, Index, Offset
-from quivermq.errors import BrokenInvariant, Corrupt, StorageFailed, StorageFull
-from quivermq.log.checkpoints import RESET, Checkpoint, Checkpoints
+from quivermq.batches import Frame, Index
+from quivermq.errors import BrokenInvariant, Corrupt, StorageFull
+from quivermq.log.checkpoints import RESET, Checkpoint
 from quivermq.log.creation import name_logs, prepare_log
-from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, announced
-from quivermq.log.edge import Edge, edges_behind, not_kept
+from quivermq.log.edge import Edge, edges_behind
 from quivermq.log.fence import Fence
 from quivermq.log.layout import Footer, SegmentHeader
+from quivermq.log.reader import LogReader
 from quivermq.log.recovery import Recovery
 from quivermq.log.repair import mixed_entries, put_in_place, rebuilt_segment, sealed_anew
 from quivermq.log.rewind import finish_cut, finish_reset
-from quivermq.log.sealed import SealedSegments
-from quivermq.log.segment import ActiveSegment, DamagedEntry, Segment, remove_segments
+from quivermq.log.segment import (
+    ActiveSegment,
+    DamagedEntry,
+    remove_segments,
+)
 from quivermq.log.settings import SEGMENT_BYTES_MAX, LogSettings
-from quivermq.log.state import Owner, StateFile
+from quivermq.log.state import Owner
 from quivermq.log.synced import SyncedFile
 
 
-class Log:
+class Log(LogReader):
     """The log in one folder of a disk. Made by `Log.create` or `Log.open`."""
 
     def __init__(self, disk: Disk, folder: str, settings: LogSettings, recovery: Recovery) -> None:
+        super().__init__(folder, recovery)
         self._disk = disk
-        self._folder = folder
         self._settings = settings
-        self._state_file: StateFile = recovery.state_file
         self._synced: SyncedFile = recovery.synced
-        self._sealed: SealedSegments = recovery.sealed
-        self._active: ActiveSegment = recovery.active
-        self._checkpoints: Checkpoints = recovery.checkpoints
         self._fence = Fence(folder)
-        self.damage: list[Damage] = recovery.damage
-        """Entries that were durable and cannot be read; grows when a read finds more."""
         self.notes: list[str] = recovery.notes
         """What opening the log found and put right, for people."""
         self.commit_index: Index = recovery.commit_index
@@ -74,61 +71,11 @@ class Log:
         """An existing log, after cutting a torn tail; `damage` says what cannot be read.
 
         Raises `Corrupt` where too little is left to be a log at all, or to be that with `log_id`:
-        no readable state, or no last segment.
+        no readable state, or no last segment; and `UnsupportedFormat`, without having changed
+        anything, where any of it is of another release.
         """
         settings = settings or LogSettings()
         return cls(disk, folder, settings, Recovery(disk, folder, settings, log_id).run())
-
-    @property
-    def log_id(self) -> bytes:
-        """The identity that all files of this log carry."""
-        return self._state_file.state.log_id
-
-    @property
-    def member(self) -> int:
-        """The member of its group that this log belongs to, and that has voted."""
-        return self._state_file.state.member
-
-    @property
-    def first_index(self) -> Index:
-        """The first entry that is kept, or would be."""
-        return self._state_file.state.first_index
-
-    @property
-    def start(self) -> Edge:
-        """The edge before the first kept entry."""
-        footers = self._sealed.footers
-        return footers[0].start if footers else self._active.head.start
-
-    @property
-    def edge(self) -> Edge:
-        """The edge behind the last entry."""
-        return self._active.edge
-
-    @property
-    def term(self) -> int:
-        """The Raft term last saved."""
-        return self._state_file.state.term
-
-    @property
-    def vote(self) -> int:
-        """Whom this replica voted for in that term; 0 for nobody."""
-        return self._state_file.state.vote
-
-    @property
-    def size_bytes(self) -> int:
-        """What the entries take on disk."""
-        return sum(footer.file_bytes for footer in self._sealed.footers) + self._active.end
-
-    @property
-    def sealed(self) -> tuple[Footer, ...]:
-        """What is known of each sealed segment, oldest first."""
-        return self._sealed.footers
-
-    @property
-    def segment_starts(self) -> list[Index]:
-        """The first index of each segment: where checkpoints belong."""
-        return [*(f.first_index for f in self._sealed.footers), self._active.index.first]
 
     def save_vote(self, term: int, vote: int) -> None:
         """Remember term and vote; durable when this returns."""
@@ -190,7 +137,7 @@ class Log:
         if old.footer_room() > old.allocated:
             old.grow(old.footer_room(), self._settings)
             self._save_active()
-        head = SegmentHeader(self.log_id, old.edge)
+        head = self._head(old.edge)
         new = ActiveSegment.create(self._disk, self._folder, head, size)
         if any(damage.path == old.path for damage in self.damage):
             # A footer would hide the damage from the next opening, which scans what has none.
@@ -215,109 +162,6 @@ class Log:
             if synced is not None and self._settings.syncs_at_once:
                 self._synced.tell(synced)
 
-    def read(
-        self, first: Index, *, end: Index | None = None, bytes_max: int = 1 << 20,
-        stop: Offset | None = None,
-    ) -> list[Frame]:  # fmt: skip
-        """Entries from `first` on, in order: at least one, at most `bytes_max`, before `end`.
-
-        None behind the last message before `stop`. One read of the disk; stops where a segment
-        ends. Raises `Corrupt` for damaged entries, and `OffsetOutOfRange` for what was dropped, be
-        it while it is read.
-        """
-        edge = self.edge
-        if first >= edge.next_index:
-            raise BrokenInvariant(f"{self._folder}: entry {first}, the log ends at {edge}")
-        for damage in self.damage:
-            if damage.covers(first):
-                raise Corrupt(str(damage))
-        try:
-            segment, segment_end = self._segment_holding(first)
-            last = min(end, segment_end) if end is not None else segment_end
-            if stop is not None:
-                last = min(last, Index(segment.index.with_offset(Offset(stop - 1)) + 1))
-            behind = segment.fitting(first, max(last, Index(first + 1)), bytes_max)
-            return segment.read(first, behind)
-        except DamagedEntry as error:
-            self.damage.append(error.damage)
-            raise
-        except StorageFailed:
-            if first >= self.first_index:
-                raise
-            raise not_kept(f"entry {first}", self.start, edge) from None
-
-    def frames(self, first: Index, end: Index | None = None) -> Iterator[Frame]:
-        """Every entry from `first` to before `end` (the log's end), through bounded reads."""
-        end = self.edge.next_index if end is None else end
-        while first < end:
-            for frame in self.read(first, end=end):
-                yield frame
-                first = Index(first + 1)
-
-    def _segment_holding(self, index: Index) -> tuple[Segment, Index]:
-        """The segment with entry `index`, and the index behind the segment's last entry."""
-        active = self._active
-        if index >= active.index.first:
-            return active, Index(active.index.first + len(active.index))
-        footer = self._sealed.holding(index)
-        return self._sealed.segment(footer), footer.next_index
-
-    def term_at(self, index: Index) -> int:
-        """The term of a kept entry, or of the one before the first."""
-        if index == self.start.next_index - 1:
-            return self.start.term
-        if index < self._active.index.first:
-            footer = self._sealed.holding(index)
-            if footer.first_term == footer.end.term:
-                return footer.first_term
-        segment, _ = self._segment_holding(index)
-        return segment.index.term_at(index)
-
-    def edge_before(self, index: Index) -> Edge:
-        """The edge before a kept entry, or behind the last one."""
-        end = self.edge
-        if index == end.next_index:
-            return end
-        segment, _ = self._segment_holding(index)
-        return segment.index.edge_before(index, self._edge_at_start(segment.index.first))
-
-    def starts_segment(self, index: Index) -> bool:
-        """Whether a checkpoint of the state before entry `index` has its place here."""
-        active = self._active.index.first
-        if index >= active:
-            return index == active
-        return self._sealed.holding(index).first_index == index
-
-    def index_of_offset(self, offset: Offset) -> Index:
-        """The entry that holds message `offset`, or `OffsetOutOfRange`."""
-        start, end = self.start, self.edge
-        if not start.next_offset <= offset < end.next_offset:
-            raise not_kept(f"offset {offset}", start, end)
-        active = self._active
-        if offset >= active.head.start.next_offset:
-            return active.index.with_offset(offset)
-        try:
-            footer = self._sealed.with_offset(offset)
-            return self._sealed.segment(footer).index.with_offset(offset)
-        except StorageFailed:
-            if offset >= self.start.next_offset:
-                raise
-            raise not_kept(f"offset {offset}", self.start, end) from None
-
-    def index_of_time(self, timestamp_ms: int) -> Index:
-        """The first entry stamped at or after a time; the log's next index if there is none."""
-        # In this order: the writer seals the active segment, and appends to it, meanwhile.
-        active, end = self._active, self.edge.next_index
-        footer = self._sealed.from_time(timestamp_ms)
-        if footer is None:
-            return min(active.index.from_time(timestamp_ms), end)
-        try:
-            return self._sealed.segment(footer).index.from_time(timestamp_ms)
-        except StorageFailed:
-            if footer.first_index >= self.first_index:
-                raise
-            return self.index_of_time(timestamp_ms)
-
     def cut(self, index: Index) -> None:
         """Remove the entries from `index` on: a Raft leader has others there. Durable."""
         if not max(self.first_index, self.commit_index + 1) <= index <= self.edge.next_index:
@@ -328,11 +172,13 @@ class Log:
         if index == self.edge.next_index:
             return
         segment, _ = self._segment_holding(index)
-        head = SegmentHeader(self.log_id, self._edge_at_start(segment.index.first))
+        head = self._head(self._edge_at_start(segment.index.first))
         # Raises now if a damaged entry hides where this one starts, before anything is announced.
         self.edge_before(index)
+        # Sealed ones are open for reading only.
+        file = segment.file if segment is self._active else self._disk.open(segment.path)
         end = (self.edge, segment.end)
-        active = ActiveSegment(segment.path, segment.file, head, segment.index, *end)
+        active = ActiveSegment(segment.path, file, head, segment.index, *end)
         parts = (self._disk, self._folder, self._state_file, self._checkpoints)
         with self._fence:
             self._synced.retract()
@@ -361,8 +207,9 @@ class Log:
                 else:
                     self._repair_sealed(self._sealed.holding(missing[0].first_index), given)
         except DamagedEntry as error:
-            # More is damaged than was known: the next repair brings it too.
-            self.damage.append(error.damage)
+            # More is damaged than was known: the next repair brings all of it.
+            segment, _ = self._segment_holding(error.damage.first_index)
+            self.damage += [found for found in segment.damage() if found not in self.damage]
             raise
         self.damage = [damage for damage in self.damage if damage.path != path]
 
@@ -380,30 +227,18 @@ class Log:
     def _repair_sealed(self, footer: Footer, given: Mapping[Index, Frame]) -> None:
         segment = self._sealed.segment_if_any(footer)
         entries = mixed_entries(segment, footer.first_index, footer.next_index, given)
-        head = SegmentHeader(self.log_id, footer.start)
+        head = self._head(footer.start)
         self._sealed.replace(sealed_anew(self._disk, self._folder, head, entries, footer.end))
+
+    def _head(self, start: Edge) -> SegmentHeader:
+        state = self._state_file.state
+        return SegmentHeader(state.log_id, state.secret, start)
 
     def save_checkpoint(self, index: Index, data: bytes) -> None:
         """Keep the state machine's state from before entry `index`, which starts a segment."""
         edge = self._edge_at_start(index)
         with self._fence:
             self._checkpoints.save(Checkpoint(edge, data))
-
-    def _edge_at_start(self, index: Index) -> Edge:
-        if index == self._active.index.first:
-            return self._active.head.start
-        footer = self._sealed.holding(index) if index >= self.first_index else None
-        if footer is None or footer.first_index != index:
-            raise BrokenInvariant(f"{self._folder}: no segment starts at {index}")
-        return footer.start
-
-    def checkpoints(self) -> list[Index]:
-        """The next indexes of the checkpoints that are kept, oldest first."""
-        return self._checkpoints.indexes()
-
-    def load_checkpoint(self, index: Index) -> Checkpoint:
-        """A kept checkpoint, or `Corrupt` unless every byte of it is intact."""
-        return self._checkpoints.load(index)
 
     def drop_before(self, index: Index) -> Index:
         """Drop whole segments below `index`, and return the new first index.

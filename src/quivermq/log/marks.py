@@ -4,8 +4,9 @@ A mark is written behind each group of entries right after its fsync. It costs n
 it survives the death of the process at once, and a power loss from the next fsync on. So a bad
 frame with a mark behind it was durable and is damage; one without may be a torn write.
 
-A mark names the log and its own position, so that bytes which only look like one (inside a
-message, or left over from another file) prove nothing.
+A mark bears the log's secret and its own position, so that bytes which only look like one (made by
+a client inside of a message, or left over from another file) prove nothing. The secret stands at
+the same place in marks of every version.
 """
 
 from struct import Struct
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind
+from quivermq.errors import UnsupportedFormat
 from quivermq.log.edge import Edge
 
 _BODY: Final = Struct("<16sQQ")
@@ -29,9 +31,9 @@ class Mark(NamedTuple):
     """How much of that was known to be committed."""
 
 
-def packed_mark(log_id: bytes, position: int, mark: Mark) -> bytes:
+def packed_mark(secret: bytes, position: int, mark: Mark) -> bytes:
     """The bytes of a mark that stands at `position`."""
-    body = _BODY.pack(log_id, position, mark.commit_index)
+    body = _BODY.pack(secret, position, mark.commit_index)
     edge = mark.edge
     header = Header(
         kind=Kind.MARK,
@@ -46,13 +48,23 @@ def packed_mark(log_id: bytes, position: int, mark: Mark) -> bytes:
     return header.pack() + body
 
 
-def read_mark(frame: Frame, log_id: bytes, position: int) -> Mark | None:
+def read_mark(frame: Frame, secret: bytes, position: int) -> Mark | None:
     """What the mark at `position` says, or None if it is not one of this log at this place."""
     header = frame.header
-    if header.kind != Kind.MARK or header.body_bytes != _BODY.size:
+    if header.kind != Kind.MARK:
         return None
-    named, stood, commit_index = _BODY.unpack(frame.body)
-    if named != log_id or stood != position:
+    check_form(header)
+    borne, stood, commit_index = _BODY.unpack(frame.body)
+    if borne != secret or stood != position:
         return None
     edge = Edge(Index(header.index + 1), header.base_offset, header.term, header.timestamp_ms)
-    return Mark(edge, Index(commit_index))
+    return Mark(edge, Index(min(commit_index, header.index)))
+
+
+def check_form(header: Header) -> None:
+    """Raise `UnsupportedFormat` for the header of a mark of another form."""
+    if header.body_bytes != _BODY.size:
+        raise UnsupportedFormat(
+            f"a mark of {header.body_bytes} bytes; this build reads {_BODY.size}: "
+            "start the release that wrote it, or a later one"
+        )

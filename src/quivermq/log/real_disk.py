@@ -11,8 +11,13 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from quivermq.batches import Buffer
 from quivermq.errors import StorageFailed, StorageFull
+from quivermq.log.disk import Unreadable
 
 _NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
+# A bad sector, a failed checksum of the file system or of the device, a lost extent.
+_LOST_NAMES: Final = ("EIO", "EBADMSG", "EUCLEAN", "EILSEQ", "ENODATA", "EREMOTEIO")
+_LOST: Final = {getattr(errno, name) for name in _LOST_NAMES if hasattr(errno, name)}
+_READING: Final = {"read", "seek in", "open"}
 _BUFFERS_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 # macOS has it, because fsync alone leaves the data in the drive's cache there.
@@ -43,6 +48,8 @@ def _translating(verb: str) -> Callable[[_Method[_S, _P, _R]], _Method[_S, _P, _
                 return method(self, *args, **kwargs)
             except OSError as error:
                 kind = StorageFull if error.errno in _NO_SPACE else StorageFailed
+                if verb in _READING and error.errno in _LOST:
+                    kind = Unreadable
                 where = error.filename or self.place
                 raise kind(f"cannot {verb} {where}: {error.strerror or error}") from error
 
@@ -144,6 +151,9 @@ class RealDisk:
     def open(self, path: str) -> RealFile:
         return self.file(path, os.O_RDWR)
 
+    def open_to_read(self, path: str) -> RealFile:
+        return self.file(path, os.O_RDONLY)
+
     @_translating("list")
     def names(self, folder: str) -> list[str]:
         try:
@@ -184,4 +194,4 @@ class ReadOnlyDisk(RealDisk):
     """The same files, for tools that look and never touch."""
 
     def open(self, path: str) -> RealFile:
-        return self.file(path, os.O_RDONLY)
+        return self.open_to_read(path)

@@ -8,13 +8,14 @@ never cut.
 from itertools import pairwise
 
 from quivermq.batches import Index
-from quivermq.errors import Corrupt
+from quivermq.errors import Corrupt, QuiverError
 from quivermq.log.checkpoints import RESET, Checkpoints
 from quivermq.log.damage import Damage
-from quivermq.log.disk import Disk, File
+from quivermq.log.disk import Disk, File, Unreadable
 from quivermq.log.edge import Edge
 from quivermq.log.layout import SEGMENT, TEMPORARY, Footer, SegmentHeader, index_of
 from quivermq.log.marks import Mark
+from quivermq.log.repair import mixed_entries, sealed_anew
 from quivermq.log.rewind import finish_cut, finish_reset
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.sealed import SealedSegments
@@ -27,7 +28,8 @@ from quivermq.log.segment import (
 )
 from quivermq.log.settings import LogSettings
 from quivermq.log.state import StateFile
-from quivermq.log.synced import SyncedFile
+from quivermq.log.survey import Survey
+from quivermq.log.synced import SyncedFile, read_synced
 from quivermq.log.window import erase
 
 
@@ -47,10 +49,18 @@ class Recovery:
         self.commit_index = Index(0)
         self.state_file, self.notes = StateFile.open(disk, folder, log_id)
         self._log_id = self.state_file.state.log_id
-        self.sealed = SealedSegments(disk, folder, settings)
+        self._secret = self.state_file.state.secret
+        self._scans: dict[Index, tuple[SegmentHeader, Scan]] = {}
+        self.sealed = SealedSegments(disk, folder, self._secret, settings)
         self.checkpoints = Checkpoints(disk, folder, self._log_id, settings.checkpoint_bytes_max)
 
     def run(self) -> "Recovery":
+        state = self.state_file.state
+        # First of all: a log of another release is not to be touched.
+        told, _ = read_synced(self._disk, self._folder, self._log_id)
+        survey = Survey(self._disk, self._folder, state, told).run()
+        if not (state.cut_index or state.reset_index):
+            self._scans = survey.scans
         self.state_file.heal()
         self.synced = SyncedFile.open(self._disk, self._folder, self._log_id)
         self._finish_what_was_begun()
@@ -106,8 +116,8 @@ class Recovery:
             footer = read_footer(self._disk, self._folder, first, self._log_id)
             if footer.next_index > following:
                 raise Corrupt(f"it overlaps the segment of entry {following}")
-        except Corrupt as error:
-            self._take_without_footer(first, following, str(error))
+        except (Corrupt, Unreadable) as error:
+            self._take_without_footer(first, following, error)
             return
         if not self._meets(footer.start) and footer.end != self._head(following).start:
             end = self.sealed.footers[-1].end
@@ -118,15 +128,15 @@ class Recovery:
         if footer.next_index < following:
             self._add_missing(footer.end, self._head(following).start)
 
-    def _take_without_footer(self, first: Index, following: Index, reason: str) -> None:
+    def _take_without_footer(self, first: Index, following: Index, reason: QuiverError) -> None:
         try:
             self._rebuild(first, following, reason)
-        except ForeignFile as error:
+        except (ForeignFile, Unreadable) as error:
             end = self._head(following).start
             start = self._known_edge(first) or Edge(first, end.next_offset)
             self._add_missing(start, end, str(error))
 
-    def _rebuild(self, first: Index, following: Index, reason: str) -> None:
+    def _rebuild(self, first: Index, following: Index, reason: QuiverError) -> None:
         """Scan a segment whose footer is missing or damaged; make the footer again if it can."""
         head = self._head(first)
         until = self._head(following).start
@@ -135,7 +145,7 @@ class Recovery:
         scan = Scanner(path, file, head, until=until).run()
         segment = ActiveSegment.of_scan(path, file, head, scan)
         if not scan.damage and scan.edge == until:
-            self.sealed.add(segment.seal())
+            self.sealed.add(self._sealed_again(segment, reason))
             self.notes.append(f"{path}: made the footer again: {reason}")
             return
         if not scan.damage:
@@ -144,20 +154,29 @@ class Recovery:
         self.damage += scan.damage
         self.sealed.add_damaged(segment.footer(), segment)
 
+    def _sealed_again(self, segment: ActiveSegment, reason: QuiverError) -> Footer:
+        """Write a footer where it was; into a new file, where the disk has lost that place."""
+        if not isinstance(reason, Unreadable):
+            return segment.seal()
+        entries = mixed_entries(segment, segment.index.first, segment.edge.next_index, {})
+        return sealed_anew(self._disk, self._folder, segment.head, entries, segment.edge)
+
     def _recover_active(self, first: Index) -> None:
         path = segment_path(self._folder, first)
         head = self._head(first)
         self._demand_meeting(head.start)
         self._check_unsealed(first)
         file = self._disk.open(path)
-        told = self.synced.told
-        scan = Scanner(path, file, head, told=told if told.segment == first else None).run()
+        known, scan = self._scans.pop(first, (None, None))
+        if scan is None or known != head:
+            told = self.synced.told
+            scan = Scanner(path, file, head, told=told if told.segment == first else None).run()
         self.damage += scan.damage
         self.commit_index = scan.commit_index
         if scan.lost_marks:
             self.notes.append(f"{path}: {scan.lost_marks} marks are unreadable; nothing is lost")
         self.active = ActiveSegment.of_scan(path, file, head, scan)
-        if not self._is_truncated(first, file, scan):
+        if not (self._is_truncated(first, file, scan) or _is_unknown_behind(scan)):
             self._end_cleanly(scan)
 
     def _is_truncated(self, first: Index, file: File, scan: Scan) -> bool:
@@ -210,7 +229,7 @@ class Recovery:
         """Raise if the last segment is sealed: its successor was made first, and is gone."""
         try:
             footer = read_footer(self._disk, self._folder, last, self._log_id)
-        except Corrupt:
+        except (Corrupt, Unreadable):
             return
         path = segment_path(self._folder, footer.next_index)
         raise Corrupt(f"{path} is missing: the end of the log is unknown")
@@ -220,16 +239,18 @@ class Recovery:
         path = segment_path(self._folder, first)
         file = self._disk.open(path)
         try:
-            return read_head(path, file, first, self._log_id)
+            return read_head(path, file, first, self._log_id, self._secret)
         except ForeignFile:
             raise
-        except Corrupt as error:
+        except (Corrupt, Unreadable) as error:
             start = self._known_edge(first)
             if start is None:
-                raise
-            head = SegmentHeader(self._log_id, start)
-            file.write(0, [head.pack()])
-            file.sync()
+                raise Corrupt(f"{path}: what is before it is unknown: {error}") from error
+            head = SegmentHeader(self._log_id, self._secret, start)
+            if isinstance(error, Corrupt):
+                # Where the disk has lost the place, a repair makes a new file.
+                file.write(0, [head.pack()])
+                file.sync()
             self.notes.append(f"{path}: made the header again: {error}")
             return head
 
@@ -265,3 +286,8 @@ class Recovery:
         last = Index(end.next_index - 1)
         self.damage.append(Damage(path, 0, start.next_index, last, reason))
         self.sealed.add_damaged(Footer(self._log_id, start, end, start.term, 0, 0, 0), None)
+
+
+def _is_unknown_behind(scan: Scan) -> bool:
+    """Whether nothing tells where the log ends: then nothing may be cut or added there."""
+    return any(damage.last_index is None for damage in scan.damage)

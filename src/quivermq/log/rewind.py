@@ -66,7 +66,7 @@ def finish_reset(
         disk.rename(waiting, checkpoints.path(index))
     checkpoints.save_copy(index)
     disk.sync_folder(folder)
-    head = SegmentHeader(state.log_id, edge)
+    head = SegmentHeader(state.log_id, state.secret, edge)
     active = ActiveSegment.create(disk, folder, head, settings.allocation_bytes_min)
     state_file.save(
         state._replace(

@@ -6,7 +6,7 @@ from threading import Lock
 
 from quivermq.batches import Index, Offset
 from quivermq.errors import Corrupt, StorageFailed
-from quivermq.log.disk import Disk
+from quivermq.log.disk import Disk, Unreadable
 from quivermq.log.layout import Footer
 from quivermq.log.segment import Segment
 from quivermq.log.settings import LogSettings
@@ -18,9 +18,10 @@ class SealedSegments:
     Read from any thread; changed only by the log's writer.
     """
 
-    def __init__(self, disk: Disk, folder: str, settings: LogSettings) -> None:
+    def __init__(self, disk: Disk, folder: str, secret: bytes, settings: LogSettings) -> None:
         self._disk = disk
         self._folder = folder
+        self._secret = secret
         self._settings = settings
         self._footers: tuple[Footer, ...] = ()
         self._pinned: dict[Index, Segment | None] = {}
@@ -87,7 +88,7 @@ class SealedSegments:
         with self._lock:
             segment = self._open.get(first)
             if segment is None:
-                segment = Segment.load(self._disk, self._folder, footer)
+                segment = Segment.load(self._disk, self._folder, footer, self._secret)
                 self._open[first] = segment
             self._open.move_to_end(first)
             # Readers that still hold an evicted segment keep its file open until they are done.
@@ -96,10 +97,13 @@ class SealedSegments:
         return segment
 
     def segment_if_any(self, footer: Footer) -> Segment | None:
-        """The segment itself, or None if its file is missing."""
+        """The segment itself, or None if its file is missing, or cannot be read at all."""
         if self._pinned.get(footer.first_index, footer) is None:
             return None
-        return self.segment(footer)
+        try:
+            return self.segment(footer)
+        except Unreadable:
+            return None
 
     def _keep(self, footers: list[Footer]) -> None:
         self._footers = tuple(footers)

@@ -2,6 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from crc32c import crc32c
@@ -9,7 +11,7 @@ from crc32c import crc32c
 from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt, TooLarge
 from quivermq.log.damage import Damage
-from quivermq.log.disk import Disk, File, undoing
+from quivermq.log.disk import Disk, File, Unreadable, undoing
 from quivermq.log.edge import Edge
 from quivermq.log.index import SegmentIndex
 from quivermq.log.layout import (
@@ -25,7 +27,7 @@ from quivermq.log.marks import MARK_BYTES, Mark, packed_mark
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.settings import STORED_LIMITS, LogSettings
 from quivermq.log.synced import Synced
-from quivermq.log.window import erase, overwrite
+from quivermq.log.window import WINDOW_BYTES, erase, overwrite
 
 _GROWTH: Final = 16
 
@@ -55,15 +57,19 @@ class Segment:
         """Behind the last frame or mark."""
 
     @classmethod
-    def load(cls, disk: Disk, folder: str, footer: Footer) -> "Segment":
+    def load(cls, disk: Disk, folder: str, footer: Footer, secret: bytes) -> "Segment":
         """A sealed segment, its index read from the file, or made again if it is damaged."""
         path = segment_path(folder, footer.first_index)
-        file = disk.open(path)
-        packed = file.read(footer.data_bytes, footer.index_bytes)
+        file = disk.open_to_read(path)
         try:
+            packed = file.read(footer.data_bytes, footer.index_bytes)
             index = SegmentIndex.unpack(footer.first_index, packed, footer.index_crc)
-        except Corrupt:
-            head = SegmentHeader(footer.log_id, footer.start)
+            if len(index) != footer.next_index - footer.first_index:
+                raise Corrupt(
+                    f"an index of {len(index)} entries from entry {footer.first_index} on"
+                )
+        except (Corrupt, Unreadable):
+            head = SegmentHeader(footer.log_id, secret, footer.start)
             end = footer.data_bytes
             index = Scanner(path, file, head, until=footer.end, size=end).run().index
         return cls(path, file, index, footer.data_bytes)
@@ -73,6 +79,36 @@ class Segment:
 
         Stops before an entry that is damaged, and raises `DamagedEntry` if it is the first.
         """
+        try:
+            return self._read(first, end)
+        except Unreadable as error:
+            if end - first == 1:
+                at = self.index.positions[first - self.index.first]
+                raise DamagedEntry(Damage(self.path, at, first, first, str(error))) from error
+        # The disk has lost some of it: what is before that can still be read.
+        frames = self.read(first, Index(first + 1))
+        with suppress(DamagedEntry):
+            for index in range(first + 1, end):
+                frames += self.read(Index(index), Index(index + 1))
+        return frames
+
+    def damage(self) -> list[Damage]:
+        """Every entry that cannot be read, neighbours together. Reads the whole file."""
+        found: list[Damage] = []
+        index, end = self.index.first, Index(self.index.first + len(self.index))
+        while index < end:
+            try:
+                count = len(self.read(index, self.fitting(index, end, WINDOW_BYTES)))
+                index = Index(index + count)
+            except DamagedEntry as error:
+                if found and found[-1].last_index == index - 1:
+                    found[-1] = replace(found[-1], last_index=index)
+                else:
+                    found.append(error.damage)
+                index = Index(index + 1)
+        return found
+
+    def _read(self, first: Index, end: Index) -> list[Frame]:
         low, high = first - self.index.first, end - self.index.first
         start = self.index.positions[low]
         data = memoryview(self.file.read(start, self._position(high) - start))
@@ -170,7 +206,7 @@ class ActiveSegment(Segment):
         if self.end - self.marked <= unmarked_bytes_max:
             return None
         mark = Mark(self.edge, Index(min(commit_index, self.edge.next_index - 1)))
-        self.file.write(self.end, [packed_mark(self.head.log_id, self.end, mark)])
+        self.file.write(self.end, [packed_mark(self.head.secret, self.end, mark)])
         self.end += MARK_BYTES
         self.marked = self.end
         return self.synced(mark)
@@ -180,13 +216,15 @@ class ActiveSegment(Segment):
         return Synced(self.index.first, self.marked - MARK_BYTES, mark)
 
     def rewrite_unmarked(self) -> None:
-        """Write again what no mark vouches for, as it was read.
+        """Write again what no later mark vouches for, as it was read: the last mark, and what is
+        behind it.
 
         If the fsync that should have stored it failed, the system shows it from memory, holds it
         for written, and would let the next fsync pass without it.
         """
-        if self.end > self.marked:
-            self.file.write(self.marked, [self.file.read(self.marked, self.end - self.marked)])
+        start = max(self.marked - MARK_BYTES, SEGMENT_HEADER_BYTES)
+        if self.end > start:
+            self.file.write(start, [self.file.read(start, self.end - start)])
 
     def room_for(self, size: int) -> int:
         """The file size that holds `size` more bytes and the mark behind them."""
@@ -261,14 +299,17 @@ def remove_segments(disk: Disk, folder: str, starts: Sequence[Index]) -> None:
         disk.remove(segment_path(folder, first))
 
 
-def read_head(path: str, file: File, first: Index, log_id: bytes | None) -> SegmentHeader:
+def read_head(
+    path: str, file: File, first: Index, log_id: bytes | None, secret: bytes | None = None
+) -> SegmentHeader:
     """A segment's header, or `Corrupt` if it is not intact, or `ForeignFile` if it is intact and
-    not this segment's, or not this log's where that is given."""
+    not this segment's, or not this log's where id and secret are given."""
     try:
         head = SegmentHeader.unpack(file.read(0, SEGMENT_HEADER_BYTES))
     except Corrupt as error:
         raise Corrupt(f"{path}: {error}") from error
-    if log_id not in {None, head.log_id} or head.start.next_index != first:
+    is_other = log_id not in {None, head.log_id} or secret not in {None, head.secret}
+    if is_other or head.start.next_index != first:
         raise ForeignFile(f"{path} is a segment of another log or another place")
     return head
 
@@ -276,7 +317,7 @@ def read_head(path: str, file: File, first: Index, log_id: bytes | None) -> Segm
 def read_footer(disk: Disk, folder: str, first: Index, log_id: bytes) -> Footer:
     """A sealed segment's footer, or `Corrupt` if it is not sealed, not intact or not this one's."""
     path = segment_path(folder, first)
-    file = disk.open(path)
+    file = disk.open_to_read(path)
     size = file.size()
     try:
         footer = Footer.unpack(file.read(max(0, size - FOOTER_BYTES), FOOTER_BYTES))

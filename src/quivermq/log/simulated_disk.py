@@ -8,6 +8,7 @@ What it models:
   order in which they were changed, up to any point. A killed process (`kill`) loses nothing.
 - A failed fsync drops what it should have written, though reads still show it, and the next one
   succeeds without it: what Linux does, and why an fsync is never tried again.
+- A block may become unreadable, until it is written anew as a whole.
 - `faults` decides on every operation whether it fails, and how.
 """
 
@@ -18,8 +19,11 @@ from typing import Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import StorageFailed, StorageFull
+from quivermq.log.disk import Unreadable
 
 SECTOR_BYTES: Final = 512
+BLOCK_BYTES: Final = 4096
+"""What the system reads at once, and so what a bad sector takes along."""
 
 
 class Killed(BaseException):
@@ -35,6 +39,8 @@ class Faults:
     fail_operation: int | None = None
     """The number of the operation that fails; the first one is 0."""
     failure: Callable[[str], BaseException] = StorageFailed
+    fail_read: int | None = None
+    """The number of the read that the medium fails, once; the first one is 0."""
     stale_reads: set[str] = field(default_factory=set)
     """Paths whose next read shows what was there before the last fsync."""
     latency_ms: Callable[[str], float] | None = None
@@ -51,6 +57,8 @@ class Inode:
     """The durable content before the last sync."""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     """Writes (position, content) and changes of size (size, None) since the last sync."""
+    lost_blocks: set[int] = field(default_factory=set)
+    """The numbers of blocks that cannot be read."""
 
 
 def _write(content: bytearray, at: int, data: bytes) -> None:
@@ -77,6 +85,8 @@ class SimulatedFile:
 
     def read(self, at: int, size: int) -> bytes:
         self._operate("read")
+        if any(_overlaps(block, at, size) for block in self._inode.lost_blocks):
+            raise Unreadable(f"cannot read {self._path}: Input/output error")
         if self._path in self._disk.faults.stale_reads:
             self._disk.faults.stale_reads.discard(self._path)
             old = bytearray(self._inode.before)
@@ -95,9 +105,19 @@ class SimulatedFile:
         self._put(at, data)
 
     def _put(self, at: int, data: bytes) -> None:
+        self._write_blocks(at, len(data))
         if data and not self._disk.faults.read_only:
             _write(self._inode.seen, at, data)
             self._inode.pending.append((at, data))
+
+    def _write_blocks(self, at: int, size: int) -> None:
+        """A block that is written whole is put elsewhere by the drive, and readable again; one that
+        is written in part has to be read first."""
+        lost = self._inode.lost_blocks
+        for block in [block for block in lost if _overlaps(block, at, size)]:
+            if not at <= block * BLOCK_BYTES <= at + size - BLOCK_BYTES:
+                raise StorageFailed(f"cannot write {self._path}: Input/output error")
+            lost.discard(block)
 
     def sync(self) -> None:
         inode = self._inode
@@ -137,6 +157,10 @@ class SimulatedFile:
         self._disk.operate(name, self._path, grow)
 
 
+def _overlaps(block: int, at: int, size: int) -> bool:
+    return at < (block + 1) * BLOCK_BYTES and block * BLOCK_BYTES < at + size
+
+
 def _replayed(durable: bytearray, pending: Sequence[tuple[int, bytes | None]]) -> bytearray:
     content = bytearray(durable)
     for at, data in pending:
@@ -160,6 +184,7 @@ class SimulatedDisk:
         self.random = random
         self.faults = Faults()
         self.operations = 0
+        self.reads = 0
         self.busy_ms = 0.0
         self.life = 0
         """Grows with every crash: files opened before it are dead."""
@@ -175,6 +200,11 @@ class SimulatedDisk:
         return SimulatedFile(self, path, self._seen[path])
 
     def open(self, path: str) -> SimulatedFile:
+        if self.faults.read_only:
+            raise StorageFailed(f"cannot open {path}: read-only file system")
+        return self.open_to_read(path)
+
+    def open_to_read(self, path: str) -> SimulatedFile:
         self.operate("open", path)
         if path not in self._seen:
             raise StorageFailed(f"cannot open {path}: no such file")
@@ -226,6 +256,10 @@ class SimulatedDisk:
         """Count one operation, and let the faults have their say."""
         number, faults = self.operations, self.faults
         self.operations += 1
+        if name == "read":
+            self.reads += 1
+            if self.reads - 1 == faults.fail_read:
+                raise Unreadable(f"cannot read {path}: Input/output error")
         if faults.latency_ms is not None:
             self.busy_ms += faults.latency_ms(name)
         if number == faults.fail_operation:
@@ -313,6 +347,10 @@ class SimulatedDisk:
         content = bytearray(self.content(path))
         content[bit // 8] ^= 1 << bit % 8
         self.replace_content(path, bytes(content))
+
+    def lose_block(self, path: str, block: int) -> None:
+        """Damage a block: it cannot be read until it is written anew as a whole."""
+        self._seen[path].lost_blocks.add(block)
 
     def lose_file(self, path: str) -> None:
         """Damage a folder: a file is gone, durably."""

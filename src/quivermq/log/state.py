@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, UnsupportedFormat
-from quivermq.log.disk import Disk, File
-from quivermq.log.layout import SEGMENT, STATES, SegmentHeader, index_of
+from quivermq.log.disk import Disk, File, Unreadable
+from quivermq.log.layout import SEGMENT, SEGMENT_HEADER_BYTES, STATES, SegmentHeader, index_of
 from quivermq.log.records import Record
 
-_RECORD: Final = Record(b"QUIVRSTA", "16sQQQQQQQQQ")
-_FORMER_MAGIC: Final = b"QUIVRVOT"
+_RECORD: Final = Record(b"QUIVRSTA", "16s16sQQQQQQQQQ", 512, version_1="16sQQQQQQQQQ")
+_FORMER: Final = Record(b"QUIVRVOT", "16s16sQQQQQQQQ", 512, version_1="16sQQQQQQQQ")
+"""What earlier builds kept twice in one file."""
 
 # No single write of a disk reaches more than one block.
 STATE_BYTES: Final = 4096
@@ -33,6 +34,9 @@ class State(NamedTuple):
     """What a log remembers beside its entries."""
 
     log_id: bytes
+    secret: bytes
+    """Known to this log alone, and never sent: bytes that bear it were written by the log, and not
+    by a client inside of a message."""
     member: int = 0
     """The number in its group under which the replica has voted."""
     serial: int = 0
@@ -84,7 +88,8 @@ class StateFile:
         cls, disk: Disk, folder: str, log_id: bytes | None = None
     ) -> tuple["StateFile", list[str]]:
         """The newest state that any intact copy holds, and what is wrong with them; `Corrupt` if no
-        copy is intact, or is one of the log `log_id`. Changes nothing: `heal` comes next."""
+        copy is intact, or is one of the log `log_id`; `UnsupportedFormat` if one is of another
+        release. Changes nothing: `heal` comes next."""
         state, faults = read_state(disk, folder, log_id)
         if state is None:
             reasons = "; ".join(f"{fault.path} is {fault.text}" for fault in faults)
@@ -113,18 +118,18 @@ class StateFile:
         disk, names = self._disk, self._disk.names(self._folder)
         copies = _read_copies(disk, self._folder, self.state.log_id)
         self._files = [
-            disk.open(path) if name in names else _new_file(disk, path)
-            for name, path in ((name, f"{self._folder}/{name}") for name in STATES)
+            _file_to_write(disk, f"{self._folder}/{name}", is_there=name in names)
+            for name in STATES
         ]
         damaged = [number for number, copy in enumerate(copies) if isinstance(copy, Corrupt)]
         if damaged or copies[0] != copies[1]:
-            # The whole block: whatever else stands in it came from elsewhere.
-            self._write(*(damaged or self._order()), size=STATE_BYTES)
+            self._write(*(damaged or self._order()))
         # Names that were seen, or just made, may still be lost; what follows relies on them.
         disk.sync_folder(self._folder)
 
-    def _write(self, *numbers: int, size: int = _RECORD.size) -> None:
-        packed = _RECORD.pack(*self.state).ljust(size, b"\0")
+    def _write(self, *numbers: int) -> None:
+        # The whole block: where its sector cannot be read, a part could not be written either.
+        packed = _RECORD.pack(*self.state).ljust(STATE_BYTES, b"\0")
         for number in numbers:
             file = self._files[number]
             file.write(0, [packed])
@@ -137,10 +142,23 @@ def _new_file(disk: Disk, path: str) -> File:
     return file
 
 
+def _file_to_write(disk: Disk, path: str, *, is_there: bool) -> File:
+    if is_there:
+        try:
+            return disk.open(path)
+        except Unreadable:
+            # Not even its place is known to the disk: it gets another.
+            disk.remove(path)
+    return _new_file(disk, path)
+
+
 def read_state(
     disk: Disk, folder: str, log_id: bytes | None = None
 ) -> tuple[State | None, list[Fault]]:
-    """The newest intact copy, if there is one, and what is wrong with any that differ."""
+    """The newest intact copy, if there is one, and what is wrong with any that differ.
+
+    `UnsupportedFormat` if either is of another release: it may say what this one must not undo.
+    """
     return _newest(folder, _read_copies(disk, folder, log_id))
 
 
@@ -154,10 +172,13 @@ def _segment_ids(disk: Disk, folder: str) -> set[bytes]:
     found = set()
     for name in disk.names(folder):
         if index_of(name, SEGMENT) is not None:
+            path = f"{folder}/{name}"
             try:
-                head = disk.open(f"{folder}/{name}").read(0, STATE_BYTES)
+                head = disk.open_to_read(path).read(0, SEGMENT_HEADER_BYTES)
                 found.add(SegmentHeader.unpack(head).log_id)
-            except Corrupt:
+            except UnsupportedFormat as error:
+                raise UnsupportedFormat(f"{path}: {error}") from error
+            except (Corrupt, Unreadable):
                 continue
     return found
 
@@ -177,7 +198,7 @@ def _newest(folder: str, copies: Sequence[State | Corrupt]) -> tuple[State | Non
 def _read_copies(disk: Disk, folder: str, log_id: bytes | None = None) -> list[State | Corrupt]:
     names = disk.names(folder)
     copies = [
-        _read_copy(disk.open(f"{folder}/{name}")) if name in names else Corrupt("missing")
+        _read_copy(disk, f"{folder}/{name}") if name in names else Corrupt("missing")
         for name in STATES
     ]
     ids = {copy.log_id for copy in copies if isinstance(copy, State)}
@@ -194,15 +215,16 @@ def _read_copies(disk: Disk, folder: str, log_id: bytes | None = None) -> list[S
     ]
 
 
-def _read_copy(file: File) -> State | Corrupt:
-    data = file.read(0, STATE_BYTES)
-    if data.startswith(_FORMER_MAGIC):
-        raise UnsupportedFormat("the state of this log was written by an earlier build")
+def _read_copy(disk: Disk, path: str) -> State | Corrupt:
     try:
+        data = disk.open_to_read(path).read(0, STATE_BYTES)
+        if data.startswith(_FORMER.magic):
+            _FORMER.unpack(data)
+            raise UnsupportedFormat("the state of a log as earlier builds kept it: use that build")
         state = State(*_RECORD.unpack(data))
-    except UnsupportedFormat:
-        raise
-    except Corrupt as error:
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(f"{path}: {error}") from error
+    except (Corrupt, Unreadable) as error:
         return Corrupt(f"damaged ({error})")
     if len(data) < STATE_BYTES or data[_RECORD.size :].strip(b"\0"):
         return Corrupt("damaged (what stands behind the record is not what was written)")

@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, UnsupportedFormat
-from quivermq.log.disk import Disk, File
+from quivermq.log.disk import Disk, File, Unreadable
 from quivermq.log.edge import Edge
 from quivermq.log.layout import SYNCED
 from quivermq.log.marks import Mark
 from quivermq.log.records import Record
 
-_RECORD: Final = Record(b"QUIVRSYN", "16sQQQQQQQ")
+_RECORD: Final = Record(b"QUIVRSYN", "16sQQQQQQQ", 128, version_1="16sQQQQQQQ")
 
 
 class Synced(NamedTuple):
@@ -73,15 +73,17 @@ class SyncedFile:
 
 
 def read_synced(disk: Disk, folder: str, log_id: bytes) -> tuple[Synced, str]:
-    """What the file tells, and what is wrong with it."""
+    """What the file tells, and what is wrong with it; `UnsupportedFormat` if it is of another
+    release."""
     if SYNCED not in disk.names(folder):
         return NOTHING, "missing"
-    file = disk.open(f"{folder}/{SYNCED}")
+    path = f"{folder}/{SYNCED}"
     try:
+        file = disk.open_to_read(path)
         named, segment, position, *edge, commit = _RECORD.unpack(file.read(0, _RECORD.size))
-    except UnsupportedFormat:
-        raise
-    except Corrupt as error:
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(f"{path}: {error}") from error
+    except (Corrupt, Unreadable) as error:
         return NOTHING, f"damaged ({error})"
     if named != log_id:
         return NOTHING, f"that of another log, {named.hex()}"

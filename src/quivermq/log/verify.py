@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from quivermq.batches import Frame, Index, Kind, decode_batch
-from quivermq.errors import Corrupt, QuiverError, StorageFailed, TooLarge
+from quivermq.errors import Corrupt, QuiverError, StorageFailed, TooLarge, UnsupportedFormat
 from quivermq.log.checkpoints import COPY, RESET, Checkpoints
 from quivermq.log.damage import Damage
-from quivermq.log.disk import Disk
+from quivermq.log.disk import Disk, Unreadable
 from quivermq.log.edge import Edge
+from quivermq.log.index import SegmentIndex
 from quivermq.log.layout import (
     CHECKPOINT,
     SEGMENT,
@@ -31,7 +32,7 @@ from quivermq.log.state import STATE_BYTES, State, read_state
 from quivermq.log.synced import NOTHING, read_synced
 from quivermq.log.window import first_data
 
-Severity = Literal["damage", "torn", "note"]
+Severity = Literal["damage", "newer", "torn", "note"]
 Progress = Callable[[int], None]
 
 
@@ -39,8 +40,10 @@ Progress = Callable[[int], None]
 class Finding:
     """Something that is not as it should be.
 
-    `damage`: it was durable and is gone or changed. `torn`: a write that was never acknowledged;
-    opening the log cuts it. `note`: opening the log puts it right, nothing is lost.
+    `damage`: it was durable and is gone or changed. `newer`: it is intact, and of a release that
+    this one cannot read; opening the log is refused, and changes nothing. `torn`: a write that was
+    never acknowledged; opening the log cuts it. `note`: opening the log puts it right, nothing is
+    lost.
     """
 
     severity: Severity
@@ -69,6 +72,10 @@ class Report:
     def is_damaged(self) -> bool:
         return any(finding.severity == "damage" for finding in self.findings)
 
+    @property
+    def is_of_another_release(self) -> bool:
+        return any(finding.severity == "newer" for finding in self.findings)
+
 
 def find_logs(disk: Disk, folder: str = "", depth: int = 4) -> Iterator[str]:
     """The folders of logs in and below `folder`."""
@@ -91,7 +98,7 @@ def log_bytes(disk: Disk, folder: str) -> int:
 
 def _size(disk: Disk, path: str) -> int:
     try:
-        return disk.open(path).size()
+        return disk.open_to_read(path).size()
     except StorageFailed:
         # The check itself says what is wrong with it.
         return 0
@@ -157,6 +164,9 @@ class Verification:
         self._progress(len(STATES) * STATE_BYTES)
         try:
             self._state, faults = read_state(self._disk, self._folder)
+        except UnsupportedFormat as error:
+            self._find("newer", path, str(error))
+            return
         except QuiverError as error:
             self._find("damage", path, f"it cannot be read: {error}")
             return
@@ -167,11 +177,19 @@ class Verification:
         self.report.term, self.report.vote = self._state.term, self._state.vote
         for fault in faults:
             self._find("note", fault.path, f"it is {fault.text}; the other copy is intact")
-        self._told, problem = read_synced(self._disk, self._folder, self._state.log_id)
-        if problem:
-            self._find("note", f"{self._folder}/{SYNCED}", f"it is {problem}; it is made again")
+        self._check_synced(self._state.log_id)
         if self._state.cut_index or self._state.reset_index:
             self._find("note", path, "a cut or replacement of the log is unfinished")
+
+    def _check_synced(self, log_id: bytes) -> None:
+        path = f"{self._folder}/{SYNCED}"
+        try:
+            self._told, problem = read_synced(self._disk, self._folder, log_id)
+        except UnsupportedFormat as error:
+            self._find("newer", path, str(error))
+            return
+        if problem:
+            self._find("note", path, f"it is {problem}; it is made again")
 
     def _check_segments(self, starts: list[Index]) -> None:
         expected = self._first_index()
@@ -189,6 +207,9 @@ class Verification:
             following = starts[number + 1] if number + 1 < len(starts) else None
             try:
                 edge = self._check_segment(first, following, edge)
+            except UnsupportedFormat as error:
+                self._find("newer", path, str(error))
+                edge = None
             except QuiverError as error:
                 text = f"entries from {first} on cannot be checked: {error}"
                 self._find("damage", path, text)
@@ -199,7 +220,7 @@ class Verification:
     def _check_segment(self, first: Index, following: Index | None, before: Edge | None) -> Edge:
         """Walk one segment; returns the edge at its end."""
         path = segment_path(self._folder, first)
-        file = self._disk.open(path)
+        file = self._disk.open_to_read(path)
         head = self._head(first, before)
         if before is not None and before.next_index == first and before != head.start:
             self._find(
@@ -231,19 +252,19 @@ class Verification:
         path = segment_path(self._folder, first)
         log_id = self._state.log_id if self._state else None
         try:
-            return read_head(path, self._disk.open(path), first, log_id)
-        except Corrupt as error:
+            return read_head(path, self._disk.open_to_read(path), first, log_id)
+        except (Corrupt, Unreadable) as error:
             known = before if before is not None and before.next_index == first else None
             known = Edge() if first == 1 else known
-            if known is None or log_id is None:
+            if known is None or self._state is None:
                 raise
             self._find("note", path, f"the header is damaged, and known from elsewhere: {error}")
-            return SegmentHeader(log_id, known)
+            return SegmentHeader(self._state.log_id, self._state.secret, known)
 
     def _footer(self, first: Index, log_id: bytes) -> tuple[Footer | None, str]:
         try:
             return read_footer(self._disk, self._folder, first, log_id), ""
-        except Corrupt as error:
+        except (Corrupt, Unreadable) as error:
             return None, str(error)
 
     def _start_of(self, first: Index | None, log_id: bytes) -> Edge | None:
@@ -251,21 +272,26 @@ class Verification:
             return None
         path = segment_path(self._folder, first)
         try:
-            return read_head(path, self._disk.open(path), first, log_id).start
-        except Corrupt:
+            return read_head(path, self._disk.open_to_read(path), first, log_id).start
+        except (Corrupt, Unreadable):
             return Edge(first)
 
     def _check_sealed(self, path: str, scan: Scan, footer: Footer | None, reason: str) -> None:
         if footer is None:
             self._find("note", path, f"the footer is missing or damaged: {reason}")
             return
-        file = self._disk.open(path)
-        packed = file.read(footer.data_bytes, footer.index_bytes)
+        file = self._disk.open_to_read(path)
+        try:
+            packed = file.read(footer.data_bytes, footer.index_bytes)
+            SegmentIndex.unpack(footer.first_index, packed, footer.index_crc)
+        except (Corrupt, Unreadable) as error:
+            self._find("note", path, f"the index is damaged: {error}", footer.data_bytes)
+            return
         if not scan.damage and packed != scan.index.pack():
             self._find("note", path, "the index does not match the entries", footer.data_bytes)
 
     def _check_active(self, path: str, scan: Scan, footer: Footer | None) -> None:
-        file = self._disk.open(path)
+        file = self._disk.open_to_read(path)
         state = self._state
         if footer is not None and not (state and state.active_index >= footer.next_index):
             missing = segment_path(self._folder, footer.next_index)
@@ -304,14 +330,19 @@ class Verification:
         self.report.checkpoints += 1
         path = checkpoints.path(index) + suffix
         try:
-            self._progress(self._disk.open(path).size())
+            self._progress(self._disk.open_to_read(path).size())
             checkpoints.load_file(index, suffix)
+        except UnsupportedFormat as error:
+            self._find("newer", path, str(error))
+            return
         except QuiverError as error:
             self._find_bad_checkpoint(checkpoints, index, suffix, str(error))
             return
         if not suffix and f"{path}{COPY}".rpartition("/")[2] in self._disk.names(self._folder):
             try:
                 checkpoints.load_file(index, COPY)
+            except UnsupportedFormat as error:
+                self._find("newer", path + COPY, str(error))
             except QuiverError as error:
                 self._find("note", path + COPY, f"{error}; the checkpoint itself is intact")
 

@@ -1,17 +1,65 @@
-"""Reading a file from front to back through a bounded window."""
+"""Reading a file from front to back through a bounded window, past what the disk has lost."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from quivermq.log.disk import File
+from quivermq.log.disk import File, Unreadable
 
 WINDOW_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 4096
+
+
+class LossyFile:
+    """A file for a walk that has to go on: blocks that cannot be read are zeros, and are noted."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self.lost: dict[int, str] = {}
+        """Why, by the position behind each piece that could not be read."""
+
+    def read(self, at: int, size: int) -> bytes:
+        try:
+            return self._file.read(at, size)
+        except Unreadable:
+            end = min(at + size, self._file.size())
+        parts = []
+        while at < end:
+            stop = min(end, at - at % _BLOCK_BYTES + _BLOCK_BYTES)
+            parts.append(self._block(at, stop))
+            at = stop
+        return b"".join(parts)
+
+    def _block(self, at: int, stop: int) -> bytes:
+        try:
+            return self._file.read(at, stop - at)
+        except Unreadable as error:
+            data = self.data_from(at)
+            if data is not None and data < stop:
+                # Otherwise it was never written.
+                self.lost[stop] = str(error)
+            return bytes(stop - at)
+
+    def data_from(self, at: int) -> int | None:
+        try:
+            return self._file.data_from(at)
+        except Unreadable:
+            return at
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def why_lost(self, at: int) -> str:
+        """Why anything behind `at` could not be read; empty if everything could, so far."""
+        return next((why for behind, why in self.lost.items() if behind > at), "")
+
+
+Readable = File | LossyFile
 
 
 class Window:
     """The part of a file that is in memory; moves forward as positions are asked for."""
 
-    def __init__(self, file: File, end: int) -> None:
+    def __init__(self, file: Readable, end: int) -> None:
         self._file = file
         self._end = end
         self._start = 0
@@ -25,7 +73,7 @@ class Window:
         return self._data[at - self._start : at - self._start + size]
 
 
-def first_data(file: File, at: int, end: int) -> int | None:
+def first_data(file: Readable, at: int, end: int) -> int | None:
     """The first position in `at` to `end` with a byte that is not zero.
 
     Holes and reserved space are skipped without reading them, so the untouched rest of a
@@ -45,7 +93,7 @@ def first_data(file: File, at: int, end: int) -> int | None:
     return None
 
 
-def occurrences(file: File, pattern: bytes, at: int, end: int) -> Iterator[int]:
+def occurrences(file: Readable, pattern: bytes, at: int, end: int) -> Iterator[int]:
     """The positions from `at` on where `pattern` stands."""
     overlap = len(pattern) - 1
     while at < end:

@@ -3,6 +3,9 @@
 A broker registers at every start with the leader of the metadata group, which knows whose data
 directory is whose. Brokers check each other when they connect, by what the catalog says: one that
 was emptied, swapped or restored from an old copy is not let in.
+
+Nor is one whose release does not know the feature level of the cluster. It halts, because only
+another release helps.
 """
 
 import asyncio
@@ -13,9 +16,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import quivermq
-from quivermq.cluster import METADATA_GROUP, METADATA_TOPIC, judge, member_of, node_of
+from quivermq.cluster import (
+    METADATA_GROUP,
+    METADATA_TOPIC,
+    OWN_LEVELS,
+    Levels,
+    judge,
+    judge_levels,
+    member_of,
+    node_of,
+    why_unfit,
+)
 from quivermq.cluster.records import NODE_MAX
-from quivermq.errors import Corrupt, Forbidden, QuiverError
+from quivermq.errors import (
+    ConnectionFailed,
+    Corrupt,
+    Forbidden,
+    QuiverError,
+    StorageFailed,
+    UnsupportedFormat,
+)
 from quivermq.node.directory import Directory
 from quivermq.node.forwarding import Forwarding
 from quivermq.node.group_names import GroupName
@@ -23,7 +43,14 @@ from quivermq.node.hosting import Hosting, Wanted
 from quivermq.node.metadata import Metadata
 from quivermq.node.peers import Links
 from quivermq.settings import BrokerSettings
-from quivermq.wire import PROTOCOL, error_from_proto, proto
+from quivermq.wire import (
+    PROTOCOL,
+    PROTOCOL_MIN,
+    agreed_protocol,
+    error_from_proto,
+    proto,
+    protocols,
+)
 
 logger = logging.getLogger("quivermq.admission")
 
@@ -56,6 +83,8 @@ class Admission:
     on_settled: Callable[[], None]
     on_new_life: Callable[[int], None]
     """Another broker was started."""
+    on_unfit: Callable[[QuiverError], None]
+    """This build does not fit the cluster, and has to stop."""
     heard_addresses: dict[int, str] = field(default_factory=dict)
     """Client addresses that other brokers told when they connected."""
     heard_boots: dict[int, int] = field(default_factory=dict)
@@ -84,6 +113,8 @@ class Admission:
                 member_of(node, 0) for node in sorted({self.node_id, *self.settings.peers})
             )
             await self._run_metadata(member_of(self.node_id, 0), founders)
+        if self.metadata.unfit:
+            raise self.metadata.unfit
         for node, address in self.settings.peers.items():
             self.links.know(node, address)
         self._task = asyncio.create_task(self._stay_registered(), name="admission")
@@ -96,6 +127,28 @@ class Admission:
     def cluster_id(self) -> str:
         known = self.metadata.view.cluster
         return known.id if known else self.directory.identity.cluster_id
+
+    @property
+    def level(self) -> int:
+        """The feature level by which this broker writes; 0 before it knows one.
+
+        It is the one in its directory: whatever is written by a level, an earlier release that is
+        started on this directory has been warned.
+        """
+        return self.directory.identity.level
+
+    def learn_level(self) -> None:
+        """The catalog may say another level than the directory."""
+        cluster = self.metadata.view.cluster
+        if cluster is None or cluster.level <= self.level:
+            return
+        try:
+            self.directory.learn_level(cluster.level, cluster.release)
+        except (StorageFailed, OSError):
+            # It goes on at the old one, which everybody can read, until the catalog changes again.
+            logger.exception("feature level %d cannot be noted", cluster.level)
+        else:
+            logger.info("node %d is at feature level %d", self.node_id, cluster.level)
 
     @property
     def is_current(self) -> bool:
@@ -124,6 +177,11 @@ class Admission:
         while not self.is_registered:
             try:
                 await self._register()
+            except UnsupportedFormat as error:
+                # It keeps what it has, for the release that is needed.
+                self.refusal = str(error)
+                self.on_unfit(error)
+                return
             except Forbidden as error:
                 await self._refused(str(error))
                 await asyncio.sleep(_AGAIN_REFUSED_S)
@@ -166,19 +224,25 @@ class Admission:
                 version=quivermq.__version__,
                 joining=identity.member == 0,
                 cluster_id=identity.cluster_id,
+                level_min=OWN_LEVELS.low,
+                level_max=OWN_LEVELS.high,
             )
         )
         error: QuiverError | None = None
         for address in self._whom_to_ask():
             try:
                 response, _ = await self.forwarding.ask(address, request, (), _REGISTER_S)
+            except UnsupportedFormat as failure:
+                # Whoever listens there speaks another protocol; that says nothing of the cluster.
+                error = ConnectionFailed(str(failure))
+                continue
             except QuiverError as failure:
                 error = failure
                 continue
             if response.WhichOneof("body") == "broker_registered":
                 return response.broker_registered
             error = error_from_proto(response.error)
-            if isinstance(error, Forbidden):
+            if isinstance(error, Forbidden | UnsupportedFormat):
                 break
         raise error or QuiverError("no broker is known that could be asked")
 
@@ -228,6 +292,8 @@ class Admission:
         self._task = asyncio.create_task(self._stay_registered(), name="admission")
         # Whoever asked may give up waiting; the broker has left, and must get in.
         await asyncio.shield(self._task)
+        if not self.is_registered:
+            raise UnsupportedFormat(self.refusal)
 
     # Who is who.
 
@@ -235,6 +301,10 @@ class Admission:
         identity = self.directory.identity
         return proto.PeerHello(
             protocol=PROTOCOL,
+            protocol_min=PROTOCOL_MIN,
+            level_min=OWN_LEVELS.low,
+            level_max=OWN_LEVELS.high,
+            level=self.level,
             cluster_id=self.cluster_id,
             node=identity.node_id,
             directory_id=bytes.fromhex(identity.directory_id),
@@ -247,8 +317,6 @@ class Admission:
 
     def welcome(self, hello: proto.PeerHello) -> str:
         """Why a broker that connects is refused; "" if it is welcome."""
-        if hello.protocol != PROTOCOL:
-            return f"it speaks protocol {hello.protocol}, this broker speaks {PROTOCOL}"
         objection = self.objection(hello)
         if objection:
             return objection
@@ -273,14 +341,32 @@ class Admission:
 
     def objection(self, hello: proto.PeerHello) -> str:
         """Why a broker must not take part, by what is known at this moment; "" if it may."""
+        if unfit := self._misfit(hello):
+            return unfit
         if hello.node == self.node_id or not 0 < hello.node <= NODE_MAX:
             return f"it cannot be node {hello.node}: that is this broker, or no broker's number"
         if self.directory.identity.cluster_id and self.metadata.group is None:
             return "this broker is just starting, and does not know the cluster yet"
         try:
             self._judge(hello)
-        except Forbidden as error:
+            judge_levels(self.metadata.view, hello.node, _levels_of(hello), hello.version)
+        except (Forbidden, UnsupportedFormat) as error:
             return str(error)
+        return ""
+
+    def _misfit(self, hello: proto.PeerHello) -> str:
+        """Why the releases of two brokers do not fit together, whatever the catalog says."""
+        here = f"this broker (release {quivermq.__version__})"
+        there = f"node {hello.node} (release {hello.version[:50] or 'unknown'})"
+        if not agreed_protocol(hello.protocol_min, hello.protocol):
+            return (
+                f"{there} speaks {protocols(hello.protocol_min, hello.protocol)}, {here} speaks "
+                f"{protocols(PROTOCOL_MIN, PROTOCOL)}: upgrade the older one"
+            )
+        if not hello.level_max:
+            return f"{there} is older than release 0.2.0, and does not fit together with {here}"
+        if hello.level and (why := why_unfit(hello.level, "", OWN_LEVELS, quivermq.__version__)):
+            return f"{here} does not fit together with {there}: {why}"
         return ""
 
     def _judge(self, hello: proto.PeerHello) -> None:
@@ -297,3 +383,7 @@ class Admission:
             joining=unknown
             and (not view.brokers or hello.node in {node_of(member) for member in members}),
         )
+
+
+def _levels_of(hello: proto.PeerHello) -> Levels:
+    return Levels(hello.level_min, hello.level_max)

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-import resource
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -22,6 +21,7 @@ from quivermq.node.directory import Directory
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures
+from quivermq.node.file_limit import raise_file_limit
 from quivermq.node.forwarding import Forwarding
 from quivermq.node.group import Group
 from quivermq.node.hosting import Hosting
@@ -59,13 +59,15 @@ class Broker:
         self.addresses = Addresses()
         self.figures = Figures()
         self.leaders = Leaders()
+        self.on_unfit: Callable[[QuiverError], None] = lambda _: None
+        """Set by whoever runs it: this build does not fit the cluster, and has to stop."""
         self._is_open = False
         self._is_stopping = False
 
     async def start(self) -> None:
         """Open the data directory and take part. Doors may be opened once this returns."""
         settings = self.settings
-        _raise_file_limit()
+        raise_file_limit()
         self.directory = Directory(settings.data_dir, settings.node_id)
         self.disk_thread = DiskThread(asyncio.get_running_loop(), "quiver-disk")
         self._make_parts()
@@ -92,7 +94,7 @@ class Broker:
         settings = self.settings
         self.limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
         self._make_runner()
-        self.metadata = Metadata(self._view_changed)
+        self.metadata = Metadata(self._view_changed, self._unfit)
         self.coordinator = Coordinator(self.metadata)
         self.partitions = Partitions(self.metadata, self.runner, self.leaders)
         self.maps = Maps(settings.node_id, self.partitions, self.is_alive)
@@ -109,6 +111,7 @@ class Broker:
             self.addresses,
             on_settled=self._catalog_changed,
             on_new_life=self._began_anew,
+            on_unfit=self._unfit,
         )
         self.controller = Controller(
             self.metadata,
@@ -166,6 +169,7 @@ class Broker:
             leads=self._heard_of_leaders,
             silent=self.runner.wake_all_of,
             connected=self._connected,
+            clock=self.runner.clock,
         )
         self.links = Links(
             hooks,
@@ -174,6 +178,7 @@ class Broker:
             silence_s=election_s,
             hello_s=settings.hello_timeout_ms / 1000,
             given=settings.peers,
+            connections_max=settings.peer_connections_max,
         )
         self.runner.links = self.links
 
@@ -219,7 +224,7 @@ class Broker:
                 **self.consumers.handlers(),
                 **StickyRequests(self.metadata, self.coordinator).handlers(),
             },
-            {**offsets.bulky(), **self.consumers.bulky()},
+            {**topics.bulky(), **offsets.bulky(), **self.consumers.bulky()},
             self.forwarding,
             self.figures,
             settings.request_timeout_ms / 1000,
@@ -246,7 +251,13 @@ class Broker:
             return self.addresses.client
         return self.admission.heard_addresses.get(node) or self.partitions.address_of(node)
 
+    def _unfit(self, error: QuiverError) -> None:
+        logger.critical("this broker has to stop: %s", error)
+        self.admission.refusal = str(error)
+        self.on_unfit(error)
+
     def _view_changed(self) -> None:
+        self.admission.learn_level()
         self.coordinator.look()
         if self.metadata.view.layout_version == self.metadata.view.version:
             self._catalog_changed()
@@ -437,11 +448,3 @@ class Broker:
             and (lag := group.replica.lag_of(member)) is not None
         ]
         return min(others)[1] if others else 0
-
-
-def _raise_file_limit() -> None:
-    """A partition keeps a few files open; the usual limit of 1,024 is soon reached."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -15,6 +15,7 @@ from quivermq.batches import Offset
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
 from quivermq.node.asking import said
 from quivermq.node.group import Group
+from quivermq.node.moments import LONG_AGO, Moment
 from quivermq.node.rate_keeper import RateKeeper
 from quivermq.node.wait_table import Waiter, WaitTable
 from quivermq.queue import Desk, Interval, TopicSettings
@@ -78,7 +79,7 @@ class Clerk:
         """Those of the topic, as the catalog has them."""
         self._is_adopting = False
         # When the leadership was last asked about that a quorum then confirmed.
-        self._confirmed_s = -1e9
+        self._confirmed = LONG_AGO
         self._confirming: asyncio.Future[Result] | None = None
 
     # The desk.
@@ -103,6 +104,18 @@ class Clerk:
             self._desk = desk
             desk.on_restart = self.look_after
         return desk
+
+    def stands(self, group: str, lease: int) -> bool:
+        """Whether a lease that was given here still is one: nothing else is delivered."""
+
+        def look(desk: Desk) -> bool:
+            found = desk.groups.by_name.get(group)
+            return found is not None and lease in found.leases
+
+        try:
+            return not self.is_closed and self.group.at_desk(look)
+        except (NotLeader, Overloaded):
+            return False
 
     async def agreed(self, act: Callable[[Desk], _T], of: str | None = None) -> _T:
         """Say something at the desk; returns when it, and all said before, is committed."""
@@ -207,31 +220,40 @@ class Clerk:
 
     # Being the leader indeed.
 
-    async def confirm(self) -> None:
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether nobody else can lead yet, by what a quorum said. Asked without waiting, where
+        something is about to leave: a pause may have come after `confirm`."""
+        return self._is_alone or self._confirmed.age_s() <= self.group.election_s
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.group.replica.configuration.voters == (self.group.member,)
+
+    async def confirm(self, *, is_leaving: bool = False) -> None:
         """Return once a quorum has confirmed that nobody else leads, a moment ago at most.
 
         A leader that was paused may have been replaced without knowing it: it must not lease.
+        `is_leaving`: what was confirmed before it was leased will do, unless time was lost since.
         """
-        if self.group.replica.configuration.voters == (self.group.member,):
-            return
         # Whoever has to ask may wait longer for the answer, or a slow quorum would never do; but an
         # answer that is older than an election takes may be what a paused broker finds.
-        fresh_s = self.group.election_s / 4
-        while self._loop.time() - self._confirmed_s > fresh_s:
+        fresh_s = self.group.election_s / (1 if is_leaving else 4)
+        while not self._is_alone and self._confirmed.age_s() > fresh_s:
             result = await asyncio.shield(self._confirming or self._ask_quorum())
             if isinstance(result, QuiverError):
                 raise result
             fresh_s = self.group.election_s
 
     def _ask_quorum(self) -> asyncio.Future[Result]:
-        asked_s = self._loop.time()
+        asked = Moment.now()
         confirming: asyncio.Future[Result] = self._loop.create_future()
         self._confirming = confirming
 
         def done(result: Result) -> None:
             self._confirming = None
             if not isinstance(result, QuiverError):
-                self._confirmed_s = asked_s
+                self._confirmed = asked
             if not confirming.done():
                 confirming.set_result(result)
 
@@ -264,11 +286,12 @@ class Clerk:
             return
         try:
             ready = self.ready(group)
-        except (NotLeader, InvalidRequest):
-            # The office is lost, and everybody is told in a moment; or the group was deleted, and
-            # it is made again by the next poll and not by one that waits.
+        except InvalidRequest:
+            # The group was deleted, and is made again by the next poll, not by one that waits.
             return
-        except Overloaded:
+        except (NotLeader, Overloaded):
+            # Nothing can be proposed now. The office may be about to be lost; or it is being handed
+            # over, and stays here if the heir does not take it.
             self.wake_later(group)
             return
         self.waiting.wake(group, ready)
@@ -349,11 +372,9 @@ class Clerk:
             return
         try:
             self.group.at_desk(lambda desk: desk.expire(now_ms, steady_ms))
-        except Overloaded:
+        except (NotLeader, Overloaded):
+            # Also an office that is being handed over may stay.
             self._set_alarm(_BUSY_MS)
-            return
-        except NotLeader:
-            # It is told in a moment.
             return
         self._stirs_all = True
         self._look_now()
@@ -364,7 +385,8 @@ class Clerk:
             return
         try:
             self.at_desk(lambda desk: desk.release(group, lease, intervals), of=group)
-        except Overloaded:
+        except (NotLeader, Overloaded):
+            # Until it closes, this clerk looks after what it leased.
             self._loop.call_later(_LOOK_AGAIN_S, self.give_back, group, lease, intervals)
         except QuiverError as error:
             # The lease went with the office, or ends by itself.

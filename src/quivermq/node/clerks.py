@@ -8,7 +8,7 @@ from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
-from quivermq.queue import check_name
+from quivermq.queue import Desk, check_name
 
 _BOOKKEEPERS: Final = ("_archive.", "_published")
 
@@ -84,6 +84,19 @@ def check_group(name: str) -> None:
     check_name("group", name)
     if name.startswith("_"):
         raise InvalidRequest(f"names of groups that start with '_' are reserved: {name!r}")
+
+
+def check_not_shared(desk: Desk, name: str) -> None:
+    """Raise `InvalidRequest` if a group shares its work: what it has done is known message by
+    message, and no committed offset stands for it. A consumer that goes by offsets would get
+    everything again."""
+    found = desk.groups.by_name.get(name)
+    if found is not None and found.is_shared:
+        raise InvalidRequest(
+            f"group {name!r} shares its messages among consumers that poll or subscribe, and has "
+            "no committed offset: use another name for sticky and single consumers, or delete the "
+            "group first"
+        )
 
 
 def check_bookkeeper(name: str) -> None:

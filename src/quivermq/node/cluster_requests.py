@@ -10,10 +10,13 @@ from quivermq.cluster import (
     LEAVING,
     METADATA_GROUP,
     Edit,
+    Levels,
     View,
     drain,
     member_of,
     node_of,
+    plan_upgrade,
+    raise_level,
     register_broker,
     replace,
     replace_broker,
@@ -75,6 +78,7 @@ class ClusterRequests:
             "rebalance": self.rebalance,
             "transfer": self.transfer,
             "reconfigure": self.reconfigure,
+            "upgrade_cluster": self.upgrade_cluster,
         }
 
     async def stats(self, request: proto.Request) -> proto.Response:  # noqa: ARG002
@@ -98,15 +102,17 @@ class ClusterRequests:
                 version=body.version,
                 joining=body.joining or (is_founder and body.id not in view.brokers),
                 cluster_id=body.cluster_id,
+                levels=Levels(body.level_min, body.level_max),
             )
 
         view = await self._metadata.edit(build)
         self._parts.controller.stir()
+        brokers = await self._parts.maps.brokers(view)
         return proto.Response(
             broker_registered=proto.BrokerRegistered(
                 cluster_id=view.cluster.id if view.cluster else "",
                 member=view.broker(body.id).member,
-                brokers=self._parts.maps.brokers(view),
+                brokers=brokers,
             )
         )
 
@@ -189,11 +195,32 @@ class ClusterRequests:
         await reconfigure(group, list(body.members), is_alive=is_alive, timeout_s=timeout_s)
         return done()
 
+    async def upgrade_cluster(self, request: proto.Request) -> proto.Response:
+        """Raise the feature level, or tell whether that is possible."""
+        body = request.upgrade_cluster
+        self._metadata.leading_group()
+        # Who leads must know of every broker that registered, also to tell.
+        await self._metadata.catch_up()
+        upgrade = plan_upgrade(self._metadata.view, body.to)
+        if not body.dry_run:
+            await self._metadata.edit(lambda view: raise_level(view, upgrade.level))
+            logger.info("the cluster is at feature level %d", upgrade.level)
+        return proto.Response(
+            cluster_upgraded=proto.ClusterUpgraded(
+                before=upgrade.before,
+                level=upgrade.level,
+                levels=[
+                    proto.FeatureLevel(level=level, release=level.release, brings=level.brings)
+                    for level in upgrade.levels
+                ],
+            )
+        )
+
     async def bootstrap(self, request: proto.Request) -> proto.Response:
         """Let the brokers at these addresses join this one, one after another."""
         own = {broker.address for broker in self._metadata.view.brokers.values()}
         here = self._parts.partitions.address_of(node_of(self._own_member()))
-        for address in request.bootstrap.addresses:
+        for address in dict.fromkeys(request.bootstrap.addresses):
             if address in own:
                 continue
             ask = proto.Request(join_cluster=proto.JoinCluster(address=here))

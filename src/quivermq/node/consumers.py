@@ -48,7 +48,7 @@ class Consumers:
         return {**self._requests.handlers(), **self._groups.handlers()}
 
     def bulky(self) -> dict[str, Bulky]:
-        return self._requests.bulky()
+        return {**self._requests.bulky(), **self._groups.bulky()}
 
     def office_changed(self, group: Group) -> None:
         """This broker began to lead a partition, or ceased to."""

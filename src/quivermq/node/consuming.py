@@ -20,7 +20,9 @@ from quivermq.errors import (
     OffsetOutOfRange,
     Overloaded,
     QuiverError,
+    StorageFailed,
     Timeout,
+    UnsupportedFormat,
 )
 from quivermq.node.clerk import Clerk
 from quivermq.node.clerks import Clerks, open_all
@@ -35,12 +37,18 @@ from quivermq.node.wait_table import Waiter
 from quivermq.queue import Ask, Desk, Interval, Piece
 from quivermq.wire import proto
 
+_NOT_SERVED: Final = (
+    NotLeader, NotEnoughReplicas, InvalidRequest, Corrupt, StorageFailed, UnsupportedFormat,
+)  # fmt: skip
+"""Why a partition may be left out of a poll for several."""
 _WAIT_MS_MAX: Final = 60_000
 _VISIBILITY_MS: Final = 30_000
 _ENVELOPE_BYTES: Final = 4_096
 _VAIN_S: Final = 0.002
 # Whoever asks for partitions that are led elsewhere hears of it after so long at the latest.
 _ELSEWHERE_S: Final = 0.25
+_PARTITIONS_AT_ONCE: Final = 500
+"""So many are looked at before others on the loop go on."""
 _PACKED_HERE_BYTES: Final = 1 << 20
 """Batches in memory are cut on the event loop if no more than this is leased."""
 
@@ -57,15 +65,13 @@ class _Visit:
     """Something was ready, and then it was not."""
     elsewhere: list[int] = field(default_factory=list)
     """Partitions that are not led here."""
+    messages: int = 0
+    """How many are leased."""
     holds: list[Hold] = field(default_factory=list)
 
     @property
     def bytes_max(self) -> int:
         return bytes_wanted(self.body)
-
-    @property
-    def messages(self) -> int:
-        return sum(end - start for h in self.holds for start, end, _, _ in h.leased.pieces)
 
 
 class Consuming:
@@ -113,8 +119,9 @@ class Consuming:
                     return self._nothing(visit)
         finally:
             # Whoever was woken, and took nothing, lets the next one look.
-            for number in body.partitions if waiter is not None and waiter.woken.done() else ():
-                self._wake(body, number)
+            if waiter is not None and waiter.woken.done():
+                for number in dict.fromkeys(body.partitions):
+                    self._wake(body, number)
 
     def _wake(self, body: proto.Poll, number: int) -> None:
         try:
@@ -132,7 +139,7 @@ class Consuming:
         for number in dict.fromkeys(body.partitions):
             try:
                 found.append(self._clerks.leading(body.topic, body.topic_id, number))
-            except (NotLeader, NotEnoughReplicas, InvalidRequest) as error:
+            except _NOT_SERVED as error:
                 elsewhere.append(number)
                 refusal = refusal or error
         if refusal is not None and not found:
@@ -156,7 +163,7 @@ class Consuming:
         try:
             # Something may have come while the last of the partitions was looked at; or an office
             # was lost, and nobody is woken there any more.
-            if not any(clerk.is_closed or _is_ready(clerk, group) for clerk in clerks):
+            if not await _first_ready(clerks, group):
                 async with asyncio.timeout_at(visit.deadline_s):
                     await waiter.woken
             is_coming = True
@@ -185,7 +192,7 @@ class Consuming:
             for clerk in clerks:
                 clerk.know(body.consumer, body.consumer_name)
             await open_all(clerks, body.group, at_end=body.start_latest)
-            ready = [clerk for clerk in clerks if _is_ready(clerk, body.group)]
+            ready = await _all_ready(clerks, body.group)
             if ready or loop.time() >= visit.deadline_s:
                 break
             in_front = waiter is not None
@@ -202,10 +209,13 @@ class Consuming:
     async def _take(self, visit: _Visit, clerks: list[Clerk]) -> None:
         """Lease and read what is ready; `visit.holds` is what leaves."""
         troubles: list[QuiverError] = []
+        visit.messages = 0
         try:
-            for clerk in clerks:
+            for number, clerk in enumerate(clerks, 1):
                 if visit.messages >= visit.body.messages_max:
                     break
+                if number % _PARTITIONS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 try:
                     await self._lease_at(clerk, visit)
                 except (NotLeader, Overloaded, Timeout, InvalidRequest) as error:
@@ -218,6 +228,8 @@ class Consuming:
                 raise troubles[0]
             if visit.body.auto_ack:
                 await self._acknowledge(visit)
+            elif visit.holds:
+                await self._keep_standing(visit)
         except BaseException:
             self._give_all_back(visit)
             raise
@@ -272,6 +284,7 @@ class Consuming:
         given = 0 if leased is None else sum(piece.end - piece.start for piece in leased.pieces)
         if tokens > given:
             self._limits.give_back(body.topic, tokens - given)
+        visit.messages += given
         if leased is not None:
             visit.holds.append(Hold(clerk, leased, min(tokens, given)))
 
@@ -295,11 +308,9 @@ class Consuming:
         visit.holds = [hold for hold in visit.holds if hold.sent.frames]
 
     def _meet_trouble(self, clerk: Clerk, trouble: QuiverError) -> None:
-        if isinstance(trouble, Corrupt):
+        if isinstance(trouble, Corrupt | StorageFailed | UnsupportedFormat):
             # The log remembers what is damaged; its replica finds out, and mends it.
-            clerk.group.meet_damage(trouble)
-            name = clerk.group.name
-            raise NotLeader(f"{name} is damaged here and is being mended") from trouble
+            raise clerk.group.meet_unreadable(trouble) from trouble
         if not isinstance(trouble, OffsetOutOfRange):
             raise trouble
         # Retention was faster: the group is told, and the poll goes on.
@@ -336,7 +347,10 @@ class Consuming:
         elsewhere does all the same, or it would be lost."""
         group = visit.body.group
         outcomes = await asyncio.gather(
-            *(hold.clerk.agreed(_acknowledging(group, hold), of=group) for hold in visit.holds),
+            *(
+                hold.clerk.agreed(_acknowledging(visit.body, hold), of=group)
+                for hold in visit.holds
+            ),
             return_exceptions=True,
         )
         trouble: BaseException | None = None
@@ -347,6 +361,23 @@ class Consuming:
                 visit.holds.remove(hold)
             elif outcome and not hold.lose(outcome):
                 visit.holds.remove(hold)
+        if trouble is not None and not visit.holds:
+            raise trouble
+
+    async def _keep_standing(self, visit: _Visit) -> None:
+        """Nothing leaves whose lease was lost while its batches were read: with the office, by a
+        seek, or since this broker stood still and another leads. Nobody would know of it."""
+        trouble: QuiverError | None = None
+        for clerk in [hold.clerk for hold in visit.holds]:
+            try:
+                await clerk.confirm(is_leaving=True)
+            except (NotLeader, Overloaded, Timeout) as error:
+                trouble = trouble or error
+        group = visit.body.group
+        for hold in list(visit.holds):
+            if not (hold.clerk.is_confirmed and hold.clerk.stands(group, hold.leased.lease)):
+                visit.holds.remove(hold)
+                self._release(visit, hold, runs_of(hold.leased.pieces))
         if trouble is not None and not visit.holds:
             raise trouble
 
@@ -389,9 +420,30 @@ class Consuming:
         return proto.Response(polled=polled), ()
 
 
-def _acknowledging(group: str, hold: Hold) -> Callable[[Desk], list[Interval]]:
+def _acknowledging(body: proto.Poll, hold: Hold) -> Callable[[Desk], list[Interval]]:
     intervals = runs_of(hold.pieces)
-    return lambda desk: desk.acknowledge(group, hold.leased.lease, intervals)
+    return lambda desk: desk.acknowledge(body.group, hold.leased.lease, intervals, body.consumer)
+
+
+async def _all_ready(clerks: list[Clerk], group: str) -> list[Clerk]:
+    """Those that have something to lease."""
+    found: list[Clerk] = []
+    for first in range(0, len(clerks), _PARTITIONS_AT_ONCE):
+        if first:
+            await asyncio.sleep(0)
+        part = clerks[first : first + _PARTITIONS_AT_ONCE]
+        found += [clerk for clerk in part if _is_ready(clerk, group)]
+    return found
+
+
+async def _first_ready(clerks: list[Clerk], group: str) -> bool:
+    """Whether any has something to lease, or is closed."""
+    for number, clerk in enumerate(clerks, 1):
+        if clerk.is_closed or _is_ready(clerk, group):
+            return True
+        if number % _PARTITIONS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return False
 
 
 def _is_ready(clerk: Clerk, group: str) -> bool:

@@ -87,6 +87,8 @@ class Coordinator:
         self._term = 0
         """Of the office; 0: it is not held here."""
         self._since = 0.0
+        self._confirmed = (0, 0)
+        """The term, and the count of lapses, in which a quorum said that this broker leads."""
         self._heard: dict[str, dict[int, float]] = {}
         """By the key of the group and the member."""
         self._pending: dict[GroupName, Changes] = {}
@@ -134,7 +136,7 @@ class Coordinator:
         key = sticky_key(view.topic(beat.name.topic).id, beat.name.group)
         if beat.is_leaving:
             await self._leave(key, beat)
-            return self._standing(key, beat.member)
+            return await self._standing(key, beat.member)
         group = view.sticky.get(key)
         if group is not None and beat.member not in group.members:
             self._check_room(beat, group)
@@ -152,7 +154,7 @@ class Coordinator:
             )
         elif (share := group.share(beat.member)).since <= beat.generation:
             await self._park(key, beat.member, share, beat.interval_ms / 1000)
-        return self._standing(key, beat.member)
+        return await self._standing(key, beat.member)
 
     def _check_room(self, beat: Beat, group: StickyGroup) -> None:
         """Raise `Overloaded` if the group is full. Here, because a join that is refused later takes
@@ -170,7 +172,8 @@ class Coordinator:
         if beat.name in self._pending or (group is not None and beat.member in group.members):
             await self._change(beat, lambda changes: changes.leave(beat.member))
 
-    def _standing(self, key: str, member: int) -> Standing:
+    async def _standing(self, key: str, member: int) -> Standing:
+        await self._confirm()
         group = self._metadata.view.sticky.get(key)
         if group is None:
             return Standing(0, Share((), (), 0), 0)
@@ -218,6 +221,19 @@ class Coordinator:
             self._resign()
             self._term, self._since = term, self._attention.now()
             self._known = self._metadata.view.sticky
+
+    async def _confirm(self) -> None:
+        """Raise `NotLeader` unless a quorum confirmed this office since this broker last stood
+        still: others may have assigned everything anew meanwhile."""
+        self._take_office()
+        present = self._term, self._lapses()
+        while present != self._confirmed:
+            await self._metadata.catch_up()
+            self._take_office()
+            self._confirmed, present = present, (self._term, self._lapses())
+
+    def _lapses(self) -> int:
+        return self._metadata.leading_group().lapses()
 
     def _resign(self) -> None:
         self._term = 0

@@ -18,6 +18,8 @@ from quivermq.errors import (
     OffsetOutOfRange,
     OutOfSequence,
     QuiverError,
+    SequenceReused,
+    StoredBefore,
     TooLarge,
     TopicExists,
     TopicNotFound,
@@ -43,8 +45,6 @@ _REPORT_S: Final = 60.0
 """How often a trouble that lasts is reported."""
 _PASSING_S: Final = 5.0
 """Leaders change: what is over by then is no trouble."""
-_STORED_BEFORE: Final = " again with "
-"""What a target says of a batch that it has stored so long ago that it forgot the place."""
 
 
 class DeadLetters:
@@ -238,8 +238,9 @@ class Carrier:
         try:
             async for frame in office.batches(clerk, record):
                 await self._bring_batch(letters, frame)
-        except (OutOfSequence, Fenced):
-            # The target has forgotten this producer, or knows a later one by its name.
+        except (OutOfSequence, Fenced, SequenceReused):
+            # The target has forgotten this producer, knows a later one by its name, or has other
+            # messages under this number: better twice than not at all.
             await clerk.agreed(lambda desk: desk.restart_numbers(source.group))
             return False
         return True
@@ -289,10 +290,6 @@ class Carrier:
         return kept
 
     async def _store(self, home: Home, frame: Frame) -> None:
-        try:
+        # So long ago that the target forgot the place: it is there.
+        with suppress(StoredBefore):
             await self._office.store(home.topic, home.partition, frame)
-        except TooLarge:
-            raise
-        except InvalidRequest as error:
-            if _STORED_BEFORE not in str(error):
-                raise

@@ -90,6 +90,22 @@ class DeferredSyncDisk(TimedDisk):
         self._unsynced.clear()
 
     def sync_now(self) -> None:
-        """Make everything durable that was written until now."""
-        while self._unsynced:
-            self._unsynced.pop().sync_now()
+        """Make everything durable that was written until now, and nothing that is written
+        meanwhile. Raises the first failure, at the end."""
+        failed = [error for file in self.unsynced() if (error := self.sync_one(file)) is not None]
+        if failed:
+            raise failed[0]
+
+    def unsynced(self) -> list[DeferredFile]:
+        """What there is to sync by now; whatever comes later is for the next time."""
+        return list(self._unsynced)
+
+    def sync_one(self, file: DeferredFile) -> StorageFailed | None:
+        """Sync one of them; returns why that failed, which its log learns too."""
+        # Forgotten first: what is written while it is synced is for the next time.
+        self._unsynced.discard(file)
+        try:
+            file.sync_now()
+        except StorageFailed as error:
+            return error
+        return None

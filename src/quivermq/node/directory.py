@@ -1,6 +1,6 @@
 """A broker's data directory: whose it is, which logs it holds, and that only one process has it.
 
-    identity.json   node, directory id, a word of each start, cluster, member number
+    identity.json   node, directory id, a word of each start, cluster, member number, feature level
     logs.json       the logs that were made here: a log that is listed and gone was lost
     *.copy.json     a second copy of each
     lock            held by the running process
@@ -17,14 +17,16 @@ import logging
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from quivermq.cluster import METADATA_TOPIC, Broker, node_of
+import quivermq
+from quivermq.cluster import METADATA_TOPIC, OWN_LEVELS, Broker, node_of, why_unfit
 from quivermq.errors import Corrupt, InvalidRequest, QuiverError, StorageFailed, UnsupportedFormat
 from quivermq.log import Disk, Owner, RealDisk, read_owner
 from quivermq.log.layout import TEMPORARY
+from quivermq.log.verify import Severity
 from quivermq.node.mirrored_file import MirroredFile
 
 logger = logging.getLogger("quivermq.directory")
@@ -51,10 +53,17 @@ class Identity:
     cluster_id: str = ""
     member: int = 0
     """Its number in the metadata group; 0 as long as it has none."""
+    level: int = 0
+    """The feature level of the cluster, as far as it is known here; 0 as long as it is not."""
+    release: str = ""
+    """The first release that knows the level, for one that does not."""
 
     def is_that_of(self, broker: Broker) -> bool:
         """Whether the record is of this very start of this very directory."""
         return (broker.directory_id, broker.life) == (self.directory_id, self.lives[-1])
+
+
+_IDENTITY_KEYS: Final = frozenset(item.name for item in fields(Identity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +138,42 @@ class Directory:
         return identity
 
     def _known_identity(self, found: dict[str, Any]) -> Identity:
+        known = {key: value for key, value in found.items() if key in _IDENTITY_KEYS}
         try:
-            identity = Identity(**{**found, "lives": tuple(found.get("lives", ()))})
+            identity = Identity(**{**known, "lives": tuple(found.get("lives", ()))})
         except TypeError as error:
             raise Corrupt(f"{self.root}: identity.json is no identity: {error}") from error
-        for name in ("node_id", "boot", "member"):
+        for name in ("node_id", "boot", "member", "level"):
             if type(getattr(identity, name)) is not int:
                 raise Corrupt(f"{self.root}: identity.json is no identity: {name} is no number")
+        self._check_level(identity, is_told="level" in found)
         return identity
+
+    def _check_level(self, identity: Identity, *, is_told: bool) -> None:
+        """Before anything is written: another release may need all of it as it is."""
+        version = quivermq.__version__
+        if not is_told and identity.member:
+            raise UnsupportedFormat(
+                f"{self.root} was written by a build before release 0.2.0, which release {version} "
+                "does not read: use that build, or name an empty --data-dir"
+            )
+        if identity.level and (
+            why := why_unfit(identity.level, identity.release, OWN_LEVELS, version)
+        ):
+            raise UnsupportedFormat(f"{self.root} cannot be used, and was left as it is: {why}")
 
     def settle(self, cluster_id: str, member: int) -> None:
         """Remember which cluster this broker is a member of."""
         identity = replace(self.identity, cluster_id=cluster_id, member=member)
+        if not member:
+            identity = replace(identity, level=0, release="")
+        self._become(identity)
+
+    def learn_level(self, level: int, release: str) -> None:
+        """Remember the feature level of the cluster, before anything is written by it."""
+        self._become(replace(self.identity, level=level, release=release))
+
+    def _become(self, identity: Identity) -> None:
         if identity != self.identity:
             self._identity_file.write(self.disk, asdict(identity))
             self.identity = identity
@@ -156,8 +189,8 @@ class Directory:
             return {}
         found = self._read(self._logs_file, self.identity.node_id)
         try:
-            logs = {group: ListedLog(**log) for group, log in found.items()}
-        except TypeError as error:
+            logs = {group: ListedLog(log["folder"], log["member"]) for group, log in found.items()}
+        except (TypeError, KeyError) as error:
             raise Corrupt(f"{self.root}: logs.json is no list of logs: {error}") from error
         if not self._logs_file.is_even:
             self._logs_file.write(self.disk, found)
@@ -173,8 +206,6 @@ class Directory:
     def _read(self, file: MirroredFile, node_id: int) -> dict[str, Any]:
         try:
             content, faults = file.read(self.disk)
-        except UnsupportedFormat:
-            raise
         except Corrupt as error:
             raise self._lost(file, node_id, str(error)) from error
         for fault in faults:
@@ -302,16 +333,17 @@ class Directory:
             self.disk.remove(f"{_REMOVED}/{name}")
 
 
-def damaged_files(disk: Disk) -> Iterator[tuple[str, list[str]]]:
-    """The files that are not logs and not intact, and what is wrong with their copies: more than
-    one thing where both are lost. Changes nothing."""
+def damaged_files(disk: Disk) -> Iterator[tuple[str, Severity, list[str]]]:
+    """The files that are not logs and not intact, and what is wrong with their copies: damage where
+    both are lost. Changes nothing."""
     for file in (MirroredFile("identity"), MirroredFile("logs")):
         if file.exists(disk):
+            severity: Severity = "note"
             try:
                 _, problems = file.read(disk)
             except UnsupportedFormat as error:
-                problems = [str(error)]
+                severity, problems = "newer", [str(error)]
             except Corrupt as error:
-                problems = str(error).split("; ")
+                severity, problems = "damage", str(error).split("; ")
             if problems:
-                yield file.names[0], problems
+                yield file.names[0], severity, problems

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from quivermq.errors import Corrupt, StorageFull, TooLarge
 from quivermq.log import Disk, Log, LogSettings, Owner
-from quivermq.replica import DiskWork, Persist, carry_out_group
+from quivermq.replica import DiskWork, Persist, Repair, carry_out_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,9 @@ def do_disk_work(log: Log, work: Sequence[Work]) -> int:
             count = carry_out_group(log, pieces)
         except StorageFull:
             return done
+        if any(isinstance(piece, Repair) for piece in pieces):
+            # The replica may start now.
+            preloaded(log)
         done += count
         if count < len(pieces):
             return done
@@ -81,4 +84,10 @@ def open_log(disk: Disk, folder: str, settings: LogSettings, owner: Owner) -> Lo
     log = Log.open(disk, folder, settings, owner.log_id)
     if log.member != owner.member:
         raise Corrupt(f"{folder} holds the log of member {log.member}, not of {owner.member}")
+    return preloaded(log)
+
+
+def preloaded(log: Log) -> Log:
+    """The same log, with what a replica needs to start in memory: it is made on the event loop."""
+    log.preload_checkpoint()
     return log

@@ -4,12 +4,13 @@ Files are read in threads, so that a cold disk never holds the event loop.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from quivermq.batches import Frame, Index, Kind, Offset
-from quivermq.errors import Corrupt, NotLeader, OffsetOutOfRange
+from quivermq.errors import Corrupt, OffsetOutOfRange, StorageFailed, UnsupportedFormat
 from quivermq.log import Log
 from quivermq.node.asking import ask
 from quivermq.node.figures import Figures
@@ -23,6 +24,11 @@ _BYTES_DEFAULT: Final = 1 << 20
 _BYTES_MAX: Final = 32 << 20
 _WAIT_MS_MAX: Final = 60_000
 _READERS: Final = 2
+_CONFIRMED_AT_ONCE: Final = 500
+_FRAMES_MAX: Final = 8_192
+"""Batches in one answer, however small they are."""
+_Asked = ParamSpec("_Asked")
+T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -78,7 +84,7 @@ class Fetching:
         """The group, once it is fit to answer this."""
         if body.follower_ok:
             group = self._partitions.local(body.topic, body.topic_id, body.partition)
-            if group is not None and not group.trouble and not group.replica.is_mending:
+            if group is not None and group.is_readable:
                 return group
         return await self._leading(body, body.partition)
 
@@ -87,6 +93,10 @@ class Fetching:
     ) -> Group:
         """The group, once a quorum has confirmed that it is led here."""
         while True:
+            halted = self._partitions.local(body.topic, body.topic_id, partition)
+            if halted is not None and halted.refusal is not None and halted.is_readable:
+                # It is alone, and takes no writes: nobody knows more than what is applied here.
+                return halted
             group = self._partitions.leading(body.topic, body.topic_id, partition)
             replica = group.replica
             await ask(group, Replica.read)
@@ -115,16 +125,19 @@ class Fetching:
     async def _read(self, group: Group, body: proto.Fetch) -> Part:
         end = Index(group.replica.applied_index + 1)
         stop = Offset(body.stop) if body.offset < body.stop < group.readable_end else None
+        return await self._in_thread(
+            group, read_batches, group.log, Offset(body.offset), end, bytes_wanted(body), stop
+        )
+
+    async def _in_thread(
+        self, group: Group, read: Callable[_Asked, T], *args: _Asked.args, **rest: _Asked.kwargs
+    ) -> T:
+        """What a read of a group's log finds. Where it cannot be read, its replica finds out."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(
-                self.readers, read_batches, group.log, Offset(body.offset), end,
-                bytes_wanted(body), stop,
-            )  # fmt: skip
-        except Corrupt as error:
-            # The log remembers what is damaged; its replica finds out, and mends it.
-            group.meet_damage(error)
-            raise NotLeader(f"{group.name} is damaged here and is being mended") from error
+            return await loop.run_in_executor(self.readers, partial(read, *args, **rest))
+        except (Corrupt, StorageFailed, UnsupportedFormat) as error:
+            raise group.meet_unreadable(error) from error
 
     def _answer(self, group: Group, part: Part, end: Offset) -> tuple[proto.Response, list[Frame]]:
         """`end` is what was readable when the read began: it never goes back for who reads."""
@@ -154,26 +167,31 @@ class Fetching:
         """What partitions hold. Who waits asks no quorum, and wakes no group that sleeps: that is
         done for those that have more than is known."""
         wanted = {position.partition: position.offset for position in body.positions}
+        for number in wanted:
+            self._partitions.group_id(body.topic, body.topic_id, number)
         if body.wait_ms:
             wanted = await self._beyond(body, wanted)
-        asked = (self._leading(body, number) for number in sorted(wanted))
+        found = proto.OffsetsListed()
+        numbers = sorted(wanted)
+        # A few at a time: all of them would go on together, and hold the loop.
+        for first in range(0, len(numbers), _CONFIRMED_AT_ONCE):
+            part = numbers[first : first + _CONFIRMED_AT_ONCE]
+            for group in await self._all_leading(body, part):
+                found.partitions.add(
+                    partition=group.name.partition,
+                    start=group.log.start.next_offset,
+                    end=group.readable_end,
+                )
+        return proto.Response(offsets_listed=found)
+
+    async def _all_leading(self, body: proto.ListOffsets, numbers: Sequence[int]) -> list[Group]:
+        """The groups of these partitions, confirmed together; raises the first refusal."""
+        asked = (self._leading(body, number) for number in numbers)
         groups = await asyncio.gather(*asked, return_exceptions=True)
         for group in groups:
             if isinstance(group, BaseException):
                 raise group
-        return proto.Response(
-            offsets_listed=proto.OffsetsListed(
-                partitions=[
-                    proto.Held(
-                        partition=group.name.partition,
-                        start=group.log.start.next_offset,
-                        end=group.readable_end,
-                    )
-                    for group in groups
-                    if isinstance(group, Group)
-                ]
-            )
-        )
+        return [group for group in groups if isinstance(group, Group)]
 
     async def _beyond(self, body: proto.ListOffsets, wanted: dict[int, int]) -> dict[int, int]:
         """Of these positions, those with more behind them, once there are any."""
@@ -194,21 +212,14 @@ class Fetching:
     async def offset_at(self, group: Group, timestamp_ms: int) -> Offset:
         """The first readable message of the first batch that was stored at or after a time."""
         end = group.readable_end
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self.readers, offset_of_time, group.log, timestamp_ms)
-        return min(found, end)
+        return min(await self._in_thread(group, offset_of_time, group.log, timestamp_ms), end)
 
     async def read_on(self, group: Group, offset: int) -> list[Frame]:
         """Some batches from the one that holds `offset` on."""
-        loop = asyncio.get_running_loop()
         end = Index(group.replica.applied_index + 1)
-        try:
-            part = await loop.run_in_executor(
-                self.readers, read_batches, group.log, Offset(offset), end, _BYTES_DEFAULT
-            )
-        except Corrupt as error:
-            group.meet_damage(error)
-            raise NotLeader(f"{group.name} is damaged here and is being mended") from error
+        part = await self._in_thread(
+            group, read_batches, group.log, Offset(offset), end, _BYTES_DEFAULT
+        )
         return part.frames
 
 
@@ -226,12 +237,18 @@ def read_batches(
     log: Log, offset: Offset, end: Index, bytes_max: int, stop: Offset | None = None
 ) -> Part:
     """Batches of messages from the one that holds `offset` on, before entry `end`; only those that
-    begin before `stop`."""
+    begin before `stop`. What is before something that cannot be read is given without it."""
     index = log.index_of_offset(offset)
     found: list[Frame] = []
     left = bytes_max
-    while index < end and left > 0:
-        frames = log.read(index, end=end, bytes_max=left, stop=stop)
+    while index < end and left > 0 and len(found) < _FRAMES_MAX:
+        behind = min(end, Index(index + _FRAMES_MAX - len(found)))
+        try:
+            frames = log.read(index, end=behind, bytes_max=left, stop=stop)
+        except (Corrupt, StorageFailed):
+            if not found:
+                raise
+            break
         found += [frame for frame in frames if frame.header.kind == Kind.DATA]
         left -= sum(map(len, frames))
         index = Index(index + len(frames))

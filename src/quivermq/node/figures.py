@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from quivermq.node.loop_watch import Stalls
+
 SECONDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 )  # fmt: skip
@@ -76,6 +78,7 @@ class Figures:
     connections: int = 0
     requests: int = 0
     forwarded: int = 0
+    stalls: Stalls = field(default_factory=Stalls)
 
     def keep_only(self, partitions: Collection[tuple[str, int]]) -> None:
         """Topics come and go: what was counted of those that went must not pile up."""

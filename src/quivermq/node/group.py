@@ -12,18 +12,15 @@ from quivermq.batches import Frame, Offset
 from quivermq.cluster import METADATA_GROUP
 from quivermq.errors import (
     BrokenInvariant,
-    Corrupt,
     NotLeader,
-    OffsetOutOfRange,
     QuiverError,
-    StorageFailed,
     Timeout,
 )
-from quivermq.log import Log, Owner
+from quivermq.log import Log
 from quivermq.node.crew import Crew
-from quivermq.node.disk_work import Drop, Work, do_disk_work, open_log, waits_for_no_disk
+from quivermq.node.disk_work import Drop, Work, do_disk_work, waits_for_no_disk
+from quivermq.node.group_halts import STUMBLES, GroupHalts
 from quivermq.node.group_names import GroupName
-from quivermq.node.remedies import lost_text, mending_text
 from quivermq.queue import Desk
 from quivermq.replica import (
     Answer,
@@ -33,7 +30,6 @@ from quivermq.replica import (
     Repair,
     Replica,
     Result,
-    Rouse,
     Send,
     Wake,
 )
@@ -41,15 +37,13 @@ from quivermq.replica import (
 logger = logging.getLogger("quivermq.group")
 
 RETRY_FULL_DISK_S: Final = 0.5
-_OPEN_AGAIN_S: Final = 1.0
 _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
-_STUMBLES: Final = (Corrupt, OffsetOutOfRange, StorageFailed, BrokenInvariant)
 _Input = ParamSpec("_Input")
 T = TypeVar("T")
 Done = Callable[[Result], None]
 
 
-class Group:
+class Group(GroupHalts):
     """One replica, its log, and everything that waits for either."""
 
     def __init__(
@@ -72,12 +66,16 @@ class Group:
         self.replica = self._replica()
         self.trouble = ""
         """Not "": it does not run, and why."""
+        self._refusal: QuiverError | None = None
+        """While it does not run, and what was applied can still be read: the answer to the rest."""
         self.incarnation = 0
         """Counts the groups that the runner was given."""
-        self.is_stirred = self.was_serving = False
-        self.leaderless_ticks = self._tokens = 0
+        self.is_stirred = False
+        self.was_serving = False
+        self.leaderless_ticks = 0
         self.after: Callable[[], None] | None = None
         """Called whenever something may have been applied."""
+        self._tokens = 0
         self._waiting: dict[int, Done] = {}
         self._disk_queue: list[Work] = []
         self._writing: list[Work] = []
@@ -87,23 +85,9 @@ class Group:
         self.is_closed = False
         self._look_for_damage()
 
-    def _look_for_damage(self) -> None:
-        if self.replica.is_lost:
-            self._fail(lost_text(f"this replica lost data: {self.log.damage[0]}", self.member))
-        elif self.ailment:
-            logger.error("%s is damaged: %s", self.name, self.ailment)
-
-    @property
-    def ailment(self) -> str:
-        """What is wrong here, and what to do about it; "" if nothing is."""
-        return self.trouble or mending_text(self.replica, self.member)
-
     @property
     def is_metadata(self) -> bool:
         return self.id == METADATA_GROUP
-
-    def _replica(self) -> Replica:
-        return Replica(self.member, self.log, self._crew.replica_settings, self._crew.dice)
 
     # Inputs.
 
@@ -114,7 +98,7 @@ class Group:
             # What `_step` does, which every batch would pay for.
             try:
                 self.replica.produce(token, frame, self._crew.now_ms())
-            except _STUMBLES as error:
+            except STUMBLES as error:
                 self._stumbled(error)
             else:
                 self.stir()
@@ -171,8 +155,9 @@ class Group:
 
     def tick(self) -> None:
         if not (self.trouble or self.is_closed):
-            self.leaderless_ticks = 0 if self.replica.leader else self.leaderless_ticks + 1
-            self._step(self.replica.tick, self._crew.now_ms())
+            replica = self.replica
+            self.leaderless_ticks = 0 if replica.leader else self.leaderless_ticks + 1
+            self._step(replica.tick, self._crew.now_ms())
             if self.leaderless_ticks in _CAMPAIGN_TICKS:
                 self.campaign()
 
@@ -203,7 +188,7 @@ class Group:
         """An input to the replica, which may stumble over its log, or over itself."""
         try:
             act(*args, **rest)
-        except _STUMBLES as error:
+        except STUMBLES as error:
             self._stumbled(error)
         else:
             self.stir()
@@ -222,6 +207,10 @@ class Group:
     def steady_ms(self) -> int:
         return self._crew.steady_ms()
 
+    def lapses(self) -> int:
+        """How often this broker stood still for longer than others wait for a leader."""
+        return self._crew.lapses()
+
     @property
     def election_s(self) -> float:
         """How long others wait for a leader before they look for another, at least."""
@@ -232,11 +221,6 @@ class Group:
         if not self.is_stirred:
             self.is_stirred = True
             self._crew.stirred(self)
-
-    def meet_damage(self, error: Corrupt) -> None:
-        """A reader met damage in the log."""
-        if not (self.trouble or self.is_closed or self.replica.is_mending):
-            self._begin_again(error)
 
     # Waiting for messages.
 
@@ -266,11 +250,14 @@ class Group:
             return
         try:
             effects = self.replica.take_effects()
-        except _STUMBLES as error:
+        except STUMBLES as error:
             self._stumbled(error)
             return
         self._dispatch(effects)
         self._write_next()
+        if self._has_halted():
+            # What was written at once has failed: the replica's office has ended with it.
+            return
         if self.replica.is_serving != self.was_serving:
             self.was_serving = self.replica.is_serving
             self._crew.office_changed(self)
@@ -278,17 +265,6 @@ class Group:
             self._wake_readers()
         if self.after is not None:
             self.after()
-
-    def _stumbled(self, error: object) -> None:
-        """What a replica, or its disk work, ended in: begin again where that is known to help."""
-        if isinstance(error, Corrupt | OffsetOutOfRange):
-            # Corrupt: the log knows what is damaged, and a new replica mends it. Out of range:
-            # retention dropped what the core was about to read; a new replica sees what is kept.
-            self._begin_again(error)
-        elif isinstance(error, StorageFailed):
-            self._open_again(error)
-        else:
-            self._fail(f"it failed: {error!r}")
 
     def _dispatch(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -317,9 +293,21 @@ class Group:
                 result = error
             self._written(result, life)
         else:
-            self._crew.write(
-                self, lambda: do_disk_work(log, work), lambda result: self._written(result, life)
+            self._in_disk_thread(
+                lambda: do_disk_work(log, work), lambda result: self._written(result, life)
             )
+
+    def _has_halted(self) -> bool:
+        return bool(self.trouble) or self.is_closed
+
+    def _in_disk_thread(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
+        self._crew.write(self, job, done)
+
+    def _post(self, to: int, mail: Mail) -> None:
+        self._crew.post(self, to, mail)
+
+    def _stop_ticking(self) -> None:
+        self._crew.failed(self)
 
     def _written(self, result: object, life: int) -> None:
         """Disk work is done, as many pieces of it as `result` says; or it failed."""
@@ -334,9 +322,10 @@ class Group:
                     self.replica.persisted(piece.number)
                 elif isinstance(piece, Repair):
                     self.replica.repaired()
+                    self.log.forget_checkpoint()
                     if not self.replica.is_mending:
                         logger.warning("%s is mended, and takes part again", self.name)
-        except _STUMBLES as error:
+        except STUMBLES as error:
             self._stumbled(error)
             return
         self._writing = self._writing[result:]
@@ -354,80 +343,6 @@ class Group:
             self._disk_queue = drops + [piece for piece in work if not isinstance(piece, Drop)]
             self._writing = []
             self._write_next()
-
-    def _begin_again(self, error: QuiverError) -> None:
-        """A replica anew on the same log, which knows its damage. One opened anew would not.
-
-        Once the thread has done what it has in hand: a replica must not be made of a log that is
-        being written to, or it could forget a vote.
-        """
-        if isinstance(error, Corrupt) and not self.log.damage:
-            self._open_again(error)
-            return
-        logger.warning("%s begins again: %s", self.name, error)
-        log = self.log
-        self._replace_log(f"it begins again after: {error}", lambda: log)
-
-    def _open_again(self, error: QuiverError) -> None:
-        """Nobody knows what the disk holds: read it. In the thread, behind what it is doing."""
-        logger.error("%s is opened anew: %s", self.name, error)
-        disk, folder, settings = self._crew.disk, self.name.folder, self._crew.log_settings
-        owner = Owner(self.id, self.member)
-        self._replace_log(
-            f"it is opened anew after: {error}", lambda: open_log(disk, folder, settings, owner)
-        )
-
-    def _replace_log(self, trouble: str, get: Callable[[], Log]) -> None:
-        self._end_requests()
-        self._life += 1
-        self.trouble = trouble
-        life = self._life
-
-        def again(error: object) -> None:
-            if life == self._life and not self.is_closed:
-                self._open_again(StorageFailed(str(error)))
-
-        def got(result: object) -> None:
-            if life != self._life or self.is_closed:
-                return
-            if isinstance(result, Log):
-                self._renew(result)
-            elif isinstance(result, Corrupt):
-                self._fail(lost_text(f"this replica lost its log: {result}", self.member))
-            else:
-                self._crew.later(_OPEN_AGAIN_S, lambda: again(result))
-
-        self._crew.write(self, get, got)
-
-    def _renew(self, log: Log) -> None:
-        self._end_requests()
-        self._life += 1
-        self.log, self.trouble = log, ""
-        self._disk_queue, self._writing = [], []
-        try:
-            self.replica = self._replica()
-        except (QuiverError, BrokenInvariant) as error:
-            self._fail(f"the log cannot be used: {error}")
-            return
-        self._look_for_damage()
-        self.stir()
-
-    def give_up(self, error: Exception) -> None:
-        """Something that nobody foresaw: nothing of this replica can be trusted any more."""
-        logger.error("%s failed", self.name, exc_info=error)
-        if not (self.trouble or self.is_closed):
-            self._fail(f"it failed: {error!r}")
-
-    def _fail(self, reason: str) -> None:
-        self.trouble = reason
-        logger.critical("%s stops: %s", self.name, reason)
-        for member in self.replica.configuration.members:
-            if member != self.member:
-                # Those who sleep may believe that this one leads them.
-                self._crew.post(self, member, Rouse())
-        self._end_requests()
-        self.stir()
-        self._crew.failed(self)
 
     def _end_requests(self) -> None:
         waiting, self._waiting = self._waiting, {}

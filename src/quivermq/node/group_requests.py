@@ -1,21 +1,32 @@
 """Requests about groups that are not polls: shown, moved, deleted; delayed and dead messages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
+from quivermq.cluster import sticky_key
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
-from quivermq.node.clerks import Clerks, check_bookkeeper, check_group
+from quivermq.node.clerks import Clerks, check_bookkeeper, check_group, check_not_shared
 from quivermq.node.fetching import Fetching
 from quivermq.node.figures import Figures as Counted
 from quivermq.node.partitions import Partitions
-from quivermq.node.service import Handler
+from quivermq.node.public_ids import public_id
+from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.topic_requests import done
 from quivermq.queue import Desk, Figures, Interval
 from quivermq.wire import proto
+from quivermq.wire.limits import check_answer
 
 _LISTED_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000
+_INTERVALS_AT_ONCE: Final = 5_000
+_LIST_BYTES: Final = 1 << 20
+"""What is expected of a list before it is made."""
+_INTERVAL_BYTES: Final = 20
+_GROUP_BYTES: Final = 100
+"""About what one entry takes."""
+_FEWER_GROUPS: Final = "name a group, or fewer partitions at once"
 
 
 class GroupRequests:
@@ -28,34 +39,47 @@ class GroupRequests:
         self._clerks = clerks
         self._fetching = fetching
         self._counted = counted
+        self._slices = partitions.slices
 
     def handlers(self) -> dict[str, Handler]:
         return {
-            "describe_groups": self.describe_groups,
             "seek_group": self.seek_group,
             "delete_group": self.delete_group,
             "list_delayed": self.list_delayed,
             "cancel_delayed": self.cancel_delayed,
             "redrive": self.redrive,
-            "list_dead": self.list_dead,
             "claim": self.claim,
         }
 
-    async def describe_groups(self, request: proto.Request) -> proto.Response:
+    def bulky(self) -> dict[str, Bulky]:
+        return {
+            "describe_groups": Bulky(self.describe_groups, lambda _: _LIST_BYTES),
+            "list_dead": Bulky(self.list_dead, lambda _: _LIST_BYTES),
+        }
+
+    async def describe_groups(self, request: proto.Request, room: Room) -> Answer:
         body = request.describe_groups
-        found = []
-        for clerk in self._asked(body.topic, body.partitions):
+        clerks = self._asked(body.topic, body.partitions)
+        expected = _GROUP_BYTES * sum(
+            1 if body.group else clerk.at_desk(_count_groups) for clerk in clerks
+        )
+        check_answer(expected, _FEWER_GROUPS)
+        # Once, for all: whoever has some room and waits for more may wait for another who does.
+        await room(expected)
+        found = proto.GroupsDescribed()
+        size = 0
+        for clerk in clerks:
             await clerk.confirm()
             clerk.trim()
-            end, now_ms, group = clerk.end, clerk.now_ms(), body.group or None
-
-            def look(
-                desk: Desk, end: int = end, now_ms: int = now_ms, group: str | None = group
-            ) -> list[Figures]:
-                return desk.describe(end, now_ms, group)
-
-            found += [_described(clerk, end, figures) for figures in clerk.at_desk(look)]
-        return proto.Response(groups_described=proto.GroupsDescribed(groups=found))
+            names = [body.group] if body.group else clerk.at_desk(_names)
+            async with self._slices.turn() as turn:
+                for name in names:
+                    for one in _described(clerk, name):
+                        size += one.ByteSize()
+                        check_answer(size, _FEWER_GROUPS)
+                        found.groups.append(one)
+                    await turn.rest()
+        return proto.Response(groups_described=found), ()
 
     def _asked(self, topic: str, numbers: Sequence[int]) -> list[Clerk]:
         """The clerks of these partitions, or of all that are led here."""
@@ -120,42 +144,111 @@ class GroupRequests:
         body = request.cancel_delayed
         intervals = _intervals(body.intervals)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
-        now_ms = clerk.now_ms()
-        cancelled = await clerk.agreed(lambda desk: desk.cancel(intervals, now_ms))
+        cancelled = 0
+        for part in batched(intervals):
+            cancelled += await clerk.agreed(partial(_cancel, part, clerk.now_ms()))
         return proto.Response(delayed_cancelled=proto.DelayedCancelled(cancelled=cancelled))
 
     async def redrive(self, request: proto.Request) -> proto.Response:
         body = request.redrive
-        intervals = _intervals(body.intervals) or None
+        intervals = _intervals(body.intervals)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
-        start, end, now_ms = clerk.start, clerk.end, clerk.now_ms()
-        if body.purge:
-            messages = await clerk.agreed(lambda desk: desk.purge(start, end, intervals))
-        else:
-            messages = await clerk.agreed(lambda desk: desk.redrive(start, end, intervals, now_ms))
+        send = _purge if body.purge else _redrive
+        messages = 0
+        for part in batched(intervals) if intervals else [None]:
+            messages += await clerk.agreed(partial(send, clerk, part))
         return proto.Response(redriven=proto.Redriven(messages=messages))
 
-    async def list_dead(self, request: proto.Request) -> proto.Response:
+    async def list_dead(self, request: proto.Request, room: Room) -> Answer:
         body = request.list_dead
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
         start, end = clerk.start, clerk.end
         found = clerk.at_desk(lambda desk: desk.dead(start, end))
-        intervals = [proto.Interval(start=low, end=high) for low, high in found]
-        return proto.Response(dead_listed=proto.DeadListed(intervals=intervals))
+        size = _INTERVAL_BYTES * len(found)
+        check_answer(size, "redrive or purge some by their offsets first")
+        await room(size)
+        listed = proto.DeadListed()
+        async with self._slices.turn() as turn:
+            for low, high in found:
+                listed.intervals.add(start=low, end=high)
+                await turn.rest()
+        return proto.Response(dead_listed=listed), ()
 
     async def claim(self, request: proto.Request) -> proto.Response:
         body = request.claim
         check_group(body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
-        committed = await clerk.agreed(lambda desk: desk.claim(body.group, body.epoch))
+        if body.epoch > self._assigned_epoch(body):
+            # It may have been assigned a moment ago, and not be known here yet.
+            await self._partitions.catch_up()
+            if body.epoch > self._assigned_epoch(body):
+                raise InvalidRequest(
+                    f"epoch {body.epoch} of group {body.group} was never assigned: join the group, "
+                    "and claim partitions with the epochs that it assigns"
+                )
+
+        def claim(desk: Desk) -> int | None:
+            check_not_shared(desk, body.group)
+            return desk.claim(body.group, body.epoch)
+
+        committed = await clerk.agreed(claim)
         offset = clerk.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)
 
+    def _assigned_epoch(self, body: proto.Claim) -> int:
+        """Of the last member that got this partition, as far as is known here; 0: nobody did."""
+        topic = self._partitions.topic(body.topic, body.topic_id)
+        group = self._partitions.view.sticky.get(sticky_key(topic.id, body.group))
+        owners = () if group is None else group.owners
+        return owners[body.partition].epoch if body.partition < len(owners) else 0
 
-def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescription:
+
+def batched(intervals: list[Interval]) -> Iterator[list[Interval]]:
+    """As many at once as a desk takes without holding the loop."""
+    for first in range(0, len(intervals), _INTERVALS_AT_ONCE):
+        yield intervals[first : first + _INTERVALS_AT_ONCE]
+
+
+def _cancel(intervals: list[Interval], now_ms: int, desk: Desk) -> int:
+    return desk.cancel(intervals, now_ms)
+
+
+def _purge(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
+    return desk.purge(clerk.start, clerk.end, intervals)
+
+
+def _redrive(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
+    return desk.redrive(clerk.start, clerk.end, intervals, clerk.now_ms())
+
+
+def _count_groups(desk: Desk) -> int:
+    return len(desk.groups.by_name)
+
+
+def _names(desk: Desk) -> list[str]:
+    return list(desk.groups.by_name)
+
+
+def _described(clerk: Clerk, name: str) -> list[proto.GroupDescription]:
+    """A group where it stands; none if it was deleted meanwhile."""
+    end, now_ms = clerk.end, clerk.now_ms()
+
+    def look(desk: Desk) -> list[tuple[Figures, bool]]:
+        figures = desk.describe(end, now_ms, name)
+        return [(one, desk.groups.by_name[one.group].claimed > 0) for one in figures]
+
+    return [
+        _group_description(clerk, end, figures, is_sticky=is_sticky)
+        for figures, is_sticky in clerk.at_desk(look)
+    ]
+
+
+def _group_description(
+    clerk: Clerk, end: int, figures: Figures, *, is_sticky: bool
+) -> proto.GroupDescription:
     numbers = dict.fromkeys(clerk.waiting.consumers(figures.group), 0)
     consumers = {**numbers, **figures.consumers}
     return proto.GroupDescription(
@@ -172,10 +265,13 @@ def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescripti
         committed=figures.committed,
         start=figures.start,
         consumers=[
-            proto.Consumer(consumer=number, name=clerk.names.get(number, ""), in_flight=in_flight)
+            proto.Consumer(
+                consumer=public_id(number), name=clerk.names.get(number, ""), in_flight=in_flight
+            )
             for number, in_flight in consumers.items()
         ],
         is_shared=figures.is_shared,
+        is_sticky=is_sticky,
         end=end,
     )
 
@@ -183,7 +279,8 @@ def _described(clerk: Clerk, end: int, figures: Figures) -> proto.GroupDescripti
 def _intervals(parts: Sequence[proto.Interval]) -> list[Interval]:
     if len(parts) > _INTERVALS_MAX:
         raise InvalidRequest(f"name at most {_INTERVALS_MAX} intervals, not {len(parts)}")
-    for part in parts:
-        if part.start >= part.end:
-            raise InvalidRequest(f"from {part.start} to before {part.end} is no interval")
-    return [(part.start, part.end) for part in parts]
+    found = [(part.start, part.end) for part in parts]
+    for start, end in found:
+        if start >= end:
+            raise InvalidRequest(f"from {start} to before {end} is no interval")
+    return found

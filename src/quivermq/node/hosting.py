@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from quivermq.cluster import View, epoch_of, group_id
-from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, UnsupportedFormat
+from quivermq.errors import BrokenInvariant, Corrupt, QuiverError
 from quivermq.log import Log, Owner, name_logs, prepare_log
 from quivermq.node.directory import Directory, ListedLog
 from quivermq.node.disk_thread import DiskThread
@@ -251,7 +251,7 @@ class Hosting:
     def _lost(self, want: Wanted, error: Exception) -> QuiverError:
         """What is wrong, and what to do about it."""
         directory, folder = self._directory, want.name.folder
-        if isinstance(error, Corrupt) and not isinstance(error, UnsupportedFormat):
+        if isinstance(error, Corrupt):
             found = directory.folder_of(want.group_id.hex(), want.member)
             if found and found != folder:
                 return Corrupt(

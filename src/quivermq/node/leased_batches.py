@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from quivermq.batches import Frame, Index, Kind, Offset, cut
+from quivermq.errors import Corrupt, StorageFailed
 from quivermq.log import Log
 from quivermq.log.settings import STORED_LIMITS
 from quivermq.queue import Interval, Piece
@@ -42,15 +43,20 @@ def read_runs(
     log: Log, runs: Sequence[Interval], end: Index, bytes_max: int, message_bytes: float
 ) -> list[Frame]:
     """The batches that hold these messages, before entry `end`; from some point on none, if they
-    are too many. `message_bytes` is what a message is thought to take."""
+    are too many, or some cannot be read. `message_bytes` is what a message is thought to take."""
     found: list[Frame] = []
     left = max(bytes_max, _READ_BYTES_MIN)
     for start, stop in runs:
         at = max(start, found[-1].header.next_offset) if found else start
         while at < stop and left > 0:
             guess = int((stop - at) * message_bytes) + _READ_SLACK
-            index = log.index_of_offset(Offset(at))
-            frames = log.read(index, end=end, bytes_max=min(left, guess))
+            try:
+                index = log.index_of_offset(Offset(at))
+                frames = log.read(index, end=end, bytes_max=min(left, guess))
+            except (Corrupt, StorageFailed):
+                if not found:
+                    raise
+                return found
             wanted: list[Frame] = []
             for frame in frames:
                 header = frame.header

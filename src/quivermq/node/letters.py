@@ -40,6 +40,9 @@ from quivermq.wire import proto
 GROUP_BYTES: Final = 16
 MEMBERS_MAX: Final = 4_096
 MEMBERSHIP_BYTES_MAX: Final = 64 * KIB
+PLAIN_ENTRIES_MAX: Final = 65_536
+"""More than a leader has to send: each stands for an election, and of those that are on disk 12,000
+fill a letter."""
 
 # Proposals, leadership transfers and storage work stay at home; snapshots leave as offers.
 TRAVELLING: Final = {
@@ -83,6 +86,10 @@ _MARK: Final = int(FrameKind.MARK)
 _NORMAL: Final = EntryKind.NORMAL
 
 
+class UnknownMail(InvalidRequest):
+    """Mail of a kind that this build lacks. It can be left unread: any mail may be lost."""
+
+
 def seal(group: bytes, sender: int, to: int, mail: Mail) -> tuple[proto.Letter, list[Frame]]:
     """The letter that carries `mail`, and the frames to send beside it.
 
@@ -118,7 +125,7 @@ def open_letter(letter: proto.Letter, frames: Sequence[Frame]) -> Mail:
         _refuse(f"{letter.frames} frames announced, {len(frames)} there")
     name = letter.WhichOneof("mail")
     if name is None:
-        _refuse("no mail that this broker knows: all brokers of a cluster must be upgraded")
+        raise UnknownMail("a letter with mail that this broker does not know")
     if name in SIMPLE:
         return _opened_simple(name, letter, frames)
     return _OPENED[name](letter, frames)
@@ -190,6 +197,8 @@ def _opened_simple(name: str, letter: proto.Letter, frames: Sequence[Frame]) -> 
 def _opened_consensus(letter: proto.Letter, frames: Sequence[Frame]) -> Consensus:
     body = letter.consensus
     kind = TRAVELLING.get(body.kind)
+    if kind is None and body.kind > max(Kind):
+        raise UnknownMail(f"a letter with message kind {body.kind}, which this broker lacks")
     if kind is None:
         _refuse(f"message kind {body.kind} is nothing that members say to each other")
     if kind is Kind.APPEND:
@@ -238,6 +247,8 @@ def _opened_message(
 def _opened_entries(body: proto.Consensus, frames: Sequence[Frame]) -> Sequence[Entry]:
     """Frames and plain entries merged, each right behind the one before it."""
     entries = [Entry(frame.header.term, frame.header.index, _NORMAL, frame) for frame in frames]
+    if len(body.plain) > PLAIN_ENTRIES_MAX:
+        _refuse(f"{len(body.plain):,} entries without a frame")
     if body.plain:
         entries += map(_opened_plain, body.plain)
         entries.sort(key=lambda entry: entry.index)

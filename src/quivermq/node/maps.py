@@ -1,7 +1,9 @@
 """The cluster as its clients see it: brokers, topics, and who leads what."""
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from quivermq.cluster import Topic, View, group_id, node_of
 from quivermq.node.group import Group
@@ -9,6 +11,14 @@ from quivermq.node.partitions import Partitions
 from quivermq.node.remedies import on_broker
 from quivermq.queue import TopicSettings
 from quivermq.wire import proto
+
+_TOPIC_BYTES: Final = 120
+_PARTITION_BYTES: Final = 24
+"""About what a map takes, without the names."""
+_COUNTS_KEPT_FACTOR: Final = 20
+"""Counting may take a twentieth of the time at most."""
+_DRAWN_FACTOR: Final = 2
+"""Drawings of deleted topics are dropped once there are so many times more than topics."""
 
 
 def settings_to_proto(settings: TopicSettings) -> proto.TopicSettings:
@@ -28,33 +38,69 @@ def settings_from_proto(found: proto.TopicSettings) -> TopicSettings:
     return settings
 
 
+class _Drawn(NamedTuple):
+    """A topic as it was drawn last."""
+
+    topic: Topic
+    groups: tuple[bytes, ...]
+    leaders: tuple[int, ...]
+    packed: bytes
+    """The topic as a part of a `ClusterMap`."""
+
+
 class Maps:
-    """Draws maps of the cluster."""
+    """Draws maps of the cluster.
+
+    What was drawn of a topic is kept for as long as neither the topic nor a leader changes: most
+    maps are those of a moment ago.
+    """
 
     def __init__(
         self, node_id: int, partitions: Partitions, is_alive: Callable[[int], bool]
     ) -> None:
         self._node_id = node_id
         self._partitions = partitions
+        self._slices = partitions.slices
         self.is_alive = is_alive
+        self._drawn: dict[str, _Drawn] = {}
+        self._counts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+        self._counted_until = 0.0
+        self._counted_version = -1
 
-    def cluster(self, leader: int, topics: Iterable[Topic]) -> proto.ClusterMap:
+    async def cluster(self, leader: int, topics: Sequence[Topic]) -> proto.ClusterMap:
         view = self._partitions.view
-        return proto.ClusterMap(
-            cluster_id=view.cluster.id if view.cluster else "",
-            version=view.version,
-            leader=leader,
-            brokers=self.brokers(view),
-            topics=[self.topic(topic) for topic in topics],
-            node=self._node_id,
-        )
+        brokers = await self.brokers(view)
+        parts = []
+        async with self._slices.turn() as turn:
+            for topic in topics:
+                parts.append(self._draw(topic).packed)
+                await turn.rest()
+        if len(self._drawn) > _DRAWN_FACTOR * max(len(self._partitions.view.topics), 1):
+            self._forget_deleted()
+        found = proto.ClusterMap.FromString(b"".join(parts))
+        found.cluster_id = view.cluster.id if view.cluster else ""
+        found.version, found.leader, found.node = view.version, leader, self._node_id
+        found.level = view.cluster.level if view.cluster else 0
+        found.release = view.cluster.release if view.cluster else ""
+        found.brokers.extend(brokers)
+        return found
 
-    def brokers(self, view: View) -> list[proto.Broker]:
-        leads: Counter[int] = Counter()
-        holds: Counter[int] = Counter()
-        for topic, partition, placement in view.partitions():
-            leads[self._partitions.leader_of(group_id(topic.id, partition))] += 1
-            holds.update(map(node_of, placement.replicas))
+    @property
+    def is_inside(self) -> bool:
+        """This broker is in a cluster, for all that it knows: what it tells of topics counts."""
+        view = self._partitions.view
+        return view.cluster is not None and self._node_id in view.brokers
+
+    def _forget_deleted(self) -> None:
+        kept = {topic.id for topic in self._partitions.view.topics.values()}
+        self._drawn = {key: drawn for key, drawn in self._drawn.items() if key in kept}
+
+    async def brokers(self, view: View) -> list[proto.Broker]:
+        """All brokers. What they lead and hold is counted anew for each map, unless that takes
+        long: then the counts may be a little old."""
+        if time.perf_counter() > self._counted_until or self._counted_version != view.version:
+            await self._count(view)
+        leads, holds = self._counts
         return [
             proto.Broker(
                 id=broker.id,
@@ -66,26 +112,74 @@ class Maps:
                 replicas=holds[broker.id],
                 state=broker.state,
                 version=broker.version,
+                level_min=broker.level_min,
+                level_max=broker.level_max,
             )
             for broker in view.brokers.values()
         ]
 
+    async def _count(self, view: View) -> None:
+        began = time.perf_counter()
+        leads: Counter[int] = Counter()
+        holds: Counter[int] = Counter()
+        leader_of = self._partitions.leader_of
+        async with self._slices.turn() as turn:
+            for topic in view.topics.values():
+                for group, placement in zip(self._groups(topic), topic.partitions, strict=True):
+                    leads[leader_of(group)] += 1
+                    for member in placement.replicas:
+                        holds[node_of(member)] += 1
+                await turn.rest()
+        now = time.perf_counter()
+        self._counts = leads, holds
+        self._counted_version = view.version
+        self._counted_until = now + _COUNTS_KEPT_FACTOR * (now - began)
+
     def topic(self, topic: Topic) -> proto.TopicMap:
-        return proto.TopicMap(
-            name=topic.name,
-            id=bytes.fromhex(topic.id),
-            replication=topic.replication,
-            settings=settings_to_proto(topic.topic_settings),
-            partitions=[
-                proto.PartitionMap(
-                    partition=partition,
-                    leader=self._partitions.leader_of(group_id(topic.id, partition)),
-                    replicas=map(node_of, placement.replicas),
-                    target=map(node_of, placement.target),
-                )
-                for partition, placement in enumerate(topic.partitions)
-            ],
-        )
+        return proto.ClusterMap.FromString(self._draw(topic).packed).topics[0]
+
+    def _groups(self, topic: Topic) -> tuple[bytes, ...]:
+        drawn = self._drawn.get(topic.id)
+        if drawn is not None and drawn.topic is topic:
+            return drawn.groups
+        return tuple(group_id(topic.id, number) for number in range(len(topic.partitions)))
+
+    def _draw(self, topic: Topic) -> _Drawn:
+        groups = self._groups(topic)
+        leaders = tuple(map(self._partitions.leader_of, groups))
+        drawn = self._drawn.get(topic.id)
+        if drawn is None or drawn.topic is not topic or drawn.leaders != leaders:
+            packed = proto.ClusterMap(topics=[_topic_map(topic, leaders)]).SerializeToString()
+            drawn = self._drawn[topic.id] = _Drawn(topic, groups, leaders, packed)
+        return drawn
+
+
+def _topic_map(topic: Topic, leaders: tuple[int, ...]) -> proto.TopicMap:
+    return proto.TopicMap(
+        name=topic.name,
+        id=bytes.fromhex(topic.id),
+        replication=topic.replication,
+        settings=settings_to_proto(topic.topic_settings),
+        partitions=[
+            proto.PartitionMap(
+                partition=partition,
+                leader=leader,
+                replicas=map(node_of, placement.replicas),
+                target=map(node_of, placement.target),
+            )
+            for partition, (leader, placement) in enumerate(
+                zip(leaders, topic.partitions, strict=True)
+            )
+        ],
+    )
+
+
+def map_bytes(topics: Iterable[Topic]) -> int:
+    """About what a map of these topics takes, seen before it is drawn."""
+    return sum(
+        _TOPIC_BYTES + len(topic.name) + _PARTITION_BYTES * len(topic.partitions)
+        for topic in topics
+    )
 
 
 def described(group: Group, is_alive: Callable[[int], bool]) -> proto.PartitionDescription:
@@ -112,6 +206,16 @@ def described(group: Group, is_alive: Callable[[int], bool]) -> proto.PartitionD
         trouble=on_broker(group.member, group.ailment),
         incarnation=group.incarnation,
     )
+
+
+def without_figures(found: proto.PartitionDescription) -> proto.PartitionDescription:
+    """The same, without what only the leader knows for sure: it did not answer."""
+    for name in ("start_offset", "end_offset", "size_bytes", "term", "commit_index", "in_sync"):
+        found.ClearField(name)
+    found.trouble = found.trouble or (
+        "its leader did not answer" if found.leader else "no leader is known"
+    )
+    return found
 
 
 def _is_in_sync(group: Group, member: int, last: int) -> bool:

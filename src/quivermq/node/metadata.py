@@ -2,11 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from quivermq.cluster import Edit, View, node_of
-from quivermq.errors import Corrupt, NotEnoughReplicas, NotLeader, Overloaded
+import quivermq
+from quivermq.cluster import OWN_LEVELS, Edit, View, level_of, node_of, why_unfit
+from quivermq.cluster.records import CLUSTER_KEY
+from quivermq.errors import (
+    Corrupt,
+    Forbidden,
+    NotEnoughReplicas,
+    NotLeader,
+    Overloaded,
+    QuiverError,
+    UnsupportedFormat,
+)
 from quivermq.node.asking import ask
 from quivermq.node.group import Group
 from quivermq.replica import Replica
@@ -19,10 +29,17 @@ _ATTEMPTS_MAX: Final = 20
 class Metadata:
     """The catalog of the cluster, through the replica of the metadata group that runs here."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[], None],
+        on_unfit: Callable[[UnsupportedFormat], None] = lambda _: None,
+    ) -> None:
         self.view = View()
+        self.unfit: UnsupportedFormat | None = None
+        """Why this build cannot act on the catalog: the cluster is at a level that it lacks."""
         self.group: Group | None = None
         self._on_change = on_change
+        self._on_unfit = on_unfit
         self._lock = asyncio.Lock()
         self._unreadable = 0
         """The last version that could not be read."""
@@ -44,9 +61,14 @@ class Metadata:
         if catalog is None or catalog.version <= max(self.view.version, self._unreadable):
             return
         try:
+            _check_level(catalog.values)
             self.view = self.view.updated(catalog.version, catalog.values)
+        except UnsupportedFormat as error:
+            self._unreadable = catalog.version
+            self.unfit = error
+            self._on_unfit(error)
         except Corrupt as error:
-            # It is what the majority agreed on, maybe of a later release: go on by what is known.
+            # It is what the majority agreed on: go on by what is known.
             self._unreadable = catalog.version
             logger.critical("version %d of the catalog is not readable: %s", catalog.version, error)
         else:
@@ -77,7 +99,17 @@ class Metadata:
             for _ in range(_ATTEMPTS_MAX):
                 group = self.leading_group()
                 view = self.view
-                edit = build(view)
+                try:
+                    edit = build(view)
+                except QuiverError as error:
+                    # Also a refusal counts only if it is that of the latest view: a broker that
+                    # has just come to lead, or does not any more, may not know all others yet.
+                    # Who is not let in is told so at once: it may be the one that is missing.
+                    if error.retriable or isinstance(error, Forbidden):
+                        raise
+                    if await self._is_latest(group, view):
+                        raise
+                    continue
                 if edit is None:
                     if await self._is_latest(group, view):
                         return view
@@ -118,3 +150,12 @@ class Metadata:
             return False
         self.refresh()
         return True
+
+
+def _check_level(values: Mapping[str, Any]) -> None:
+    """Before anything else of a catalog is read: the rest may be of a later release."""
+    if CLUSTER_KEY not in values:
+        return
+    level, release = level_of(values[CLUSTER_KEY])
+    if why := why_unfit(level, release, OWN_LEVELS, quivermq.__version__):
+        raise UnsupportedFormat(why)

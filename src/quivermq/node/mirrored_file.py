@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from quivermq.errors import Corrupt, UnsupportedFormat
 from quivermq.log import Disk
+from quivermq.log.disk import Unreadable
 
 VERSION: Final = 1
 BYTES_MAX: Final = 1 << 30
@@ -78,16 +79,16 @@ class MirroredFile:
     def _read_copy(self, disk: Disk, name: str) -> _Copy | Corrupt:
         if name not in disk.names(""):
             return Corrupt("missing")
-        file = disk.open(name)
-        size = file.size()
-        if size > BYTES_MAX:
-            return Corrupt(f"damaged: it has {size:,} bytes")
         try:
+            file = disk.open_to_read(name)
+            size = file.size()
+            if size > BYTES_MAX:
+                return Corrupt(f"damaged: it has {size:,} bytes")
             return self._decoded(file.read(0, size))
-        except UnsupportedFormat:
-            raise
         except Corrupt as error:
             return error
+        except Unreadable as error:
+            return Corrupt(f"damaged ({error})")
 
     def _decoded(self, data: bytes) -> _Copy:
         try:

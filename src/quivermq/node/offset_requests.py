@@ -3,13 +3,16 @@
 import asyncio
 
 from quivermq.cluster import Edit, View, grant_producers
+from quivermq.errors import OffsetOutOfRange
 from quivermq.node.asking import ask, said
-from quivermq.node.clerks import check_bookkeeper
+from quivermq.node.clerks import check_bookkeeper, check_not_shared
 from quivermq.node.fetching import Fetching, bytes_wanted
+from quivermq.node.group import Group
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.node.topic_requests import done
+from quivermq.queue import Desk
 from quivermq.replica import Replica
 from quivermq.wire import proto
 
@@ -52,7 +55,13 @@ class OffsetRequests:
         body = request.commit_offset
         check_bookkeeper(body.group)
         group = self._partitions.leading(body.topic, body.topic_id, body.partition)
-        await said(group, lambda desk: desk.commit(body.group, body.offset, body.epoch))
+        await _check_end(group, body.offset)
+
+        def commit(desk: Desk) -> None:
+            check_not_shared(desk, body.group)
+            desk.commit(body.group, body.offset, body.epoch)
+
+        await said(group, commit)
         return done()
 
     async def committed_offsets(self, request: proto.Request) -> proto.Response:
@@ -60,7 +69,7 @@ class OffsetRequests:
         body = request.committed_offsets
         topic = self._partitions.topic(body.topic)
         offsets: dict[int, int] = {}
-        for number in body.partitions or range(len(topic.partitions)):
+        for number in dict.fromkeys(body.partitions) or range(len(topic.partitions)):
             group = self._partitions.leading(body.topic, b"", number)
             await ask(group, Replica.read)
             # Not before it is committed indeed: the desk knows more than that.
@@ -89,3 +98,20 @@ class OffsetRequests:
 
         await self._metadata.edit(build)
         return first, first + _GRANTED_AT_ONCE
+
+
+async def _check_end(group: Group, offset: int) -> None:
+    """Raise `OffsetOutOfRange` for what is not there yet: the group would never see messages that
+    come there. What is not kept any more may be committed: nothing is skipped by that."""
+    if offset <= group.readable_end:
+        return
+    # A leader that is new may not know yet how far it goes.
+    await ask(group, Replica.read)
+    end = int(group.readable_end)
+    if offset > end:
+        raise OffsetOutOfRange(
+            f"offset {offset} of {group.name} cannot be committed: the partition ends at {end}. "
+            "Commit the offset of the last message that was done, plus one",
+            earliest=int(group.log.start.next_offset),
+            end=end,
+        )

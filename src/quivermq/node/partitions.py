@@ -1,12 +1,19 @@
 """Finding the group that a request is for, and telling who leads it otherwise."""
 
 from quivermq.cluster import Topic, View, group_id, node_of
-from quivermq.errors import InvalidRequest, NotEnoughReplicas, NotLeader, TopicNotFound
+from quivermq.errors import (
+    InvalidRequest,
+    NotEnoughReplicas,
+    NotLeader,
+    QuiverError,
+    TopicNotFound,
+)
 from quivermq.node.group import Group
 from quivermq.node.leaders import Leaders
 from quivermq.node.metadata import Metadata
 from quivermq.node.remedies import on_broker
 from quivermq.node.runner import GroupRunner
+from quivermq.node.slices import Slices
 
 
 class Partitions:
@@ -16,10 +23,16 @@ class Partitions:
         self._metadata = metadata
         self._runner = runner
         self.leaders = leaders
+        self.slices = Slices()
+        """Shared by all work over many partitions."""
 
     @property
     def view(self) -> View:
         return self._metadata.view
+
+    async def catch_up(self) -> None:
+        """Know everything that the catalog said when this was called."""
+        await self._metadata.catch_up()
 
     def topic(self, name: str, topic_id: bytes = b"") -> Topic:
         """A topic by name; and by id, if the asker knows it."""
@@ -45,18 +58,21 @@ class Partitions:
         return self._runner.groups.get(self.group_id(name, topic_id, partition))
 
     def leading(self, name: str, topic_id: bytes, partition: int) -> Group:
-        """The group if it is led here; raises `NotLeader`, or `NotEnoughReplicas`."""
+        """The group if it is led here; raises `NotLeader`, or `NotEnoughReplicas`, or why it cannot
+        be served by anybody."""
         wanted = self.group_id(name, topic_id, partition)
         group = self._runner.groups.get(wanted)
         if group is not None and group.was_serving:
             return group
         raise self.not_leading(wanted, f"{name}/{partition}")
 
-    def not_leading(self, wanted: bytes, name: str) -> NotLeader | NotEnoughReplicas:
+    def not_leading(self, wanted: bytes, name: str) -> QuiverError:
         leader = self.leader_of(wanted)
         if leader:
             return NotLeader(f"node {leader} leads {name}", leader=leader)
         group = self._runner.groups.get(wanted)
+        if group is not None and group.refusal is not None:
+            return group.refusal
         if group is not None and (group.is_abandoned or group.trouble):
             here = f"; {on_broker(group.member, group.ailment)}" if group.ailment else ""
             return NotEnoughReplicas(

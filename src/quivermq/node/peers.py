@@ -7,7 +7,7 @@ bounded outbox is dropped: consensus sends again.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,20 +18,33 @@ from quivermq.addresses import join_address, split_address
 from quivermq.batches import Frame, Limits
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.node.letters import open_letter, seal
+from quivermq.node.clock import BrokerClock
+from quivermq.node.letters import UnknownMail, open_letter, seal
 from quivermq.node.listening import listening_at
-from quivermq.node.peer_protocol import PARCEL_BYTES_MAX, Incoming, Outgoing
+from quivermq.node.peer_protocol import (
+    PARCEL_BYTES_MAX,
+    PARCEL_ENVELOPE_BYTES_MAX,
+    PARCEL_FRAMES_MAX,
+    Incoming,
+    IncomingConnections,
+    Outgoing,
+)
 from quivermq.raft import Kind as Said
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
-from quivermq.wire import BROKER_ENVELOPE_BYTES_MAX, proto
+from quivermq.wire import proto
 
 logger = logging.getLogger("quivermq.peers")
 
 _DIAL_AGAIN_S: Final = (0.05, 1.0)
 _DIAL_TIMEOUT_S: Final = 2.0
-_ENVELOPE_BYTES: Final = BROKER_ENVELOPE_BYTES_MAX // 4
+_ENVELOPE_BYTES: Final = PARCEL_ENVELOPE_BYTES_MAX // 2
 _FRAMES_BYTES: Final = PARCEL_BYTES_MAX // 8
+_FRAMES: Final = PARCEL_FRAMES_MAX // 4
 """How much goes into one parcel, if it is more than one letter."""
+_LETTER_BYTES: Final = 8
+"""What a letter takes in a parcel, beside itself."""
+_LEADS_TOLD_AT_ONCE: Final = 20_000
+_LEADS_AT_ONCE: Final = 1_000
 
 
 class Lane(Enum):
@@ -55,6 +68,30 @@ class Outbox:
     frames: list[Frame] = field(default_factory=list)
 
 
+def parcels_of(box: Outbox) -> Iterator[tuple[list[proto.Letter], list[Frame]]]:
+    """Letters and their frames as they travel together: past the limits of a packet the peer would
+    close the connection, again and again."""
+    letters: list[proto.Letter] = []
+    frames: list[Frame] = []
+    envelope_bytes = frames_bytes = at = 0
+    for letter in box.letters:
+        mine = box.frames[at : at + letter.frames]
+        at += letter.frames
+        size, mine_bytes = letter.ByteSize() + _LETTER_BYTES, sum(map(len, mine))
+        if letters and (
+            envelope_bytes + size > _ENVELOPE_BYTES
+            or frames_bytes + mine_bytes > _FRAMES_BYTES
+            or len(frames) + len(mine) > _FRAMES
+        ):
+            yield letters, frames
+            letters, frames, envelope_bytes, frames_bytes = [], [], 0, 0
+        letters.append(letter)
+        frames += mine
+        envelope_bytes += size
+        frames_bytes += mine_bytes
+    yield letters, frames
+
+
 class Link:
     """One lane to one peer."""
 
@@ -68,25 +105,15 @@ class Link:
 
     def flush(self, bytes_max: int) -> None:
         """Send what gathered, in one parcel if it is not too much for one."""
-        if self.outbox.letters:
-            box, self.outbox = self.outbox, Outbox()
-            self._send(box.letters, box.frames, bytes_max)
-
-    def _send(self, letters: list[proto.Letter], frames: list[Frame], bytes_max: int) -> None:
-        connection = self.connection
-        if connection is None or connection.unsent_bytes > bytes_max:
-            self.dropped += len(letters)
+        if not self.outbox.letters:
             return
-        envelope = proto.Parcel(letters=letters).SerializeToString()
-        too_much = len(envelope) > _ENVELOPE_BYTES or sum(map(len, frames)) > _FRAMES_BYTES
-        if too_much and len(letters) > 1:
-            # Past the limits of a packet the peer would close the connection, again and again.
-            half = len(letters) // 2
-            count = sum(letter.frames for letter in letters[:half])
-            self._send(letters[:half], frames[:count], bytes_max)
-            self._send(letters[half:], frames[count:], bytes_max)
-        else:
-            connection.write(envelope, frames)
+        box, self.outbox = self.outbox, Outbox()
+        for letters, frames in parcels_of(box):
+            connection = self.connection
+            if connection is None or connection.unsent_bytes > bytes_max:
+                self.dropped += len(letters)
+            else:
+                connection.write(proto.Parcel(letters=letters).SerializeToString(), frames)
 
     def say(self, parcel: proto.Parcel, bytes_max: int) -> None:
         """Something about the broker itself rather than a group."""
@@ -102,8 +129,8 @@ class Link:
         delay = _DIAL_AGAIN_S[0]
         while True:
             try:
-                await self._connect()
-                delay = _DIAL_AGAIN_S[0]
+                if await self._connect():
+                    delay = _DIAL_AGAIN_S[0]
             except (OSError, QuiverError, TimeoutError) as error:
                 logger.debug("no link to node %d: %s", self.peer.node, error)
             except Exception:
@@ -112,8 +139,9 @@ class Link:
             await asyncio.sleep(delay * self.peer.links.dice.uniform(0.5, 1.0))
             delay = min(delay * 2, _DIAL_AGAIN_S[1])
 
-    async def _connect(self) -> None:
-        """Connect, and return when the connection is lost."""
+    async def _connect(self) -> bool:
+        """Connect, and return when the connection is lost; False if there was none, because one
+        of the two does not accept the other: that will not change in a moment."""
         links = self.peer.links
         host, port = split_address(self.peer.address)
         loop = asyncio.get_running_loop()
@@ -126,7 +154,7 @@ class Link:
             refusal = answer.refusal or links.judge(self.peer.node, answer)
             self.peer.refused(refusal)
             if refusal:
-                return
+                return False
             self.connection = connection
             if self.lane is Lane.EXPRESS:
                 links.connected(self.peer.node)
@@ -134,6 +162,7 @@ class Link:
         finally:
             self.connection = None
             connection.abort()
+        return True
 
     async def close(self) -> None:
         self._task.cancel()
@@ -193,6 +222,7 @@ class LinkHooks:
     leads: Callable[[int, Iterable[proto.Leadership]], None]
     silent: Callable[[int], None]
     connected: Callable[[int], None]
+    clock: BrokerClock = field(default_factory=BrokerClock)
 
 
 class Links:
@@ -206,6 +236,7 @@ class Links:
         silence_s: float,
         hello_s: float,
         given: Mapping[int, str],
+        connections_max: int = 400,
     ) -> None:
         """`given` are addresses that win over whatever is said or heard of these nodes."""
         self.hooks = hooks
@@ -217,7 +248,7 @@ class Links:
         self._hello_s = hello_s
         self._given = given
         self._server: asyncio.Server | None = None
-        self._incoming: set[Incoming] = set()
+        self._incoming = IncomingConnections(connections_max)
         self._posted: set[Link] = set()
         self._is_closed = False
 
@@ -258,7 +289,7 @@ class Links:
 
     def judge_again(self) -> None:
         """More is known of who is who: part with those who should never have been let in."""
-        for connection in list(self._incoming):
+        for connection in self._incoming:
             if connection.hello is not None and (why := self.hooks.objection(connection.hello)):
                 logger.warning("node %d is shown out: %s", connection.hello.node, why)
                 connection.abort()
@@ -270,6 +301,7 @@ class Links:
                     dialled.abort()
 
     async def forget(self, node: int) -> None:
+        self.hooks.clock.forget(node)
         peer = self.peers.pop(node, None)
         if peer is not None:
             await peer.close()
@@ -294,7 +326,7 @@ class Links:
 
     def tick(self) -> None:
         """Say that we are alive, and notice who is not."""
-        parcel = proto.Parcel(alive=True)
+        parcel = proto.Parcel(alive=True, clock_ms=self.hooks.clock.machine_ms())
         now = self.now()
         for peer in list(self.peers.values()):
             peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
@@ -306,10 +338,11 @@ class Links:
 
     def tell_leadership(self, leads: list[proto.Leadership], node: int | None = None) -> None:
         """Tell all, or one, which groups are led here."""
-        parcel = proto.Parcel(leads=leads)
-        for peer in self.peers.values():
-            if node in {None, peer.node}:
-                peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
+        for first in range(0, len(leads), _LEADS_TOLD_AT_ONCE):
+            parcel = proto.Parcel(leads=leads[first : first + _LEADS_TOLD_AT_ONCE])
+            for peer in self.peers.values():
+                if node in {None, peer.node}:
+                    peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
 
     def _answer(self, hello: proto.PeerHello) -> proto.PeerHello:
         answer = self.hello()
@@ -319,19 +352,30 @@ class Links:
             peer.heard_at = self.now()
         return answer
 
-    def _take(self, node: int, parcel: proto.Parcel, frames: list[Frame]) -> None:
+    def _take(self, node: int, parcel: proto.Parcel, frames: list[Frame]) -> Iterator[None]:
+        """A parcel, one letter with each step."""
         peer = self.peers.get(node)
         if peer is not None:
             peer.heard_at = self.now()
-        if parcel.leads:
-            self.hooks.leads(node, parcel.leads)
+            if parcel.alive:
+                self.hooks.clock.heard(node, parcel.clock_ms)
+        for first in range(0, len(parcel.leads), _LEADS_AT_ONCE):
+            self.hooks.leads(node, parcel.leads[first : first + _LEADS_AT_ONCE])
+            yield
         at = 0
         for letter in parcel.letters:
             if node_of(letter.sender) != node:
                 raise InvalidRequest(f"node {node} writes as member {letter.sender}")
             mine = frames[at : at + letter.frames]
             at += letter.frames
-            self.hooks.deliver(letter.group, letter.sender, letter.to, open_letter(letter, mine))
+            try:
+                mail = open_letter(letter, mine)
+            except UnknownMail as error:
+                # Of a later release, which does not count on an answer.
+                logger.debug("node %d: %s", node, error)
+            else:
+                self.hooks.deliver(letter.group, letter.sender, letter.to, mail)
+            yield
 
     async def close(self) -> None:
         self._is_closed = True
@@ -339,5 +383,5 @@ class Links:
             self._server.close()
         for node in list(self.peers):
             await self.forget(node)
-        for connection in list(self._incoming):
+        for connection in self._incoming:
             connection.abort()

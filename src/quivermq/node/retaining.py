@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from quivermq.batches import Index
-from quivermq.errors import StorageFailed
 from quivermq.log import Disk, Log
-from quivermq.node.deferred_sync import DeferredSyncDisk
-from quivermq.node.disk_thread import DiskThread
+from quivermq.node.deferred_sync import DeferredFile, DeferredSyncDisk
+from quivermq.node.disk_thread import HELPERS_MAX, DiskThread
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
 from quivermq.node.retention import (
+    Ages,
     archived_by_all,
     done_by_all,
     droppable,
@@ -44,6 +44,7 @@ class Retaining:
         self._disk_thread = disk_thread
         self._disk = disk
         self._on_dropped = on_dropped
+        self._ages: dict[bytes, Ages] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -63,15 +64,23 @@ class Retaining:
             if self._settings.fsync != "interval":
                 disk.forget()
                 continue
-            try:
-                await self._disk_thread.run(disk.sync_now)
-            except StorageFailed as error:
+            # A few at a time: votes and checkpoints wait for the same thread.
+            files = disk.unsynced()
+            for start in range(0, len(files), HELPERS_MAX):
+                await self._sync_together(disk, files[start : start + HELPERS_MAX])
+
+    async def _sync_together(self, disk: DeferredSyncDisk, files: list[DeferredFile]) -> None:
+        thread = self._disk_thread
+        failed = await thread.run(lambda: thread.together(disk.sync_one, files))
+        for error in failed:
+            if error is not None:
                 # What was written is in the system's hands; what comes next must be synced again.
                 logger.critical("an fsync failed, messages may be lost with the power: %s", error)
 
     async def _retain(self) -> None:
         while True:
             await asyncio.sleep(self._settings.retention_interval_ms / 1000)
+            self._ages = {name: self._ages.get(name) or Ages() for name in self._runner.groups}
             for topic in list(self._partitions.view.topics.values()):
                 settings = topic.topic_settings
                 if drops_anything(settings):
@@ -90,11 +99,14 @@ class Retaining:
     def _drop(self, group: Group, settings: TopicSettings) -> None:
         # Groups are told of what went the last time.
         self._on_dropped(group)
-        now_ms = self._runner.now_ms()
+        now_ms = self._runner.clock.age_ms()
         done = done_by_all(group.replica.groups)
         archived = archived_by_all(group.replica.groups)
         applied = group.replica.applied_index
-        fresh = group.replica.checkpoint if is_stale(group.log, settings, now_ms) else None
+        ages = self._ages[group.id]
+        ages.look(group.log, now_ms)
+        stale = is_stale(group.log, settings, now_ms, ages)
+        fresh = group.replica.checkpoint if stale else None
 
         def plan(log: Log) -> None:
             if fresh is not None and fresh.edge.next_index == log.edge.next_index:
@@ -103,7 +115,7 @@ class Retaining:
                 log.save_checkpoint(fresh.edge.next_index, fresh.data)
             first = log.first_index
             # Only what is applied here: the state machine must not miss what is dropped.
-            end = droppable(log, settings, now_ms, done, archived)
+            end = droppable(log, settings, now_ms, ages, done, archived)
             kept = log.drop_before(min(end, Index(applied + 1)))
             if kept > first:
                 logger.info("%s: entries %d to %d are dropped", group.name, first, kept - 1)

@@ -3,11 +3,40 @@
 from typing import Final
 
 from quivermq.batches import Index
-from quivermq.log import Log
+from quivermq.log import Edge, Log
 from quivermq.queue import Groups, TopicSettings
 
 ARCHIVE_PREFIX: Final = "_archive."
 """Begins the name of a group that says how far a table holds the topic."""
+
+_EARLIEST_MS: Final = 1_577_836_800_000
+"""The year 2020: a clock that shows less was never set."""
+
+
+class Ages:
+    """When what a log holds was stored, also if the clock that stamped it was wrong.
+
+    What is stamped with a time that is still to come, or from before there were brokers, counts
+    from when this broker first saw it: it is not deleted early, and not kept until that time comes.
+    """
+
+    def __init__(self) -> None:
+        self._seen_ms: dict[Index, int] = {}
+
+    def look(self, log: Log, now_ms: int) -> None:
+        """Take note of everything with a time that cannot be."""
+        edges = [*(footer.end for footer in log.sealed), log.edge]
+        self._seen_ms = {
+            edge.next_index: self._seen_ms.get(edge.next_index, now_ms)
+            for edge in edges
+            if _cannot_be(edge.timestamp_ms, now_ms)
+        }
+
+    def time_of(self, edge: Edge, now_ms: int) -> int:
+        """When the last of what lies before an edge was stored."""
+        if _cannot_be(edge.timestamp_ms, now_ms):
+            return self._seen_ms.get(edge.next_index, now_ms)
+        return edge.timestamp_ms
 
 
 def drops_anything(settings: TopicSettings) -> bool:
@@ -42,7 +71,7 @@ def archived_by_all(groups: Groups | None) -> int:
 
 
 def droppable(
-    log: Log, settings: TopicSettings, now_ms: int, done: int = 0, archived: int = 0
+    log: Log, settings: TopicSettings, now_ms: int, ages: Ages, done: int = 0, archived: int = 0
 ) -> Index:
     """The index before which everything may go; 0 if all must stay.
 
@@ -58,7 +87,7 @@ def droppable(
             break
         messages -= footer.end.next_offset - footer.start.next_offset
         size -= footer.file_bytes
-        too_old = _is_too_old(footer.end.timestamp_ms, settings, now_ms)
+        too_old = _is_too_old(ages.time_of(footer.end, now_ms), settings, now_ms)
         too_many = settings.retention_messages and messages >= settings.retention_messages
         too_large = settings.retention_bytes and size >= settings.retention_bytes
         is_done = settings.delete_acked and footer.end.next_offset <= done
@@ -68,14 +97,20 @@ def droppable(
     return end
 
 
-def is_stale(log: Log, settings: TopicSettings, now_ms: int) -> bool:
+def is_stale(log: Log, settings: TopicSettings, now_ms: int, ages: Ages) -> bool:
     """Whether even the last message, in the segment that is still written to, is too old."""
     starts = log.sealed[-1].end.next_offset if log.sealed else log.start.next_offset
-    return log.edge.next_offset > starts and _is_too_old(log.edge.timestamp_ms, settings, now_ms)
+    if log.edge.next_offset <= starts:
+        return False
+    return _is_too_old(ages.time_of(log.edge, now_ms), settings, now_ms)
 
 
 def _is_archive(group_name: str) -> bool:
     return group_name.startswith(ARCHIVE_PREFIX)
+
+
+def _cannot_be(timestamp_ms: int, now_ms: int) -> bool:
+    return timestamp_ms > now_ms or timestamp_ms < _EARLIEST_MS <= now_ms
 
 
 def _is_too_old(newest_ms: int, settings: TopicSettings, now_ms: int) -> bool:

@@ -9,14 +9,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from random import Random
+from random import SystemRandom
 from typing import Final
 
 from quivermq.cluster import node_of
 from quivermq.log import Disk, LogSettings
+from quivermq.node.clock import BrokerClock
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.figures import Histogram
 from quivermq.node.group import Group
+from quivermq.node.moments import Lapses
 from quivermq.node.peers import Links
 from quivermq.node.throttle import Throttle
 from quivermq.raft import Dice
@@ -26,6 +28,8 @@ logger = logging.getLogger("quivermq.runner")
 
 _PASSES_MAX: Final = 8
 """Before the loop gets to read sockets and to tick again."""
+_SLICE_S: Final = 0.05
+"""However many groups are stirred, the loop gets to go on after so long."""
 _GATHER_S: Final = 0.005
 """A lease and the acknowledgement of what takes less than this are one entry, and one fsync."""
 
@@ -44,8 +48,10 @@ class GroupRunner:
         copy_bytes_per_second: int,
         on_office: Callable[[Group], None],
     ) -> None:
+        self.clock = BrokerClock()
         self.disk = disk
-        self.dice: Dice = Random()  # noqa: S311  (spreads elections, hides nothing)
+        # Of the system: the numbers of leases are drawn with it too, and nobody may guess those.
+        self.dice: Dice = SystemRandom()
         # Whoever does not wait for the disk acknowledges what the power may take.
         self.replica_settings = replace(replica_settings, forgetful_disk=writes_inline)
         self.log_settings = log_settings
@@ -59,6 +65,7 @@ class GroupRunner:
         self._stirred_later: dict[Group, None] = {}
         self._is_scheduled = False
         self._incarnations = 0
+        self._lapses = Lapses()
         self._loop = asyncio.get_running_loop()
         self._throttle = Throttle(copy_bytes_per_second, self._loop.time, self._loop.call_later)
         self._ticker: asyncio.TimerHandle | None = None
@@ -84,11 +91,17 @@ class GroupRunner:
     # What a group needs.
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return self.clock.now_ms()
 
     def steady_ms(self) -> int:
         """Of a clock that nobody sets."""
         return int(self._loop.time() * 1000)
+
+    def lapses(self) -> int:
+        """How often this broker stood still for as long as an election takes. Counted where it is
+        asked, and with every tick: after a pause it is not known which of the two comes first."""
+        settings = self.replica_settings
+        return self._lapses.look(settings.tick_ms * settings.election_ticks / 1000)
 
     def stirred(self, group: Group) -> None:
         self._stirred.append(group)
@@ -145,19 +158,29 @@ class GroupRunner:
 
     def _run(self) -> None:
         self._is_scheduled = False
+        until = time.perf_counter() + _SLICE_S
         for _ in range(_PASSES_MAX):
             if not self._stirred:
                 break
-            stirred, self._stirred = self._stirred, []
-            for group in stirred:
-                try:
-                    group.go_on()
-                except Exception as error:
-                    group.give_up(error)
+            if not self._go_on(until):
+                break
         if self.links is not None:
             self.links.flush()
         if self._stirred:
             self._schedule()
+
+    def _go_on(self, until: float) -> bool:
+        """One pass; False if some have to wait, because the others on the loop have waited long."""
+        stirred, self._stirred = self._stirred, []
+        for number, group in enumerate(stirred, 1):
+            try:
+                group.go_on()
+            except Exception as error:
+                group.give_up(error)
+            if time.perf_counter() > until:
+                self._stirred = stirred[number:] + self._stirred
+                return False
+        return True
 
     # Time.
 
@@ -172,6 +195,7 @@ class GroupRunner:
 
     def _tick(self) -> None:
         """One tick, however late it comes: a stalled broker must not blame its leaders."""
+        self.lapses()
         interval = self.replica_settings.tick_ms / 1000
         now = self._loop.time()
         late = now - self._due
@@ -180,6 +204,7 @@ class GroupRunner:
             logger.warning("the event loop was stalled for %.1f s", late)
         self._due = max(self._due + interval, now + interval / 2)
         self._ticker = self._loop.call_at(self._due, self._tick)
+        self.clock.look()
         if self.links is not None:
             self.links.tick()
         for group in list(self._awake):

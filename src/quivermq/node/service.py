@@ -20,6 +20,7 @@ from quivermq.errors import (
 from quivermq.node.figures import Figures
 from quivermq.node.producing import Producing
 from quivermq.wire import error_to_proto, proto
+from quivermq.wire.limits import check_items
 
 logger = logging.getLogger("quivermq.service")
 
@@ -96,6 +97,13 @@ class Service:
             return None
         if request.WhichOneof("body") == "produce":
             return self._submit_produce(request, frames, reply, room)
+        try:
+            check_items(request)
+        except QuiverError as error:
+            response = self.refusal(error)
+            response.id = request.id
+            reply(response, ())
+            return None
         return self._spawn(request, frames, reply, room)
 
     def _submit_produce(

@@ -14,6 +14,7 @@ from quivermq.queue.desk import VISIBILITY_MS_MAX
 from quivermq.wire import proto
 
 _VERDICTS_MAX: Final = 10_000
+_VERDICTS_AT_ONCE: Final = 1_000
 _INTERVALS_MAX: Final = 100_000
 _REASON_CHARACTERS_MAX: Final = 1_000
 _DELAY_MS_MAX: Final = 7 * 24 * 3600 * 1000
@@ -32,6 +33,9 @@ class Settling:
     async def settle(self, body: proto.Settle) -> proto.Response:
         check_group(body.group)
         _check(body.verdicts)
+        if len(body.verdicts) > _VERDICTS_AT_ONCE:
+            # To check them took a while, and so will the rest.
+            await asyncio.sleep(0)
         by_partition: dict[int, list[Numbered]] = {}
         for number, verdict in enumerate(body.verdicts):
             by_partition.setdefault(verdict.partition, []).append((number, verdict))
@@ -41,7 +45,7 @@ class Settling:
             for partition in by_partition
         }
         settling = [
-            self._settle_at(clerks[partition], body.group, verdicts)
+            self._settle_at(clerks[partition], body, verdicts)
             for partition, verdicts in by_partition.items()
         ]
         # Mostly there is one, which needs no task of its own.
@@ -50,15 +54,16 @@ class Settling:
         return proto.Response(settled=proto.Settled(lost=found))
 
     async def _settle_at(
-        self, clerk: Clerk, group: str, verdicts: Sequence[Numbered]
+        self, clerk: Clerk, body: proto.Settle, verdicts: Sequence[Numbered]
     ) -> list[proto.Lost]:
+        group, consumer = body.group, body.consumer
         now_ms, steady_ms = clerk.now_ms(), clerk.steady_ms()
 
         def settle(desk: Desk) -> tuple[list[proto.Lost], int]:
             before = _done(desk, group)
             lost = []
             for number, verdict in verdicts:
-                found = _carry_out(desk, group, verdict, now_ms, steady_ms)
+                found = _carry_out(desk, group, consumer, verdict, now_ms, steady_ms)
                 if found is not None:
                     intervals = [proto.Interval(start=start, end=end) for start, end in found]
                     lost.append(proto.Lost(verdict=number, intervals=intervals))
@@ -87,33 +92,35 @@ class Settling:
 
 
 def _carry_out(
-    desk: Desk, group: str, verdict: proto.Verdict, now_ms: int, steady_ms: int
+    desk: Desk, group: str, consumer: int, verdict: proto.Verdict, now_ms: int, steady_ms: int
 ) -> list[Interval] | None:
     """One verdict; what was lost, or None if nothing was."""
     lease = verdict.lease
     intervals = [(part.start, part.end) for part in verdict.intervals] or None
-    if intervals is None and _is_over(desk, group, lease):
+    if intervals is None and not _is_known(desk, group, consumer, lease):
         # Nobody knows what was left of it.
         return []
     if verdict.outcome == proto.EXTEND:
-        return None if desk.extend(group, lease, verdict.visibility_ms, steady_ms) else []
+        is_held = desk.extend(group, lease, verdict.visibility_ms, steady_ms, consumer)
+        return None if is_held else []
     if verdict.outcome == proto.NACK:
         delay_ms = verdict.delay_ms if verdict.HasField("delay_ms") else None
-        lost = desk.fail(group, lease, intervals, delay_ms, now_ms)
+        lost = desk.fail(group, lease, intervals, delay_ms, now_ms, consumer)
     elif verdict.outcome == proto.REJECT:
         reason = verdict.reason[:_REASON_CHARACTERS_MAX]
-        lost = desk.reject(group, lease, intervals, reason, now_ms)
+        lost = desk.reject(group, lease, intervals, reason, now_ms, consumer)
     elif verdict.outcome == proto.RELEASE:
-        lost = desk.release(group, lease, intervals)
+        lost = desk.release(group, lease, intervals, consumer)
     else:
-        lost = desk.acknowledge(group, lease, intervals)
+        lost = desk.acknowledge(group, lease, intervals, consumer)
     return lost or None
 
 
-def _is_over(desk: Desk, group: str, lease: int) -> bool:
-    """Whether a lease ended by itself, and not because all of it was settled."""
+def _is_known(desk: Desk, group: str, consumer: int, lease: int) -> bool:
+    """Whether it is known what a consumer means by all of a lease; of a group that nobody knows
+    the desk says so itself."""
     found = desk.groups.by_name.get(group)
-    return found is not None and lease not in found.leases and lease not in found.spent
+    return found is None or found.is_known(consumer, lease)
 
 
 def _done(desk: Desk, group: str) -> int:

@@ -13,8 +13,11 @@ from quivermq.cluster import (
 from quivermq.errors import InvalidRequest, TopicNotFound
 from quivermq.node.coordinator import Beat, Coordinator
 from quivermq.node.metadata import Metadata
+from quivermq.node.public_ids import public_id
 from quivermq.node.service import Handler
+from quivermq.node.slices import Slices
 from quivermq.wire import proto
+from quivermq.wire.limits import check_answer
 
 SESSION_MS_DEFAULT: Final = 10_000
 SESSION_MS_MIN: Final = 500
@@ -29,6 +32,7 @@ class StickyRequests:
     def __init__(self, metadata: Metadata, coordinator: Coordinator) -> None:
         self._metadata = metadata
         self._coordinator = coordinator
+        self._slices = Slices()
 
     def handlers(self) -> dict[str, Handler]:
         return {"sticky_beat": self.beat, "describe_sticky": self.describe}
@@ -57,12 +61,15 @@ class StickyRequests:
         topic = view.topics.get(body.topic)
         if topic is None:
             raise TopicNotFound(f"there is no topic {body.topic!r}")
-        groups = [
-            described(body.topic, group)
-            for group in view.sticky.values()
-            if group.topic_id == topic.id and body.group in {"", group.group}
-        ]
-        return proto.Response(sticky_described=proto.StickyDescribed(groups=groups))
+        found, size = proto.StickyDescribed(), 0
+        async with self._slices.turn() as turn:
+            for group in view.sticky.values():
+                if group.topic_id == topic.id and body.group in {"", group.group}:
+                    found.groups.append(described(body.topic, group))
+                    size += found.groups[-1].ByteSize()
+                    check_answer(size, "name a group")
+                await turn.rest()
+        return proto.Response(sticky_described=found)
 
 
 def described(topic: str, group: StickyGroup) -> proto.StickyGroup:
@@ -76,7 +83,9 @@ def described(topic: str, group: StickyGroup) -> proto.StickyGroup:
         generation=group.generation,
         assignor=group.assignor,
         members=[
-            proto.StickyMember(member=member, name=enrolled.name, partitions=held[member])
+            proto.StickyMember(
+                member=public_id(member), name=enrolled.name, partitions=held[member]
+            )
             for member, enrolled in group.members.items()
         ],
     )

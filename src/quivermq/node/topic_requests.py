@@ -17,19 +17,22 @@ from quivermq.cluster import (
 )
 from quivermq.errors import NotLeader, QuiverError, TopicNotFound
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.maps import Maps, described, settings_from_proto
+from quivermq.node.maps import Maps, described, map_bytes, settings_from_proto, without_figures
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.remedies import on_broker
 from quivermq.node.runner import GroupRunner
-from quivermq.node.service import Handler
+from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.settings import BrokerSettings
 from quivermq.wire import proto
+from quivermq.wire.limits import DESCRIBED_BY_NAME_MAX, check_answer
 
 _LEADER_WAIT_S: Final = 5.0
 _FOUNDING_MS: Final = 5_000
 _DESCRIBE_S: Final = 2.0
 _LEADERLESS: Final = "no leader is known"
+_DESCRIPTION_BYTES: Final = 100
+"""About what the description of a partition takes, without names and troubles."""
 
 
 def done() -> proto.Response:
@@ -56,30 +59,44 @@ class TopicRequests:
         self._maps = maps
         self._forwarding = forwarding
         self._lost = lost
+        self._slices = partitions.slices
 
     def handlers(self) -> dict[str, Handler]:
         return {
-            "map": self.map,
             "create_topic": self.create,
             "alter_topic": self.alter,
             "delete_topic": self.delete,
-            "describe_topics": self.describe,
             "describe_partitions": self.describe_partitions,
         }
 
-    async def map(self, request: proto.Request) -> proto.Response:
+    def bulky(self) -> dict[str, Bulky]:
+        return {
+            "map": Bulky(self.map, lambda _: map_bytes(self._partitions.view.topics.values())),
+            "describe_topics": Bulky(
+                self.describe,
+                lambda _: described_bytes(list(self._partitions.view.topics.values())),
+            ),
+        }
+
+    async def map(self, request: proto.Request, room: Room) -> Answer:
         query = request.map
-        if any(name not in self._partitions.view.topics for name in query.topics):
+        if query.topics or not query.brokers_only:
+            self._check_inside()
+        names = list(dict.fromkeys(query.topics))
+        if any(name not in self._partitions.view.topics for name in names):
             await self._metadata.catch_up()
         topics = self._partitions.view.topics
-        missing = [name for name in query.topics if name not in topics]
+        missing = [name for name in names if name not in topics]
         if missing and query.auto_create and self._settings.auto_create_topics:
             for name in missing:
                 await self._create(proto.CreateTopic(name=name))
         topics = self._partitions.view.topics
-        names = query.topics or ([] if query.brokers_only else sorted(topics))
+        names = names or ([] if query.brokers_only else sorted(topics))
         found = [topics[name] for name in names if name in topics]
-        return proto.Response(map=self._maps.cluster(self._metadata.leader, found))
+        size = map_bytes(found)
+        check_answer(size, "ask for topics by their names")
+        await room(size)
+        return proto.Response(map=await self._maps.cluster(self._metadata.leader, found)), ()
 
     async def create(self, request: proto.Request) -> proto.Response:
         await self._create(request.create_topic)
@@ -105,6 +122,11 @@ class TopicRequests:
         await self._metadata.edit(build)
         await self._until_led(body.name)
 
+    def _check_inside(self) -> None:
+        """A broker that is in no cluster knows of no topics: that is not to say there are none."""
+        if not self._maps.is_inside:
+            raise NotLeader("this broker is in no cluster yet, or not any more: ask another")
+
     def _check_founders(self, view: View) -> None:
         """A cluster that is just being founded does not know all its brokers yet: a topic would
         get too few replicas. One that stays away is not waited for."""
@@ -115,7 +137,7 @@ class TopicRequests:
             if node_of(member) not in view.brokers and node_of(member) not in view.retired
         ]
         since_ms = view.cluster.created_ms if view.cluster else group.now_ms()
-        if not view.serving or (missing and group.now_ms() - since_ms < _FOUNDING_MS):
+        if not view.serving or (missing and abs(group.now_ms() - since_ms) < _FOUNDING_MS):
             raise NotLeader("not all brokers of this cluster have registered yet; try again")
 
     async def _until_led(self, name: str) -> None:
@@ -151,74 +173,78 @@ class TopicRequests:
         await self._metadata.edit(lambda view: delete_topic(view, name))
         return done()
 
-    async def describe(self, request: proto.Request) -> proto.Response:
+    async def describe(self, request: proto.Request, room: Room) -> Answer:
+        self._check_inside()
         view = self._partitions.view
-        names = list(request.describe_topics.topics) or sorted(view.topics)
+        names = list(dict.fromkeys(request.describe_topics.topics)) or sorted(view.topics)
         unknown = [name for name in names if name not in view.topics]
         if unknown:
             raise TopicNotFound(f"there is no topic {unknown[0]!r}")
         topics = [view.topics[name] for name in names]
+        size = described_bytes(topics)
+        check_answer(size, "describe topics by their names, fewer at once")
+        await room(size)
         found = await self._described(topics)
-        return proto.Response(
-            topics_described=proto.TopicsDescribed(
-                topics=[
-                    proto.TopicDescription(
-                        topic=self._maps.topic(topic),
-                        partitions=[
-                            found[topic.name, number] for number in range(len(topic.partitions))
-                        ],
-                    )
-                    for topic in topics
-                ]
-            )
-        )
+        answer = proto.TopicsDescribed()
+        async with self._slices.turn() as turn:
+            for topic in topics:
+                answer.topics.add(
+                    topic=self._maps.topic(topic),
+                    partitions=[found[topic.name, n] for n in range(len(topic.partitions))],
+                )
+                await turn.rest()
+        return proto.Response(topics_described=answer), ()
 
     async def _described(
         self, topics: list[Topic]
     ) -> dict[tuple[str, int], proto.PartitionDescription]:
-        """By who leads them: those led here at once, the others by asking."""
+        """By who leads them: those led here at once, the others by asking. What a leader that does
+        not answer would know is left open."""
         found: dict[tuple[str, int], proto.PartitionDescription] = {}
         elsewhere: dict[int, list[proto.PartitionName]] = {}
-        for topic in topics:
-            for number, placement in enumerate(topic.partitions):
-                wanted = group_id(topic.id, number)
-                group, leader = self._runner.groups.get(wanted), self._partitions.leader_of(wanted)
-                if group is not None:
-                    found[topic.name, number] = described(group, self._maps.is_alive)
-                else:
-                    found[topic.name, number] = proto.PartitionDescription(
-                        topic=topic.name,
-                        partition=number,
-                        leader=leader,
-                        replicas=map(node_of, placement.replicas),
-                        trouble=self._lost_here(wanted) or ("" if leader else _LEADERLESS),
-                    )
-                if not leader:
-                    self._ask_others(topic.name, number, placement, elsewhere)
-                if leader and not (group is not None and group.was_serving):
-                    name = proto.PartitionName(topic=topic.name, partition=number)
-                    elsewhere.setdefault(leader, []).append(name)
+        async with self._slices.turn() as turn:
+            for topic in topics:
+                for number in range(len(topic.partitions)):
+                    seen, knowing = self._seen_here(topic, number)
+                    found[topic.name, number] = seen
+                    for node in knowing:
+                        name = proto.PartitionName(topic=topic.name, partition=number)
+                        elsewhere.setdefault(node, []).append(name)
+                    await turn.rest()
         asked = [self._ask(node, names) for node, names in elsewhere.items()]
         for partition in [p for answer in await asyncio.gather(*asked) for p in answer]:
             known = found[partition.topic, partition.partition]
             troubles = dict.fromkeys(filter(None, (known.trouble, partition.trouble)))
-            if known.leader or partition.leader:
+            if partition.leader or (known.leader and partition.replicas):
                 known = found[partition.topic, partition.partition] = partition
             known.trouble = "; ".join(troubles)
         return found
 
-    def _ask_others(
-        self,
-        topic: str,
-        number: int,
-        placement: Placement,
-        elsewhere: dict[int, list[proto.PartitionName]],
-    ) -> None:
-        """Where nobody leads, each replica knows its own reason."""
-        name = proto.PartitionName(topic=topic, partition=number)
-        for node in map(node_of, placement.replicas):
-            if node != self._settings.node_id and self._maps.is_alive(node):
-                elsewhere.setdefault(node, []).append(name)
+    def _seen_here(self, topic: Topic, number: int) -> tuple[proto.PartitionDescription, list[int]]:
+        """A partition as far as it is known here, and who may know more."""
+        wanted = group_id(topic.id, number)
+        group, leader = self._runner.groups.get(wanted), self._partitions.leader_of(wanted)
+        placement = topic.partitions[number]
+        if group is not None:
+            seen = described(group, self._maps.is_alive)
+            if group.was_serving:
+                return seen, []
+        else:
+            seen = proto.PartitionDescription(
+                topic=topic.name,
+                partition=number,
+                leader=leader,
+                replicas=map(node_of, placement.replicas),
+                trouble=self._lost_here(wanted) or ("" if leader else _LEADERLESS),
+            )
+        # Where nobody leads, each replica knows its own reason.
+        asked = [leader] if leader else self._others(placement)
+        return without_figures(seen), asked
+
+    def _others(self, placement: Placement) -> list[int]:
+        """The other brokers that have a replica, and can be asked."""
+        nodes = map(node_of, placement.replicas)
+        return [n for n in nodes if n != self._settings.node_id and self._maps.is_alive(n)]
 
     def _lost_here(self, wanted: bytes) -> str:
         return on_broker(self._settings.node_id, self._lost.get(wanted, ""))
@@ -226,26 +252,38 @@ class TopicRequests:
     async def _ask(
         self, node: int, names: list[proto.PartitionName]
     ) -> list[proto.PartitionDescription]:
-        request = proto.Request(describe_partitions=proto.DescribePartitions(partitions=names))
-        request.forwarded = True
-        try:
-            response, _ = await self._forwarding.forward(node, request, (), _DESCRIBE_S)
-        except QuiverError:
-            return []
-        return list(response.partitions_described.partitions)
+        found: list[proto.PartitionDescription] = []
+        for first in range(0, len(names), DESCRIBED_BY_NAME_MAX):
+            part = names[first : first + DESCRIBED_BY_NAME_MAX]
+            request = proto.Request(describe_partitions=proto.DescribePartitions(partitions=part))
+            request.forwarded = True
+            try:
+                response, _ = await self._forwarding.forward(node, request, (), _DESCRIBE_S)
+            except QuiverError:
+                break
+            # Whoever does not lead by now knows no more than this broker does.
+            found += [
+                each if each.leader == node else without_figures(each)
+                for each in response.partitions_described.partitions
+            ]
+        return found
 
     async def describe_partitions(self, request: proto.Request) -> proto.Response:
-        found = []
-        for name in request.describe_partitions.partitions:
-            group = self._partitions.local(name.topic, b"", name.partition)
-            if group is not None:
-                found.append(described(group, self._maps.is_alive))
-            elif trouble := self._lost_here(
-                self._partitions.group_id(name.topic, b"", name.partition)
-            ):
-                found.append(
-                    proto.PartitionDescription(
-                        topic=name.topic, partition=name.partition, trouble=trouble
-                    )
-                )
-        return proto.Response(partitions_described=proto.PartitionsDescribed(partitions=found))
+        names = {(name.topic, name.partition) for name in request.describe_partitions.partitions}
+        found = proto.PartitionsDescribed()
+        async with self._slices.turn() as turn:
+            for topic, number in sorted(names):
+                group = self._partitions.local(topic, b"", number)
+                if group is not None:
+                    found.partitions.append(described(group, self._maps.is_alive))
+                elif trouble := self._lost_here(self._partitions.group_id(topic, b"", number)):
+                    found.partitions.add(topic=topic, partition=number, trouble=trouble)
+                await turn.rest()
+        return proto.Response(partitions_described=found)
+
+
+def described_bytes(topics: list[Topic]) -> int:
+    """About what the description of these topics takes, seen before it is made."""
+    return map_bytes(topics) + sum(
+        (_DESCRIPTION_BYTES + len(topic.name)) * len(topic.partitions) for topic in topics
+    )

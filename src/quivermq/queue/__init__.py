@@ -19,16 +19,26 @@ from quivermq.queue.partition import (
     settings_command,
 )
 from quivermq.queue.pieces import Piece
-from quivermq.queue.producers import KEEP_MS, WINDOW_BATCHES, Producers, Stored, check_sequence
+from quivermq.queue.producers import (
+    PRODUCERS_MAX,
+    PRODUCERS_MIN,
+    WINDOW_BATCHES,
+    WINDOW_BATCHES_MIN,
+    Producers,
+    Stored,
+    check_sequence,
+)
 from quivermq.queue.stretches import Delayed
 from quivermq.queue.topic_settings import TopicSettings
 
 __all__ = [
     "CHANGE_BYTES_MAX",
-    "KEEP_MS",
     "KEY_CHARACTERS_MAX",
+    "PRODUCERS_MAX",
+    "PRODUCERS_MIN",
     "REDRIVE_GROUP",
     "WINDOW_BATCHES",
+    "WINDOW_BATCHES_MIN",
     "Ask",
     "Catalog",
     "Command",

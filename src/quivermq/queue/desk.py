@@ -2,19 +2,22 @@
 
 It decides on its working copy of the groups; each decision is an operation to be proposed. Leases
 are timed by the leader's steady clock alone: no jump of the wall clock ends one.
+
+A lease is known by a number that was drawn at random, and belongs to the consumer that polled.
+Whoever settles names both, and offsets; what was not leased so is lost to them.
 """
 
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush, nsmallest
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from quivermq.errors import InvalidRequest, Overloaded
 from quivermq.queue.choosing import Chooser, count_ready
 from quivermq.queue.dead_letters import DeadLetters
 from quivermq.queue.figures import Figures, figures_of
-from quivermq.queue.group import Group
+from quivermq.queue.group import Group, Lease
 from quivermq.queue.groups import Op, packed
-from quivermq.queue.intervals import Interval, IntervalSet, joined, without
+from quivermq.queue.intervals import Interval, joined, without
 from quivermq.queue.partition import Partition
 from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping
 from quivermq.queue.retries import backoff_ms
@@ -30,6 +33,13 @@ EXPIRED_AT_ONCE: Final = 1_000
 others to serve."""
 _LEFTOVERS: Final = 10_000
 VISIBILITY_MS_MAX: Final = 12 * 3600 * 1000
+_LEASE_MAX: Final = 2**63 - 1
+
+
+class Dice(Protocol):
+    """The part of a random generator that the numbers of leases need."""
+
+    def randrange(self, stop: int, /) -> int: ...
 
 
 class Ask(NamedTuple):
@@ -54,14 +64,10 @@ class Desk(DeadLetters):
     """Serves the consumers of one partition while this replica leads it."""
 
     def __init__(
-        self, partition: Partition, steady_ms: int, *, groups_max: int = GROUPS_MAX
+        self, partition: Partition, steady_ms: int, dice: Dice, *, groups_max: int = GROUPS_MAX
     ) -> None:
         super().__init__(partition, groups_max=groups_max)
-        # Leases of another leadership, whose grants may be lost, never share a number with ours.
-        # Nor does a group that is deleted and made again give out a number for the second time.
-        # A term of very many leases reaches into the numbers of the next one.
-        known = [n for group in self.groups.by_name.values() for n in (*group.leases, *group.spent)]
-        self._first_lease = self._next_lease = max([partition.term << 32, *known]) + 1
+        self._dice = dice
         self._choosers: dict[int, Chooser] = {}
         self._leftovers_max = _LEFTOVERS
         self.on_restart: Callable[[], None] | None = None
@@ -109,13 +115,13 @@ class Desk(DeadLetters):
     def seek(self, group: str, offset: int) -> None:
         """Let a group go on from `offset`. Its leases end: their acks are refused, lest they end
         what is to be delivered again."""
-        number = self._made(group).number
-        self._propose(Op.SEEK, number, self._findable(offset), self._next_lease)
+        self._propose(Op.SEEK, self._made(group).number, self._findable(offset))
 
     # Leases.
 
     def lease(self, ask: Ask, end: int, now_ms: int, steady_ms: int) -> Leased | None:
         """Messages below `end` for a consumer; None if there are none to be had."""
+        self._check_taken()
         group = self._shared(ask.group)
         if not 0 < ask.visibility_ms <= VISIBILITY_MS_MAX:
             raise InvalidRequest(
@@ -134,7 +140,7 @@ class Desk(DeadLetters):
                 self._propose(Op.GRANT, group.number, 0, ask.consumer, 0, [], [], skipped)
             return None
         pieces = choice.pieces
-        lease = 0 if ask.auto_ack else self._next_lease
+        lease = 0 if ask.auto_ack else self._new_lease()
         # The choice was taken out of the copy while it was made; what is left is to hand it on.
         self._operations.append(
             packed(
@@ -145,12 +151,15 @@ class Desk(DeadLetters):
             )
         )  # fmt: skip
         if lease:
-            self._next_lease += 1
             group.grant(lease, ask.consumer, ask.visibility_ms, pieces)
             self._arm(group, lease, steady_ms + ask.visibility_ms)
         else:
             group.hand_out(pieces)
         return Leased(lease, pieces)
+
+    def _new_lease(self) -> int:
+        """A number that nobody can guess, and no leader, whose grants may be lost, gave before."""
+        return self._dice.randrange(_LEASE_MAX) + 1
 
     def ready(self, group: str, end: int, now_ms: int, limit: int) -> int:
         """How many messages could be leased at once, counted no further than `limit`."""
@@ -169,53 +178,36 @@ class Desk(DeadLetters):
         group.waiting.promote(now_ms)
 
     def acknowledge(
-        self, group: str, lease: int, intervals: list[Interval] | None
+        self,
+        group: str,
+        lease: int,
+        intervals: list[Interval] | None,
+        consumer: int | None = None,
     ) -> list[Interval]:
-        """Messages are done; returns those that are not the lease's to end. None: all of it."""
+        """Messages are done; returns those that are not the lease's to end. None: all of it.
+
+        Here as below, `consumer` is who says so; None: this leader itself.
+        """
         found = self._shared(group)
-        wanted = self._wanted(found, lease, intervals)
-        if not found.first_lease <= lease < self._next_lease:
-            return wanted
-        repeated = found.spent.get(lease, IntervalSet())
-        held = self._held(found, lease, wanted)
-        rest = without(wanted, held)
+        held = found.held_by(consumer, lease)
+        wanted = _wanted(held, intervals)
+        known = found.spent.get(lease)
+        if known is not None and consumer in {None, known.consumer}:
+            repeated = [part for low, high in wanted for part in known.done.within(low, high)]
+            wanted = without(wanted, repeated)
+        leased = joined(intervals_of(_held_pieces(held, wanted)))
+        rest = without(wanted, leased)
         # Its lease is over, and nobody else has it.
-        waiting = [part for low, high in rest for part in found.waiting.within(low, high)]
-        fresh: list[Interval] = []
-        if lease < self._first_lease and lease not in found.leases:
-            # Its grant may have been lost with another leader: to us, nobody ever had it.
-            fresh = self._fresh(found, without(rest, waiting))
-        if held or waiting or fresh:
-            self._propose(Op.FINISH, found.number, lease, sorted(held + waiting), fresh)
-        lost = without(rest, sorted(waiting + fresh))
-        return [part for low, high in lost for part in repeated.gaps(low, high)]
-
-    def _fresh(self, group: Group, intervals: list[Interval]) -> list[Interval]:
-        """What of these offsets no cursor has taken."""
-        if not intervals:
-            return []
-        end = min(intervals[-1][1], self._partition.next_offset)
-        fresh = IntervalSet(group.fresh(intervals[0][0], end))
-        return [part for low, high in intervals for part in fresh.within(low, high)]
-
-    def _wanted(self, group: Group, lease: int, intervals: list[Interval] | None) -> list[Interval]:
-        if intervals is not None:
-            return joined(intervals)
-        held = group.leases.get(lease)
-        return [] if held is None else joined(intervals_of(held.pieces))
-
-    def _held(self, group: Group, lease: int, wanted: list[Interval]) -> list[Interval]:
-        return joined(intervals_of(self._held_pieces(group, lease, wanted)))
-
-    def _held_pieces(self, group: Group, lease: int, wanted: list[Interval]) -> list[Piece]:
-        held = group.leases.get(lease)
-        if held is None:
-            return []
-        found: list[Piece] = []
-        for low, high in wanted:
-            first, last = overlapping(held.pieces, low, high)
-            found += [piece.part(low, high) for piece in held.pieces[first:last]]
-        return found
+        waiting = [
+            part
+            for low, high in rest
+            for start, end in found.last_holders.held(lease, consumer, low, high)
+            for part in found.waiting.within(start, end)
+        ]
+        if leased or waiting:
+            holder = consumer if consumer is not None or held is None else held.consumer
+            self._propose(Op.FINISH, found.number, lease, holder or 0, sorted(leased + waiting))
+        return without(rest, waiting)
 
     def fail(
         self,
@@ -224,11 +216,13 @@ class Desk(DeadLetters):
         intervals: list[Interval] | None,
         delay_ms: int | None,
         now_ms: int,
+        consumer: int | None = None,
     ) -> list[Interval]:
         """Messages failed; back after `delay_ms`, or as the topic's settings say."""
         found = self._shared(group)
-        wanted = self._wanted(found, lease, intervals)
-        pieces = self._held_pieces(found, lease, wanted)
+        held = found.held_by(consumer, lease)
+        wanted = _wanted(held, intervals)
+        pieces = _held_pieces(held, wanted)
         self._failed(found, lease, pieces, delay_ms, now_ms, "failed")
         return without(wanted, intervals_of(pieces))
 
@@ -267,24 +261,38 @@ class Desk(DeadLetters):
         self._propose(Op.CONDEMN, group.number, lease, intervals, reason, now_ms)
 
     def reject(
-        self, group: str, lease: int, intervals: list[Interval] | None, reason: str, now_ms: int
+        self,
+        group: str,
+        lease: int,
+        intervals: list[Interval] | None,
+        reason: str,
+        now_ms: int,
+        consumer: int | None = None,
     ) -> list[Interval]:
         """Messages are dead letters, whatever their number of failures."""
         found = self._shared(group)
-        wanted = self._wanted(found, lease, intervals)
-        pieces = self._held_pieces(found, lease, wanted)
+        held = found.held_by(consumer, lease)
+        wanted = _wanted(held, intervals)
+        pieces = _held_pieces(held, wanted)
         if pieces:
             self._condemn(found, lease, pieces, reason, now_ms)
         return without(wanted, intervals_of(pieces))
 
-    def release(self, group: str, lease: int, intervals: list[Interval] | None) -> list[Interval]:
+    def release(
+        self,
+        group: str,
+        lease: int,
+        intervals: list[Interval] | None,
+        consumer: int | None = None,
+    ) -> list[Interval]:
         """Messages were not worked on: back at once, with no failure counted."""
         found = self._shared(group)
-        wanted = self._wanted(found, lease, intervals)
-        held = self._held(found, lease, wanted)
-        if held:
-            self._give_back(found, lease, held)
-        return without(wanted, held)
+        held = found.held_by(consumer, lease)
+        wanted = _wanted(held, intervals)
+        leased = joined(intervals_of(_held_pieces(held, wanted)))
+        if leased:
+            self._give_back(found, lease, leased)
+        return without(wanted, leased)
 
     def _give_back(self, group: Group, lease: int, held: list[Interval]) -> None:
         returns = [(low, high, 0, False) for low, high in held]
@@ -303,12 +311,19 @@ class Desk(DeadLetters):
             self._give_back(found, number, joined(intervals_of(pieces)))
         return given
 
-    def extend(self, group: str, lease: int, visibility_ms: int, steady_ms: int) -> bool:
+    def extend(
+        self,
+        group: str,
+        lease: int,
+        visibility_ms: int,
+        steady_ms: int,
+        consumer: int | None = None,
+    ) -> bool:
         """Let a lease last so long from here; False if it is over."""
         if not 0 < visibility_ms <= VISIBILITY_MS_MAX:
             raise InvalidRequest(f"a lease cannot be extended by {visibility_ms} ms")
         found = self._shared(group)
-        held = found.leases.get(lease)
+        held = found.held_by(consumer, lease)
         if held is None:
             return False
         if held.visibility_ms != visibility_ms:
@@ -321,6 +336,7 @@ class Desk(DeadLetters):
 
     def expire(self, now_ms: int, steady_ms: int) -> int:
         """End the leases whose time is over; returns how many messages they held."""
+        self._check_taken()
         expired = 0
         for _ in range(EXPIRED_AT_ONCE):
             if not self._expiring or self._expiring[0][0] > steady_ms:
@@ -412,3 +428,19 @@ class Desk(DeadLetters):
             one.waiting.promote(now_ms)
         stretches, cancelled = self._partition.stretches, self.groups.cancelled
         return [figures_of(one, stretches, cancelled, end, now_ms) for one in known]
+
+
+def _wanted(held: Lease | None, intervals: list[Interval] | None) -> list[Interval]:
+    if intervals is not None:
+        return joined(intervals)
+    return [] if held is None else joined(intervals_of(held.pieces))
+
+
+def _held_pieces(held: Lease | None, wanted: list[Interval]) -> list[Piece]:
+    if held is None:
+        return []
+    found: list[Piece] = []
+    for low, high in wanted:
+        first, last = overlapping(held.pieces, low, high)
+        found += [piece.part(low, high) for piece in held.pieces[first:last]]
+    return found

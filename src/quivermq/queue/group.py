@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
 from quivermq.queue.intervals import Interval, IntervalSet, without
+from quivermq.queue.last_holders import Holder, LastHolders
 from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping, take
 from quivermq.queue.stretches import LEVELS, Delayed, Stretches
 from quivermq.queue.waiting import Parked, Waiting
@@ -35,6 +36,18 @@ class Lease:
     consumer: int
     visibility_ms: int
     pieces: list[Piece]
+    is_whole: bool = True
+    """Nothing of it was given up, lost or rejected so far."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What of a lease is acknowledged, so that a repeat is recognised."""
+
+    consumer: int
+    done: IntervalSet
+    is_whole: bool
+    """All that left the lease was acknowledged."""
 
 
 class Dying(NamedTuple):
@@ -81,13 +94,13 @@ class Group:
     leased_pieces: int = 0
     waiting: Waiting = field(default_factory=Waiting)
     dying: dict[int, Dying] = field(default_factory=dict)
-    spent: dict[int, IntervalSet] = field(default_factory=dict)
+    last_holders: LastHolders = field(default_factory=LastHolders)
+    """Of what waits again: they may finish it for as long as nobody else has it."""
+    spent: dict[int, Spent] = field(default_factory=dict)
     spent_intervals: int = 0
     next_dying: int = 0
     dead_epoch: int = 0
     totals: Totals = field(default_factory=Totals)
-    first_lease: int = 1
-    """Leases before this one were ended by a seek."""
     committed: int | None = None
     claimed: int = 0
     """The epoch of the member of a sticky group that holds the partition."""
@@ -106,6 +119,25 @@ class Group:
         self.leased_messages += messages_in(pieces)
         self.leased_pieces += len(pieces)
         self.totals.redelivered += sum(p.end - p.start for p in pieces if p.failures)
+        self._forget_holders(pieces)
+
+    def _forget_holders(self, pieces: Iterable[Piece]) -> None:
+        """Messages are with somebody else now: an ack of who had them before comes too late."""
+        if len(self.last_holders):
+            for piece in pieces:
+                self.last_holders.remove(piece.start, piece.end)
+
+    def held_by(self, consumer: int | None, number: int) -> Lease | None:
+        """A lease that lasts, if it is this consumer's; None: anybody's."""
+        lease = self.leases.get(number)
+        return lease if lease is not None and consumer in {None, lease.consumer} else None
+
+    def is_known(self, consumer: int, number: int) -> bool:
+        """Whether a consumer's lease lasts, or all of it was acknowledged. Of no other is it known
+        what its consumer would speak of without naming it."""
+        spent = self.spent.get(number)
+        is_done = spent is not None and spent.is_whole and spent.consumer == consumer
+        return is_done or self.held_by(consumer, number) is not None
 
     def take_leased(self, number: int, start: int, end: int) -> list[Piece]:
         """Take messages out of a lease, which ends with the last of them."""
@@ -120,26 +152,39 @@ class Group:
             del self.leases[number]
         return found
 
-    def hand_out(self, pieces: Iterable[Piece]) -> None:
+    def hand_out(self, pieces: Sequence[Piece]) -> None:
         """Messages are done before they are delivered."""
+        self._forget_holders(pieces)
         for piece in pieces:
             self.totals.redelivered += (piece.end - piece.start) * (piece.failures > 0)
             self.drop(piece.start, piece.end)
 
-    def finish(self, lease: int, intervals: list[Interval], fresh: list[Interval]) -> None:
-        """Messages are acknowledged: of a lease; or waiting, or fresh, since it was lost."""
+    def finish(self, lease: int, consumer: int, intervals: list[Interval]) -> None:
+        """Messages are acknowledged: of a lease, or waiting since it was lost."""
+        held = self.leases.get(lease)
+        is_whole = held is not None and held.is_whole
         for start, end in intervals:
-            found = self.take_leased(lease, start, end) or self.waiting.take(start, end)
+            found = self.take_leased(lease, start, end)
+            if not found:
+                found = self.waiting.take(start, end)
+                self.last_holders.remove(start, end)
             if messages_in(found) != end - start:
                 raise BrokenInvariant(f"{self.name}: {start} to {end} is not there to be done")
-        spent = self.spent.setdefault(lease, IntervalSet())
-        self.spent_intervals -= len(spent)
-        for start, end in (*intervals, *fresh):
-            spent.add(start, end)
+        spent = self.spent.setdefault(lease, Spent(consumer, IntervalSet(), is_whole))
+        self.spent_intervals -= len(spent.done)
+        for start, end in intervals:
+            spent.done.add(start, end)
             self.drop(start, end)
-        self.spent_intervals += len(spent)
+        self.spent_intervals += len(spent.done)
         while len(self.spent) > SPENT_MAX or self.spent_intervals > SPENT_INTERVALS_MAX:
-            self.spent_intervals -= len(self.spent.pop(next(iter(self.spent))))
+            self.spent_intervals -= len(self.spent.pop(next(iter(self.spent))).done)
+
+    def _break(self, lease: int) -> None:
+        """Something leaves a lease that is not acknowledged."""
+        if (held := self.leases.get(lease)) is not None:
+            held.is_whole = False
+        if (spent := self.spent.get(lease)) is not None:
+            spent.is_whole = False
 
     def complete(self, start: int, end: int) -> None:
         """Messages never come again."""
@@ -152,11 +197,15 @@ class Group:
 
     def give_back(self, lease: int, start: int, end: int, due_ms: int, *, failed: bool) -> None:
         """Leased messages wait again."""
+        consumer = self.leases[lease].consumer if lease in self.leases else 0
+        self._break(lease)
         for piece in self.take_leased(lease, start, end):
+            self.last_holders.put(piece.start, piece.end, lease, consumer)
             self.waiting.put(piece._replace(failures=piece.failures + failed), due_ms)
 
     def condemn(self, lease: int, start: int, end: int, reason: str, at_ms: int) -> None:
         """Leased messages are to be dead letters. One record for each count of failures."""
+        self._break(lease)
         for piece in self.take_leased(lease, start, end):
             self._record(piece.start, piece.end, piece.failures + 1, reason, at_ms)
 
@@ -223,15 +272,16 @@ class Group:
     def cancel(self, start: int, end: int) -> None:
         """Delayed messages are not to be delivered."""
         for piece in self.waiting.take(start, end):
+            self.last_holders.remove(piece.start, piece.end)
             self.drop(piece.start, piece.end)
 
-    def seek(self, offset: int, first_lease: int) -> None:
-        """Be at `offset`: everything below is behind it, everything above ahead."""
-        self.first_lease = first_lease
+    def seek(self, offset: int) -> None:
+        """Be at `offset`: everything below is behind it, everything above ahead. Its leases are
+        forgotten, or their acks would end what is to be delivered again."""
         if self.is_shared:
             self.leases, self.leased_messages, self.leased_pieces = {}, 0, 0
             self.waiting, self.done, self.totals = Waiting(), IntervalSet(), Totals()
-            self.spent, self.spent_intervals = {}, 0
+            self.spent, self.spent_intervals, self.last_holders = {}, 0, LastHolders()
             self.dying = {n: record._replace(is_stale=True) for n, record in self.dying.items()}
             self.share_from(offset)
         if self.committed is not None or not self.is_shared:
@@ -242,8 +292,11 @@ class Group:
         if not self.is_shared or begin <= self.floor:
             return
         for lease in list(self.leases):
-            self.take_leased(lease, 0, begin)
+            if self.leases[lease].pieces[0].start < begin:
+                self._break(lease)
+                self.take_leased(lease, 0, begin)
         self.waiting.take(0, begin)
+        self.last_holders.remove(0, begin)
         kept: dict[int, Dying] = {}
         for number, record in self.dying.items():
             if record.end <= begin:
@@ -296,38 +349,48 @@ class Group:
             [self.number, self.name, self.start, self.is_shared, self.floor],
             list(self.done),
             self.cursors,
-            [[n, x.consumer, x.visibility_ms, x.pieces] for n, x in self.leases.items()],
+            [
+                [n, x.consumer, x.visibility_ms, x.pieces, x.is_whole]
+                for n, x in self.leases.items()
+            ],
             self.waiting.parked(),
             list(self.dying.values()),
-            [[lease, list(known)] for lease, known in self.spent.items()],
+            [
+                [lease, known.consumer, list(known.done), known.is_whole]
+                for lease, known in self.spent.items()
+            ],
+            list(self.last_holders),
             [self.next_dying, self.dead_epoch],
             [totals.done, totals.dead, totals.lost, totals.redelivered],
-            [self.committed, self.claimed, self.first_lease],
+            [self.committed, self.claimed],
         ]
 
     @classmethod
     def of_state(cls, state: list[Any]) -> "Group":
         """What `state` gave."""
-        head, done, cursors, leases, waiting, dying, spent, numbers, totals, progress = state
+        head, done, cursors, leases, waiting, dying, spent, holders, *rest = state
+        numbers, totals, progress = rest
         group = cls(head[0], head[1], head[2], head[3], head[4], IntervalSet(done), cursors)
-        for number, consumer, visibility_ms, pieces in leases:
+        for number, consumer, visibility_ms, pieces, is_whole in leases:
             found = [Piece(*piece) for piece in pieces]
-            group.leases[number] = Lease(consumer, visibility_ms, found)
+            group.leases[number] = Lease(consumer, visibility_ms, found, is_whole)
             group.leased_messages += messages_in(found)
             group.leased_pieces += len(found)
         group.waiting = Waiting.of(Parked(Piece(*piece), due) for piece, due in waiting)
         group.dying = {record[0]: Dying(*record) for record in dying}
-        group.spent = {lease: IntervalSet(known) for lease, known in spent}
-        group.spent_intervals = sum(map(len, group.spent.values()))
+        group.spent = {lease: Spent(who, IntervalSet(known), w) for lease, who, known, w in spent}
+        group.spent_intervals = sum(len(known.done) for known in group.spent.values())
+        group.last_holders = LastHolders(Holder(*holder) for holder in holders)
         group.next_dying, group.dead_epoch = numbers
         group.totals = Totals(*totals)
-        group.committed, group.claimed, group.first_lease = progress
+        group.committed, group.claimed = progress
         return group
 
     def validate(self, stretches: Stretches) -> None:
         """Raise `BrokenInvariant` unless every message is in one place only, and counted."""
         self.done.validate()
         self.waiting.validate()
+        self.last_holders.validate()
         held = [piece for lease in self.leases.values() for piece in lease.pieces]
         if (messages_in(held), len(held)) != (self.leased_messages, self.leased_pieces):
             raise BrokenInvariant(f"{self.name}: {self.leased_messages} leased are counted")

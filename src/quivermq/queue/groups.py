@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from quivermq.batches import Buffer
-from quivermq.errors import BrokenInvariant
+from quivermq.errors import UnsupportedFormat
 from quivermq.queue.group import Group
 from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece
@@ -27,14 +27,12 @@ class Op(IntEnum):
     CREATE = 1
     SHARE = 2
     GRANT = 3
-    FINISH = 4
     GIVE_BACK = 5
     CONDEMN = 6
     BURY = 7
     RENUMBER = 8
     EXTEND = 9
     PARK = 10
-    SEEK = 11
     DROP = 12
     TRIM = 13
     CANCEL = 14
@@ -42,6 +40,8 @@ class Op(IntEnum):
     COMMIT = 16
     SEND_BACK = 17
     PURGE = 18
+    FINISH = 19
+    SEEK = 20
 
 
 def packed(operation: Iterable[Any]) -> bytes:
@@ -84,7 +84,11 @@ class Groups:
 
     def apply(self, body: Buffer, stretches: Stretches) -> None:
         """Carry out the operations of a committed entry. `stretches` are the partition's own."""
-        for operation in json.loads(bytes(body)):
+        operations = json.loads(bytes(body))
+        # All of them first: an entry takes effect as a whole, or not at all.
+        for operation in operations:
+            self._check_known(operation[0])
+        for operation in operations:
             self.carry_out(operation)
             if operation[0] == Op.TRIM:
                 stretches.trim(operation[1])
@@ -97,9 +101,14 @@ class Groups:
     def carry_out(self, operation: list[Any]) -> None:
         """One operation; changes nothing but groups."""
         kind = operation[0]
-        if kind not in self._acts:
-            raise BrokenInvariant(f"operation {kind} is of a newer release: upgrade this broker")
+        self._check_known(kind)
         self._acts[kind](*operation[1:])
+
+    def _check_known(self, kind: int) -> None:
+        if kind not in self._acts:
+            raise UnsupportedFormat(
+                f"operation {kind} is of another release: run the one that wrote it"
+            )
 
     def _create(self, number: int, name: str) -> None:
         # A group that is made again under its old name is another producer of dead letters.
@@ -132,10 +141,8 @@ class Groups:
         else:
             group.hand_out(pieces)
 
-    def _finish(
-        self, number: int, lease: int, intervals: list[Interval], fresh: list[Interval]
-    ) -> None:
-        self.by_number[number].finish(lease, intervals, fresh)
+    def _finish(self, number: int, lease: int, consumer: int, intervals: list[Interval]) -> None:
+        self.by_number[number].finish(lease, consumer, intervals)
 
     def _give_back(
         self, number: int, lease: int, returns: list[tuple[int, int, int, bool]]
@@ -165,8 +172,8 @@ class Groups:
         found = [Delayed(*batch) for batch in batches]
         self.by_number[number].park(found, self.cancelled)
 
-    def _seek(self, number: int, offset: int, first_lease: int) -> None:
-        self.by_number[number].seek(offset, first_lease)
+    def _seek(self, number: int, offset: int) -> None:
+        self.by_number[number].seek(offset)
 
     def _drop(self, number: int) -> None:
         del self.by_name[self.by_number.pop(number).name]

@@ -22,7 +22,7 @@ from quivermq.queue.producers import Producers
 from quivermq.queue.stretches import Stretches
 from quivermq.queue.topic_settings import TopicSettings
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 _HEADER: Final = Struct("<HQQQQIIIII")
 
 _FLATTEN_EVERY: Final = 4096

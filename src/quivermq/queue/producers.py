@@ -1,26 +1,65 @@
 """Idempotent producers: which batches of whom are stored, so that a repeat is recognised.
 
 A producer has an id, an epoch (one per life) and numbers its messages without gaps from 0 in each
-epoch. Part of the replicated state: every replica remembers the same, and time comes from the
-entries, so they forget at the same point of the log too.
+epoch. Part of the replicated state: every replica remembers the same.
+
+What is remembered is bounded, and only the order of entries decides what is forgotten: no clock.
+
+- Of each producer the last `WINDOW_BATCHES` batches.
+- Of all together `BATCHES_MAX`. Past it the windows of those idle longest shrink first, a batch at
+  a time, but to no fewer than `WINDOW_BATCHES_MIN`; when all are as short, the one idle longest is
+  forgotten.
+- At most `PRODUCERS_MAX` producers. Past it the one idle longest is forgotten.
+
+So a producer is remembered, with its last `WINDOW_BATCHES_MIN` batches, at least until
+`PRODUCERS_MIN` others have stored something after it.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import starmap
 from struct import Struct
 from typing import Final, NamedTuple
 
 from quivermq.batches import Header, Offset
-from quivermq.errors import BrokenInvariant, Fenced, InvalidRequest, OutOfSequence
+from quivermq.errors import (
+    BrokenInvariant,
+    Fenced,
+    OutOfSequence,
+    SequenceReused,
+    StoredBefore,
+)
 
+# All replicas must forget the same: another release that changes these numbers needs another
+# version of the checkpoint.
 WINDOW_BATCHES: Final = 1024
-KEEP_MS: Final = 24 * 3600 * 1000
+WINDOW_BATCHES_MIN: Final = 16
+"""More than any client has under way at a time, so that all of it can be sent again."""
+BATCHES_MAX: Final = 65_536
+PRODUCERS_MAX: Final = 8_000
+PRODUCERS_MIN: Final = BATCHES_MAX // WINDOW_BATCHES_MIN
 
-_COUNT: Final = Struct("<I")
-_PRODUCER: Final = Struct("<QIQQI")
+
+class Bounds(NamedTuple):
+    """How much is remembered."""
+
+    window: int = WINDOW_BATCHES
+    window_min: int = WINDOW_BATCHES_MIN
+    batches: int = BATCHES_MAX
+    producers: int = PRODUCERS_MAX
+
+
+BOUNDS: Final = Bounds()
+
+_COUNTS: Final = Struct("<IQ")
+_PRODUCER_BYTES: Final = 24
 _STORED: Final = Struct("<QIQQI")
+_STORED_BYTES: Final = _STORED.size
+
+
+def _columns(count: int) -> Struct:
+    """Ids, next sequences, epochs and numbers of batches of so many producers."""
+    return Struct(f"<{count}Q{count}Q{count}I{count}I")
 
 
 class Stored(NamedTuple):
@@ -40,12 +79,33 @@ class Producer:
 
     epoch: int
     next_sequence: int = 0
-    last_used_ms: int = 0
-    window: dict[int, Stored] = field(default_factory=dict)
-    """The newest batches by first sequence, oldest first."""
+    window: bytearray = field(default_factory=bytearray)
+    """The newest batches as a checkpoint has them, oldest first, without gaps: an object for each
+    would take eight times as much."""
+
+    @property
+    def batches(self) -> int:
+        return len(self.window) // _STORED_BYTES
+
+    def find(self, sequence: int) -> Stored | None:
+        """The batch that begins with `sequence`."""
+        at = bisect_left(range(self.batches), sequence, key=self._sequence)
+        if at == self.batches or self._sequence(at) != sequence:
+            return None
+        return Stored(*_STORED.unpack_from(self.window, at * _STORED_BYTES))
+
+    @property
+    def oldest_sequence(self) -> int:
+        """Where what is remembered begins."""
+        return self._sequence(0) if self.window else self.next_sequence
+
+    def _sequence(self, at: int) -> int:
+        return int.from_bytes(self.window[at * _STORED_BYTES : at * _STORED_BYTES + 8], "little")
 
 
-def check_sequence(header: Header, epoch: int, next_sequence: int) -> bool:
+def check_sequence(
+    header: Header, epoch: int, next_sequence: int, *, may_be_forgotten: bool = False
+) -> bool:
     """True if the batch comes next, False if it was stored before; raises if it is neither.
 
     `epoch` and `next_sequence` are what is known of its producer; 0 and 0 if nothing is.
@@ -57,9 +117,15 @@ def check_sequence(header: Header, epoch: int, next_sequence: int) -> bool:
         )
     expected = next_sequence if header.producer_epoch == epoch else 0
     if header.sequence > expected:
+        story = (
+            ": producers that were idle for long are forgotten here, perhaps this one too. What it "
+            "sent before may be stored; go on with a higher epoch or another id"
+        )
         raise OutOfSequence(
-            f"producer {header.producer_id} sent sequence {header.sequence}, {expected} comes next",
+            f"producer {header.producer_id} sent sequence {header.sequence}, {expected} comes next"
+            + (story if may_be_forgotten else ""),
             expected=expected,
+            may_be_forgotten=may_be_forgotten,
         )
     return header.sequence == expected
 
@@ -67,11 +133,26 @@ def check_sequence(header: Header, epoch: int, next_sequence: int) -> bool:
 class Producers:
     """All producers that a partition remembers, least recently used first."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self._bounds = bounds or BOUNDS
         self._known: OrderedDict[int, Producer] = OrderedDict()
+        # Those whose windows can shrink, in the same order.
+        self._wide: OrderedDict[int, Producer] = OrderedDict()
+        self._batches = 0
+        self._forgotten = 0
 
     def __len__(self) -> int:
         return len(self._known)
+
+    @property
+    def batches(self) -> int:
+        """Batches that are remembered of all producers."""
+        return self._batches
+
+    @property
+    def size_bytes(self) -> int:
+        """What `pack` takes; memory is about this and 350 bytes for each producer."""
+        return _COUNTS.size + len(self._known) * _PRODUCER_BYTES + self._batches * _STORED_BYTES
 
     def position(self, producer_id: int) -> tuple[int, int]:
         """Epoch and next sequence of a producer; (0, 0) for one that is not known."""
@@ -81,101 +162,150 @@ class Producers:
     def knows(self, producer_id: int) -> bool:
         return producer_id in self._known
 
-    def repeated(self, header: Header) -> Stored:
-        """Where a batch that was stored before is; raises if it is no longer remembered."""
+    def check(self, header: Header) -> bool:
+        """Whether a batch comes next, by what is remembered; as `check_sequence`."""
         known = self._known.get(header.producer_id)
-        stored = known.window.get(header.sequence) if known else None
-        if stored is None or (stored.messages, stored.body_crc) != (header.count, header.body_crc):
-            raise InvalidRequest(
-                f"producer {header.producer_id} sent sequence {header.sequence} again with "
-                f"{header.count} messages: no such batch is among its last {WINDOW_BATCHES}; "
-                "does another producer use the same id?"
+        if known is None:
+            return check_sequence(header, 0, 0, may_be_forgotten=self._forgotten > 0)
+        return check_sequence(header, known.epoch, known.next_sequence)
+
+    def repeated(self, header: Header) -> Stored:
+        """Where a batch that was stored before is; raises `StoredBefore` if that is forgotten, and
+        `SequenceReused` if it is another batch that was."""
+        known = self._known.get(header.producer_id)
+        stored = known.find(header.sequence) if known else None
+        if stored is not None and (stored.messages, stored.body_crc) == (
+            header.count,
+            header.body_crc,
+        ):
+            return stored
+        if known and header.sequence + header.count <= known.oldest_sequence:
+            raise StoredBefore(
+                f"producer {header.producer_id} sent sequence {header.sequence} again: it was "
+                f"stored before its last {known.batches} batches, which is all that is remembered, "
+                "and nobody knows where"
             )
-        return stored
+        raise SequenceReused(
+            f"producer {header.producer_id} sent sequence {header.sequence} again with "
+            f"{header.count} messages, and another batch is stored under that number: does another "
+            "producer use the same id?"
+        )
 
     def record(self, header: Header) -> None:
         """A batch is applied. It was checked before it was proposed, so it comes next."""
-        self._expire(header.timestamp_ms)
-        if not header.producer_id:
+        producer_id = header.producer_id
+        if not producer_id:
             return
-        known = self._known.get(header.producer_id)
-        if known is None:
-            # It may have been known when the batch was proposed, and forgotten by this entry's time
-            # or by one that was in flight: wherever it goes on from is right.
-            known = Producer(header.producer_epoch, header.sequence)
-            self._known[header.producer_id] = known
-        elif header.producer_epoch > known.epoch:
-            known = self._known[header.producer_id] = Producer(header.producer_epoch)
+        known = self._known.get(producer_id)
+        if known is None or header.producer_epoch > known.epoch:
+            known = self._begin(header, is_new=known is None)
         if header.producer_epoch != known.epoch or header.sequence != known.next_sequence:
             raise BrokenInvariant(
-                f"entry {header.index}: producer {header.producer_id} at epoch {known.epoch}, "
+                f"entry {header.index}: producer {producer_id} at epoch {known.epoch}, "
                 f"sequence {known.next_sequence} stored epoch {header.producer_epoch}, "
                 f"sequence {header.sequence}"
             )
         known.next_sequence = header.sequence + header.count
-        known.last_used_ms = header.timestamp_ms
-        known.window[header.sequence] = Stored(
+        known.window += _STORED.pack(
             header.sequence,
             header.count,
             header.base_offset,
             header.timestamp_ms,
             header.body_crc,
         )
-        if len(known.window) > WINDOW_BATCHES:
-            del known.window[next(iter(known.window))]
-        self._known.move_to_end(header.producer_id)
+        self._batches += 1
+        if known.batches > self._bounds.window:
+            self._drop_oldest(known)
+        self._known.move_to_end(producer_id)
+        if known.batches > self._bounds.window_min:
+            self._wide[producer_id] = known
+            self._wide.move_to_end(producer_id)
+        if self._batches > self._bounds.batches:
+            self._make_room()
 
-    def _expire(self, now_ms: int) -> None:
-        """Forget producers that were not used for a day. Times in a log never go back."""
-        while self._known:
-            producer_id, oldest = next(iter(self._known.items()))
-            if oldest.last_used_ms + KEEP_MS > now_ms:
-                break
-            del self._known[producer_id]
+    def _begin(self, header: Header, *, is_new: bool) -> Producer:
+        """A producer, or a new epoch of one."""
+        if is_new:
+            if len(self._known) >= self._bounds.producers:
+                self._forget_oldest()
+            # It may have been known when the batch was proposed, and forgotten by an entry that
+            # was in flight: wherever it goes on from is right.
+            known = Producer(header.producer_epoch, header.sequence)
+        else:
+            self._batches -= self._known[header.producer_id].batches
+            self._wide.pop(header.producer_id, None)
+            known = Producer(header.producer_epoch)
+        self._known[header.producer_id] = known
+        return known
+
+    def _make_room(self) -> None:
+        """One batch is too many."""
+        if not self._wide:
+            self._forget_oldest()
+            return
+        producer_id, idle = next(iter(self._wide.items()))
+        self._drop_oldest(idle)
+        if idle.batches <= self._bounds.window_min:
+            del self._wide[producer_id]
+
+    def _drop_oldest(self, known: Producer) -> None:
+        del known.window[:_STORED_BYTES]
+        self._batches -= 1
+
+    def _forget_oldest(self) -> None:
+        producer_id, known = self._known.popitem(last=False)
+        self._batches -= known.batches
+        self._wide.pop(producer_id, None)
+        self._forgotten += 1
 
     def pack(self) -> bytes:
         """The same bytes on every replica that applied the same entries."""
-        return b"".join(self._parts())
-
-    def _parts(self) -> Iterator[bytes]:
-        yield _COUNT.pack(len(self._known))
-        for producer_id, known in self._known.items():
-            yield _PRODUCER.pack(
-                producer_id, known.epoch, known.next_sequence, known.last_used_ms, len(known.window)
-            )
-            yield b"".join(starmap(_STORED.pack, known.window.values()))
+        known = self._known.values()
+        windows = [each.window for each in known]
+        columns = _columns(len(windows)).pack(
+            *self._known,
+            *(each.next_sequence for each in known),
+            *(each.epoch for each in known),
+            *(size // _STORED_BYTES for size in map(len, windows)),
+        )
+        return b"".join((_COUNTS.pack(len(windows), self._forgotten), columns, *windows))
 
     @classmethod
-    def unpack(cls, data: memoryview) -> "Producers":
-        producers = cls()
-        (count,) = _COUNT.unpack_from(data)
-        at = _COUNT.size
-        for _ in range(count):
-            producer_id, epoch, next_sequence, last_used_ms, batches = _PRODUCER.unpack_from(
-                data, at
-            )
-            at += _PRODUCER.size
-            known = Producer(epoch, next_sequence, last_used_ms)
-            for _ in range(batches):
-                stored = Stored(*_STORED.unpack_from(data, at))
-                known.window[stored.sequence] = stored
-                at += _STORED.size
-            producers._known[producer_id] = known
+    def unpack(cls, data: memoryview, bounds: Bounds | None = None) -> "Producers":
+        producers = cls(bounds)
+        count, producers._forgotten = _COUNTS.unpack_from(data)
+        layout = _columns(count)
+        columns = layout.unpack_from(data, _COUNTS.size)
+        at = _COUNTS.size + layout.size
+        for producer_id, next_sequence, epoch, batches in zip(
+            *(columns[first : first + count] for first in range(0, len(columns), count or 1)),
+            strict=True,
+        ):
+            window = bytearray(data[at : at + batches * _STORED_BYTES])
+            known = producers._known[producer_id] = Producer(epoch, next_sequence, window)
+            if batches > producers._bounds.window_min:
+                producers._wide[producer_id] = known
+            producers._batches += batches
+            at += batches * _STORED_BYTES
         if at != len(data):
             raise BrokenInvariant(f"{len(data) - at} bytes are left behind the producers")
         return producers
 
     def validate(self) -> None:
         """Raise `BrokenInvariant` unless everything remembered makes sense together."""
-        last_used_ms = 0
+        total = sum(known.batches for known in self._known.values())
+        if total != self._batches or total > self._bounds.batches:
+            raise BrokenInvariant(f"{total} batches are remembered, {self._batches} are counted")
+        if len(self._known) > self._bounds.producers:
+            raise BrokenInvariant(f"{len(self._known)} producers are remembered")
+        wide = [n for n, known in self._known.items() if known.batches > self._bounds.window_min]
+        if wide != list(self._wide):
+            raise BrokenInvariant("windows that can shrink are not in the order of use")
         for producer_id, known in self._known.items():
-            if known.last_used_ms < last_used_ms:
-                raise BrokenInvariant(f"producer {producer_id} is out of order of use")
-            last_used_ms = known.last_used_ms
             after = -1
-            for stored in known.window.values():
+            for stored in map(Stored._make, _STORED.iter_unpack(known.window)):
                 if after not in {-1, stored.sequence}:
                     raise BrokenInvariant(f"producer {producer_id} has a gap before {stored}")
                 after = stored.sequence + stored.messages
-            if after != known.next_sequence or len(known.window) > WINDOW_BATCHES:
-                raise BrokenInvariant(f"producer {producer_id} ends at {after}: {known}")
+            if after != known.next_sequence or known.batches > self._bounds.window:
+                raise BrokenInvariant(f"producer {producer_id} ends at {after}, not at {known}")

@@ -8,7 +8,7 @@ ends, the copy is thrown away.
 from collections.abc import Iterable
 from typing import Any, Final
 
-from quivermq.errors import Fenced, InvalidRequest, Overloaded
+from quivermq.errors import Fenced, InvalidRequest, Overloaded, QuiverError
 from quivermq.queue.group import Group
 from quivermq.queue.groups import Op, packed
 from quivermq.queue.names import check_name
@@ -27,6 +27,8 @@ class WorkingCopy:
         self._begin = 0
         """What was last trimmed, maybe not everywhere yet."""
         self.groups = partition.groups.copy()
+        self.refusal: QuiverError | None = None
+        """Not None: nothing can be proposed now, so nothing may change here, and why."""
 
     def take_operations(self) -> list[bytes]:
         """What has to be proposed, in order, since the last call."""
@@ -47,8 +49,14 @@ class WorkingCopy:
 
     def _propose(self, *operation: Any) -> None:
         """Carry an operation out here, and have it carried out everywhere."""
+        self._check_taken()
         self.groups.carry_out(list(operation))
         self._operations.append(packed(operation))
+
+    def _check_taken(self) -> None:
+        """Raise the refusal, if there is one: before anything is changed that it would undo."""
+        if self.refusal is not None:
+            raise self.refusal
 
     # Groups.
 

@@ -5,7 +5,7 @@ Sending and accounting is `replication`; serving reads is `read_index`.
 
 from collections.abc import Iterable, Sequence
 
-from quivermq.errors import NotLeader, Overloaded
+from quivermq.errors import NotLeader, Overloaded, QuiverError
 from quivermq.raft import read_index, replication
 from quivermq.raft.membership import MembershipChange, changed
 from quivermq.raft.messages import (
@@ -91,19 +91,33 @@ def on_propose(replica: Replica, message: Message) -> None:
     propose(replica, message.entries)
 
 
-def propose(replica: Replica, entries: Sequence[Entry]) -> None:
-    """Append proposals and send them out; raises if they cannot be taken."""
-    if replica.id not in replica.progress:
-        raise NotLeader(f"member {replica.id} was removed and only finishes its term")
-    if replica.transferee != NOBODY:
-        raise NotLeader(f"leadership is being handed to {replica.transferee}")
+def propose(replica: Replica, entries: Sequence[Entry], *, forced: bool = False) -> None:
+    """Append proposals and send them out; raises if they cannot be taken. `forced`: no limit of
+    bytes refuses them."""
+    if (refusal := _closed(replica)) is not None:
+        raise refusal
     taken, pending = entries, replica.pending_membership
     if any(entry.kind is EntryKind.MEMBERSHIP for entry in entries):
         taken = _serialised(replica, entries)
-    if not _append(replica, taken):
+    if not _append(replica, taken, forced=forced):
         replica.pending_membership = pending
         raise overloaded(replica)
     replication.broadcast(replica)
+
+
+def refusal(replica: Replica) -> QuiverError | None:
+    """Why nothing can be proposed now, however small; None if something can."""
+    if replica.uncommitted_bytes >= replica.options.uncommitted_bytes_max:
+        return overloaded(replica)
+    return _closed(replica)
+
+
+def _closed(replica: Replica) -> NotLeader | None:
+    if replica.id not in replica.progress:
+        return NotLeader(f"member {replica.id} was removed and only finishes its term")
+    if replica.transferee != NOBODY:
+        return NotLeader(f"leadership is being handed to {replica.transferee}; try again")
+    return None
 
 
 def applied(replica: Replica, size: int) -> None:

@@ -12,7 +12,7 @@ responses to deliver once it is done; those to the member itself must arrive onc
 
 from collections.abc import Sequence, Sized
 
-from quivermq.errors import InvalidRequest
+from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.raft import candidate, follower, invariants, leader, replication
 from quivermq.raft.membership import MembershipChange, changed, check
 from quivermq.raft.messages import (
@@ -97,6 +97,16 @@ class RawNode:
             raise InvalidRequest("a proposal needs at least one payload")
         self._propose([Entry(0, 0, EntryKind.NORMAL, data) for data in payloads])
 
+    def propose_admitted(self, *payloads: Sized) -> None:
+        """Propose what there was room for when it was promised (`refusal`); the limit of bytes
+        refuses it no more."""
+        entries = [Entry(0, 0, EntryKind.NORMAL, data) for data in payloads]
+        leader.propose(self.replica, entries, forced=True)
+
+    def refusal(self) -> QuiverError | None:
+        """Why this leader takes no proposals now; None if it does."""
+        return leader.refusal(self.replica)
+
     def propose_membership(self, change: MembershipChange) -> None:
         """Propose a change of membership.
 
@@ -131,7 +141,7 @@ class RawNode:
             and replica.log.handed > replica.log.last_index
         )
 
-    def append_alone(self, payloads: Sequence[Sized]) -> Message:
+    def append_alone(self, payloads: Sequence[Sized], *, forced: bool = False) -> Message:
         """Propose while `is_alone`: a write to hand out, for `stored_alone` when it is done.
 
         It is what `propose` and `ready` come to, without what a leader tells others.
@@ -141,7 +151,7 @@ class RawNode:
         entries = [
             Entry(term, index, EntryKind.NORMAL, data) for index, data in enumerate(payloads, first)
         ]
-        if not leader.append(replica, entries):
+        if not leader.append(replica, entries, forced=forced):
             raise leader.overloaded(replica)
         log.hand_out()
         return Message(Kind.STORE, APPEND_THREAD, replica.id, entries=entries, commit=log.committed)

@@ -12,8 +12,9 @@ from typing import Final, TypeVar
 
 from quivermq.batches import Frame, Header, Index, Kind, Offset, check_batch
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
-from quivermq.errors import InvalidRequest, Overloaded, TooLarge
+from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
 from quivermq.queue import Desk, Partition, check_sequence, groups_command
+from quivermq.raft import Dice
 from quivermq.replica.effects import Produced, Token
 from quivermq.replica.settings import ReplicaSettings
 
@@ -79,9 +80,10 @@ class Intake:
     message a follower for all of them.
     """
 
-    def __init__(self, partition: Partition, settings: ReplicaSettings) -> None:
+    def __init__(self, partition: Partition, settings: ReplicaSettings, dice: Dice) -> None:
         self._partition = partition
         self._settings = settings
+        self._dice = dice
         # Behind the last proposed message: what the next one is stamped with.
         self._next_offset = partition.next_offset
         self._timestamp_ms = partition.timestamp_ms
@@ -101,15 +103,24 @@ class Intake:
         self._gathered: Gathered | None = None
 
     def serve(
-        self, act: Callable[[Desk], T], token: Token | None, now_ms: int, steady_ms: int
+        self,
+        act: Callable[[Desk], T],
+        token: Token | None,
+        now_ms: int,
+        steady_ms: int,
+        refusal: QuiverError | None = None,
     ) -> tuple[T, bool]:
         """Let a consumer be served. Returns also whether there is something for `token` to wait
-        for: anything said at the desk so far that is not applied."""
+        for: anything said at the desk so far that is not applied.
+
+        With a `refusal`, the core takes no proposals now: whatever would need one raises it. What
+        was said while it took some is proposed, whatever comes between (`refuse_batches`)."""
         self._check_room()
         self._steady_ms = steady_ms
         if self._desk is None:
             most = self._settings.groups_max
-            self._desk = Desk(self._partition, steady_ms, groups_max=most)
+            self._desk = Desk(self._partition, steady_ms, self._dice, groups_max=most)
+        self._desk.refusal = refusal
         try:
             result = act(self._desk)
         finally:
@@ -182,16 +193,11 @@ class Intake:
         return pending
 
     def _comes_next(self, header: Header) -> bool:
-        producers = self._partition.producers
         flights = self._flights.get(header.producer_id)
+        # Also if it was forgotten meanwhile: what it has in flight makes it known again.
         if flights:
             return check_sequence(header, flights[-1].epoch, flights[-1].next_sequence)
-        fresh = check_sequence(header, *producers.position(header.producer_id))
-        if fresh and not producers.knows(header.producer_id):
-            known = len(producers) + sum(not producers.knows(other) for other in self._flights)
-            if known >= self._settings.producers_max:
-                raise Overloaded(f"{known} producers are remembered; no more are taken")
-        return fresh
+        return self._partition.producers.check(header)
 
     def _repeat(self, token: Token, header: Header) -> Produced | None:
         flights = self._flights.get(header.producer_id)
@@ -236,16 +242,38 @@ class Intake:
         del self._waiting[: len(group)]
         return group
 
-    def refuse(self, frames: list[Frame]) -> list[Token]:
-        """The core did not take what was just stamped: as if it, and all that waits behind it, had
-        never come. What waits would leave a gap in its producers' sequences. Returns who waits."""
+    def refuse_batches(self, frames: list[Frame]) -> list[Token]:
+        """The core has no room for what was just stamped: as if the batches in it, and all that
+        wait behind them, had never come. What was said at the desk waits on: somebody may have the
+        messages of a lease by now, and there was room when it was given. Returns who waits."""
+        refused = self._take_back(frames)
+        self._waiting = [pending for pending in refused if isinstance(pending, Gathered)]
+        return self._turn_away([one for one in refused if not isinstance(one, Gathered)])
+
+    @property
+    def is_of_desk_only(self) -> bool:
+        """Whether nothing waits but what was said at the desk."""
+        return all(isinstance(pending, Gathered) for pending in self._waiting)
+
+    def _take_back(self, frames: list[Frame]) -> list[Pending]:
+        """What was just stamped, and all that waits behind it, which would leave a gap in its
+        producers' sequences."""
         self._next_offset = frames[0].header.base_offset
-        refused = [self._proposed.pop(frame.header.index) for frame in frames] + self._waiting
+        taken = [self._proposed.pop(frame.header.index) for frame in frames] + self._waiting
         self._waiting = []
+        return taken
+
+    def _turn_away(self, refused: list[Pending]) -> list[Token]:
         for pending in reversed(refused):
             self._forget(pending.frame.header)
         tokens = [token for pending in refused for token in pending.tokens]
         self._requests -= len(tokens)
+        return tokens
+
+    def refuse(self, frames: list[Frame]) -> list[Token]:
+        """The core takes nothing any more: as if what was just stamped, and all that waits, had
+        never come. Returns who waits."""
+        tokens = self._turn_away(self._take_back(frames))
         self._gathered = None
         if self._desk is not None:
             under_way = [entry for entry in self._proposed.values() if isinstance(entry, Gathered)]

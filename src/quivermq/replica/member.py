@@ -16,6 +16,7 @@ from quivermq.errors import (
     Overloaded,
     QuiverError,
     Timeout,
+    UnsupportedFormat,
 )
 from quivermq.log import Log
 from quivermq.queue import (
@@ -30,6 +31,7 @@ from quivermq.raft import (
     Entry,
     EntryKind,
     MembershipChange,
+    MembershipRefused,
     Message,
     RawNode,
     Ready,
@@ -75,6 +77,7 @@ class Member:
         self._member = member
         self._log = log
         self._settings = settings
+        self._dice = dice
         self._out = out
         self._recent = Recent(settings.recent_bytes_max)
         self.partition = state.partition
@@ -147,10 +150,18 @@ class Member:
     def at_desk(
         self, act: Callable[[Desk], T], token: Token | None, now_ms: int, steady_ms: int
     ) -> T:
-        result, is_waiting = self._office().serve(act, token, now_ms, steady_ms)
+        office = self._office()
+        refusal = self.core.refusal()
+        result, is_waiting = office.serve(act, token, now_ms, steady_ms, refusal)
         if token is not None and not is_waiting:
             self._answer(token, Changed())
         return result
+
+    def transfer_leader(self, target: int) -> None:
+        """Hand leadership over: first what was taken in, which nobody could propose afterwards."""
+        self._watch_office()
+        self._propose_waiting()
+        self.core.transfer_leader(target)
 
     def change_membership(self, token: Token, change: MembershipChange) -> None:
         try:
@@ -229,12 +240,19 @@ class Member:
         """Propose what was taken in since the last time, all that fits one message at a time."""
         replica = self.core.replica
         while self._intake is not None and self._intake.has_waiting:
+            # What was said at the desk there was room for then, and consumers act on it.
+            is_admitted = self._intake.is_of_desk_only
             frames = self._intake.stamp_waiting(replica.term, Index(replica.log.last_index + 1))
             try:
                 if self.core.is_alone:
-                    self._persist(self.core.append_alone(frames))
+                    self._persist(self.core.append_alone(frames, forced=is_admitted))
+                elif is_admitted:
+                    self.core.propose_admitted(*frames)
                 else:
                     self.core.propose(*frames)
+            except Overloaded as error:
+                for token in self._intake.refuse_batches(frames):
+                    self._answer(token, error)
             except QuiverError as error:
                 for token in self._intake.refuse(frames):
                     self._answer(token, error)
@@ -281,7 +299,7 @@ class Member:
         if replica.role is not Role.LEADER:
             self._lose_office()
         elif self._intake is None and self.partition.term == replica.term:
-            self._intake = Intake(self.partition, self._settings)
+            self._intake = Intake(self.partition, self._settings, self._dice)
 
     def _lose_office(self) -> None:
         if self._intake is None:
@@ -296,9 +314,14 @@ class Member:
         for entry in entries:
             self._save_checkpoint_if_due(Index(entry.index))
             frame = self._frame_of(entry)
-            has_effect = self.partition.apply(frame)
-            if entry.kind is EntryKind.MEMBERSHIP:
-                self._apply_membership(entry)
+            try:
+                has_effect = self.partition.apply(frame)
+                if entry.kind is EntryKind.MEMBERSHIP:
+                    self._apply_membership(entry)
+            except (UnsupportedFormat, MembershipRefused) as error:
+                raise UnsupportedFormat(
+                    f"entry {entry.index} cannot be applied: {error}"
+                ) from error
             self._answer_applied(entry, frame.header, has_effect=has_effect)
         if len(self._recent):
             self._recent.forget([entry.index for entry in entries])

@@ -8,11 +8,9 @@ Peers give only what is committed, and the log checks that what it gets is what 
 have dropped for good is dropped here as well.
 """
 
-from collections.abc import Iterable
-
 from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt
-from quivermq.log import Damage, Log
+from quivermq.log import Log
 from quivermq.replica.effects import EntriesReply, EntriesRequest, Repair, Rouse, Send
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.storage import newest_state
@@ -32,6 +30,7 @@ class Mending:
         self._ticks = 0
         self._idle_ticks = settings.retry_ticks
         self._found: dict[Index, Frame] = {}
+        self._next = Index(0)
         self._is_repairing = False
 
     @property
@@ -43,6 +42,11 @@ class Mending:
     def members(self) -> tuple[int, ...]:
         """All that are known."""
         return (self._member, *self._peers)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody is known who could have what is missing."""
+        return not self._peers
 
     def meet(self, peer: int) -> None:
         """A peer wrote, so it can be asked too: members may have changed since the checkpoint."""
@@ -78,7 +82,10 @@ class Mending:
         if self._wanted() is not None:
             return self._ask()
         self._is_repairing = True
-        return Repair(tuple(self._found[index] for index in self._missing()))
+        runs = self._missing()
+        return Repair(
+            tuple(self._found[Index(i)] for first, last in runs for i in range(first, last + 1))
+        )
 
     def _forget(self, first_kept: Index) -> Repair | None:
         """A peer has dropped what is missing here: then this log need not keep it either.
@@ -86,7 +93,7 @@ class Mending:
         Whole segments can be dropped only, and only with a checkpoint behind them. Where the peer
         still keeps a part of the damaged segment, its retention will get there too.
         """
-        damaged = self._missing()[-1]
+        damaged = self._missing()[-1][1]
         behind = next((start for start in self._log.segment_starts if start > damaged), None)
         if behind is None or behind > first_kept or behind not in self._log.checkpoints():
             return None
@@ -96,6 +103,7 @@ class Mending:
     def repaired(self) -> bool:
         """The log put the entries back; True if nothing is damaged any more."""
         self._found.clear()
+        self._next = Index(0)
         self._is_repairing = False
         return not self._log.damage
 
@@ -112,26 +120,44 @@ class Mending:
         if self._is_repairing or not self.can_end:
             # While a repair is carried out the log knows no damage any more, or still all of it.
             return None
-        missing = [index for index in self._missing() if index not in self._found]
-        if not missing:
-            return None
-        last = missing[0]
-        for index in missing[1:]:
-            if index != last + 1:
-                break
-            last = index
-        return EntriesRequest(missing[0], last)
+        for first, last in self._missing():
+            index = max(first, self._next)
+            while index <= last and index in self._found:
+                index = Index(index + 1)
+            if index <= last:
+                # What is before was given: nobody looks there again.
+                self._next = index
+                return EntriesRequest(index, last)
+        return None
 
-    def _missing(self) -> list[Index]:
-        """The damaged entries of the first damaged file, in order."""
+    def _missing(self) -> list[tuple[Index, Index]]:
+        """The damaged entries of the first damaged file: runs in order, apart from each other."""
         damage = self._log.damage
-        ranges = [_range(d) for d in damage if d.path == damage[0].path and d.last_index]
-        return sorted({index for entries in ranges for index in entries})
+        runs = sorted(
+            (d.first_index, d.last_index)
+            for d in damage
+            if d.path == damage[0].path and d.last_index is not None
+        )
+        apart: list[tuple[Index, Index]] = []
+        for first, last in runs:
+            if apart and first <= apart[-1][1] + 1:
+                apart[-1] = (apart[-1][0], max(last, apart[-1][1]))
+            else:
+                apart.append((first, last))
+        return apart
 
 
-def _range(damage: Damage) -> Iterable[Index]:
-    last = damage.last_index or damage.first_index
-    return (Index(index) for index in range(damage.first_index, last + 1))
+def is_past(member: int, log: Log) -> bool:
+    """Whether a replica that is the only one can go on without what is damaged: a checkpoint holds
+    all that it led to. Those entries cannot be read any more; everything else can."""
+    try:
+        state = newest_state(log)
+    except Corrupt:
+        return False
+    ends = [damage.last_index for damage in log.damage]
+    newest = state.partition.applied_index
+    is_alone = state.configuration.members == (member,)
+    return is_alone and all(last is not None and last <= newest for last in ends)
 
 
 def _members(log: Log) -> tuple[int, ...]:

@@ -10,6 +10,8 @@ Nothing here waits, so nothing can change between a check and its act. Every req
 one answer. `Corrupt` out of any method, or out of `carry_out`, means that the log turned out to be
 damaged: discard the replica and make a new one over the same `Log`, which then mends it. Not over
 one that is opened anew: it takes sealed segments by their footers, and would not know.
+`UnsupportedFormat` means that an entry or a checkpoint is of a later release: stop, until that
+release is started. What is applied may be read meanwhile.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +39,7 @@ from quivermq.replica.effects import (
     TransferEnded,
 )
 from quivermq.replica.member import Member
-from quivermq.replica.mending import Mending
+from quivermq.replica.mending import Mending, is_past
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.sleep import Sleeper
 from quivermq.replica.transfer import Receiving, Sending
@@ -48,7 +50,16 @@ T = TypeVar("T")
 class Replica:
     """A partition's replica on one node: a live member, or one that mends its log."""
 
-    def __init__(self, member: int, log: Log, settings: ReplicaSettings, dice: Dice) -> None:
+    def __init__(
+        self,
+        member: int,
+        log: Log,
+        settings: ReplicaSettings,
+        dice: Dice,
+        *,
+        must_mend: bool = False,
+    ) -> None:
+        """`must_mend`: others need what is damaged, so it does not suffice to do without."""
         self.member = member
         self._log = log
         self._settings = settings
@@ -59,7 +70,7 @@ class Replica:
         self._live: Member | None = None
         self._sleeper: Sleeper | None = None
         self._mending: Mending | None = None
-        if log.damage:
+        if log.damage and (must_mend or not is_past(member, log)):
             self._mending = Mending(member, log, settings)
         else:
             self._start()
@@ -100,6 +111,16 @@ class Replica:
     def is_lost(self) -> bool:
         """Whether it cannot be known what the log lost: the replica has to be replaced."""
         return self._mending is not None and not self._mending.can_end
+
+    @property
+    def mends_alone(self) -> bool:
+        """Whether the log is damaged, and nobody is known who could help."""
+        return self._mending is not None and self._mending.is_alone
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this replica is all of its group, so that nobody knows more than it does."""
+        return self.configuration.members == (self.member,)
 
     @property
     def is_asleep(self) -> bool:
@@ -274,7 +295,7 @@ class Replica:
         """Hand leadership over, if this replica leads; given up after an election timeout."""
         self.wake()
         if self._live is not None and self.is_leader:
-            self._live.core.transfer_leader(target)
+            self._live.transfer_leader(target)
 
     def campaign(self) -> None:
         """Stand for election now, unless there is a leader: saves waiting for a timeout."""
@@ -317,7 +338,7 @@ class Replica:
             case Chunk():
                 self._take(live, sender, mail)
             case TransferEnded():
-                self._sending.ended(sender)
+                self._sending.ended(sender, mail)
                 live.core.report_snapshot(sender, arrived=mail.arrived)
             case EntriesRequest():
                 self._effects.append(Send(sender, live.entries_for(mail)))
@@ -369,6 +390,7 @@ class Replica:
             return
         self._receiving = None
         try:
+            # `UnsupportedFormat` leaves here: without a later release this replica cannot go on.
             message = receiving.finished()
         except Corrupt:
             self._end_transfer(sender, receiving.index, arrived=False)

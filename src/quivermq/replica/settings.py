@@ -20,9 +20,6 @@ class ReplicaSettings:
     """Requests that may wait for a commit; past it producers are told `Overloaded`."""
     uncommitted_bytes_max: int = 64 * MIB
     """The same in bytes."""
-    producers_max: int = 8_000
-    """Idempotent producers that a partition remembers; new ones are refused past it. With all their
-    batches they fit into a checkpoint."""
     groups_max: int = 10_000
     """Groups whose committed offsets a partition keeps; new ones are refused past it."""
     catalog_bytes_max: int = 64 * MIB

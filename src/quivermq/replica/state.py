@@ -7,6 +7,7 @@ The same bytes on every replica at the same index, so a transfer may go on from 
 
 import json
 import struct
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +19,7 @@ from quivermq.raft import Configuration
 
 _VERSION: Final = 1
 _HEADER: Final = Struct("<HI")
+_MEMBERS_BYTES_MAX: Final = 1 << 20
 
 
 class ReplicaState(NamedTuple):
@@ -44,6 +46,19 @@ class ReplicaState(NamedTuple):
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(self.edge, self.pack())
 
+    @staticmethod
+    def configuration_in(read: Callable[[int, int], bytes]) -> Configuration:
+        """Only who the members were; `read(at, size)` gives a part of the checkpoint."""
+        try:
+            version, size = _HEADER.unpack(read(0, _HEADER.size))
+            if version != _VERSION:
+                raise UnsupportedFormat(f"checkpoint version {version}; we read {_VERSION}")
+            if size > _MEMBERS_BYTES_MAX:
+                raise Corrupt(f"a list of members of {size:,} bytes")
+            return _configuration(read(_HEADER.size, size))
+        except (struct.error, ValueError, TypeError, AttributeError) as error:
+            raise Corrupt(f"these bytes are no checkpoint of a replica: {error}") from error
+
     @classmethod
     def unpack(cls, data: bytes) -> "ReplicaState":
         """What `pack` wrote; raises `Corrupt` for anything else."""
@@ -52,11 +67,14 @@ class ReplicaState(NamedTuple):
             if version != _VERSION:
                 raise UnsupportedFormat(f"checkpoint version {version}; we read {_VERSION}")
             view = memoryview(data)[_HEADER.size :]
-            found: dict[str, Any] = json.loads(bytes(view[:size]))
-            values: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in found.items()
-            }
-            return cls(Configuration(**values), Partition.restore(view[size:]))
+            return cls(_configuration(bytes(view[:size])), Partition.restore(view[size:]))
         except (struct.error, ValueError, TypeError, AttributeError, BrokenInvariant) as error:
             raise Corrupt(f"these bytes are no checkpoint of a replica: {error}") from error
+
+
+def _configuration(data: bytes) -> Configuration:
+    found: dict[str, Any] = json.loads(data)
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
+    }
+    return Configuration(**values)

@@ -5,7 +5,7 @@ from typing import Final
 
 from quivermq.batches import Index
 from quivermq.batches.limits import MIB
-from quivermq.errors import Corrupt, StorageFull
+from quivermq.errors import Corrupt, StorageFailed, StorageFull, UnsupportedFormat
 from quivermq.log import Checkpoint, Disk, Edge, Log, LogSettings
 from quivermq.queue import Partition
 from quivermq.raft import Configuration, Entry, HardState, Snapshot
@@ -60,19 +60,34 @@ class LogStorage:
         return found
 
     def snapshot(self) -> Snapshot | None:
-        """The oldest kept checkpoint, so that who gets it can have all that is kept.
+        """The oldest kept checkpoint that can be read, so that who gets it can have all that is
+        kept.
 
-        Its content is left out: it is sent in parts.
+        Its content is left out: it is sent in parts, and only its first part is read here. Who
+        gets all of it checks that it says the same.
         """
-        first = self._log.first_index
-        if self._snapshot is None or self._snapshot.index != first - 1:
+        log = self._log
+        kept = [index for index in log.checkpoints() if index >= log.first_index]
+        for index in kept:
+            if index in log.distrusted:
+                continue
+            if self._snapshot is not None and self._snapshot.index == index - 1:
+                return self._snapshot
             try:
-                checkpoint = self._log.load_checkpoint(first)
-                state = ReplicaState.unpack(checkpoint.data)
-            except Corrupt:
-                return None
-            self._snapshot = Snapshot(first - 1, checkpoint.edge.term, state.configuration)
-        return self._snapshot
+                self._snapshot = self._snapshot_at(index)
+            except (Corrupt, StorageFailed, UnsupportedFormat):
+                continue
+            return self._snapshot
+        # None is left: the first may be better next time.
+        log.distrusted.clear()
+        return None
+
+    def _snapshot_at(self, index: Index) -> Snapshot:
+        log = self._log
+        configuration = ReplicaState.configuration_in(
+            lambda at, size: log.checkpoint_part(index, at, size)
+        )
+        return Snapshot(index - 1, log.checkpoint_summary(index).edge.term, configuration)
 
 
 def found_log(
@@ -98,7 +113,11 @@ def blank_log(disk: Disk, folder: str, log_id: bytes, settings: LogSettings | No
 
 
 def newest_state(log: Log) -> ReplicaState:
-    """The state at the newest readable checkpoint; a blank one for a blank log."""
+    """The state at the newest readable checkpoint; a blank one for a blank log.
+
+    `UnsupportedFormat` if a checkpoint is of another release: to go on from an older one would lead
+    to entries of that release.
+    """
     for index in reversed(log.checkpoints()):
         if index > log.edge.next_index:
             continue

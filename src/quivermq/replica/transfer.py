@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from crc32c import crc32c
 
 from quivermq.batches import Index
-from quivermq.errors import Corrupt
-from quivermq.log import Log
+from quivermq.errors import Corrupt, StorageFailed, UnsupportedFormat
+from quivermq.log import CheckpointSummary, Log
 from quivermq.raft import Message
-from quivermq.replica.effects import Chunk, ChunkRequest, Offer
+from quivermq.replica.effects import Chunk, ChunkRequest, Offer, TransferEnded
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
 
@@ -26,36 +26,52 @@ class Sending:
         self._log = log
         self._settings = settings
         self._silent_ticks: dict[int, int] = {}
-        # The checkpoint that was sent last, with its checksum; only while a transfer is under way.
-        self._loaded: tuple[Index, bytes, int] | None = None
+        # By member, the checkpoint that did not arrive whole, and how long not to send it again.
+        self._failed: dict[int, tuple[Index, int]] = {}
+        # The last checkpoint that did not.
+        self._arrived_never = Index(0)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a transfer is under way, or what it needed is still in memory."""
-        return bool(self._silent_ticks) or self._loaded is not None
+        """Whether a transfer is under way."""
+        return bool(self._silent_ticks)
 
     def offer(self, message: Message) -> Offer | None:
         """What to send instead of the core's snapshot message; None if it cannot be read."""
         if message.snapshot is None:
             return None
-        loaded = self._load(Index(message.snapshot.index + 1))
-        if loaded is None:
+        index = Index(message.snapshot.index + 1)
+        kept = self._summary(index)
+        if kept is None or self._failed.get(message.to, (0, 0))[0] == index:
             return None
         self._silent_ticks[message.to] = 0
-        return Offer(message, len(loaded[1]), loaded[2])
+        return Offer(message, kept.size, kept.checksum)
 
     def part(self, member: int, request: ChunkRequest) -> Chunk:
         """A part that was asked for; empty if that checkpoint is not kept any more."""
         part = b""
         if member in self._silent_ticks:
             self._silent_ticks[member] = 0
-        loaded = self._load(request.index)
-        if loaded is not None and loaded[2] == request.checksum and request.at >= 0:
-            part = loaded[1][request.at : request.at + self._settings.message_bytes_max]
+        kept = self._summary(request.index)
+        if kept is not None and kept.checksum == request.checksum:
+            most = self._settings.message_bytes_max
+            try:
+                part = self._log.checkpoint_part(request.index, request.at, most)
+            except (Corrupt, StorageFailed):
+                self._log.distrusted.add(request.index)
         return Chunk(request.index, request.checksum, request.at, part)
 
-    def ended(self, member: int) -> None:
+    def ended(self, member: int, end: TransferEnded) -> None:
+        """A member has the checkpoint, or will not have it: the file may be damaged, and to send it
+        over and over would help nobody."""
         self._silent_ticks.pop(member, None)
+        if end.arrived:
+            return
+        if self._arrived_never == end.index:
+            # Twice is no accident of the way: the next one is tried.
+            self._log.distrusted.add(end.index)
+        self._arrived_never = end.index
+        self._failed[member] = (end.index, self._settings.election_ticks)
 
     def tick(self) -> list[int]:
         """Members that have been silent for too long: their transfer has failed."""
@@ -65,20 +81,17 @@ class Sending:
         failed = [m for m, ticks in self._silent_ticks.items() if ticks > limit]
         for member in failed:
             del self._silent_ticks[member]
-        if not self._silent_ticks:
-            self._loaded = None
+        resting = self._failed.items()
+        self._failed = {m: (index, left - 1) for m, (index, left) in resting if left > 1}
         return failed
 
-    def _load(self, index: Index) -> tuple[Index, bytes, int] | None:
-        if self._loaded is None or self._loaded[0] != index:
-            if index not in self._log.checkpoints():
-                return None
-            try:
-                data = self._log.load_checkpoint(index).data
-            except Corrupt:
-                return None
-            self._loaded = (index, data, crc32c(data))
-        return self._loaded
+    def _summary(self, index: Index) -> CheckpointSummary | None:
+        """Of a checkpoint, if it is kept. Its content is not checked here: it is never all in
+        memory, and who gets it checks it."""
+        try:
+            return self._log.checkpoint_summary(index)
+        except (Corrupt, StorageFailed, UnsupportedFormat):
+            return None
 
 
 @dataclass(slots=True)
@@ -132,4 +145,6 @@ class Receiving:
         message = self.offer.message
         if message.snapshot is None or state.edge.next_index != self.index:
             raise Corrupt(f"a checkpoint of {state.edge} arrived as {self.index}")
+        if state.configuration != message.snapshot.configuration:
+            raise Corrupt("a checkpoint arrived with other members than were said")
         return message._replace(snapshot=replace(message.snapshot, data=state))

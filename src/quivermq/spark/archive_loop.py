@@ -54,7 +54,7 @@ class Committed:
     seconds: float
     files: int
     """That the table has then."""
-    left: int
+    left: int | None
     """Messages that the topic has beyond the table."""
 
 
@@ -168,7 +168,11 @@ class ArchiveLoop:
         seconds = time.monotonic() - began
         ends = self._client.topic(self._archive.topic).partitions
         held = table.ends(self._archive.topic)
-        left = sum(max(0, part.end_offset - held.get(part.partition, 0)) for part in ends)
+        behind = [
+            None if part.end_offset is None else part.end_offset - held.get(part.partition, 0)
+            for part in ends
+        ]
+        left = None if None in behind else sum(max(0, each or 0) for each in behind)
         files = len(table.file_paths())
         self._on_commit(Committed(table, pending, seconds, files, left))
 

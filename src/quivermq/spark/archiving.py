@@ -120,9 +120,8 @@ class Archive:
         """About how many bytes that is; a partition that does not answer counts nothing."""
         size = 0.0
         for part in client.topic(self.topic).partitions:
-            kept = part.end_offset - part.start_offset
-            number = part.partition
-            if kept > 0 and number in starts:
+            kept, number = part.message_count, part.partition
+            if kept and part.size_bytes is not None and number in starts:
                 size += part.size_bytes * (ends[number] - starts[number]) / kept
         return size
 

@@ -3,6 +3,15 @@
 import re
 from typing import Final
 
+from quivermq.errors import (
+    Corrupt,
+    Forbidden,
+    InvalidRequest,
+    OffsetOutOfRange,
+    TopicNotFound,
+    Unauthenticated,
+)
+
 _OURS: Final = re.compile(r"^quivermq\.[\w.]*?(\w+): (.+)$", re.MULTILINE)
 _PYTHON: Final = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Warning)): (.+)$", re.MULTILINE
@@ -17,17 +26,18 @@ _COLUMNS_MAX: Final = 600
 # Of data that does not fit the SQL, and of SQL that does not fit the data.
 _LASTING_STATE: Final = re.compile(r"SQLSTATE: (22|42)")
 _LASTING: Final = frozenset(
-    {
-        "Corrupt",
-        "Forbidden",
-        "InvalidRequest",
-        "OffsetOutOfRange",
-        "TooLarge",
-        "TopicNotFound",
-        "Unauthenticated",
-        "UnsupportedFormat",
-    }
+    kind.__name__
+    for cause in (
+        Corrupt,
+        Forbidden,
+        InvalidRequest,
+        OffsetOutOfRange,
+        TopicNotFound,
+        Unauthenticated,
+    )
+    for kind in (cause, *cause.__subclasses__())
 )
+"""By name: of an exception that crossed from one language to the other, nothing else is left."""
 
 
 def failure(text: str) -> str:

@@ -3,12 +3,16 @@
 Any number of drivers may publish the same decision, one after the other or at the same time. They
 copy the same batches under the same producer, epoch and numbers, and brokers store each number
 once. A driver that takes over asks each partition how far it is, and goes on there; it sends the
-last batch once more, because only its answer says that everything up to there is stored. After 20
-hours it does not ask, since brokers forget: it looks through the partitions, and publishes the rest
-as a decision of its own.
+last batch once more, because only its answer says that everything up to there is stored.
+
+A partition that thousands of others produced to has forgotten how far it is. What it has of a
+decision is looked for among its batches, and the rest is published as a decision of its own, when
+all other partitions have everything. So it is, for all partitions, after 20 hours: a driver that
+slept for so long publishes nothing more.
 """
 
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -39,7 +43,7 @@ THREADS_MAX: Final = 4
 PIECE_BATCHES: Final = 256
 """Batches that one copy takes; between two, a driver looks at the clock."""
 REMEMBERED_SECONDS: Final = 20 * 3600
-"""Brokers forget a producer after a day without a message; some of it is left for their clocks."""
+"""After this long nobody goes on under the numbers of a decision, and who comes looks."""
 CLOCKS_DIFFER_MS: Final = 3600 * 1000
 """How much earlier than the decision another broker's clock may put what was published by it."""
 HELD_BYTES_MAX: Final = 32 << 20
@@ -56,12 +60,19 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
     if decision.is_published:
         return
     if _age(decision) > REMEMBERED_SECONDS:
-        decision = log.resume(decision, _looked_up(client, log, decision))
+        targets = log.staged_of(decision)
+        decision = log.resume(decision, _looked_up(client, log, decision, targets))
         if decision.is_published:
             return
     try:
-        staged = log.staged_of(decision)
-        Publisher(client, log.producer_id, decision).publish_all(staged)
+        staged = left = log.staged_of(decision)
+        while forgetful := Publisher(client, log.producer_id, decision).publish_all(left):
+            found = {target: _messages(runs) for target, runs in left.items()}
+            found |= _looked_up(client, log, decision, forgetful)
+            decision = log.resume(decision, found)
+            if decision.is_published:
+                return
+            left = log.staged_of(decision)
     except (Fenced, TopicNotFound, OffsetOutOfRange, InvalidRequest):
         # Another driver may have published it to its end, and gone on.
         log.read()
@@ -88,22 +99,32 @@ def _release(client: quivermq.Client, query: str, decision: Decision, staged: St
 def publish_once(client: quivermq.Client, stage: str, staged: Staged) -> None:
     """Publish what was staged, without a decision: nobody else can come to do it."""
     decision = Decision(0, 0, int(time.time() * 1000), None, "", stage, is_own=True)
-    Publisher(client, producer_of(stage), decision).publish_all(staged)
+    if forgetful := Publisher(client, producer_of(stage), decision).publish_all(staged):
+        raise Timeout(f"nobody knows how much of this write {forgetful} have: it is not complete")
 
 
-def _looked_up(client: quivermq.Client, log: DecisionLog, decision: Decision) -> dict[Target, int]:
-    """What is there of a decision so old that brokers may have forgotten it: they are read."""
+def _looked_up(
+    client: quivermq.Client, log: DecisionLog, decision: Decision, targets: Iterable[Target]
+) -> dict[Target, int]:
+    """What these partitions have of a decision that they may have forgotten: they are read."""
+    return {target: _stored(client, log.producer_id, decision, target) for target in targets}
+
+
+def _stored(client: quivermq.Client, producer_id: int, decision: Decision, target: Target) -> int:
     since_ms = max(0, decision.timestamp_ms - CLOCKS_DIFFER_MS)
-    return {
-        target: client.stored(
-            *target, producer_id=log.producer_id, epoch=decision.epoch, since_ms=since_ms
-        )
-        for target in log.staged_of(decision)
-    }
+    return client.stored(*target, producer_id=producer_id, epoch=decision.epoch, since_ms=since_ms)
+
+
+def _messages(runs: Iterable[Run]) -> int:
+    return sum(sum(run.counts) for run in runs)
 
 
 def _age(decision: Decision) -> float:
     return time.time() - decision.timestamp_ms / 1000
+
+
+class _ForgottenError(Exception):
+    """A partition has something of a decision, and does not know any more how much."""
 
 
 class Publisher:
@@ -116,12 +137,13 @@ class Publisher:
         self._decision = decision
         self._held: HeldBatches | None = None
 
-    def publish_all(self, staged: Staged) -> None:
-        """Publish everything, to some partitions at a time."""
+    def publish_all(self, staged: Staged) -> list[Target]:
+        """Publish everything, to some partitions at a time. Returns those that have some of it and
+        do not know how much."""
         if not staged:
-            return
+            return []
         try:
-            self._publish_all(staged)
+            return self._publish_all(staged)
         except OffsetOutOfRange as error:
             raise InvalidRequest(
                 f"rows of batch {self._decision.batch} were staged but not published in time, and "
@@ -133,20 +155,28 @@ class Publisher:
                 f"one at a time ({error})"
             ) from error
 
-    def _publish_all(self, staged: Staged) -> None:
+    def _publish_all(self, staged: Staged) -> list[Target]:
         if sum(len(runs) for runs in staged.values()) > _RUNS_MAX:
             self._held = self._client.hold(self._topic, spans_of(staged), bytes_max=HELD_BYTES_MAX)
         with ThreadPoolExecutor(min(THREADS_MAX, len(staged)), "publishing") as threads:
             try:
-                for done in [threads.submit(self.publish, *each) for each in staged.items()]:
-                    done.result()
+                begun = [threads.submit(self.publish, *each) for each in staged.items()]
+                known = [done.result() for done in begun]
             except BaseException:
                 # Whoever waits for the verdict need not wait for a thousand others.
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
+        return [target for target, is_known in zip(staged, known, strict=True) if not is_known]
 
-    def publish(self, target: Target, runs: tuple[Run, ...]) -> None:
-        """Publish everything for one partition."""
+    def publish(self, target: Target, runs: tuple[Run, ...]) -> bool:
+        """Publish everything for one partition; False if it does not know how much it has."""
+        try:
+            self._publish(target, runs)
+        except _ForgottenError:
+            return False
+        return True
+
+    def _publish(self, target: Target, runs: tuple[Run, ...]) -> None:
         skipped = 0 if self._decision.is_own else self._position(target, runs)
         for tries_left in reversed(range(_TRIES)):
             try:
@@ -176,12 +206,18 @@ class Publisher:
     def _position(self, target: Target, runs: tuple[Run, ...]) -> int:
         """How many messages need not be sent: all that are there, without the last batch."""
         self._check_clock()
-        taken = self._client.position(
-            target.topic,
-            target.partition,
-            producer_id=self._producer_id,
-            epoch=self._decision.epoch,
-        )
+        try:
+            taken = self._client.position(
+                target.topic,
+                target.partition,
+                producer_id=self._producer_id,
+                epoch=self._decision.epoch,
+            )
+        except OutOfSequence as error:
+            # It has forgotten producers, perhaps this one.
+            if _stored(self._client, self._producer_id, self._decision, target):
+                raise _ForgottenError from error
+            return 0
         return taken - last_batch(runs, taken)
 
     def _check_clock(self) -> None:

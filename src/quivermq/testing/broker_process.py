@@ -9,6 +9,8 @@ and answered with a line once they are in force:
 
     {"sync_delay_ms": 200}     every fsync takes so much longer; 0 ends it
     {"stall_ms": 1000}         the event loop stands still for so long, once
+    {"busy_ms": 300}           the event loop works for so long, as a fault of the broker would
+    {"blocked_ms": 1500}       the same, without the processor
 """
 
 import asyncio
@@ -49,8 +51,9 @@ class SlowSync:
 class Leash:
     """Reads what the holder wants, in a thread, because the event loop may be standing still."""
 
-    def __init__(self, lines: IO[str], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, lines: IO[str], loop: asyncio.AbstractEventLoop, server: Server) -> None:
         self._lines = lines
+        self._server = server
         self._loop = loop
         self._slow_sync = SlowSync()
         threading.Thread(target=self._follow, name="leash", daemon=True).start()
@@ -62,17 +65,35 @@ class Leash:
         logger.warning("whoever started this broker is gone")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def _disturb(self, sync_delay_ms: float | None = None, stall_ms: float = 0.0) -> None:
+    def _disturb(
+        self,
+        sync_delay_ms: float | None = None,
+        stall_ms: float = 0.0,
+        busy_ms: float = 0.0,
+        blocked_ms: float = 0.0,
+    ) -> None:
         if sync_delay_ms is not None:
             self._slow_sync.delay_s = sync_delay_ms / 1000
         if stall_ms:
             begun = threading.Event()
             self._loop.call_soon_threadsafe(self._stall, stall_ms / 1000, begun)
             begun.wait()
+        if busy_ms:
+            self._loop.call_soon_threadsafe(_work, busy_ms / 1000)
+        if blocked_ms:
+            self._loop.call_soon_threadsafe(time.sleep, blocked_ms / 1000)
 
     def _stall(self, seconds: float, begun: threading.Event) -> None:
+        if self._server.watch is not None:
+            self._server.watch.excuse()
         begun.set()
         time.sleep(seconds)
+
+
+def _work(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
 
 
 def say(what: dict[str, str]) -> None:
@@ -85,12 +106,21 @@ async def serve(settings: BrokerSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    Leash(sys.stdin, loop)
     server = Server(settings)
+    Leash(sys.stdin, loop, server)
+    unfit: list[QuiverError] = []
+
+    def halt(error: QuiverError) -> None:
+        unfit.append(error)
+        stop.set()
+
+    server.broker.on_unfit = halt
     await server.start()
     say({"listen": server.listen, "peer_listen": server.peer_listen, "http": server.http})
     await stop.wait()
     await server.stop()
+    if unfit:
+        raise unfit[0]
 
 
 def main() -> int:

@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import quivermq
 from quivermq.errors import QuiverError
 from quivermq.testing.cluster_node import START_S, ClusterError, Node
 from quivermq.testing.direct import Direct
+from quivermq.testing.namespaces import Namespaces
 from quivermq.testing.ports import HeldPort
 from quivermq.testing.wiring import Wiring
 from quivermq.wire import proto
@@ -33,10 +34,16 @@ from quivermq.wire import proto
 READY_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 0.02
 _ASK_S: Final = 2.0
+_PORT: Final = 7640
+_PEER_PORT: Final = 7641
+"""On a host of its own a broker has every port to itself."""
 
 
 class Cluster:
     """Brokers numbered from 1. Use it in a `with`, or an `async with`."""
+
+    stalls_fail: ClassVar[bool] = False
+    """Whether a `with` fails in which a broker held its event loop for `stall_budget_ms`."""
 
     def __init__(
         self,
@@ -45,9 +52,12 @@ class Cluster:
         settings: Mapping[str, Any] | None = None,
         *,
         proxied: bool = False,
+        hosts: Namespaces | None = None,
     ) -> None:
         """`settings` are those of `BrokerSettings`, for all brokers. In a `data_dir` of your own
-        the files stay. `proxied` brokers are reached through links that can be cut: `wiring`."""
+        the files stay. `proxied` brokers are reached through links that can be cut: `wiring`. With
+        `hosts`, broker N runs on the host `node-N`, and only hosts can reach it."""
+        self._hosts = hosts
         self._settings = {"http": "", **(settings or {})}
         self._is_temporary = data_dir is None
         self._folder = Path(data_dir or tempfile.mkdtemp(prefix="quiver-cluster-"))
@@ -64,16 +74,20 @@ class Cluster:
                 node.settings |= self.wiring.settings_of(node.id)
 
     def _make_node(self, node_id: int) -> Node:
-        listen, peer_listen = HeldPort(), HeldPort()
-        self._ports += (listen, peer_listen)
-        settings = {
-            "listen": listen.address,
-            "peer_listen": peer_listen.address,
-            **self._settings,
-        }
+        settings = {**self._addresses(node_id), **self._settings}
         node = Node(node_id, self._folder / f"node-{node_id}", settings)
+        if self._hosts is not None:
+            node.command_prefix = self._hosts.command(f"node-{node_id}")
         self.nodes[node_id] = node
         return node
+
+    def _addresses(self, node_id: int) -> dict[str, str]:
+        if self._hosts is not None:
+            host = self._hosts.address(f"node-{node_id}")
+            return {"listen": f"{host}:{_PORT}", "peer_listen": f"{host}:{_PEER_PORT}"}
+        listen, peer_listen = HeldPort(), HeldPort()
+        self._ports += (listen, peer_listen)
+        return {"listen": listen.address, "peer_listen": peer_listen.address}
 
     # Its life.
 
@@ -93,7 +107,14 @@ class Cluster:
     ) -> None:
         if error is not None:
             error.add_note(self.log_tails())
+            self.close()
+            return
+        stalls = [
+            f"node {node.id}: {stall}" for node in self.nodes.values() for stall in node.stalls()
+        ]
         self.close()
+        if stalls and self.stalls_fail:
+            raise ClusterError("\n".join(stalls))
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)

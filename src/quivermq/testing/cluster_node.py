@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from quivermq.node.loop_watch import HELD
+
 START_S: Final = 30.0
 STOP_S: Final = 30.0
 _TAIL_BYTES: Final = 4_000
@@ -27,6 +29,11 @@ class Node:
         self.id = node_id
         self.settings = settings
         """Of the next start."""
+        self.command_prefix: list[str] = []
+        """Put in front of the command that starts it."""
+        self.code: Path | None = None
+        """A folder with the package of another release, to be run by the next start; None: the one
+        that runs here."""
         self.data_dir = folder / "data"
         self.address: str = settings["listen"]
         """Where clients connect."""
@@ -63,13 +70,15 @@ class Node:
         self._close_pipes()
         settings = {**self.settings, "node_id": self.id, "data_dir": str(self.data_dir)}
         self.is_paused = False
+        module = [sys.executable, "-m", "quivermq.testing.broker_process", json.dumps(settings)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, with our own settings
-                [sys.executable, "-m", "quivermq.testing.broker_process", json.dumps(settings)],
+                [*self.command_prefix, *module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env=None if self.code is None else os.environ | {"PYTHONPATH": str(self.code)},
                 # Not the group of the terminal: an interrupt there is for the test. When whoever
                 # started it dies, the system continues the paused processes of such a group, so
                 # that they too notice.
@@ -103,6 +112,20 @@ class Node:
             process.kill()
             process.wait()
         self.is_paused = False
+
+    def change_release(self, code: Path | None, timeout: float = START_S) -> None:
+        """Stop it, and start it on the same data with another release: see `code`."""
+        self.stop()
+        self.code = code
+        self.start(timeout)
+
+    def wait_refused(self, timeout: float = START_S) -> str:
+        """Wait until it has ended by itself, as one that was launched and cannot serve does; what
+        it wrote to its log."""
+        code = self._live().wait(timeout)
+        if code != 1:
+            raise ClusterError(f"node {self.id} ended with {code}\n{self.log_tail()}")
+        return self.log_text()
 
     def stop(self, timeout: float = STOP_S) -> None:
         """SIGTERM, and wait: it hands over, flushes and ends."""
@@ -168,6 +191,10 @@ class Node:
         """Let its event loop stand still for so long. Returns once it does."""
         self._disturb({"stall_ms": seconds * 1000})
 
+    def hold(self, seconds: float, *, busy: bool = True) -> None:
+        """Let its event loop work, or wait, for so long, as a fault of the broker would."""
+        self._disturb({"busy_ms" if busy else "blocked_ms": seconds * 1000})
+
     def _disturb(self, what: dict[str, float]) -> None:
         leash, _ = self._pipes()
         with self._disturbing:
@@ -180,6 +207,11 @@ class Node:
     def log_text(self) -> str:
         """Everything that it wrote to its log, over all its lives."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def stalls(self) -> list[str]:
+        """What held its event loop for too long, with stacks, over all its lives."""
+        _, *parts = self.log_text().split(HELD)
+        return [f"{HELD}{part[:_TAIL_BYTES]}" for part in parts]
 
     def log_tail(self) -> str:
         """The last of it, for people."""

@@ -159,7 +159,7 @@ class Consumer:
         if verb is Verb.ACK:
             self._setting.watch.tries(self.group, [(at, at + 1) for at in offsets])
         intervals = tuple((at, at + 1) for at in offsets)
-        said = Settle(verb, self.group, leased.lease, intervals, delay_ms)
+        said = Settle(verb, self.group, leased.lease, intervals, delay_ms, -self.address)
         self._send(said, PATIENCE if verb is Verb.ACK else 1)
 
     def _send(self, said: Settle, patience: int) -> None:

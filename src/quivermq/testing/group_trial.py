@@ -124,11 +124,11 @@ def letters_of(client: Any, topic: str, group: str) -> list[Letter]:
     return [
         Letter(
             letter.topic,
-            letter.original_partition,
-            letter.original_offset,
+            _told(letter.original_partition),
+            _told(letter.original_offset),
             letter.group,
             letter.reason,
-            letter.deliveries,
+            _told(letter.deliveries),
             letter.key,
             letter.value,
             dict(letter.headers),
@@ -137,3 +137,7 @@ def letters_of(client: Any, topic: str, group: str) -> list[Letter]:
         for letter in found
         if letter.group == group and letter.topic == topic
     ]
+
+
+def _told(number: int | None) -> int:
+    return -1 if number is None else number

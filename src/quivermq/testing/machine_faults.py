@@ -8,6 +8,7 @@ from quivermq.testing.host import Host
 from quivermq.testing.stage import Stage
 
 HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
 DISK_OPERATIONS_AHEAD = 14
 """A fault in the middle of disk work strikes within so many operations."""
 
@@ -137,12 +138,13 @@ def slow_node(stage: Stage) -> None:
 
 
 def odd_clock(stage: Stage) -> None:
-    """F20: a clock jumps by up to an hour, or runs wrong from now on."""
+    """F20: a clock jumps by up to an hour, a day or a year, or runs wrong from now on."""
     host = stage.somebody()
     if host is None:
         return
     if stage.dice.random() < 0.6:
-        by_ms = stage.dice.randint(-HOUR_MS, HOUR_MS)
+        farthest_ms = stage.dice.choice((HOUR_MS, 25 * HOUR_MS, YEAR_MS))
+        by_ms = stage.dice.randint(-farthest_ms, farthest_ms)
         host.clock.jump(by_ms)
         stage.world.story.strike("odd clock", f"node {host.member} jumps by {by_ms} ms")
     else:

@@ -61,6 +61,7 @@ class Settle:
     intervals: tuple[Interval, ...]
     delay_ms: int | None = None
     """Of a nack; and of an extension, how long from then on."""
+    consumer: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,18 +75,18 @@ class Serving:
 
     def _settle(self, desk: Desk, said: Settle) -> list[tuple[int, int]]:
         group, lease, intervals = said.group, said.lease, list(said.intervals)
-        now_ms = self.host.clock.now_ms
+        now_ms, consumer = self.host.clock.now_ms, said.consumer
         if not desk.has_group(group):
             return intervals
         if said.verb is Verb.ACK:
-            return desk.acknowledge(group, lease, intervals)
+            return desk.acknowledge(group, lease, intervals, consumer)
         if said.verb is Verb.FAIL:
-            return desk.fail(group, lease, intervals, said.delay_ms, now_ms)
+            return desk.fail(group, lease, intervals, said.delay_ms, now_ms, consumer)
         if said.verb is Verb.REJECT:
-            return desk.reject(group, lease, intervals, "it is bad", now_ms)
+            return desk.reject(group, lease, intervals, "it is bad", now_ms, consumer)
         if said.verb is Verb.RELEASE:
-            return desk.release(group, lease, intervals)
-        is_held = desk.extend(group, lease, said.delay_ms or 1, self.steady_ms)
+            return desk.release(group, lease, intervals, consumer)
+        is_held = desk.extend(group, lease, said.delay_ms or 1, self.steady_ms, consumer)
         return [] if is_held else intervals
 
     def answered(self, token: Token, result: Result) -> Result | Polled | Settled | None:

@@ -211,6 +211,11 @@ class BrokerCollector(Collector):
             "Letters to the other broker that found no link, or no room in it; all are sent again.",
             [(labels, sum(link.dropped for link in peer.lanes.values())) for labels, peer in peers],
         )
+        yield self._plain_gauge(
+            "quiver_clock_difference_seconds",
+            "How far this machine's clock is ahead of the one that most brokers agree on.",
+            broker.runner.clock.difference_ms / 1000,
+        )
 
     def _whole_broker(self) -> Iterator[Metric]:
         figures = self._broker.figures
@@ -236,6 +241,16 @@ class BrokerCollector(Collector):
             ),
         ):
             yield _counter(name, text, [(self._node, count)])
+        yield _counter(
+            "quiver_loop_stalls",
+            "Times that the event loop was held for longer than `stall_budget_ms`.",
+            [(self._node, figures.stalls.count)],
+        )
+        yield self._plain_gauge(
+            "quiver_loop_stall_seconds_max",
+            "The longest of those.",
+            figures.stalls.seconds_max,
+        )
         yield self._plain_gauge(
             "quiver_ready", "1 if this broker can be sent work.", self._broker.is_ready
         )

@@ -11,6 +11,7 @@ from typing import Final, cast
 from quivermq.batches import Buffer
 from quivermq.errors import Overloaded, QuiverError
 from quivermq.node.figures import Figures
+from quivermq.node.listening import Accepted, address_of
 from quivermq.node.service import Service
 from quivermq.transports.session import Session, SessionSettings
 
@@ -29,6 +30,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def __init__(self, reception: "Reception") -> None:
         self._reception = reception
         self._transport: asyncio.Transport | None = None
+        self.address = ""
         self._is_paused = False
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
@@ -49,6 +51,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not every loop's transports are known to be what they are.
         self._transport = transport = cast("asyncio.Transport", transport)
+        self.address = address_of(transport)
         transport.set_write_buffer_limits(high=self.session.backlog.high_bytes)
         self._reception.enter(self)
 
@@ -162,7 +165,7 @@ class Reception:
         self.cluster_id = cluster_id
         self.connections: set[ClientConnection] = set()
         self._figures = figures
-        self._connections_max = connections_max
+        self._accepted: Accepted[ClientConnection] = Accepted(connections_max)
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_s = min(_SWEEP_S, settings.hello_timeout_s / 2, settings.idle_timeout_s / 2)
         self.is_closed = False
@@ -175,20 +178,20 @@ class Reception:
 
     def enter(self, connection: ClientConnection) -> None:
         """A client is there; closed at once if there are too many."""
-        is_full = len(self.connections) >= self._connections_max
+        objection = self._accepted.objection(connection.address)
+        self._accepted.enter(connection, connection.address)
         self.connections.add(connection)
         self._empty.clear()
         self._figures.connections = len(self.connections)
         if self.is_closed:
             connection.abort()
-        elif is_full:
-            connection.session.refuse(
-                Overloaded(f"{self._connections_max} clients are connected; try again later")
-            )
+        elif objection:
+            connection.session.refuse(Overloaded(f"clients: {objection}"))
             connection.close()
 
     def leave(self, connection: ClientConnection) -> None:
         self.connections.discard(connection)
+        self._accepted.leave(connection)
         self._figures.connections = len(self.connections)
         if not self.connections:
             self._empty.set()

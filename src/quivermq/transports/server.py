@@ -4,6 +4,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from quivermq.node.broker import Broker
+from quivermq.node.loop_watch import LoopWatch
 from quivermq.settings import BrokerSettings
 from quivermq.transports.reception import Reception
 from quivermq.transports.session import SessionSettings
@@ -25,6 +26,7 @@ class Server:
         self.peer_listen = ""
         self.http = ""
         self.reception: Reception | None = None
+        self.watch: LoopWatch | None = None
         self._tcp: TcpDoor | None = None
         self._http: HttpDoor | None = None
 
@@ -40,6 +42,8 @@ class Server:
             self.listen = await self._tcp.listen(settings.listen)
             if settings.http:
                 await self._open_http(settings.http)
+            self.watch = LoopWatch(settings.stall_budget_ms / 1000, broker.figures.stalls)
+            self.watch.start()
             await broker.take_part(self.listen, self.http)
         except BaseException:
             await self.stop()
@@ -71,6 +75,8 @@ class Server:
 
     async def stop(self) -> None:
         """Hand over, flush, close."""
+        if self.watch is not None:
+            self.watch.stop()
         if self._tcp is not None:
             self._tcp.close()
         await self.broker.stop()

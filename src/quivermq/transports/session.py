@@ -14,20 +14,32 @@ from typing import Final, NoReturn
 
 import quivermq
 from quivermq.batches import Buffer, Frame, Limits
-from quivermq.errors import InvalidRequest, Overloaded, QuiverError, UnsupportedFormat
+from quivermq.errors import (
+    InvalidRequest,
+    Overloaded,
+    QuiverError,
+    TooLarge,
+    Unauthenticated,
+    UnsupportedFormat,
+)
 from quivermq.node.service import Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
+    BROKER_ENVELOPE_BYTES_MAX,
     HELLO_BYTES_MAX,
     PROTOCOL,
+    PROTOCOL_MIN,
     Packet,
     Receiver,
     UnknownRequest,
+    agreed_protocol,
     frames_of,
     packet,
     parse_request,
     proto,
+    protocols,
 )
+from quivermq.wire.limits import FRAMES_MAX
 
 logger = logging.getLogger("quivermq.session")
 
@@ -116,7 +128,7 @@ class Session:
             if not self.client:
                 self._end(error.id, InvalidRequest("the first request must be hello"))
             # The client knows more than this build; that is no reason to part.
-            self.refuse(error, error.id)
+            self.refuse(_unsupported(error), error.id)
             return
         except QuiverError as error:
             self._end(_TO_NOBODY, error)
@@ -134,18 +146,30 @@ class Session:
 
     def _greet(self, request: proto.Request) -> None:
         hello, settings = request.hello, self.settings
-        if hello.protocol != PROTOCOL:
+        protocol = agreed_protocol(hello.protocol_min, hello.protocol)
+        if not protocol:
             self._end(
                 request.id,
                 UnsupportedFormat(
-                    f"the client speaks protocol {hello.protocol}, this broker {PROTOCOL}: "
-                    "use releases that fit together"
+                    f"the client (release {hello.version[:50] or 'unknown'}) speaks "
+                    f"{protocols(hello.protocol_min, hello.protocol)}, this broker (release "
+                    f"{quivermq.__version__}) {protocols(PROTOCOL_MIN, PROTOCOL)}: "
+                    "upgrade the older one"
+                ),
+            )
+        if hello.token:
+            # A token that nobody checks would look like protection.
+            self._end(
+                request.id,
+                Unauthenticated(
+                    "this broker has no users, and cannot check a token: connect without one, and "
+                    "let only those reach its ports who may use it"
                 ),
             )
         self.receiver.allow(settings.packet_bytes_max)
         self.client = hello.client[:200] or "unnamed"
         welcome = proto.Welcome(
-            protocol=PROTOCOL,
+            protocol=protocol,
             version=quivermq.__version__,
             features=FEATURES,
             node=settings.node_id,
@@ -159,7 +183,8 @@ class Session:
         self._send(proto.Response(id=request.id, welcome=welcome), ())
 
     def _begin(self, request: proto.Request, found: Packet) -> None:
-        number, size = request.id, len(found.batches)
+        # What was parsed waits with the request: it counts as much as batches do.
+        number, size = request.id, len(found.envelope) + len(found.batches)
         if number in self._open:
             self._end(number, InvalidRequest(f"request id {number} is in use"))
         try:
@@ -168,7 +193,8 @@ class Session:
                     f"{len(self._open)} requests with {self._open_bytes:,} bytes are open on this "
                     "connection; wait for answers"
                 )
-            frames = frames_of(found, self.settings.limits) if size else []
+            limits = self.settings.limits
+            frames = frames_of(found, limits, FRAMES_MAX) if found.batches else []
         except QuiverError as error:
             self.refuse(error, number)
             return
@@ -198,8 +224,19 @@ class Session:
             self.backlog.settle(number)
 
     def _send(self, response: proto.Response, frames: Sequence[Frame]) -> None:
-        if not self.is_closed:
-            self._write(packet(response.SerializeToString(), frames))
+        if self.is_closed:
+            return
+        envelope = response.SerializeToString()
+        if len(envelope) > BROKER_ENVELOPE_BYTES_MAX:
+            # The client would close the connection, and ask again.
+            too_large = TooLarge(
+                f"the answer takes {len(envelope):,} bytes, above the limit of "
+                f"{BROKER_ENVELOPE_BYTES_MAX:,}: ask for less at once"
+            )
+            refusal = self._service.refusal(too_large)
+            refusal.id = response.id
+            envelope, frames = refusal.SerializeToString(), ()
+        self._write(packet(envelope, frames))
 
     def _end(self, number: int, error: QuiverError) -> NoReturn:
         """A last word, and no more."""
@@ -218,3 +255,10 @@ class Session:
             if task is not None:
                 task.cancel()
         self._open.clear()
+
+
+def _unsupported(error: UnknownRequest) -> UnsupportedFormat:
+    return UnsupportedFormat(
+        f"request {error.id} is of a kind that release {quivermq.__version__}, which this broker "
+        "runs, does not know: upgrade the broker"
+    )

@@ -2,7 +2,15 @@
 
 from quivermq.wire.errors import error_from_proto, error_to_proto
 from quivermq.wire.generated import quiver_pb2 as proto
-from quivermq.wire.packets import PROTOCOL, Packet, frames_of, packet
+from quivermq.wire.packets import (
+    PROTOCOL,
+    PROTOCOL_MIN,
+    Packet,
+    agreed_protocol,
+    frames_of,
+    packet,
+    protocols,
+)
 from quivermq.wire.receiver import (
     BROKER_ENVELOPE_BYTES_MAX,
     BROKER_FIRST_BYTES,
@@ -24,9 +32,11 @@ __all__ = [
     "ENVELOPE_BYTES_MAX",
     "HELLO_BYTES_MAX",
     "PROTOCOL",
+    "PROTOCOL_MIN",
     "Packet",
     "Receiver",
     "UnknownRequest",
+    "agreed_protocol",
     "error_from_proto",
     "error_to_proto",
     "frames_of",
@@ -36,4 +46,5 @@ __all__ = [
     "parse_request",
     "parse_response",
     "proto",
+    "protocols",
 ]

@@ -38,7 +38,7 @@ def error_to_proto(error: QuiverError, leader_address: str = "") -> proto.Error:
         case OffsetOutOfRange():
             sent.earliest, sent.end = error.earliest, error.end
         case OutOfSequence():
-            sent.expected = error.expected
+            sent.expected, sent.may_be_forgotten = error.expected, error.may_be_forgotten
     return sent
 
 
@@ -52,7 +52,9 @@ def error_from_proto(error: proto.Error) -> QuiverError:
     if kind is OffsetOutOfRange:
         return OffsetOutOfRange(error.message, earliest=error.earliest, end=error.end)
     if kind is OutOfSequence:
-        return OutOfSequence(error.message, expected=error.expected)
+        return OutOfSequence(
+            error.message, expected=error.expected, may_be_forgotten=error.may_be_forgotten
+        )
     return kind(error.message)
 
 

@@ -4,14 +4,17 @@ The envelope is protobuf; batches are frames as they are in the log, and pass by
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, Buffer, Frame, Kind, Limits
 from quivermq.errors import InvalidRequest, TooLarge
 
+PROTOCOL_MIN: Final = 1
 PROTOCOL: Final = 1
-"""What `Hello.protocol` says; a broker refuses all others."""
+"""The lowest and the highest protocol of this build. Both sides of a connection say theirs first,
+and speak the highest that they have in common."""
 
 PREFIX: Final = Struct(">II")
 """The length of everything behind itself, and the length of the envelope."""
@@ -23,6 +26,22 @@ LENGTH_MAX: Final = 0xFFFF_FFFF
 JOINED_BYTES_MAX: Final = 4_096
 
 _MARK: Final = int(Kind.MARK)
+
+
+def agreed_protocol(lowest: int, highest: int) -> int:
+    """The highest protocol that this build and another one speak; 0 if there is none.
+
+    One that names no lowest speaks only one.
+    """
+    agreed = min(PROTOCOL, highest)
+    return agreed if agreed >= max(PROTOCOL_MIN, lowest or highest) else 0
+
+
+def protocols(lowest: int, highest: int) -> str:
+    """A range of protocols, for people."""
+    if lowest in {0, highest}:
+        return f"protocol {highest}"
+    return f"protocols {lowest} to {highest}"
 
 
 class Packet(NamedTuple):
@@ -53,10 +72,18 @@ def packet(envelope: bytes, frames: Sequence[Frame] = ()) -> list[Buffer]:
     return buffers
 
 
-def frames_of(packet: Packet, limits: Limits = DEFAULT_LIMITS) -> list[Frame]:
-    """The batches of a packet, as views of it; raises unless all of them are intact."""
-    frames = list(Frame.parse_all(packet.batches, limits))
+def frames_of(
+    packet: Packet, limits: Limits = DEFAULT_LIMITS, frames_max: int | None = None
+) -> list[Frame]:
+    """The batches of a packet, as views of it; raises unless all of them are intact, and no more
+    than `frames_max`."""
+    frames = list(islice(Frame.parse_all(packet.batches, limits), frames_max))
     for frame in frames:
         if frame.header.kind == _MARK:
             raise InvalidRequest("a mark belongs to the log that wrote it and is never sent")
+    if len(frames) == frames_max and sum(map(len, frames)) < len(packet.batches):
+        raise TooLarge(
+            f"a packet of more than {frames_max:,} batches: send fewer at once, and put more "
+            "messages into each"
+        )
     return frames

@@ -70,18 +70,18 @@ class ClusterAnswer(Answer):
 
 
 class PartitionAnswer(Answer):
-    """One partition, as its leader sees it."""
+    """One partition, as its leader sees it; null: only its leader knows, and did not answer."""
 
     partition: int = Field(description="Its number, from 0.")
     leader: int = Field(description="The node that leads it; 0: nobody just then.")
     replicas: list[int] = Field(description="The nodes that hold it.")
-    in_sync: list[int] = Field(description="Those that have everything that is committed.")
+    in_sync: list[int] | None = Field(description="Those that have everything that is committed.")
     target: list[int] = Field(description="Where it is being moved to; empty: it is not.")
-    start_offset: U64 = Field(description="The first message that is kept.")
-    end_offset: U64 = Field(description="Behind the last message.")
-    size_bytes: U64 = Field(description="What the leader's log takes on disk.")
-    term: U64 = Field(description="Counts its leaders.")
-    commit_index: U64 = Field(description="The last entry that is committed.")
+    start_offset: U64 | None = Field(description="The first message that is kept.")
+    end_offset: U64 | None = Field(description="Behind the last message.")
+    size_bytes: U64 | None = Field(description="What the leader's log takes on disk.")
+    term: U64 | None = Field(description="Counts its leaders.")
+    commit_index: U64 | None = Field(description="The last entry that is committed.")
     trouble: str = Field(description="What is wrong, for people; empty: nothing.")
 
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
+from quivermq.node.listening import Accepted, address_of
 from quivermq.transports.http.statuses import error_answer
 from quivermq.wire import error_to_proto
 
@@ -50,6 +51,7 @@ class BoundedConfig(uvicorn.Config):
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         self.limits = limits
+        self.accepted: Accepted[BoundedProtocol] = Accepted(limits.connections_max)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -67,17 +69,25 @@ class BoundedProtocol(HttpToolsProtocol):
         config: BoundedConfig = self.config  # type: ignore[assignment]
         return config.limits
 
+    @property
+    def _accepted(self) -> "Accepted[BoundedProtocol]":
+        config: BoundedConfig = self.config  # type: ignore[assignment]
+        return config.accepted
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        most = self._limits.connections_max
-        if len(self.connections) > most:
-            self._refuse(503, Overloaded(f"{most} HTTP clients are connected; try again later"))
+        address = address_of(transport)
+        objection = self._accepted.objection(address)
+        self._accepted.enter(self, address)
+        if objection:
+            self._refuse(503, Overloaded(f"HTTP clients: {objection}"))
         else:
             self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_request_timer()
         self._end_answer_timer()
+        self._accepted.leave(self)
         super().connection_lost(exc)
 
     # Requests.

@@ -21,7 +21,7 @@ RELEASE: Outcome
 EXTEND: Outcome
 
 class Request(_message.Message):
-    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "hello", "cancel", "ping", "map", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "list_offsets", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure")
+    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "hello", "cancel", "ping", "map", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "list_offsets", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure", "upgrade_cluster")
     ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class Request(_message.Message):
     REBALANCE_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     RECONFIGURE_FIELD_NUMBER: _ClassVar[int]
+    UPGRADE_CLUSTER_FIELD_NUMBER: _ClassVar[int]
     id: int
     timeout_ms: int
     forwarded: bool
@@ -110,10 +111,11 @@ class Request(_message.Message):
     rebalance: Rebalance
     transfer: Transfer
     reconfigure: Reconfigure
-    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ...) -> None: ...
+    upgrade_cluster: UpgradeCluster
+    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ..., upgrade_cluster: _Optional[_Union[UpgradeCluster, _Mapping]] = ...) -> None: ...
 
 class Response(_message.Message):
-    __slots__ = ("id", "error", "welcome", "done", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_listed", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "stats_report", "broker_registered", "rebalance_progress")
+    __slots__ = ("id", "error", "welcome", "done", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_listed", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "stats_report", "broker_registered", "rebalance_progress", "cluster_upgraded")
     ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +145,7 @@ class Response(_message.Message):
     STATS_REPORT_FIELD_NUMBER: _ClassVar[int]
     BROKER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_UPGRADED_FIELD_NUMBER: _ClassVar[int]
     id: int
     error: Error
     welcome: Welcome
@@ -172,10 +175,11 @@ class Response(_message.Message):
     stats_report: StatsReport
     broker_registered: BrokerRegistered
     rebalance_progress: RebalanceProgress
-    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_listed: _Optional[_Union[OffsetsListed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ...) -> None: ...
+    cluster_upgraded: ClusterUpgraded
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_listed: _Optional[_Union[OffsetsListed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ..., cluster_upgraded: _Optional[_Union[ClusterUpgraded, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "retriable", "leader", "leader_address", "earliest", "end", "expected")
+    __slots__ = ("code", "message", "retriable", "leader", "leader_address", "earliest", "end", "expected", "may_be_forgotten")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRIABLE_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +188,7 @@ class Error(_message.Message):
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    MAY_BE_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     retriable: bool
@@ -192,25 +197,28 @@ class Error(_message.Message):
     earliest: int
     end: int
     expected: int
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: bool = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., earliest: _Optional[int] = ..., end: _Optional[int] = ..., expected: _Optional[int] = ...) -> None: ...
+    may_be_forgotten: bool
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: bool = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., earliest: _Optional[int] = ..., end: _Optional[int] = ..., expected: _Optional[int] = ..., may_be_forgotten: bool = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "client", "version", "features", "token")
+    __slots__ = ("protocol", "protocol_min", "client", "version", "features", "token")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     protocol: int
+    protocol_min: int
     client: str
     version: str
     features: _containers.RepeatedScalarFieldContainer[str]
     token: str
-    def __init__(self, protocol: _Optional[int] = ..., client: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., protocol_min: _Optional[int] = ..., client: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "version", "features", "node", "cluster_id", "packet_bytes_max", "message_bytes_max", "batch_bytes_max", "requests_max", "idle_timeout_ms")
@@ -257,7 +265,7 @@ class MapQuery(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[str]] = ..., auto_create: bool = ..., brokers_only: bool = ...) -> None: ...
 
 class Broker(_message.Message):
-    __slots__ = ("id", "address", "peer_address", "http_address", "alive", "leaders", "replicas", "state", "version")
+    __slots__ = ("id", "address", "peer_address", "http_address", "alive", "leaders", "replicas", "state", "version", "level_min", "level_max")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +275,8 @@ class Broker(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MIN_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
     id: int
     address: str
     peer_address: str
@@ -276,7 +286,9 @@ class Broker(_message.Message):
     replicas: int
     state: str
     version: str
-    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., alive: bool = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    level_min: int
+    level_max: int
+    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., alive: bool = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
 
 class PartitionMap(_message.Message):
     __slots__ = ("partition", "leader", "replicas", "target")
@@ -305,20 +317,24 @@ class TopicMap(_message.Message):
     def __init__(self, name: _Optional[str] = ..., id: _Optional[bytes] = ..., replication: _Optional[int] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionMap, _Mapping]]] = ...) -> None: ...
 
 class ClusterMap(_message.Message):
-    __slots__ = ("cluster_id", "version", "leader", "brokers", "topics", "node")
+    __slots__ = ("cluster_id", "version", "leader", "brokers", "topics", "node", "level", "release")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     version: int
     leader: int
     brokers: _containers.RepeatedCompositeFieldContainer[Broker]
     topics: _containers.RepeatedCompositeFieldContainer[TopicMap]
     node: int
-    def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[int] = ..., leader: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMap, _Mapping]]] = ..., node: _Optional[int] = ...) -> None: ...
+    level: int
+    release: str
+    def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[int] = ..., leader: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMap, _Mapping]]] = ..., node: _Optional[int] = ..., level: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
     __slots__ = ("retention_ms", "retention_messages", "retention_bytes", "delete_acked", "keep_until_archived", "rate_per_second", "rate_burst", "max_deliveries", "dead_letter", "retry_first_ms", "retry_base_ms", "retry_longest_ms")
@@ -736,16 +752,18 @@ class Interval(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Settle(_message.Message):
-    __slots__ = ("topic", "topic_id", "group", "verdicts")
+    __slots__ = ("topic", "topic_id", "group", "verdicts", "consumer")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: bytes
     group: str
     verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., group: _Optional[str] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ...) -> None: ...
+    consumer: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., group: _Optional[str] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., consumer: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("partition", "lease", "outcome", "intervals", "delay_ms", "reason", "visibility_ms")
@@ -810,7 +828,7 @@ class GroupsDescribed(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupDescription, _Mapping]]] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "partition", "waiting", "in_flight", "delayed", "done", "dead", "lost", "redelivered", "floor", "committed", "start", "consumers", "is_shared", "end")
+    __slots__ = ("group", "partition", "waiting", "in_flight", "delayed", "done", "dead", "lost", "redelivered", "floor", "committed", "start", "consumers", "is_shared", "end", "is_sticky")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -826,6 +844,7 @@ class GroupDescription(_message.Message):
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     IS_SHARED_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    IS_STICKY_FIELD_NUMBER: _ClassVar[int]
     group: str
     partition: int
     waiting: int
@@ -841,7 +860,8 @@ class GroupDescription(_message.Message):
     consumers: _containers.RepeatedCompositeFieldContainer[Consumer]
     is_shared: bool
     end: int
-    def __init__(self, group: _Optional[str] = ..., partition: _Optional[int] = ..., waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., delayed: _Optional[int] = ..., done: _Optional[int] = ..., dead: _Optional[int] = ..., lost: _Optional[int] = ..., redelivered: _Optional[int] = ..., floor: _Optional[int] = ..., committed: _Optional[int] = ..., start: _Optional[int] = ..., consumers: _Optional[_Iterable[_Union[Consumer, _Mapping]]] = ..., is_shared: bool = ..., end: _Optional[int] = ...) -> None: ...
+    is_sticky: bool
+    def __init__(self, group: _Optional[str] = ..., partition: _Optional[int] = ..., waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., delayed: _Optional[int] = ..., done: _Optional[int] = ..., dead: _Optional[int] = ..., lost: _Optional[int] = ..., redelivered: _Optional[int] = ..., floor: _Optional[int] = ..., committed: _Optional[int] = ..., start: _Optional[int] = ..., consumers: _Optional[_Iterable[_Union[Consumer, _Mapping]]] = ..., is_shared: bool = ..., end: _Optional[int] = ..., is_sticky: bool = ...) -> None: ...
 
 class Consumer(_message.Message):
     __slots__ = ("consumer", "name", "in_flight")
@@ -1113,7 +1133,7 @@ class JoinCluster(_message.Message):
     def __init__(self, address: _Optional[str] = ...) -> None: ...
 
 class RegisterBroker(_message.Message):
-    __slots__ = ("id", "directory_id", "boot", "address", "peer_address", "http_address", "version", "joining", "cluster_id", "lives")
+    __slots__ = ("id", "directory_id", "boot", "address", "peer_address", "http_address", "version", "joining", "cluster_id", "lives", "level_min", "level_max")
     ID_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
@@ -1124,6 +1144,8 @@ class RegisterBroker(_message.Message):
     JOINING_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     LIVES_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MIN_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
     id: int
     directory_id: bytes
     boot: int
@@ -1134,7 +1156,9 @@ class RegisterBroker(_message.Message):
     joining: bool
     cluster_id: str
     lives: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., version: _Optional[str] = ..., joining: bool = ..., cluster_id: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    level_min: int
+    level_max: int
+    def __init__(self, id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., version: _Optional[str] = ..., joining: bool = ..., cluster_id: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
 
 class BrokerRegistered(_message.Message):
     __slots__ = ("cluster_id", "member", "brokers")
@@ -1145,6 +1169,34 @@ class BrokerRegistered(_message.Message):
     member: int
     brokers: _containers.RepeatedCompositeFieldContainer[Broker]
     def __init__(self, cluster_id: _Optional[str] = ..., member: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
+
+class UpgradeCluster(_message.Message):
+    __slots__ = ("to", "dry_run")
+    TO_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    to: int
+    dry_run: bool
+    def __init__(self, to: _Optional[int] = ..., dry_run: bool = ...) -> None: ...
+
+class ClusterUpgraded(_message.Message):
+    __slots__ = ("before", "level", "levels")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    LEVELS_FIELD_NUMBER: _ClassVar[int]
+    before: int
+    level: int
+    levels: _containers.RepeatedCompositeFieldContainer[FeatureLevel]
+    def __init__(self, before: _Optional[int] = ..., level: _Optional[int] = ..., levels: _Optional[_Iterable[_Union[FeatureLevel, _Mapping]]] = ...) -> None: ...
+
+class FeatureLevel(_message.Message):
+    __slots__ = ("level", "release", "brings")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    BRINGS_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    release: str
+    brings: str
+    def __init__(self, level: _Optional[int] = ..., release: _Optional[str] = ..., brings: _Optional[str] = ...) -> None: ...
 
 class RemoveBroker(_message.Message):
     __slots__ = ("id", "force")
@@ -1205,7 +1257,7 @@ class Reconfigure(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PeerHello(_message.Message):
-    __slots__ = ("protocol", "cluster_id", "node", "directory_id", "boot", "peer_address", "version", "refusal", "address", "lives")
+    __slots__ = ("protocol", "cluster_id", "node", "directory_id", "boot", "peer_address", "version", "refusal", "address", "lives", "protocol_min", "level_min", "level_max", "level")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -1216,6 +1268,10 @@ class PeerHello(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LIVES_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MIN_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     cluster_id: str
     node: int
@@ -1226,17 +1282,23 @@ class PeerHello(_message.Message):
     refusal: str
     address: str
     lives: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., peer_address: _Optional[str] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., address: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    protocol_min: int
+    level_min: int
+    level_max: int
+    level: int
+    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., peer_address: _Optional[str] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., address: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ..., protocol_min: _Optional[int] = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
 
 class Parcel(_message.Message):
-    __slots__ = ("letters", "alive", "leads")
+    __slots__ = ("letters", "alive", "leads", "clock_ms")
     LETTERS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     LEADS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     letters: _containers.RepeatedCompositeFieldContainer[Letter]
     alive: bool
     leads: _containers.RepeatedCompositeFieldContainer[Leadership]
-    def __init__(self, letters: _Optional[_Iterable[_Union[Letter, _Mapping]]] = ..., alive: bool = ..., leads: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ...) -> None: ...
+    clock_ms: int
+    def __init__(self, letters: _Optional[_Iterable[_Union[Letter, _Mapping]]] = ..., alive: bool = ..., leads: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., clock_ms: _Optional[int] = ...) -> None: ...
 
 class Leadership(_message.Message):
     __slots__ = ("group", "term")

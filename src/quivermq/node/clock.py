@@ -1,0 +1,180 @@
+"""The time that a broker goes by, though its machine's clock may be set to anything at any moment.
+
+Two times come out of it, both in milliseconds since 1970:
+
+- `now_ms`: what entries are stamped with and delays are measured by. It runs with the steady clock,
+  which nobody sets. At every tick it is compared with the machine's clock and follows that, unless
+  most brokers, by what they say of theirs, agree on another time: then it follows them. Where
+  nobody can tell, a clock that was set ahead is followed after a minute: what is stamped with a
+  time to come cannot be put right.
+- `age_ms`: what retention goes by, since what it deletes is gone. It never follows the machine's
+  clock ahead at once, but only when most brokers agree with it, or after a day.
+
+Idempotence, order and leases go by neither of them.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from statistics import median_low
+from typing import Final
+
+from quivermq.batches.limits import TIMESTAMP_MS_MAX
+
+logger = logging.getLogger("quivermq.clock")
+
+DIFFERENCE_MS_MAX: Final = 5_000
+"""Clocks that differ by no more than this agree."""
+HEARD_MS: Final = 10_000
+"""What a broker said of its clock counts for so long."""
+HELD_MS: Final = 60 * 1000
+"""A clock that was set ahead is followed after so long, where nobody confirms it."""
+BELIEVED_AFTER_MS: Final = 24 * 3600 * 1000
+"""And retention follows it so long after that."""
+_REPEAT_MS: Final = 3600 * 1000
+_CLOCKS_MIN: Final = 3
+"""Two clocks that differ do not tell which of them is right."""
+
+
+def machine_ms() -> int:
+    """What the machine's clock shows."""
+    return min(max(time.time_ns() // 1_000_000, 0), TIMESTAMP_MS_MAX)
+
+
+def steady_ms() -> int:
+    """Of a clock that nobody sets, and that goes on while the machine is suspended."""
+    return time.clock_gettime_ns(_STEADY_CLOCK) // 1_000_000
+
+
+_STEADY_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class BrokerClock:
+    """One for each broker; `look` is called at every tick."""
+
+    def __init__(
+        self, machine: Callable[[], int] = machine_ms, steady: Callable[[], int] = steady_ms
+    ) -> None:
+        self._machine = machine
+        self._steady = steady
+        # What is to be added to the steady clock.
+        self._now_offset = self._age_offset = machine() - steady()
+        self._held_since: int | None = None
+        self._ahead_since: int | None = None
+        # By broker: what is to be added to our steady clock for theirs, and when that was heard.
+        self._heard: dict[int, tuple[int, int]] = {}
+        self.difference_ms = 0
+        """How far the machine's clock is ahead of the one that most brokers agree on."""
+        self._refuted: int | None = None
+        """What would have to be added for the machine's clock, while most brokers disagree."""
+        self._reported: int | None = None
+
+    def now_ms(self) -> int:
+        """The time for timestamps and delays."""
+        return min(max(self._steady() + self._now_offset, 0), TIMESTAMP_MS_MAX)
+
+    def age_ms(self) -> int:
+        """The time by which retention tells what is too old."""
+        return max(self._steady() + self._age_offset, 0)
+
+    def machine_ms(self) -> int:
+        """What the machine's clock shows, right or wrong: what other brokers are told."""
+        return self._machine()
+
+    def heard(self, node: int, clock_ms: int) -> None:
+        """Another broker said what its machine's clock shows."""
+        steady = self._steady()
+        self._heard[node] = (clock_ms - steady, steady)
+
+    def forget(self, node: int) -> None:
+        """A broker is gone."""
+        self._heard.pop(node, None)
+
+    def look(self) -> None:
+        """Compare clocks."""
+        steady = self._steady()
+        own = self._machine() - steady
+        agreed = self._agreed_offset(own, steady)
+        if agreed is None and self._refuted is not None and _agree(own, self._refuted):
+            # Most brokers are silent now, but the clock is the one that they refuted.
+            agreed = self._now_offset
+        self.difference_ms = 0 if agreed is None else own - agreed
+        self._refuted = own if agreed is not None and not _agree(own, agreed) else None
+        if agreed is None:
+            offset = self._held_offset(own, steady)
+        else:
+            offset, self._held_since = own if self._refuted is None else agreed, None
+        jump_ms = offset - self._now_offset
+        self._now_offset = offset
+        self._follow_with_age(offset, steady, is_confirmed=agreed is not None)
+        self._report(jump_ms, steady)
+
+    def _agreed_offset(self, own: int, steady: int) -> int | None:
+        """The clock on which most brokers agree, ours among them; None: there is none."""
+        heard = [offset for offset, at in self._heard.values() if steady - at <= HEARD_MS]
+        offsets = [own, *heard]
+        if len(offsets) == _CLOCKS_MIN - 1:
+            # Of two that differ, the one that was not set just now is as it was before.
+            offsets.append(self._now_offset)
+        if len(offsets) < _CLOCKS_MIN:
+            return None
+        middle = median_low(offsets)
+        agreeing = sum(_agree(offset, middle) for offset in offsets)
+        return middle if 2 * agreeing > len(offsets) else None
+
+    def _held_offset(self, own: int, steady: int) -> int:
+        """The machine's clock, or the time as it was while that has just been set ahead."""
+        if own - self._now_offset <= DIFFERENCE_MS_MAX:
+            self._held_since = None
+            return own
+        if self._held_since is None:
+            self._held_since = steady
+            ahead = _difference(own - self._now_offset)
+            logger.warning("the clock of this machine is %s where it was", ahead)
+        return own if steady - self._held_since >= HELD_MS else self._now_offset
+
+    def _follow_with_age(self, offset: int, steady: int, *, is_confirmed: bool) -> None:
+        is_ahead = offset - self._age_offset > DIFFERENCE_MS_MAX
+        if not is_ahead:
+            self._ahead_since = None
+        elif self._ahead_since is None:
+            self._ahead_since = steady
+        is_believed = (
+            self._ahead_since is not None and steady - self._ahead_since >= BELIEVED_AFTER_MS
+        )
+        if not is_ahead or is_confirmed or is_believed:
+            self._age_offset, self._ahead_since = offset, None
+
+    def _report(self, jump_ms: int, steady: int) -> None:
+        """Once, and again every hour while it lasts."""
+        if self._refuted is not None:
+            if self._reported is None or steady - self._reported >= _REPEAT_MS:
+                self._reported = steady
+                logger.error(
+                    "the clock of this machine is %s most brokers': this broker goes by theirs; "
+                    "set the clock",
+                    _difference(self.difference_ms),
+                )
+            return
+        if self._reported is not None:
+            self._reported = None
+            logger.warning("the clock of this machine agrees with most brokers' again")
+        if not _agree(jump_ms, 0):
+            logger.warning(
+                "the time of this broker follows: it is %s where it was", _difference(jump_ms)
+            )
+        if self._ahead_since == steady:
+            logger.error(
+                "no majority of brokers confirms the clock: retention by age follows it in a day; "
+                "set the clock if it is wrong"
+            )
+
+
+def _agree(one_ms: int, other_ms: int) -> bool:
+    return abs(one_ms - other_ms) <= DIFFERENCE_MS_MAX
+
+
+def _difference(difference_ms: int) -> str:
+    size = abs(difference_ms) / 1000
+    shown = f"{size:.0f} s" if size < 7200 else f"{size / 3600:.1f} h"
+    return f"{shown} {'ahead of' if difference_ms > 0 else 'behind'}"

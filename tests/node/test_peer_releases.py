@@ -1,0 +1,43 @@
+"""A peer of a later release sends what this one cannot read: nobody else is harmed."""
+
+from crc32c import crc32c
+
+from quivermq.batches import DEFAULT_LIMITS, Frame, encode_batch
+from quivermq.node.peer_protocol import Incoming
+from quivermq.wire import PROTOCOL, Packet, proto
+from tests.transports.stage import on_loop
+
+FRAME_VERSION_AT = 2
+
+
+def later(frame: Frame) -> bytes:
+    header = bytearray(frame.packed_header[:-4])
+    header[FRAME_VERSION_AT] += 1
+    return bytes(header) + crc32c(header).to_bytes(4, "little") + bytes(frame.body)
+
+
+@on_loop
+async def test_letters_beside_a_frame_of_a_later_release_arrive() -> None:
+    taken: list[tuple[list[bytes], list[Frame]]] = []
+
+    def take(node: int, parcel: proto.Parcel, frames: list[Frame]) -> None:
+        assert node == 2
+        taken.append(([letter.group for letter in parcel.letters], frames))
+
+    incoming = Incoming(lambda hello: hello, take, set(), DEFAULT_LIMITS, 60.0)
+    incoming._patience.cancel()
+    incoming.hello = proto.PeerHello(protocol=PROTOCOL, node=2)
+    first, second, third = (encode_batch([word]) for word in (b"a", b"b", b"c"))
+    letters = [
+        proto.Letter(group=b"with one", frames=1),
+        proto.Letter(group=b"of a later release", frames=2),
+        proto.Letter(group=b"without any"),
+        proto.Letter(group=b"behind it", frames=1),
+    ]
+    envelope = proto.Parcel(letters=letters).SerializeToString()
+    batches = bytes(first) + bytes(second) + later(second) + bytes(third)
+    incoming.packet_received(Packet(memoryview(envelope), memoryview(batches)))
+    assert taken == [([b"with one", b"without any"], [first])]
+    whole = bytes(first) + bytes(second) + bytes(second) + bytes(third)
+    incoming.packet_received(Packet(memoryview(envelope), memoryview(whole)))
+    assert len(taken[1][0]) == len(taken[1][1]) == 4
