@@ -41,6 +41,7 @@ sim: .venv/ready  ## many seeds: storms of the log and of groups, clusters of th
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.raft.cluster --seeds $(SEEDS)
 	$(BIN)/python -m tests.queue.storm --seeds $(SEEDS)
+	$(BIN)/python -m tests.queue.large
 	$(BIN)/python -m quivermq.testing --seeds $(SEEDS)
 
 soak: .venv/ready  ## real brokers under a random mix of faults, checked: MINUTES=10 [SEED=7]

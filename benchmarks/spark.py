@@ -217,7 +217,7 @@ def measure_writes(spark: SparkSession, servers: str, rounds: int, report: Repor
                 found = rate_of(rows, writer.option("topic", topic).save)
                 stored = client.topic(topic).message_count
                 if stored != rows:
-                    raise SystemExit(f"{stored:,} messages were stored instead of {rows:,}")
+                    raise SystemExit(f"{stored} messages were stored instead of {rows:,}")
                 client.delete_topic(topic)
                 return found
 

@@ -45,9 +45,7 @@ def main() -> None:
             for worker in workers:
                 worker.start()
                 # The clumsy one has its share before the others are there.
-                cluster.wait_until(
-                    lambda: client.topic("results").message_count > 0, "nobody works"
-                )
+                cluster.wait_until(lambda: client.topic("results").message_count, "nobody works")
             cluster.wait_until(
                 lambda: client.group("jobs", "workers").done == JOBS, "the jobs are not done"
             )

@@ -125,7 +125,8 @@ def test_redriven_messages_come_back_once_though_the_leader_dies(
         assert client.redrive(topic) == 100
         leader.kill()
         cluster.wait_until(
-            lambda: client.topic(topic).partitions[0].end_offset >= 200, "they do not come back"
+            lambda: (client.topic(topic).partitions[0].end_offset or 0) >= 200,
+            "they do not come back",
         )
         leader.start()
         assert client.redrive(topic) == 0

@@ -10,6 +10,7 @@ from threading import Event
 from quivermq.batches import encode_batch
 from quivermq.log import Log, LogSettings, SimulatedDisk
 from quivermq.node.disk_thread import DiskThread
+from quivermq.node.disk_work import opened
 from quivermq.node.group import Group
 from quivermq.node.group_names import GroupName
 from quivermq.node.runner import GroupRunner
@@ -32,7 +33,7 @@ class Stage:
         name, log_id = GroupName("orders", number), bytes([number]) * 16
         founding = founding_checkpoint(founders)
         log = Log.create(self.disk, name.folder, log_id, SMALL, founding, member)
-        group = Group(log_id, name, member, log, self.runner)
+        group = Group(log_id, name, member, opened(log), self.runner)
         self.runner.add(group)
         return group
 

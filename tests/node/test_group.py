@@ -8,6 +8,7 @@ from quivermq.batches import Index, Offset
 from quivermq.errors import Corrupt, OffsetOutOfRange, QuiverError, StorageFailed, Timeout
 from quivermq.log import Log
 from quivermq.node import group_halts
+from quivermq.node.disk_work import opened
 from quivermq.node.group import Group
 from quivermq.raft import Kind, Message
 from quivermq.replica import Consensus
@@ -198,7 +199,7 @@ async def test_a_log_of_another_group_in_its_folder_is_not_opened() -> None:
     async with stage() as it:
         group = await it.serving_group()
         it.runner.remove(group)
-        other = Group(bytes(16), group.name, 1, group.log, it.runner)
+        other = Group(bytes(16), group.name, 1, opened(group.log), it.runner)
         it.runner.add(other)
         other._open_again(StorageFailed("something"))
         await until(lambda: "another log" in other.trouble)

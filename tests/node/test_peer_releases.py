@@ -1,5 +1,7 @@
 """A peer of a later release sends what this one cannot read: nobody else is harmed."""
 
+from collections.abc import Iterator
+
 from crc32c import crc32c
 
 from quivermq.batches import DEFAULT_LIMITS, Frame, encode_batch
@@ -20,9 +22,10 @@ def later(frame: Frame) -> bytes:
 async def test_letters_beside_a_frame_of_a_later_release_arrive() -> None:
     taken: list[tuple[list[bytes], list[Frame]]] = []
 
-    def take(node: int, parcel: proto.Parcel, frames: list[Frame]) -> None:
+    def take(node: int, parcel: proto.Parcel, frames: list[Frame]) -> Iterator[None]:
         assert node == 2
         taken.append(([letter.group for letter in parcel.letters], frames))
+        yield
 
     incoming = Incoming(lambda hello: hello, take, set(), DEFAULT_LIMITS, 60.0)
     incoming._patience.cancel()

@@ -134,7 +134,7 @@ def of_messages() -> dict[str, list[Worst]]:
             ),
         ],
         "commit_offset": [
-            Worst(proto.Request(commit_offset=proto.CommitOffset(topic=TOPIC, group="a", offset=1)))
+            Worst(proto.Request(commit_offset=proto.CommitOffset(topic=TOPIC, group="k", offset=1)))
         ],
         "committed_offsets": [
             Worst(

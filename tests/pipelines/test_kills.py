@@ -88,7 +88,7 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 def end_of(client: quivermq.Client, topic: str) -> int:
     try:
-        return sum(each.end_offset for each in client.topic(topic).partitions)
+        return sum(each.end_offset or 0 for each in client.topic(topic).partitions)
     except quivermq.TopicNotFound:
         return 0
 

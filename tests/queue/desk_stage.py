@@ -29,6 +29,8 @@ START_MS = 1_700_000_000_000
 MAX_DELIVERIES = 3
 DAY_MS = 24 * 3_600_000
 ROUNDS_MAX = 5
+FIXED_BYTES = 500
+"""Of a checkpoint: heads, settings."""
 
 
 class Grant(NamedTuple):
@@ -299,7 +301,8 @@ class DeskStage:
         self.model.groups.pop(group, None)
 
     def trim(self, start: int) -> None:
-        self.desk.trim(start)
+        while not self.desk.trim(start):
+            continue
         self.model.trim(start)
 
     def cancel(self, offsets: list[int]) -> None:
@@ -402,7 +405,9 @@ class DeskStage:
     def check(self) -> None:
         """What holds after every step."""
         self.partition.validate()
-        assert self.partition.checkpoint() == self.follower.checkpoint()
+        checkpoint = self.partition.checkpoint()
+        assert checkpoint == self.follower.checkpoint()
+        assert len(checkpoint) <= self.partition.size_bytes + FIXED_BYTES
         self.desk.groups.validate(self.partition.stretches)
         shown = {figures.group: figures for figures in self.desk.describe(self.end, self.now_ms)}
         assert shown.keys() == self.model.groups.keys()
@@ -412,7 +417,10 @@ class DeskStage:
 
     def _check_alarm(self) -> None:
         """It rings in time for what is known at the desk, and not for nothing."""
-        known, possible = [], []
+        known: list[int] = []
+        # It may ring for a delayed message that nobody wants any more.
+        dues = (one.due_ms for one in self.partition.stretches.delayed)
+        possible = [due_ms - self.now_ms for due_ms in dues if due_ms > self.now_ms]
         for name, group in self.model.groups.items():
             leases = {lease: content.ends_ms for lease, content in group.leases.items()}
             for message in self.model.messages(name) if group.is_shared else ():
@@ -420,8 +428,6 @@ class DeskStage:
                     known.append(leases[message.lease] - self.steady_ms)
                 elif message.state is State.WAITING and message.due_ms > self.now_ms:
                     known.append(message.due_ms - self.now_ms)
-                elif message.state is State.FRESH and message.due_ms > self.now_ms:
-                    possible.append(message.due_ms - self.now_ms)
         alarm_ms = self.desk.alarm_ms(self.now_ms, self.steady_ms)
         assert not known or alarm_ms is not None
         if alarm_ms is not None:

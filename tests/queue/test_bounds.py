@@ -2,7 +2,8 @@
 
 import pytest
 
-from quivermq.queue import Desk, choosing, desk, group, last_holders
+from quivermq.queue import choosing, desk, group, last_holders
+from quivermq.queue.delayed import DelayedBatches
 from quivermq.queue.groups import Op
 from quivermq.queue.intervals import without
 from tests.queue.rig import Rig
@@ -140,14 +141,13 @@ def test_delayed_batches_are_taken_over_a_portion_at_a_time(
     for _ in range(10):
         rig.put(1, delay_ms=1_000)
     assert rig.poll() is None
-    assert rig.desk.groups.by_name["g"].waiting.messages == 3
+    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 1_000
+    rig.now_ms += 1_000
+    assert rig.desk.ready("g", rig.end, rig.now_ms, 10) == 3
     # The rest happens by itself.
-    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0
     while rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0:
         rig.later(0)
     assert rig.desk.groups.by_name["g"].waiting.messages == 10
-    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 1_000
-    rig.later(1_000)
     assert rig.polled() == list(range(10))
 
 
@@ -167,9 +167,11 @@ def test_cancelling_one_of_many_looks_at_one(monkeypatch: pytest.MonkeyPatch) ->
     rig = Rig()
     for _ in range(5):
         rig.put(2, delay_ms=1_000)
-    monkeypatch.setattr(Desk, "_delayed", None)
+    monkeypatch.setattr(DelayedBatches, "__iter__", None)
+    monkeypatch.setattr(DelayedBatches, "due_after", None)
     assert rig.desk.cancel([(3, 5), (9, 100)], rig.now_ms) == 3
     assert rig.desk.cancel([(0, 6)], rig.now_ms) == 4
+    monkeypatch.undo()
     rig.later(1_000)
     assert rig.polled() == [6, 7, 8]
 

@@ -57,6 +57,6 @@ def test_taking_intervals_out_of_others(
 def test_neighbours_are_one_interval() -> None:
     assert joined([(5, 7), (1, 3), (3, 5), (9, 9)]) == [(1, 7)]
     found = IntervalSet([(1, 3), (8, 9)])
-    assert found.first == (1, 3)
-    assert found.pop_first() == (1, 3)
-    assert (len(found), found.count) == (1, 1)
+    assert found.take_up_to(0) == 0
+    assert found.take_up_to(2) == 3
+    assert (list(found), found.count) == ([(8, 9)], 1)

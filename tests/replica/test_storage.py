@@ -73,7 +73,7 @@ def test_votes_cuts_and_checkpoints_are_not_joined_to_what_comes_before_them() -
         piece(2, entry(5)),
         piece(3, entry(4, term=2), term=2, vote=3, commit=2),
         piece(4, entry(5, term=2), commit=4),
-        SaveCheckpoint(Index(2), newest_state(log).pack()),
+        SaveCheckpoint(Index(2), newest_state(log).snapshot()),
         piece(5, entry(6, term=2)),
         piece(6, entry(7, term=3), term=3, vote=1),
     ]

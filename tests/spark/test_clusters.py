@@ -82,7 +82,7 @@ def values_of(client: quivermq.Client, topic: str) -> list[bytes]:
 def written(client: quivermq.Client) -> int:
     """Bytes of rows that tasks have written and no commit has published."""
     staging = [info for info in client.topics() if info.name.startswith("_spark.")]
-    return sum(part.size_bytes for info in staging for part in info.partitions)
+    return sum(part.size_bytes or 0 for info in staging for part in info.partitions)
 
 
 def executor_of(cluster: Standalone, python: int) -> psutil.Process:

@@ -71,6 +71,7 @@ class TopicCursor:
         self._cursors.clear()
 
     async def _begin(self) -> None:
+        # Fresh: partitions may have been added since somebody asked.
         count = await self._partition_count()
         self._check_places(count)
         self._count = count
@@ -98,7 +99,8 @@ class TopicCursor:
             stop=self._stop,
             follow=is_followed,
             follower_ok=self._follower_ok,
-            topic_id=self._topic_id,
+            # One partition alone needs no more care than one that is named.
+            topic_id=self._topic_id if self._count > 1 else b"",
             tells_pauses=is_followed,
         )
 
@@ -138,8 +140,6 @@ class TopicCursor:
 
     async def _has_grown(self) -> bool:
         """Read partitions that were added, too."""
-        attempts = self._router.attempts(f"reading {self._topic}")
-        await self._router.refresh(self._topic, attempts)
         before, self._count = self._count, await self._partition_count()
         for partition in range(before, self._count):
             await self._add(partition)
@@ -147,7 +147,7 @@ class TopicCursor:
 
     async def _partition_count(self) -> int:
         attempts = self._router.attempts(f"reading {self._topic}")
-        route = await self._router.route(self._topic, attempts)
+        route = await self._router.refresh(self._topic, attempts)
         if self._topic_id and route.id != self._topic_id:
             raise TopicNotFound(f"topic {self._topic!r} was deleted and created again")
         self._topic_id = route.id

@@ -162,6 +162,11 @@ class Log(LogReader):
             if synced is not None and self._settings.syncs_at_once:
                 self._synced.tell(synced)
 
+    @property
+    def checkpoint_bytes_max(self) -> int:
+        """The largest state that a checkpoint may hold."""
+        return self._settings.checkpoint_bytes_max
+
     def cut(self, index: Index) -> None:
         """Remove the entries from `index` on: a Raft leader has others there. Durable."""
         if not max(self.first_index, self.commit_index + 1) <= index <= self.edge.next_index:

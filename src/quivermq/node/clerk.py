@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from quivermq.batches import Offset
@@ -33,6 +34,8 @@ _LOOK_AGAIN_S: Final = 0.05
 _ADOPT_AGAIN_S: Final = 0.5
 _BUSY_MS: Final = 50
 _COUNTED_MAX: Final = 10_000
+_GROUPS_AT_ONCE: Final = 500
+"""Groups whose consumers are woken in one turn of the event loop."""
 _NAMES_MAX: Final = 10_000
 _NAME_CHARACTERS_MAX: Final = 200
 _MESSAGE_BYTES: Final = 1024.0
@@ -67,7 +70,7 @@ class Clerk:
         self._look: asyncio.Handle | None = None
         # Of what something was said since the last look.
         self._stirs_all = False
-        self._stirred: set[str] = set()
+        self._stirred: dict[str, None] = {}
         # Groups of which somebody is woken in a moment: one timer for each.
         self._to_wake: set[str] = set()
         # As long as the office lasts there is one desk.
@@ -170,7 +173,7 @@ class Clerk:
         await self.agreed(lambda desk: desk.open_group(group, start), of=group)
         # It goes on from where it committed, which may be gone by now.
         kept = self.start
-        self.group.at_desk(lambda desk: desk.trim(kept))
+        self._trim_to(kept)
 
     def standings(self) -> list[Standing]:
         """Of all groups, as far as is committed: nothing is asked at the desk, so that a partition
@@ -180,9 +183,8 @@ class Clerk:
         for group in groups.by_name.values() if groups else ():
             lag = max(self.end - (group.committed or 0), 0)
             if group.is_shared:
-                dying = sum(record.end - record.start for record in group.dying.values())
                 totals = group.totals
-                settled = totals.done + totals.dead + totals.lost + dying
+                settled = totals.done + totals.dead + totals.lost + group.dying_messages
                 lag = max(self.end - group.start - settled, 0)
             if not group.name.startswith("_"):
                 found.append(Standing(group.name, lag, group.leased_messages))
@@ -192,8 +194,26 @@ class Clerk:
         """Retention may have dropped what groups have not done."""
         start = self.start
         if start > self._trimmed:
-            self.at_desk(lambda desk: desk.trim(start))
+            self._check_open()
+            self._trim_to(start)
+            self.look_after()
             self._trimmed = start
+
+    def _trim_to(self, start: int) -> None:
+        if not self.group.at_desk(lambda desk: desk.trim(start)):
+            self._loop.call_soon(self._trim_on, start)
+
+    def _trim_on(self, start: int) -> None:
+        """Of very many groups some have not heard yet."""
+        if self.is_closed:
+            return
+        try:
+            self._trim_to(start)
+        except Overloaded:
+            self._loop.call_later(_LOOK_AGAIN_S, self._trim_on, start)
+        except QuiverError as error:
+            # The next leader finds the same.
+            logger.debug("%s: not all groups have passed %d: %s", self.group.name, start, error)
 
     def adopt(self, settings: TopicSettings) -> None:
         """Have the partition act on these settings of its topic, on all its replicas."""
@@ -266,6 +286,17 @@ class Clerk:
         if not len(self.waiting):
             self.group.on_messages(self, self._messages_came)
         self.waiting.park(group, waiter, in_front=in_front)
+        self._see_alarm()
+
+    def _see_alarm(self) -> None:
+        """Somebody waits for what comes due: also of messages that came while nobody did."""
+        if self._desk is None:
+            self.look_after()
+            return
+        alarm_ms = self._desk.alarm_ms(self.now_ms(), self.steady_ms())
+        is_set = self._alarm is not None
+        if alarm_ms is not None and not (is_set and self._due_ms[1] <= self.steady_ms() + alarm_ms):
+            self._set_alarm(alarm_ms)
 
     def leave(self, group: str, waiter: Waiter) -> None:
         self.waiting.leave(group, waiter)
@@ -323,7 +354,7 @@ class Clerk:
         if group is None:
             self._stirs_all = True
         else:
-            self._stirred.add(group)
+            self._stirred[group] = None
         if self._look is None and not self.is_closed:
             self._look = self._loop.call_soon(self._look_now)
 
@@ -331,18 +362,23 @@ class Clerk:
         self._look = None
         if self.is_closed:
             return
-        # Not at those of whom nothing was said: there may be thousands of groups.
-        groups = self.waiting.groups if self._stirs_all else self._stirred
-        self._stirs_all, self._stirred = False, set()
-        for group in groups:
+        # Not at those of whom nothing was said: there may be thousands of groups. Nor at very many
+        # before others have had their turn.
+        if self._stirs_all:
+            self._stirred.update(dict.fromkeys(self.waiting.groups))
+        self._stirs_all = False
+        for group in list(islice(self._stirred, _GROUPS_AT_ONCE)):
+            del self._stirred[group]
             self.wake(group)
+        if self._stirred and self._look is None:
+            self._look = self._loop.call_soon(self._look_now)
         desk = self._desk
         if desk is None:
             with suppress(NotLeader, Overloaded):
                 desk = self.group.at_desk(self._meet)
         if desk is not None:
             self._set_alarm(desk.alarm_ms(self.now_ms(), self.steady_ms()))
-            if _has_dying(desk):
+            if desk.groups.with_dying:
                 self._on_dying(self)
         else:
             self._set_alarm(_BUSY_MS)
@@ -408,7 +444,3 @@ def _is_open(desk: Desk, group: str) -> bool:
     """Whether a group shares work already."""
     found = desk.groups.by_name.get(group)
     return found is not None and found.is_shared
-
-
-def _has_dying(desk: Desk) -> bool:
-    return any(group.dying for group in desk.groups.by_name.values())

@@ -81,6 +81,11 @@ class DiskThread:
         """Do `work` beside the thread, which goes on: for what takes long, and nobody waits for."""
         return await self._loop.run_in_executor(self._helpers, work)
 
+    def submit_aside(self, work: Callable[[], object], done: Callable[[object], None]) -> None:
+        """The same for those who do not wait: then `done(result or exception)` on the loop."""
+        if not self._is_closed:
+            self._helpers.submit(self._do, _Job(work, done))
+
     async def close(self) -> None:
         """Finish what was submitted, then end the thread."""
         if self._is_closed:

@@ -2,10 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from quivermq.errors import Corrupt, StorageFull, TooLarge
+from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, StorageFull, TooLarge
 from quivermq.log import Disk, Log, LogSettings, Owner
-from quivermq.replica import DiskWork, Persist, Repair, carry_out_group
+from quivermq.replica import (
+    DiskWork,
+    Persist,
+    Repair,
+    ReplicaState,
+    carry_out_group,
+    newest_state,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +42,8 @@ def do_disk_work(log: Log, work: Sequence[Work]) -> int:
         except StorageFull:
             return done
         if any(isinstance(piece, Repair) for piece in pieces):
-            # The replica may start now.
-            preloaded(log)
+            # The replica may start now, on the event loop: it finds its checkpoint in memory.
+            log.preload_checkpoint()
         done += count
         if count < len(pieces):
             return done
@@ -79,15 +87,30 @@ def _drop(log: Log, piece: Drop) -> None:
         return
 
 
+class Opened(NamedTuple):
+    """A log, and the state at its newest checkpoint: it may be large, and is made in a thread."""
+
+    log: Log
+    state: ReplicaState | None
+    """None: it is damaged, or there is none."""
+
+
+def opened(log: Log) -> Opened:
+    """A log with its state."""
+    if log.damage:
+        # Who mends it looks at its newest checkpoint, on the event loop.
+        log.preload_checkpoint()
+        return Opened(log, None)
+    try:
+        return Opened(log, newest_state(log))
+    except (QuiverError, BrokenInvariant):
+        # Whoever makes a replica of it meets the same, and tells.
+        return Opened(log, None)
+
+
 def open_log(disk: Disk, folder: str, settings: LogSettings, owner: Owner) -> Log:
     """The log of a member of a group; `Corrupt` if it is that of another: it has other votes."""
     log = Log.open(disk, folder, settings, owner.log_id)
     if log.member != owner.member:
         raise Corrupt(f"{folder} holds the log of member {log.member}, not of {owner.member}")
-    return preloaded(log)
-
-
-def preloaded(log: Log) -> Log:
-    """The same log, with what a replica needs to start in memory: it is made on the event loop."""
-    log.preload_checkpoint()
     return log

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
 from quivermq.batches import Frame, Offset
+from quivermq.batches.limits import KIB
 from quivermq.cluster import METADATA_GROUP
 from quivermq.errors import (
     BrokenInvariant,
@@ -18,7 +19,7 @@ from quivermq.errors import (
 )
 from quivermq.log import Log
 from quivermq.node.crew import Crew
-from quivermq.node.disk_work import Drop, Work, do_disk_work, waits_for_no_disk
+from quivermq.node.disk_work import Drop, Opened, Work, do_disk_work, waits_for_no_disk
 from quivermq.node.group_halts import STUMBLES, GroupHalts
 from quivermq.node.group_names import GroupName
 from quivermq.queue import Desk
@@ -30,6 +31,7 @@ from quivermq.replica import (
     Repair,
     Replica,
     Result,
+    SaveCheckpoint,
     Send,
     Wake,
 )
@@ -37,6 +39,8 @@ from quivermq.replica import (
 logger = logging.getLogger("quivermq.group")
 
 RETRY_FULL_DISK_S: Final = 0.5
+_PACKED_IN_TURN_BYTES_MAX: Final = 256 * KIB
+"""A state that is larger is packed where nobody's write waits for it."""
 _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
 _Input = ParamSpec("_Input")
 T = TypeVar("T")
@@ -51,7 +55,7 @@ class Group(GroupHalts):
         group_id: bytes,
         name: GroupName,
         member: int,
-        log: Log,
+        found: Opened,
         crew: Crew,
         *,
         is_preferred: bool = False,
@@ -61,9 +65,9 @@ class Group(GroupHalts):
         self.member = member
         self.is_preferred = is_preferred
         """Whether this replica should lead if nobody does."""
-        self.log = log
+        self.log = found.log
         self._crew = crew
-        self.replica = self._replica()
+        self.replica = self._replica(found.state)
         self.trouble = ""
         """Not "": it does not run, and why."""
         self._refusal: QuiverError | None = None
@@ -83,6 +87,8 @@ class Group(GroupHalts):
         # Grows when the replica is made anew: disk work of the one before reports to nobody.
         self._life = 0
         self.is_closed = False
+        # Whether a state is being packed.
+        self._is_packing = False
         self._look_for_damage()
 
     @property
@@ -258,6 +264,8 @@ class Group(GroupHalts):
         if self._has_halted():
             # What was written at once has failed: the replica's office has ended with it.
             return
+        if self.replica.is_behind:
+            self.stir()
         if self.replica.is_serving != self.was_serving:
             self.was_serving = self.replica.is_serving
             self._crew.office_changed(self)
@@ -277,8 +285,43 @@ class Group(GroupHalts):
                     done(effect.result)  # type: ignore[union-attr]
             elif kind is Wake:
                 self._wake_readers()
+            elif kind is SaveCheckpoint:
+                self._pack(effect)  # type: ignore[arg-type]
             else:
                 self._disk_queue.append(effect)  # type: ignore[arg-type]
+
+    def _pack(self, work: SaveCheckpoint) -> None:
+        """Have a state packed aside if it is large, and then written in turn with all else.
+
+        Nobody waits for it; while one is being packed, the next is left out.
+        """
+        if work.state.size_bytes <= _PACKED_IN_TURN_BYTES_MAX:
+            self._disk_queue.append(work)
+            return
+        if self._is_packing:
+            return
+        self._is_packing = True
+        life = self._life
+
+        def packed(result: object) -> None:
+            self._is_packing = False
+            if life != self._life or self.is_closed:
+                return
+            limit = self._crew.log_settings.checkpoint_bytes_max
+            if not isinstance(result, bytes):
+                self.give_up(result if isinstance(result, Exception) else Exception(repr(result)))
+            elif len(result) > limit:
+                logger.error(
+                    "%s: its state of %d bytes is above checkpoint_bytes_max (%d) and is not "
+                    "written; the log is kept from the last one that was, and it is tried again "
+                    "with the next segment: delete groups or let consumers settle",
+                    self.name, len(result), limit,
+                )  # fmt: skip
+            else:
+                self._disk_queue.append(work)
+                self._write_next()
+
+        self._crew.aside(work.state.pack, packed)
 
     def _write_next(self) -> None:
         """Hand the gathered disk work over, unless some is under way."""

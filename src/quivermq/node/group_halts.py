@@ -22,10 +22,10 @@ from quivermq.errors import (
 )
 from quivermq.log import Log, Owner
 from quivermq.node.crew import Crew
-from quivermq.node.disk_work import Work, open_log, preloaded
+from quivermq.node.disk_work import Opened, Work, open_log, opened
 from quivermq.node.group_names import GroupName
 from quivermq.node.remedies import lost_text, mending_text
-from quivermq.replica import Mail, Replica, Rouse, Send
+from quivermq.replica import Mail, Replica, ReplicaState, Rouse, Send
 
 logger = logging.getLogger("quivermq.group")
 
@@ -68,10 +68,12 @@ class GroupHalts:
     @abstractmethod
     def _stop_ticking(self) -> None: ...
 
-    def _replica(self, *, must_mend: bool = False) -> Replica:
+    def _replica(self, state: ReplicaState | None, *, must_mend: bool = False) -> Replica:
         crew, log = self._crew, self.log
         try:
-            return Replica(self.member, log, crew.replica_settings, crew.dice, must_mend=must_mend)
+            return Replica(
+                self.member, log, crew.replica_settings, crew.dice, state, must_mend=must_mend
+            )
         finally:
             log.forget_checkpoint()
 
@@ -110,10 +112,7 @@ class GroupHalts:
         """Why nobody serves this partition, where that is known for sure: there is no other
         replica."""
         if self.replica.mends_alone:
-            return Corrupt(
-                f"{self.name} has lost data, and no other replica is known: "
-                f"{self.log.damage[0]}; restore it from a copy"
-            )
+            return Corrupt(f"{self.name} has lost data: {self.ailment}")
         return self._refusal if self.replica.is_alone else None
 
     def _stumbled(self, error: object) -> None:
@@ -161,9 +160,7 @@ class GroupHalts:
         logger.warning("%s begins again: %s", self.name, error)
         log = self.log
         must_mend = isinstance(error, Corrupt) and not self.replica.is_alone
-        self._replace_log(
-            f"it begins again after: {error}", lambda: preloaded(log), must_mend=must_mend
-        )
+        self._replace_log(f"it begins again after: {error}", lambda: log, must_mend=must_mend)
 
     def _open_again(self, error: QuiverError) -> None:
         """Nobody knows what the disk holds: read it. In the thread, behind what it is doing."""
@@ -189,7 +186,7 @@ class GroupHalts:
         def got(result: object) -> None:
             if life != self._life or self.is_closed:
                 return
-            if isinstance(result, Log):
+            if isinstance(result, Opened):
                 self._renew(result, must_mend=must_mend)
             elif isinstance(result, Corrupt):
                 self._fail(lost_text(f"this replica lost its log: {result}", self.member))
@@ -200,15 +197,15 @@ class GroupHalts:
                 self._refusal = StorageFailed(f"{self.name} takes no writes: {result}")
                 self._crew.later(_OPEN_AGAIN_S, lambda: again(result))
 
-        self._in_disk_thread(get, got)
+        self._in_disk_thread(lambda: opened(get()), got)
 
-    def _renew(self, log: Log, *, must_mend: bool) -> None:
+    def _renew(self, found: Opened, *, must_mend: bool) -> None:
         self._end_requests()
         self._life += 1
-        self.log, self.trouble, self._refusal = log, "", None
+        self.log, self.trouble, self._refusal = found.log, "", None
         self._disk_queue, self._writing = [], []
         try:
-            self.replica = self._replica(must_mend=must_mend)
+            self.replica = self._replica(found.state, must_mend=must_mend)
         except (QuiverError, BrokenInvariant) as error:
             self._fail(f"the log cannot be used: {error}")
             return

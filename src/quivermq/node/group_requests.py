@@ -20,7 +20,8 @@ from quivermq.wire.limits import check_answer
 
 _LISTED_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000
-_INTERVALS_AT_ONCE: Final = 5_000
+_INTERVALS_AT_ONCE: Final = 2_000
+"""Intervals that are settled in one turn of the event loop."""
 _LIST_BYTES: Final = 1 << 20
 """What is expected of a list before it is made."""
 _INTERVAL_BYTES: Final = 20
@@ -155,9 +156,13 @@ class GroupRequests:
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         await clerk.confirm()
         send = _purge if body.purge else _redrive
+        # What comes in meanwhile is for the next request.
+        kept = clerk.start, clerk.end
         messages = 0
         for part in batched(intervals) if intervals else [None]:
-            messages += await clerk.agreed(partial(send, clerk, part))
+            while moved := await clerk.agreed(partial(send, clerk, kept, part)):
+                # There may be more.
+                messages += moved
         return proto.Response(redriven=proto.Redriven(messages=messages))
 
     async def list_dead(self, request: proto.Request, room: Room) -> Answer:
@@ -216,12 +221,14 @@ def _cancel(intervals: list[Interval], now_ms: int, desk: Desk) -> int:
     return desk.cancel(intervals, now_ms)
 
 
-def _purge(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
-    return desk.purge(clerk.start, clerk.end, intervals)
+def _purge(_: Clerk, kept: tuple[int, int], intervals: list[Interval] | None, desk: Desk) -> int:
+    return desk.purge(*kept, intervals)
 
 
-def _redrive(clerk: Clerk, intervals: list[Interval] | None, desk: Desk) -> int:
-    return desk.redrive(clerk.start, clerk.end, intervals, clerk.now_ms())
+def _redrive(
+    clerk: Clerk, kept: tuple[int, int], intervals: list[Interval] | None, desk: Desk
+) -> int:
+    return desk.redrive(*kept, intervals, clerk.now_ms())
 
 
 def _count_groups(desk: Desk) -> int:

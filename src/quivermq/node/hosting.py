@@ -16,11 +16,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from quivermq.cluster import View, epoch_of, group_id
-from quivermq.errors import BrokenInvariant, Corrupt, QuiverError
-from quivermq.log import Log, Owner, name_logs, prepare_log
+from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, UnsupportedFormat
+from quivermq.log import Owner, name_logs, prepare_log
 from quivermq.node.directory import Directory, ListedLog
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.disk_work import open_log
+from quivermq.node.disk_work import Opened, open_log, opened
 from quivermq.node.group import Group
 from quivermq.node.group_names import GroupName
 from quivermq.node.remedies import lost_text
@@ -144,17 +144,19 @@ class Hosting:
             try:
                 group = self._group(want, log)
             except (QuiverError, BrokenInvariant) as error:
-                self.lost[want.group_id] = lost_text(str(error), want.member)
+                is_of_another = isinstance(error, UnsupportedFormat)
+                text = str(error) if is_of_another else lost_text(str(error), want.member)
+                self.lost[want.group_id] = text
                 logger.critical("%s cannot run here: %s", want.name, self.lost[want.group_id])
                 continue
             self._runner.add(group)
 
-    def _group(self, want: Wanted, log: Log) -> Group:
+    def _group(self, want: Wanted, found: Opened) -> Group:
         return Group(
             want.group_id,
             want.name,
             want.member,
-            log,
+            found,
             self._runner,
             is_preferred=want.is_preferred,
         )
@@ -170,7 +172,7 @@ class Hosting:
         ]
         await self._remove_logs(other)
 
-    def _logs_of(self, batch: list[Wanted]) -> list[Log | QuiverError]:
+    def _logs_of(self, batch: list[Wanted]) -> list[Opened | QuiverError]:
         """In the disk thread."""
         directory = self._directory
         unknown = [want for want in batch if want.group_id.hex() not in directory.logs]
@@ -213,23 +215,20 @@ class Hosting:
         disk, settings = self._directory.disk, self._runner.log_settings
         prepare_log(disk, want.name.folder, owner, settings, founding)
 
-    def _open(self, want: Wanted) -> Log | QuiverError:
+    def _open(self, want: Wanted) -> Opened | QuiverError:
+        folder, settings = want.name.folder, self._runner.log_settings
+        owner = Owner(want.group_id, want.member)
         try:
             self._check_place(want)
-            log = open_log(
-                self._runner.disk,
-                want.name.folder,
-                self._runner.log_settings,
-                Owner(want.group_id, want.member),
-            )
+            found = opened(open_log(self._runner.disk, folder, settings, owner))
         except Exception as error:
             # One log that cannot be opened must not keep the others closed.
             if not isinstance(error, QuiverError):
                 logger.exception("%s cannot be opened", want.name)
             return self._lost(want, error)
-        for note in log.notes:
+        for note in found.log.notes:
             logger.warning("%s: %s", want.name, note)
-        return log
+        return found
 
     def _check_place(self, want: Wanted) -> None:
         """Raise `Corrupt` unless the log that is listed is where it belongs."""

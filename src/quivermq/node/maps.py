@@ -12,6 +12,8 @@ from quivermq.node.remedies import on_broker
 from quivermq.queue import TopicSettings
 from quivermq.wire import proto
 
+UNANSWERED: Final = "its leader did not answer"
+LEADERLESS: Final = "no leader is known"
 _TOPIC_BYTES: Final = 120
 _PARTITION_BYTES: Final = 24
 """About what a map takes, without the names."""
@@ -212,9 +214,7 @@ def without_figures(found: proto.PartitionDescription) -> proto.PartitionDescrip
     """The same, without what only the leader knows for sure: it did not answer."""
     for name in ("start_offset", "end_offset", "size_bytes", "term", "commit_index", "in_sync"):
         found.ClearField(name)
-    found.trouble = found.trouble or (
-        "its leader did not answer" if found.leader else "no leader is known"
-    )
+    found.trouble = found.trouble or (UNANSWERED if found.leader else LEADERLESS)
     return found
 
 

@@ -141,6 +141,10 @@ class GroupRunner:
     ) -> None:
         self._disk_thread.submit(job, done, group.id)
 
+    def aside(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
+        """Do what takes long beside everything else."""
+        self._disk_thread.submit_aside(job, done)
+
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         self._loop.call_later(delay_s, action)
 

@@ -1,7 +1,8 @@
 """What became of leased messages: all verdicts of a request at once, answered when committed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -20,7 +21,12 @@ _REASON_CHARACTERS_MAX: Final = 1_000
 _DELAY_MS_MAX: Final = 7 * 24 * 3600 * 1000
 _OUTCOMES: Final = frozenset(proto.Outcome.values())
 
+_PORTION: Final = 2_000
+"""Verdicts and intervals that are settled in one turn of the event loop."""
+
 Numbered = tuple[int, proto.Verdict]
+Part = tuple[int, proto.Verdict, list[Interval] | None]
+"""Of a verdict: some of its intervals, or None for a whole lease."""
 
 
 class Settling:
@@ -58,21 +64,32 @@ class Settling:
     ) -> list[proto.Lost]:
         group, consumer = body.group, body.consumer
         now_ms, steady_ms = clerk.now_ms(), clerk.steady_ms()
+        lost: dict[int, list[Interval]] = {}
 
-        def settle(desk: Desk) -> tuple[list[proto.Lost], int]:
+        def settle(desk: Desk, portion: Sequence[Part]) -> int:
             before = _done(desk, group)
-            lost = []
-            for number, verdict in verdicts:
-                found = _carry_out(desk, group, consumer, verdict, now_ms, steady_ms)
+            for number, verdict, intervals in portion:
+                found = _carry_out(desk, group, consumer, verdict, intervals, now_ms, steady_ms)
                 if found is not None:
-                    intervals = [proto.Interval(start=start, end=end) for start, end in found]
-                    lost.append(proto.Lost(verdict=number, intervals=intervals))
-            return lost, _done(desk, group) - before
+                    lost.setdefault(number, []).extend(found)
+            return _done(desk, group) - before
 
-        lost, acked = await clerk.agreed(settle, of=group)
+        acked = 0
+        *first, last = _portions(verdicts)
+        for portion in first:
+            acked += clerk.at_desk(partial(settle, portion=portion), of=group)
+            # Others wait for their turn.
+            await asyncio.sleep(0)
+        acked += await clerk.agreed(partial(settle, portion=last), of=group)
         name = clerk.group.name
         self._figures.shares[name.topic, name.partition, group].acked += acked
-        return lost
+        return [
+            proto.Lost(
+                verdict=number,
+                intervals=[proto.Interval(start=start, end=end) for start, end in intervals],
+            )
+            for number, intervals in lost.items()
+        ]
 
     async def release_consumer(self, body: proto.ReleaseConsumer) -> proto.Response:
         """A consumer ends: what it holds goes back at once."""
@@ -83,20 +100,43 @@ class Settling:
         ]
 
         async def release(clerk: Clerk) -> None:
-            await clerk.agreed(
+            while await clerk.agreed(
                 lambda desk: desk.release_consumer(body.group, body.consumer), of=body.group
-            )
+            ):
+                # There may be more.
+                continue
 
         await asyncio.gather(*map(release, clerks))
         return proto.Response(done=proto.Done())
 
 
+def _portions(verdicts: Sequence[Numbered]) -> Iterator[list[Part]]:
+    """All of them, in portions that hold up nobody; mostly there is one."""
+    portion: list[Part] = []
+    left = _PORTION
+    for number, verdict in verdicts:
+        intervals = [(part.start, part.end) for part in verdict.intervals]
+        for at in range(0, max(len(intervals), 1), _PORTION):
+            part = intervals[at : at + _PORTION]
+            if left < max(len(part), 1):
+                yield portion
+                portion, left = [], _PORTION
+            portion.append((number, verdict, part or None))
+            left -= max(len(part), 1)
+    yield portion
+
+
 def _carry_out(
-    desk: Desk, group: str, consumer: int, verdict: proto.Verdict, now_ms: int, steady_ms: int
+    desk: Desk,
+    group: str,
+    consumer: int,
+    verdict: proto.Verdict,
+    intervals: list[Interval] | None,
+    now_ms: int,
+    steady_ms: int,
 ) -> list[Interval] | None:
-    """One verdict; what was lost, or None if nothing was."""
+    """One verdict, or a part of it; what was lost, or None if nothing was."""
     lease = verdict.lease
-    intervals = [(part.start, part.end) for part in verdict.intervals] or None
     if intervals is None and not _is_known(desk, group, consumer, lease):
         # Nobody knows what was left of it.
         return []

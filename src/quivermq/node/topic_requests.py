@@ -17,7 +17,15 @@ from quivermq.cluster import (
 )
 from quivermq.errors import NotLeader, QuiverError, TopicNotFound
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.maps import Maps, described, map_bytes, settings_from_proto, without_figures
+from quivermq.node.maps import (
+    LEADERLESS,
+    UNANSWERED,
+    Maps,
+    described,
+    map_bytes,
+    settings_from_proto,
+    without_figures,
+)
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.remedies import on_broker
@@ -30,7 +38,6 @@ from quivermq.wire.limits import DESCRIBED_BY_NAME_MAX, check_answer
 _LEADER_WAIT_S: Final = 5.0
 _FOUNDING_MS: Final = 5_000
 _DESCRIBE_S: Final = 2.0
-_LEADERLESS: Final = "no leader is known"
 _DESCRIPTION_BYTES: Final = 100
 """About what the description of a partition takes, without names and troubles."""
 
@@ -213,11 +220,8 @@ class TopicRequests:
                     await turn.rest()
         asked = [self._ask(node, names) for node, names in elsewhere.items()]
         for partition in [p for answer in await asyncio.gather(*asked) for p in answer]:
-            known = found[partition.topic, partition.partition]
-            troubles = dict.fromkeys(filter(None, (known.trouble, partition.trouble)))
-            if partition.leader or (known.leader and partition.replicas):
-                known = found[partition.topic, partition.partition] = partition
-            known.trouble = "; ".join(troubles)
+            place = (partition.topic, partition.partition)
+            found[place] = _put_together(found[place], partition)
         return found
 
     def _seen_here(self, topic: Topic, number: int) -> tuple[proto.PartitionDescription, list[int]]:
@@ -235,7 +239,7 @@ class TopicRequests:
                 partition=number,
                 leader=leader,
                 replicas=map(node_of, placement.replicas),
-                trouble=self._lost_here(wanted) or ("" if leader else _LEADERLESS),
+                trouble=self._lost_here(wanted) or ("" if leader else LEADERLESS),
             )
         # Where nobody leads, each replica knows its own reason.
         asked = [leader] if leader else self._others(placement)
@@ -280,6 +284,18 @@ class TopicRequests:
                     found.partitions.add(topic=topic, partition=number, trouble=trouble)
                 await turn.rest()
         return proto.Response(partitions_described=found)
+
+
+def _put_together(
+    known: proto.PartitionDescription, told: proto.PartitionDescription
+) -> proto.PartitionDescription:
+    """What is known of a partition, and what another broker told: each has its own troubles."""
+    is_more = told.leader or (known.leader and told.replicas)
+    is_answered = is_more and known.trouble in {UNANSWERED, LEADERLESS}
+    troubles = ("" if is_answered else known.trouble, told.trouble)
+    found = told if is_more else known
+    found.trouble = "; ".join(dict.fromkeys(filter(None, "; ".join(troubles).split("; "))))
+    return found
 
 
 def described_bytes(topics: list[Topic]) -> int:

@@ -5,6 +5,7 @@ Pure. Knows batches; must never know Raft, the wire, disks, clocks or other part
 
 from quivermq.queue.catalog import CHANGE_BYTES_MAX, KEY_CHARACTERS_MAX, Catalog, Json
 from quivermq.queue.dead_letters import REDRIVE_GROUP
+from quivermq.queue.delayed import Delayed
 from quivermq.queue.desk import Ask, Desk, Leased
 from quivermq.queue.figures import Figures
 from quivermq.queue.group import Dying
@@ -14,6 +15,7 @@ from quivermq.queue.names import check_name
 from quivermq.queue.partition import (
     Command,
     Partition,
+    Snapshot,
     catalog_command,
     groups_command,
     settings_command,
@@ -28,8 +30,8 @@ from quivermq.queue.producers import (
     Stored,
     check_sequence,
 )
-from quivermq.queue.stretches import Delayed
 from quivermq.queue.topic_settings import TopicSettings
+from quivermq.queue.working_copy import state_is_full
 
 __all__ = [
     "CHANGE_BYTES_MAX",
@@ -54,6 +56,7 @@ __all__ = [
     "Partition",
     "Piece",
     "Producers",
+    "Snapshot",
     "Stored",
     "TopicSettings",
     "catalog_command",
@@ -61,4 +64,5 @@ __all__ = [
     "check_sequence",
     "groups_command",
     "settings_command",
+    "state_is_full",
 ]

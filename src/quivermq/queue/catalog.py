@@ -50,6 +50,16 @@ class Catalog:
         self.version += 1
         return True
 
+    def fork(self) -> "Catalog":
+        """The same, to be changed apart: values are shared, since they never change."""
+        made = Catalog()
+        made.version, made.size_bytes, made.values = (
+            self.version,
+            self.size_bytes,
+            dict(self.values),
+        )
+        return made
+
     def pack(self) -> bytes:
         """The same bytes on every replica that applied the same entries; none for an empty one."""
         return _encoded({"version": self.version, "values": self.values}) if self.version else b""

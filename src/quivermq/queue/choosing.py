@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quivermq.queue.group import Group
-from quivermq.queue.intervals import Interval, without
+from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece, intervals_of
 from quivermq.queue.stretches import LEVELS, Stretches
 
@@ -47,9 +47,17 @@ class Chooser:
         self._carry = 0
         self._turn = 0
 
-    def choose(self, group: Group, stretches: Stretches, end: int, wanted: int) -> Choice:
+    def choose(
+        self,
+        group: Group,
+        stretches: Stretches,
+        end: int,
+        wanted: int,
+        *,
+        takes_fresh: bool = True,
+    ) -> Choice:
         """Take up to `wanted` messages out of what is ready and fresh below `end`."""
-        shelf = Shelf(group, stretches, end)
+        shelf = Shelf(group, stretches, end, takes_fresh=takes_fresh)
         while wanted:
             levels = [level for level in range(LEVELS - 1, -1, -1) if shelf.has(level)]
             if not levels:
@@ -78,13 +86,16 @@ class Chooser:
 class Shelf:
     """What a group could be given, level by level, while a choice is made."""
 
-    def __init__(self, group: Group, stretches: Stretches, end: int) -> None:
+    def __init__(
+        self, group: Group, stretches: Stretches, end: int, *, takes_fresh: bool = True
+    ) -> None:
         self.choice = Choice()
         self._group = group
         self._stretches = stretches
         self._end = end
         self._left = PIECES_AT_ONCE
-        self._fresh_left = room_for_fresh(group)
+        self._taken: IntervalSet | None = None
+        self._fresh_left = room_for_fresh(group) if takes_fresh else 0
 
     def has(self, level: int) -> bool:
         if not self._left:
@@ -99,6 +110,7 @@ class Shelf:
             if piece is not None:
                 stop = min(piece.end, piece.start + wanted - taken)
                 self.choice.returned += self._group.waiting.take(piece.start, stop)
+                self._note_taken(piece.start, stop)
                 taken += stop - piece.start
                 self._left -= 1
                 continue
@@ -107,6 +119,7 @@ class Shelf:
                 break
             start, stop = fresh[0], min(fresh[1], fresh[0] + wanted - taken)
             self.choice.fresh.append((start, stop, level))
+            self._note_taken(start, stop)
             self._fresh_left -= 1
             self._left -= 1
             self._move(level, stop)
@@ -122,15 +135,26 @@ class Shelf:
             if found is None:
                 return None
             if found[0] >= self._stretches.flat_end:
-                # Done without having been taken: acknowledged after its grant was lost.
-                left = self._group.not_done(*found)
+                # Done without having been taken: it was purged, or acknowledged in another way.
+                left = self._group.done.first_gap(max(found[0], self._group.floor), found[1])
             else:
                 # Stretches were made one since: some may have been taken by other cursors.
-                chosen = sorted(intervals_of(self.choice.pieces))
-                left = without(self._group.fresh(*found), chosen)
-            if left:
-                return left[0]
+                left = self._taken_before(found[0]).first_gap(*found)
+            if left is not None:
+                return left
             self._move(level, found[1])
+
+    def _taken_before(self, start: int) -> IntervalSet:
+        """What of the flat part of the index, from the first look on, was taken: gathered once."""
+        if self._taken is None:
+            chosen = intervals_of(self.choice.pieces)
+            found = sorted(self._group.taken(start, self._stretches.flat_end) + chosen)
+            self._taken = IntervalSet(found)
+        return self._taken
+
+    def _note_taken(self, start: int, end: int) -> None:
+        if self._taken is not None:
+            self._taken.add(start, end)
 
     def _move(self, level: int, cursor: int) -> None:
         self._group.cursors[level] = cursor
@@ -143,11 +167,13 @@ def room_for_fresh(group: Group) -> int:
     return max(PIECES_MAX - waiting - group.leased_pieces - len(group.dying), 0)
 
 
-def count_ready(group: Group, stretches: Stretches, end: int, limit: int) -> int:
+def count_ready(
+    group: Group, stretches: Stretches, end: int, limit: int, *, takes_fresh: bool = True
+) -> int:
     """How many messages could be chosen, counted no further than `limit`."""
     found = group.waiting.ready_messages
     # Whoever is told of messages that are not given out would ask for them again and again.
-    for level in range(LEVELS if room_for_fresh(group) else 0):
+    for level in range(LEVELS if takes_fresh and room_for_fresh(group) else 0):
         if found >= limit:
             break
         found += stretches.count(level, group.cursors[level], end, limit - found)

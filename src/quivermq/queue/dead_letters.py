@@ -5,7 +5,8 @@ nothing is lost if that takes long. Its number is the producer's sequence that t
 under, so the target recognises a repeat.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from quivermq.queue.group import Dying, Group
@@ -18,26 +19,28 @@ REDRIVE_GROUP: Final = "_dlq"
 
 RECORD_MESSAGES_MAX: Final = 1000
 """Messages that are moved at a time."""
+RECORDS_AT_ONCE: Final = 1000
+"""Records that are named, made or ended in one go: whoever leads has others to serve."""
 
 
 class DeadLetters(WorkingCopy):
     """What a leader knows of messages that are on their way."""
 
     def dying(self) -> list[tuple[str, Dying]]:
-        """Records to be moved, with their group, each group's in order.
+        """Records to be moved, with their group, each group's in order; of very many the first.
 
         Only what is applied: if a leader moved a record that is never committed, the next one would
         give its number to other messages, and the target would take them for a repeat.
         """
         found = []
-        for applied in self._partition.groups.by_name.values():
-            group = self.groups.by_number.get(applied.number)
+        dying = self._partition.groups.with_dying
+        each = max(RECORDS_AT_ONCE // max(len(dying), 1), 1)
+        for number in sorted(dying):
+            applied = self._partition.groups.by_number[number]
+            group = self.groups.by_number.get(number)
             if group is not None and group.dead_epoch == applied.dead_epoch:
-                found += [
-                    (group.name, record)
-                    for number, record in applied.dying.items()
-                    if group.dying.get(number) == record
-                ]
+                known = (r for n, r in applied.dying.items() if group.dying.get(n) == r)
+                found += [(group.name, record) for record in islice(known, each)]
         return found
 
     def bury(self, group: str, number: int, kept: Sequence[Interval] = ()) -> None:
@@ -65,25 +68,22 @@ class DeadLetters(WorkingCopy):
         return found.fresh(start, end)
 
     def redrive(self, start: int, end: int, intervals: list[Interval] | None, now_ms: int) -> int:
-        """Send dead letters back to where they came from; returns how many."""
-        parts = self._unsettled(start, end, intervals)
+        """Send dead letters back to where they came from; returns how many. Of very many the first:
+        ask again until there are none."""
+        parts = _first(self._unsettled(start, end, intervals), RECORDS_AT_ONCE)
         if parts:
+            self.check_room()
             group = self._redrive_group(start)
-            records = [
-                (at, min(at + RECORD_MESSAGES_MAX, high))
-                for low, high in parts
-                for at in range(low, high, RECORD_MESSAGES_MAX)
-            ]
-            self._propose(Op.SEND_BACK, group.number, records, now_ms)
+            self._propose(Op.SEND_BACK, group.number, parts, now_ms)
         return sum(high - low for low, high in parts)
 
     def purge(self, start: int, end: int, intervals: list[Interval] | None) -> int:
         """Have done with dead letters, also with those that wait to be redriven; returns how
-        many."""
-        parts = self._unsettled(start, end, intervals)
+        many. Of very many the first: ask again until there are none."""
+        parts = list(islice(self._unsettled(start, end, intervals), RECORDS_AT_ONCE))
         if parts:
             self._propose(Op.PURGE, self._redrive_group(start).number, parts)
-        waiting = self._redriving(intervals)
+        waiting = self._redriving(intervals)[:RECORDS_AT_ONCE]
         for record in waiting:
             self.bury(REDRIVE_GROUP, record.number)
         purged = parts + [(record.start, record.end) for record in waiting]
@@ -107,3 +107,13 @@ class DeadLetters(WorkingCopy):
         if intervals is None:
             return list(unsettled)
         return [part for low, high in joined(intervals) for part in unsettled.within(low, high)]
+
+
+def _first(intervals: Iterable[Interval], most: int) -> list[Interval]:
+    """As records to be moved, no more than so many."""
+    records = (
+        (at, min(at + RECORD_MESSAGES_MAX, high))
+        for low, high in intervals
+        for at in range(low, high, RECORD_MESSAGES_MAX)
+    )
+    return list(islice(records, most))

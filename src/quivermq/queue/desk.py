@@ -7,30 +7,39 @@ A lease is known by a number that was drawn at random, and belongs to the consum
 Whoever settles names both, and offsets; what was not leased so is lost to them.
 """
 
-from collections.abc import Callable, Iterable
-from heapq import heapify, heappop, heappush, nsmallest
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
 
 from quivermq.errors import InvalidRequest, Overloaded
 from quivermq.queue.choosing import Chooser, count_ready
 from quivermq.queue.dead_letters import DeadLetters
+from quivermq.queue.delayed import Delayed, key_of
 from quivermq.queue.figures import Figures, figures_of
-from quivermq.queue.group import Group, Lease
-from quivermq.queue.groups import Op, packed
+from quivermq.queue.group import DELAYED, Group, Lease
+from quivermq.queue.groups import OF_ALL, Op, packed
 from quivermq.queue.intervals import Interval, joined, without
 from quivermq.queue.partition import Partition
 from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping
 from quivermq.queue.retries import backoff_ms
-from quivermq.queue.stretches import Delayed
-from quivermq.queue.working_copy import GROUPS_MAX
+from quivermq.queue.working_copy import GROUPS_MAX, STATE_BYTES_MAX
 
 LEASES_MAX: Final = 100_000
 """Live leases of one group."""
 CANCELLED_MAX: Final = 100_000
 PARKED_AT_ONCE: Final = 2_000
 EXPIRED_AT_ONCE: Final = 1_000
-"""Delayed batches that are taken over, and leases that are ended, in one go: whoever leads has
-others to serve."""
+PIECES_ENDED_AT_ONCE: Final = 8_192
+ARMED_AT_ONCE: Final = 10_000
+LOOKED_AT_ONCE: Final = 10_000
+"""Delayed batches that are taken over, leases that are ended and their pieces, leases of another
+leader that are timed, delayed batches that are looked at, in one go: whoever leads has others to
+serve."""
+BEHIND_AT_ONCE: Final = 4
+"""Groups that go on taking over delayed batches by themselves, in one go."""
+DUE_MAX: Final = 10_000
+"""Delayed pieces of a group that are due and not leased; past it, it takes over no more."""
 _LEFTOVERS: Final = 10_000
 VISIBILITY_MS_MAX: Final = 12 * 3600 * 1000
 _LEASE_MAX: Final = 2**63 - 1
@@ -64,9 +73,15 @@ class Desk(DeadLetters):
     """Serves the consumers of one partition while this replica leads it."""
 
     def __init__(
-        self, partition: Partition, steady_ms: int, dice: Dice, *, groups_max: int = GROUPS_MAX
+        self,
+        partition: Partition,
+        steady_ms: int,
+        dice: Dice,
+        *,
+        groups_max: int = GROUPS_MAX,
+        state_bytes_max: int = STATE_BYTES_MAX,
     ) -> None:
-        super().__init__(partition, groups_max=groups_max)
+        super().__init__(partition, groups_max=groups_max, state_bytes_max=state_bytes_max)
         self._dice = dice
         self._choosers: dict[int, Chooser] = {}
         self._leftovers_max = _LEFTOVERS
@@ -75,15 +90,50 @@ class Desk(DeadLetters):
         # When each lease ends, and the same in order, with leftovers of leases that are gone.
         self._deadlines: dict[tuple[int, int], int] = {}
         self._expiring: list[tuple[int, int, int]] = []
-        # Numbers of groups that have not taken over all delayed batches yet.
-        self._behind: set[int] = set()
+        # When each group has something due that came back, and the same in order, with leftovers.
+        self._dues: dict[int, int] = {}
+        self._coming: list[tuple[int, int]] = []
+        # Numbers of groups that have not taken over all delayed batches that are due.
+        self._behind: dict[int, None] = {}
         self._arm_all(steady_ms)
 
+    def _propose(self, *operation: Any) -> None:
+        super()._propose(*operation)
+        group = self.groups.by_number.get(operation[1]) if operation[0] not in OF_ALL else None
+        if group is not None:
+            self._watch(group)
+
     def _arm_all(self, steady_ms: int) -> None:
-        for group in self.groups.by_name.values():
-            for lease, content in group.leases.items():
-                if (group.number, lease) not in self._deadlines:
-                    self._arm(group, lease, steady_ms + content.visibility_ms)
+        """Time the leases that are not timed yet from here on: a portion now, the rest when the
+        alarm rings."""
+        self._armed_ms = steady_ms
+        self._unarmed: Iterator[tuple[Group, int]] | None = self._leases(
+            list(self.groups.by_number)
+        )
+        self._arm_more()
+
+    def _leases(self, numbers: list[int]) -> Iterator[tuple[Group, int]]:
+        """All groups and their leases; a group without one comes with 0."""
+        for number in numbers:
+            group = self.groups.by_number.get(number)
+            if group is not None:
+                self._watch(group)
+                yield group, 0
+                for lease in list(group.leases):
+                    yield group, lease
+
+    def _arm_more(self) -> None:
+        if self._unarmed is None:
+            return
+        count = 0
+        for group, lease in islice(self._unarmed, ARMED_AT_ONCE):
+            count += 1
+            known = self.groups.by_number.get(group.number)
+            held = None if known is None else known.leases.get(lease)
+            if held is not None and (group.number, lease) not in self._deadlines:
+                self._arm(group, lease, self._armed_ms + held.visibility_ms)
+        if count < ARMED_AT_ONCE:
+            self._unarmed = None
 
     def _arm(self, group: Group, lease: int, deadline: int) -> None:
         self._deadlines[group.number, lease] = deadline
@@ -94,20 +144,31 @@ class Desk(DeadLetters):
 
     def _forget_ended(self) -> None:
         """Long leases that were settled soon must not be remembered until their time is over."""
-        live = {
-            (group.number, lease)
-            for group in self.groups.by_name.values()
-            for lease in group.leases
+        groups = self.groups.by_number
+        self._deadlines = {
+            (number, lease): at
+            for (number, lease), at in self._deadlines.items()
+            if (group := groups.get(number)) is not None and lease in group.leases
         }
-        self._deadlines = {key: at for key, at in self._deadlines.items() if key in live}
         self._expiring = [(at, *key) for key, at in self._deadlines.items()]
         heapify(self._expiring)
+
+    def _watch(self, group: Group) -> None:
+        """Remember when the next message of a group is due that came back."""
+        due_ms = group.waiting.next_due_ms
+        if due_ms is None:
+            self._dues.pop(group.number, None)
+        elif self._dues.get(group.number) != due_ms:
+            self._dues[group.number] = due_ms
+            heappush(self._coming, (due_ms, group.number))
+            if len(self._coming) > 2 * len(self._dues) + _LEFTOVERS:
+                self._coming = [(at, number) for number, at in self._dues.items()]
+                heapify(self._coming)
 
     def begin_again(self, proposed: Iterable[bytes], steady_ms: int) -> None:
         """Something was not proposed after all: start from what is applied and `proposed`, the
         bodies of entries that are under way."""
         self._start_again(proposed)
-        self._forget_ended()
         self._arm_all(steady_ms)
         if self.on_restart is not None:
             self.on_restart()
@@ -130,9 +191,14 @@ class Desk(DeadLetters):
             )
         if len(group.leases) >= LEASES_MAX:
             raise Overloaded(f"group {ask.group} has {len(group.leases)} live leases; try again")
-        self._look(group, end, now_ms)
+        self._look(group, now_ms)
         chooser = self._choosers.setdefault(group.number, Chooser())
-        choice = chooser.choose(group, self._partition.stretches, end, ask.messages_max)
+        is_full = self.is_full
+        stretches = self._partition.stretches
+        choice = chooser.choose(group, stretches, end, ask.messages_max, takes_fresh=not is_full)
+        if not choice and is_full and count_ready(group, stretches, end, 1):
+            # What came back is given out, since that takes no more room.
+            raise self.no_room()
         if not choice:
             if choice.cursors:
                 # What is done already was stepped over, here and so everywhere.
@@ -155,6 +221,8 @@ class Desk(DeadLetters):
             self._arm(group, lease, steady_ms + ask.visibility_ms)
         else:
             group.hand_out(pieces)
+        self.groups.count(group)
+        self._watch(group)
         return Leased(lease, pieces)
 
     def _new_lease(self) -> int:
@@ -164,18 +232,28 @@ class Desk(DeadLetters):
     def ready(self, group: str, end: int, now_ms: int, limit: int) -> int:
         """How many messages could be leased at once, counted no further than `limit`."""
         found = self._shared(group)
-        self._look(found, end, now_ms)
-        return count_ready(found, self._partition.stretches, end, limit)
+        self._look(found, now_ms)
+        return count_ready(
+            found, self._partition.stretches, end, limit, takes_fresh=not self.is_full
+        )
 
-    def _look(self, group: Group, end: int, now_ms: int) -> None:
-        """Take over delayed batches, and see what is due."""
-        if batches := group.parkable(self._partition.stretches, end, PARKED_AT_ONCE):
-            self._propose(Op.PARK, group.number, batches)
-        if len(batches) == PARKED_AT_ONCE:
-            self._behind.add(group.number)
-        else:
-            self._behind.discard(group.number)
+    def _look(self, group: Group, now_ms: int) -> None:
+        """Take over delayed batches that are due, and see what else is."""
+        delayed = self._partition.stretches.delayed
+        if len(delayed) and not self.is_full:
+            room = DUE_MAX - group.waiting.delayed_pieces
+            found = group.parkable(delayed, now_ms, PARKED_AT_ONCE, room, LOOKED_AT_ONCE)
+            if found.batches or found.due != group.due or not found.is_all:
+                self._propose(Op.PARK, group.number, *found[:3])
+            else:
+                # Nothing in there was for this group: the next leader may look again.
+                group.cursors[DELAYED] = found.cursor
+            if found.is_all:
+                self._behind.pop(group.number, None)
+            else:
+                self._behind[group.number] = None
         group.waiting.promote(now_ms)
+        self._watch(group)
 
     def acknowledge(
         self,
@@ -190,7 +268,7 @@ class Desk(DeadLetters):
         """
         found = self._shared(group)
         held = found.held_by(consumer, lease)
-        wanted = _wanted(held, intervals)
+        wanted = self._wanted(held, intervals)
         known = found.spent.get(lease)
         if known is not None and consumer in {None, known.consumer}:
             repeated = [part for low, high in wanted for part in known.done.within(low, high)]
@@ -209,6 +287,16 @@ class Desk(DeadLetters):
             self._propose(Op.FINISH, found.number, lease, holder or 0, sorted(leased + waiting))
         return without(rest, waiting)
 
+    def _wanted(self, held: Lease | None, intervals: list[Interval] | None) -> list[Interval]:
+        """What somebody speaks of; None: all that is left of a lease."""
+        if intervals is None:
+            return [] if held is None else joined(intervals_of(held.pieces))
+        wanted = joined(intervals)
+        if self.is_brimful and held is not None and len(wanted) > len(held.pieces):
+            # Scattered over a lease, they would leave more pieces behind than there were.
+            raise self.no_room()
+        return wanted
+
     def fail(
         self,
         group: str,
@@ -221,7 +309,7 @@ class Desk(DeadLetters):
         """Messages failed; back after `delay_ms`, or as the topic's settings say."""
         found = self._shared(group)
         held = found.held_by(consumer, lease)
-        wanted = _wanted(held, intervals)
+        wanted = self._wanted(held, intervals)
         pieces = _held_pieces(held, wanted)
         self._failed(found, lease, pieces, delay_ms, now_ms, "failed")
         return without(wanted, intervals_of(pieces))
@@ -272,7 +360,7 @@ class Desk(DeadLetters):
         """Messages are dead letters, whatever their number of failures."""
         found = self._shared(group)
         held = found.held_by(consumer, lease)
-        wanted = _wanted(held, intervals)
+        wanted = self._wanted(held, intervals)
         pieces = _held_pieces(held, wanted)
         if pieces:
             self._condemn(found, lease, pieces, reason, now_ms)
@@ -288,7 +376,7 @@ class Desk(DeadLetters):
         """Messages were not worked on: back at once, with no failure counted."""
         found = self._shared(group)
         held = found.held_by(consumer, lease)
-        wanted = _wanted(held, intervals)
+        wanted = self._wanted(held, intervals)
         leased = joined(intervals_of(_held_pieces(held, wanted)))
         if leased:
             self._give_back(found, lease, leased)
@@ -299,13 +387,14 @@ class Desk(DeadLetters):
         self._propose(Op.GIVE_BACK, group.number, lease, returns)
 
     def release_consumer(self, group: str, consumer: int) -> int:
-        """A consumer ends: what it holds goes back. Returns how many messages."""
+        """A consumer ends: what it holds goes back. Returns how many messages; of very many leases
+        the first: ask again until there are none."""
         found = self.groups.by_name.get(group)
         if found is None:
             return 0
-        mine = [number for number, lease in found.leases.items() if lease.consumer == consumer]
+        held = (number for number, lease in found.leases.items() if lease.consumer == consumer)
         given = 0
-        for number in mine:
+        for number in list(islice(held, EXPIRED_AT_ONCE)):
             pieces = found.leases[number].pieces
             given += messages_in(pieces)
             self._give_back(found, number, joined(intervals_of(pieces)))
@@ -337,9 +426,12 @@ class Desk(DeadLetters):
     def expire(self, now_ms: int, steady_ms: int) -> int:
         """End the leases whose time is over; returns how many messages they held."""
         self._check_taken()
-        expired = 0
+        self._arm_more()
+        expired = pieces = 0
         for _ in range(EXPIRED_AT_ONCE):
             if not self._expiring or self._expiring[0][0] > steady_ms:
+                break
+            if pieces > PIECES_ENDED_AT_ONCE:
                 break
             deadline, number, lease = heappop(self._expiring)
             if self._deadlines.get((number, lease)) != deadline:
@@ -348,23 +440,36 @@ class Desk(DeadLetters):
             holder = self.groups.by_number.get(number)
             if holder is None or lease not in holder.leases:
                 continue
-            pieces = list(holder.leases[lease].pieces)
-            expired += messages_in(pieces)
-            self._failed(holder, lease, pieces, None, now_ms, "lease expired")
-        for number in list(self._behind):
-            behind = self.groups.by_number.get(number)
-            if behind is not None:
-                self._look(behind, self._partition.next_offset, now_ms)
-            else:
-                self._behind.discard(number)
-        for group in self.groups.by_name.values():
-            # Or the alarm would ring for it until somebody asks.
-            group.waiting.promote(now_ms)
+            held = list(holder.leases[lease].pieces)
+            expired += messages_in(held)
+            pieces += len(held)
+            self._failed(holder, lease, held, None, now_ms, "lease expired")
+        self._go_on(now_ms)
         return expired
+
+    def _go_on(self, now_ms: int) -> None:
+        """What came back is ready once it is due; and some groups take over what they were behind
+        with."""
+        for _ in range(EXPIRED_AT_ONCE):
+            if not self._coming or self._coming[0][0] > now_ms:
+                break
+            due_ms, number = heappop(self._coming)
+            if self._dues.get(number) == due_ms:
+                del self._dues[number]
+                if number in self.groups.by_number:
+                    # Or the alarm would ring for it until somebody asks.
+                    group = self.groups.own(number)
+                    group.waiting.promote(now_ms)
+                    self._watch(group)
+        for number in list(islice(self._behind, BEHIND_AT_ONCE)):
+            # The others come first next time.
+            del self._behind[number]
+            if number in self.groups.by_number:
+                self._look(self.groups.own(number), now_ms)
 
     def alarm_ms(self, now_ms: int, steady_ms: int) -> int | None:
         """In how many milliseconds something happens by itself; None: never."""
-        waits: list[int] = [0] if self._behind else []
+        waits: list[int] = [0] if self._behind or self._unarmed is not None else []
         while self._expiring:
             deadline, number, lease = self._expiring[0]
             group = self.groups.by_number.get(number)
@@ -375,43 +480,57 @@ class Desk(DeadLetters):
             heappop(self._expiring)
             if not is_live:
                 self._deadlines.pop((number, lease), None)
-        for group in self.groups.by_name.values():
-            due_ms = group.waiting.next_due_ms
-            if due_ms is not None:
+        while self._coming:
+            due_ms, number = self._coming[0]
+            group = self.groups.by_number.get(number)
+            if group is not None and group.waiting.next_due_ms == due_ms:
                 waits.append(due_ms - now_ms)
+                break
+            # It was taken, or deleted, since.
+            heappop(self._coming)
+            if self._dues.get(number) == due_ms:
+                del self._dues[number]
+                if group is not None:
+                    self._watch(group)
+        due_next_ms = self._partition.stretches.delayed.next_due_ms(now_ms)
+        if due_next_ms is not None and len(self.groups):
+            waits.append(due_next_ms - now_ms)
         return max(min(waits), 0) if waits else None
 
     # Delayed messages.
 
     def delayed(self, now_ms: int, from_ms: int, limit: int) -> list[Delayed]:
         """Batches that are not due, the next ones first, without what was cancelled."""
-        found = (one for one in self._delayed(now_ms) if one.due_ms >= from_ms)
-        return nsmallest(limit, found, key=lambda one: (one.due_ms, one.start))
-
-    def _delayed(self, now_ms: int) -> Iterable[Delayed]:
         cancelled = self.groups.cancelled
-        for one in self._partition.stretches.delayed.values():
-            if one.due_ms <= now_ms:
-                continue
-            if not len(cancelled):
-                yield one
-                continue
-            for start, end in cancelled.gaps(one.start, one.end):
-                yield one._replace(start=start, end=end)
+        behind = key_of(max(now_ms, from_ms - 1))
+        parts = (
+            one._replace(start=start, end=end)
+            for one in self._partition.stretches.delayed.due_after(behind)
+            for start, end in cancelled.gaps(one.start, one.end)
+        )
+        return list(islice(parts, limit))
 
     def delayed_total(self, now_ms: int) -> int:
         """How many messages are not due."""
-        return sum(one.end - one.start for one in self._delayed(now_ms))
+        delayed = self._partition.stretches.delayed
+        total = delayed.messages_after(key_of(now_ms))
+        for start, end in self.groups.cancelled:
+            for one in delayed.overlapping(start, end):
+                if one.due_ms > now_ms:
+                    total -= min(end, one.end) - max(start, one.start)
+        return total
 
     def cancel(self, intervals: list[Interval], now_ms: int) -> int:
         """Delayed messages that are not due are not delivered to anybody; returns how many."""
         parts = [
             part
             for low, high in joined(intervals)
-            for one in self._partition.stretches.delayed_from(low, high)
+            for one in self._partition.stretches.delayed.overlapping(low, high)
             if one.due_ms > now_ms
             for part in self.groups.cancelled.gaps(max(low, one.start), min(high, one.end))
         ]
+        if parts:
+            self.check_room()
         if len(self.groups.cancelled) + len(parts) > CANCELLED_MAX:
             raise Overloaded("too many delayed messages were cancelled one by one")
         if parts:
@@ -422,18 +541,15 @@ class Desk(DeadLetters):
 
     def describe(self, end: int, now_ms: int, group: str | None = None) -> list[Figures]:
         """Where groups stand; `end` is behind the last message that they may have."""
-        names = list(self.groups.by_name) if group is None else [group]
-        known = [self.groups.by_name[name] for name in names if name in self.groups.by_name]
+        numbers = list(self.groups.by_number) if group is None else []
+        if group in self.groups.by_name:
+            numbers = [self.groups.by_name[group].number]
+        known = [self.groups.own(number) for number in numbers]
         for one in known:
             one.waiting.promote(now_ms)
+            self._watch(one)
         stretches, cancelled = self._partition.stretches, self.groups.cancelled
         return [figures_of(one, stretches, cancelled, end, now_ms) for one in known]
-
-
-def _wanted(held: Lease | None, intervals: list[Interval] | None) -> list[Interval]:
-    if intervals is not None:
-        return joined(intervals)
-    return [] if held is None else joined(intervals_of(held.pieces))
 
 
 def _held_pieces(held: Lease | None, wanted: list[Interval]) -> list[Piece]:

@@ -9,16 +9,16 @@ leads decided before, on a copy of the same state (`Desk`).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
+from quivermq.queue.delayed import FIRST_KEY, Delayed, DelayedBatches, DueKey
 from quivermq.queue.intervals import Interval, IntervalSet, without
-from quivermq.queue.last_holders import Holder, LastHolders
-from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping, take
-from quivermq.queue.stretches import LEVELS, Delayed, Stretches
-from quivermq.queue.waiting import Parked, Waiting
+from quivermq.queue.last_holders import LastHolders
+from quivermq.queue.pieces import Piece, cut, intervals_of, messages_in, overlapping
+from quivermq.queue.stretches import LEVELS, Stretches
+from quivermq.queue.waiting import Waiting
 
 SPENT_MAX: Final = 1024
 """Leases of which it is remembered what was acknowledged, so that a repeat is recognised."""
@@ -28,14 +28,23 @@ SPENT_INTERVALS_MAX: Final = 65_536
 DELAYED: Final = LEVELS
 """The cursor behind those of the priorities: it runs along the delayed batches."""
 
+GROUP_BYTES: Final = 256
+LEASE_BYTES: Final = 29
+PIECE_BYTES: Final = 21
+WAITING_BYTES: Final = 29
+DYING_BYTES: Final = 49
+SPENT_BYTES: Final = 21
+HOLDER_BYTES: Final = 32
+INTERVAL_BYTES: Final = 16
+"""What each takes in a checkpoint."""
 
-@dataclass(slots=True)
-class Lease:
-    """Messages that one consumer holds."""
+
+class Lease(NamedTuple):
+    """Messages that one consumer holds. Never changed, but replaced: copies of a group share it."""
 
     consumer: int
     visibility_ms: int
-    pieces: list[Piece]
+    pieces: Sequence[Piece]
     is_whole: bool = True
     """Nothing of it was given up, lost or rejected so far."""
 
@@ -48,6 +57,19 @@ class Spent:
     done: IntervalSet
     is_whole: bool
     """All that left the lease was acknowledged."""
+
+    def copy(self) -> "Spent":
+        return Spent(self.consumer, self.done.copy(), self.is_whole)
+
+
+class TakeOver(NamedTuple):
+    """Delayed batches that a group takes over, and how far it has come with that."""
+
+    batches: list[Delayed]
+    cursor: int
+    due: DueKey
+    is_all: bool
+    """False: there is more to look at."""
 
 
 class Dying(NamedTuple):
@@ -89,11 +111,17 @@ class Group:
     """Everything below is done, or never was its business."""
     done: IntervalSet = field(default_factory=IntervalSet)
     cursors: list[int] = field(default_factory=lambda: [0] * (LEVELS + 1))
+    due: DueKey = FIRST_KEY
+    """Delayed batches up to here in the order by due time are taken over, if they begin below
+    the cursor `DELAYED`."""
     leases: dict[int, Lease] = field(default_factory=dict)
     leased_messages: int = 0
     leased_pieces: int = 0
     waiting: Waiting = field(default_factory=Waiting)
     dying: dict[int, Dying] = field(default_factory=dict)
+    dying_messages: int = 0
+    """Without stale ones."""
+    reason_bytes: int = 0
     last_holders: LastHolders = field(default_factory=LastHolders)
     """Of what waits again: they may finish it for as long as nobody else has it."""
     spent: dict[int, Spent] = field(default_factory=dict)
@@ -104,12 +132,46 @@ class Group:
     committed: int | None = None
     claimed: int = 0
     """The epoch of the member of a sticky group that holds the partition."""
+    counted_bytes: int = 0
+    """Its `size_bytes` as it was last added to that of all groups."""
+
+    def copy(self) -> "Group":
+        """The same, to be changed apart: at the cost of a few copies of lists, whatever is in
+        them."""
+        return replace(
+            self,
+            done=self.done.copy(),
+            cursors=self.cursors.copy(),
+            leases=self.leases.copy(),
+            waiting=self.waiting.copy(),
+            last_holders=self.last_holders.copy(),
+            dying=self.dying.copy(),
+            spent={lease: known.copy() for lease, known in self.spent.items()},
+            totals=replace(self.totals),
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in a checkpoint, at most."""
+        return (
+            GROUP_BYTES
+            + 4 * len(self.name)
+            + INTERVAL_BYTES * (len(self.done) + self.spent_intervals)
+            + LEASE_BYTES * len(self.leases)
+            + PIECE_BYTES * self.leased_pieces
+            + WAITING_BYTES * len(self.waiting)
+            + DYING_BYTES * len(self.dying)
+            + self.reason_bytes
+            + SPENT_BYTES * len(self.spent)
+            + HOLDER_BYTES * len(self.last_holders)
+        )
 
     def share_from(self, start: int) -> None:
         """It begins to share work, at `start`."""
         self.is_shared = True
         self.start = self.floor = start
         self.cursors = [start] * (LEVELS + 1)
+        self.due = FIRST_KEY
 
     # Leases.
 
@@ -139,16 +201,17 @@ class Group:
         is_done = spent is not None and spent.is_whole and spent.consumer == consumer
         return is_done or self.held_by(consumer, number) is not None
 
-    def take_leased(self, number: int, start: int, end: int) -> list[Piece]:
-        """Take messages out of a lease, which ends with the last of them."""
+    def take_leased(self, number: int, intervals: Sequence[Interval]) -> list[Piece]:
+        """Take messages, in order, out of a lease, which ends with the last of them."""
         lease = self.leases.get(number)
         if lease is None:
             return []
-        before = len(lease.pieces)
-        found = take(lease.pieces, start, end)
+        found, left = cut(lease.pieces, intervals)
         self.leased_messages -= messages_in(found)
-        self.leased_pieces += len(lease.pieces) - before
-        if not lease.pieces:
+        self.leased_pieces += len(left) - len(lease.pieces)
+        if left:
+            self.leases[number] = lease._replace(pieces=left)
+        else:
             del self.leases[number]
         return found
 
@@ -161,13 +224,12 @@ class Group:
 
     def finish(self, lease: int, consumer: int, intervals: list[Interval]) -> None:
         """Messages are acknowledged: of a lease, or waiting since it was lost."""
-        held = self.leases.get(lease)
-        is_whole = held is not None and held.is_whole
-        for start, end in intervals:
-            found = self.take_leased(lease, start, end)
-            if not found:
-                found = self.waiting.take(start, end)
-                self.last_holders.remove(start, end)
+        known = self.leases.get(lease)
+        is_whole = known is not None and known.is_whole
+        held = self.take_leased(lease, intervals)
+        for start, end in without(intervals, intervals_of(held)):
+            found = self.waiting.take(start, end)
+            self.last_holders.remove(start, end)
             if messages_in(found) != end - start:
                 raise BrokenInvariant(f"{self.name}: {start} to {end} is not there to be done")
         spent = self.spent.setdefault(lease, Spent(consumer, IntervalSet(), is_whole))
@@ -182,7 +244,7 @@ class Group:
     def _break(self, lease: int) -> None:
         """Something leaves a lease that is not acknowledged."""
         if (held := self.leases.get(lease)) is not None:
-            held.is_whole = False
+            self.leases[lease] = held._replace(is_whole=False)
         if (spent := self.spent.get(lease)) is not None:
             spent.is_whole = False
 
@@ -192,21 +254,25 @@ class Group:
             self.floor = max(self.floor, end)
         else:
             self.done.add(start, end)
-        while len(self.done) and self.done.first[0] <= self.floor:
-            self.floor = max(self.floor, self.done.pop_first()[1])
+        if len(self.done) and self.done.starts[0] <= self.floor:
+            self.floor = self.done.take_up_to(self.floor)
 
-    def give_back(self, lease: int, start: int, end: int, due_ms: int, *, failed: bool) -> None:
-        """Leased messages wait again."""
+    def give_back(self, lease: int, returns: Sequence[tuple[int, int, int, bool]]) -> None:
+        """Leased messages wait again: from, to, when they are due, whether they failed."""
         consumer = self.leases[lease].consumer if lease in self.leases else 0
         self._break(lease)
-        for piece in self.take_leased(lease, start, end):
+        at = 0
+        for piece in self.take_leased(lease, [(start, end) for start, end, _, _ in returns]):
+            while returns[at][1] <= piece.start:
+                at += 1
+            _, _, due_ms, failed = returns[at]
             self.last_holders.put(piece.start, piece.end, lease, consumer)
             self.waiting.put(piece._replace(failures=piece.failures + failed), due_ms)
 
-    def condemn(self, lease: int, start: int, end: int, reason: str, at_ms: int) -> None:
+    def condemn(self, lease: int, intervals: Sequence[Interval], reason: str, at_ms: int) -> None:
         """Leased messages are to be dead letters. One record for each count of failures."""
         self._break(lease)
-        for piece in self.take_leased(lease, start, end):
+        for piece in self.take_leased(lease, intervals):
             self._record(piece.start, piece.end, piece.failures + 1, reason, at_ms)
 
     def _record(
@@ -214,6 +280,8 @@ class Group:
     ) -> None:
         number = self.next_dying
         self.dying[number] = Dying(number, start, end, failures, reason, at_ms, redrive)
+        self.dying_messages += end - start
+        self.reason_bytes += len(reason.encode())
         self.next_dying += end - start
 
     def send_back(self, start: int, end: int, at_ms: int) -> None:
@@ -223,8 +291,12 @@ class Group:
     def bury(self, number: int, kept: Sequence[Interval] = ()) -> None:
         """A record is where it should be, but for what is `kept` here after all."""
         record = self.dying.pop(number, None)
-        if record is None or record.is_stale:
+        if record is None:
             return
+        self.reason_bytes -= len(record.reason.encode())
+        if record.is_stale:
+            return
+        self.dying_messages -= record.end - record.start
         for start, end in without([(record.start, record.end)], kept):
             if record.redrive:
                 self.totals.done += end - start
@@ -242,27 +314,61 @@ class Group:
 
     # Where it stands.
 
-    def park(self, batches: list[Delayed], cancelled: IntervalSet) -> None:
-        """Take over the next delayed batches: they wait until they are due.
+    def park(
+        self, batches: list[Delayed], cursor: int, due: DueKey, cancelled: IntervalSet
+    ) -> None:
+        """Take over delayed batches: they wait until they are due.
 
         They are named, and not looked up: the index may have been flattened since.
         """
         for one in batches:
-            for low, high in self.not_done(max(one.start, self.cursors[DELAYED]), one.end):
+            for low, high in self.not_done(one.start, one.end):
                 for start, stop in cancelled.gaps(low, high):
                     self.waiting.put(Piece(start, stop, one.priority, 0), one.due_ms)
                 for start, stop in cancelled.within(low, high):
                     self.drop(start, stop)
-            self.cursors[DELAYED] = max(self.cursors[DELAYED], one.end)
+        self.cursors[DELAYED], self.due = cursor, due
 
     def drop(self, start: int, end: int) -> None:
         """Messages are done with."""
         self.totals.done += end - start
         self.complete(start, end)
 
-    def parkable(self, stretches: Stretches, end: int, most: int) -> list[Delayed]:
-        """The next batches to `park`, no more than `most`."""
-        return list(islice(stretches.delayed_from(self.cursors[DELAYED], end), most))
+    def parkable(
+        self, delayed: DelayedBatches, now_ms: int, most: int, room: int, looks: int
+    ) -> TakeOver:
+        """The next batches to `park`: up to `most` that came in with a time that this group has
+        passed, and up to `room` of those that are due. Looks at no more than about twice `looks`.
+        """
+        found: list[Delayed] = []
+        cursor, due = self.cursors[DELAYED], self.due
+        first = delayed.position(cursor)
+        stop = len(delayed) if due == FIRST_KEY else min(len(delayed), first + looks)
+        for position in delayed.due_by(due.due_ms, first, stop):
+            one = delayed.at(position)
+            if one.key <= due:
+                if len(found) == most:
+                    stop = position
+                    break
+                found.append(one)
+        if first < stop:
+            cursor = delayed.start_at(stop - 1) + 1
+        is_all = stop == len(delayed)
+        for number, one in enumerate(delayed.due_after(due)):
+            if one.due_ms > now_ms:
+                break
+            if number >= looks or room <= 0 or len(found) >= most or one.start >= cursor:
+                is_all = is_all and room <= 0
+                break
+            if one.end > self.floor:
+                found.append(one)
+                room -= 1
+            due = one.key
+        return TakeOver(found, cursor, due, is_all)
+
+    def has_taken(self, one: Delayed) -> bool:
+        """Whether a delayed batch was taken over."""
+        return one.start < self.cursors[DELAYED] and one.key <= self.due
 
     def not_done(self, start: int, end: int) -> list[Interval]:
         """What of [start, end) is not done."""
@@ -282,6 +388,7 @@ class Group:
             self.leases, self.leased_messages, self.leased_pieces = {}, 0, 0
             self.waiting, self.done, self.totals = Waiting(), IntervalSet(), Totals()
             self.spent, self.spent_intervals, self.last_holders = {}, 0, LastHolders()
+            self.dying_messages = 0
             self.dying = {n: record._replace(is_stale=True) for n, record in self.dying.items()}
             self.share_from(offset)
         if self.committed is not None or not self.is_shared:
@@ -291,10 +398,10 @@ class Group:
         """Retention deleted what is below `begin`: what was not done is lost."""
         if not self.is_shared or begin <= self.floor:
             return
-        for lease in list(self.leases):
-            if self.leases[lease].pieces[0].start < begin:
-                self._break(lease)
-                self.take_leased(lease, 0, begin)
+        behind = [n for n, lease in self.leases.items() if lease.pieces[0].start < begin]
+        for lease in behind:
+            self._break(lease)
+            self.take_leased(lease, [(0, begin)])
         self.waiting.take(0, begin)
         self.last_holders.remove(0, begin)
         kept: dict[int, Dying] = {}
@@ -305,6 +412,8 @@ class Group:
             gone = max(begin - record.start, 0)
             kept[number + gone] = record._replace(number=number + gone, start=record.start + gone)
         self.dying = kept
+        self.dying_messages = sum(r.end - r.start for r in kept.values() if not r.is_stale)
+        self.reason_bytes = sum(len(record.reason.encode()) for record in kept.values())
         for low, high in self.not_done(self.floor, begin):
             unwanted = sum(end - start for start, end in cancelled.within(low, high))
             self.totals.done += unwanted
@@ -314,9 +423,8 @@ class Group:
         self.complete(self.floor, begin)
 
     def first_fresh(self, stretches: Stretches) -> int:
-        """The lowest offset that a cursor may still come to."""
-        ahead = stretches.delayed_from(self.cursors[DELAYED], stretches.end)
-        lowest = next((one.start for one in ahead), stretches.end)
+        """The lowest offset that a cursor of a priority may still come to."""
+        lowest = stretches.end
         for level in range(LEVELS):
             cursor = max(self.cursors[level], self.floor)
             stretch = stretches.find(level, cursor, stretches.end)
@@ -326,65 +434,18 @@ class Group:
 
     def fresh(self, start: int, end: int) -> list[Interval]:
         """What of [start, end) nobody has taken, for the rare case that cursors cannot tell."""
-        taken = IntervalSet(self.done.within(start, end))
-        taken.add(0, self.floor)
-        for low, high in self.waiting.within(start, end):
-            taken.add(low, high)
+        return without([(start, end)], self.taken(start, end))
+
+    def taken(self, start: int, end: int) -> list[Interval]:
+        """What of [start, end), and around it, somebody has taken; in order, but for overlaps."""
+        found = [(0, self.floor), *self.done.within(start, end), *self.waiting.within(start, end)]
         for lease in self.leases.values():
             if lease.pieces[0].start < end and start < lease.pieces[-1].end:
                 first, last = overlapping(lease.pieces, start, end)
-                for low, high in intervals_of(lease.pieces[first:last]):
-                    taken.add(low, high)
-        for record in self.dying.values():
-            if not record.is_stale:
-                taken.add(record.start, record.end)
-        return taken.gaps(start, end)
-
-    # As bytes.
-
-    def state(self) -> list[Any]:
-        """All of it as JSON values."""
-        totals = self.totals
-        return [
-            [self.number, self.name, self.start, self.is_shared, self.floor],
-            list(self.done),
-            self.cursors,
-            [
-                [n, x.consumer, x.visibility_ms, x.pieces, x.is_whole]
-                for n, x in self.leases.items()
-            ],
-            self.waiting.parked(),
-            list(self.dying.values()),
-            [
-                [lease, known.consumer, list(known.done), known.is_whole]
-                for lease, known in self.spent.items()
-            ],
-            list(self.last_holders),
-            [self.next_dying, self.dead_epoch],
-            [totals.done, totals.dead, totals.lost, totals.redelivered],
-            [self.committed, self.claimed],
-        ]
-
-    @classmethod
-    def of_state(cls, state: list[Any]) -> "Group":
-        """What `state` gave."""
-        head, done, cursors, leases, waiting, dying, spent, holders, *rest = state
-        numbers, totals, progress = rest
-        group = cls(head[0], head[1], head[2], head[3], head[4], IntervalSet(done), cursors)
-        for number, consumer, visibility_ms, pieces, is_whole in leases:
-            found = [Piece(*piece) for piece in pieces]
-            group.leases[number] = Lease(consumer, visibility_ms, found, is_whole)
-            group.leased_messages += messages_in(found)
-            group.leased_pieces += len(found)
-        group.waiting = Waiting.of(Parked(Piece(*piece), due) for piece, due in waiting)
-        group.dying = {record[0]: Dying(*record) for record in dying}
-        group.spent = {lease: Spent(who, IntervalSet(known), w) for lease, who, known, w in spent}
-        group.spent_intervals = sum(len(known.done) for known in group.spent.values())
-        group.last_holders = LastHolders(Holder(*holder) for holder in holders)
-        group.next_dying, group.dead_epoch = numbers
-        group.totals = Totals(*totals)
-        group.committed, group.claimed = progress
-        return group
+                found += intervals_of(lease.pieces[first:last])
+        found += [(r.start, r.end) for r in self.dying.values() if not r.is_stale]
+        found.sort()
+        return found
 
     def validate(self, stretches: Stretches) -> None:
         """Raise `BrokenInvariant` unless every message is in one place only, and counted."""
@@ -394,6 +455,10 @@ class Group:
         held = [piece for lease in self.leases.values() for piece in lease.pieces]
         if (messages_in(held), len(held)) != (self.leased_messages, self.leased_pieces):
             raise BrokenInvariant(f"{self.name}: {self.leased_messages} leased are counted")
+        moving = [r.end - r.start for r in self.dying.values() if not r.is_stale]
+        reasons = sum(len(record.reason.encode()) for record in self.dying.values())
+        if (sum(moving), reasons) != (self.dying_messages, self.reason_bytes):
+            raise BrokenInvariant(f"{self.name}: {self.dying_messages} dying are counted")
         places = [*intervals_of(held), *self.done, (0, self.floor)]
         places += [(p.piece.start, p.piece.end) for p in self.waiting.parked()]
         places += [(r.start, r.end) for r in self.dying.values() if not r.is_stale]

@@ -7,16 +7,22 @@ committed; since nothing else changes groups, both start from the same state.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
+from struct import Struct
 from typing import Any, Final
 
 from quivermq.batches import Buffer
-from quivermq.errors import UnsupportedFormat
-from quivermq.queue.group import Group
+from quivermq.errors import BrokenInvariant, UnsupportedFormat
+from quivermq.queue.columns import ColumnReader, column
+from quivermq.queue.delayed import LAST_KEY, Delayed, DueKey
+from quivermq.queue.group import DELAYED, Group
+from quivermq.queue.group_columns import pack_group, unpack_group
 from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece
-from quivermq.queue.stretches import Delayed, Stretches
+from quivermq.queue.stretches import NO_OFFSET, Stretches
+
+_HEAD: Final = Struct("<QII")
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -42,6 +48,11 @@ class Op(IntEnum):
     PURGE = 18
     FINISH = 19
     SEEK = 20
+    PASS = 21
+
+
+OF_ALL: Final = frozenset({Op.TRIM, Op.CANCEL})
+"""Operations that are not about one group."""
 
 
 def packed(operation: Iterable[Any]) -> bytes:
@@ -50,7 +61,12 @@ def packed(operation: Iterable[Any]) -> bytes:
 
 
 class Groups:
-    """Groups by name and by number."""
+    """Groups by name and by number.
+
+    A fork shares them with what it was made from: whoever is the first to change one has a copy of
+    it then (`own`). So a leader's working copy, and a state to be written down, cost nothing but
+    for what changes meanwhile.
+    """
 
     def __init__(self) -> None:
         self.by_name: dict[str, Group] = {}
@@ -58,6 +74,10 @@ class Groups:
         self.cancelled = IntervalSet()
         """Delayed messages that nobody is to get."""
         self.next_number = 1
+        self.with_dying: set[int] = set()
+        """Numbers of groups that have messages on their way to the dead letters."""
+        self.groups_bytes = 0
+        self._owned: set[int] = set()
         self._acts: dict[int, Callable[..., None]] = {
             Op.CREATE: self._create,
             Op.SHARE: self._share,
@@ -70,6 +90,7 @@ class Groups:
             Op.EXTEND: self._extend,
             Op.PARK: self._park,
             Op.TRIM: self._trim,
+            Op.PASS: self._pass,
             Op.CANCEL: self._cancel,
             Op.SEEK: self._seek,
             Op.DROP: self._drop,
@@ -98,26 +119,60 @@ class Groups:
         for operation in json.loads(bytes(body)):
             self.carry_out(operation)
 
+    @property
+    def size_bytes(self) -> int:
+        """What all of it takes in a checkpoint, at most."""
+        return self.groups_bytes + 16 * len(self.cancelled)
+
+    def own(self, number: int) -> Group:
+        """A group that may be changed."""
+        group = self.by_number[number]
+        if number not in self._owned:
+            group = self.by_number[number] = self.by_name[group.name] = group.copy()
+            self._owned.add(number)
+        return group
+
+    def fork(self) -> "Groups":
+        """The same state, to be changed apart."""
+        made = Groups()
+        made.by_name, made.by_number = self.by_name.copy(), self.by_number.copy()
+        made.cancelled = self.cancelled.copy()
+        made.next_number = self.next_number
+        made.with_dying, made.groups_bytes = self.with_dying.copy(), self.groups_bytes
+        self._owned = set()
+        return made
+
+    def count(self, group: Group) -> None:
+        """A group has changed: what is counted of all of them changes with it."""
+        size = group.size_bytes
+        self.groups_bytes += size - group.counted_bytes
+        group.counted_bytes = size
+        if group.dying:
+            self.with_dying.add(group.number)
+        else:
+            self.with_dying.discard(group.number)
+
     def carry_out(self, operation: list[Any]) -> None:
         """One operation; changes nothing but groups."""
         kind = operation[0]
         self._check_known(kind)
         self._acts[kind](*operation[1:])
+        if kind not in OF_ALL and (group := self.by_number.get(operation[1])) is not None:
+            self.count(group)
 
     def _check_known(self, kind: int) -> None:
         if kind not in self._acts:
-            raise UnsupportedFormat(
-                f"operation {kind} is of another release: run the one that wrote it"
-            )
+            raise UnsupportedFormat(f"operation {kind} is of a newer release: upgrade this broker")
 
     def _create(self, number: int, name: str) -> None:
         # A group that is made again under its old name is another producer of dead letters.
         group = Group(number, name, dead_epoch=number)
         self.by_name[name] = self.by_number[number] = group
+        self._owned.add(number)
         self.next_number = number + 1
 
     def _share(self, number: int, start: int) -> None:
-        self.by_number[number].share_from(start)
+        self.own(number).share_from(start)
 
     def _grant(
         self,
@@ -130,7 +185,7 @@ class Groups:
         cursors: list[tuple[int, int]],
     ) -> None:
         """Lease 0: done at once."""
-        group = self.by_number[number]
+        group = self.own(number)
         pieces = [Piece(start, end, priority, 0) for start, end, priority in fresh]
         for start, end in returned:
             pieces += group.waiting.take(start, end)
@@ -142,95 +197,137 @@ class Groups:
             group.hand_out(pieces)
 
     def _finish(self, number: int, lease: int, consumer: int, intervals: list[Interval]) -> None:
-        self.by_number[number].finish(lease, consumer, intervals)
+        self.own(number).finish(lease, consumer, intervals)
 
     def _give_back(
         self, number: int, lease: int, returns: list[tuple[int, int, int, bool]]
     ) -> None:
-        group = self.by_number[number]
-        for start, end, due_ms, failed in returns:
-            group.give_back(lease, start, end, due_ms, failed=failed)
+        self.own(number).give_back(lease, returns)
 
     def _condemn(
         self, number: int, lease: int, intervals: list[Interval], reason: str, at_ms: int
     ) -> None:
-        for start, end in intervals:
-            self.by_number[number].condemn(lease, start, end, reason, at_ms)
+        self.own(number).condemn(lease, intervals, reason, at_ms)
 
     def _bury(self, number: int, record: int, kept: Sequence[Interval] = ()) -> None:
-        self.by_number[number].bury(record, kept)
+        self.own(number).bury(record, kept)
 
     def _renumber(self, number: int) -> None:
         # Epochs count with the numbers of groups: none is ever used by two lives of a name.
-        self.by_number[number].renumber(self.next_number)
+        self.own(number).renumber(self.next_number)
         self.next_number += 1
 
     def _extend(self, number: int, lease: int, visibility_ms: int) -> None:
-        self.by_number[number].leases[lease].visibility_ms = visibility_ms
+        leases = self.own(number).leases
+        leases[lease] = leases[lease]._replace(visibility_ms=visibility_ms)
 
-    def _park(self, number: int, batches: list[tuple[int, int, int, int]]) -> None:
+    def _park(
+        self,
+        number: int,
+        batches: list[tuple[int, int, int, int]],
+        cursor: int,
+        due: tuple[int, int],
+    ) -> None:
         found = [Delayed(*batch) for batch in batches]
-        self.by_number[number].park(found, self.cancelled)
+        self.own(number).park(found, cursor, DueKey(*due), self.cancelled)
 
     def _seek(self, number: int, offset: int) -> None:
-        self.by_number[number].seek(offset)
+        self.own(number).seek(offset)
 
     def _drop(self, number: int) -> None:
-        del self.by_name[self.by_number.pop(number).name]
+        group = self.by_number.pop(number)
+        del self.by_name[group.name]
+        self.groups_bytes -= group.counted_bytes
+        self.with_dying.discard(number)
+        self._owned.discard(number)
+
+    def behind(self, begin: int) -> Iterator[int]:
+        """Numbers of groups that have not come to `begin`."""
+        groups = self.by_number.values()
+        return (group.number for group in groups if group.is_shared and group.floor < begin)
+
+    def _pass(self, number: int, begin: int) -> None:
+        """As `_trim`, of one group: where there are very many, it is said of each before."""
+        self.own(number).trim(begin, self.cancelled)
 
     def _trim(self, begin: int) -> None:
-        for group in self.by_name.values():
-            group.trim(begin, self.cancelled)
+        for number in list(self.behind(begin)):
+            owned = self.own(number)
+            owned.trim(begin, self.cancelled)
+            self.count(owned)
         self.cancelled.remove(0, begin)
 
     def _cancel(self, intervals: list[Interval]) -> None:
         for start, end in intervals:
             self.cancelled.add(start, end)
-            for group in self.by_name.values():
-                group.cancel(start, end)
+        for group in list(self.by_number.values()):
+            # Who has not taken them over yet finds them cancelled then.
+            if group.waiting.messages:
+                owned = self.own(group.number)
+                for start, end in intervals:
+                    owned.cancel(start, end)
+                self.count(owned)
 
     def _claim(self, number: int, epoch: int) -> None:
-        self.by_number[number].claimed = epoch
+        self.own(number).claimed = epoch
 
     def _commit(self, number: int, offset: int) -> None:
-        self.by_number[number].committed = offset
+        self.own(number).committed = offset
 
     def _send_back(self, number: int, intervals: list[Interval], at_ms: int) -> None:
         for start, end in intervals:
-            self.by_number[number].send_back(start, end, at_ms)
+            self.own(number).send_back(start, end, at_ms)
 
     def _purge(self, number: int, intervals: list[Interval]) -> None:
         for start, end in intervals:
-            self.by_number[number].drop(start, end)
+            self.own(number).drop(start, end)
 
     def pack(self) -> bytes:
-        """The same bytes on every replica that applied the same entries; none if there is none."""
+        """The same bytes on every replica that applied the same entries; none if there is none.
+
+        Nothing of it takes long by itself, so that others can go on while it is packed.
+        """
         if not self.by_name and self.next_number == 1 and not len(self.cancelled):
             return b""
-        groups = [group.state() for group in self.by_number.values()]
-        return packed([self.next_number, list(self.cancelled), groups])
+        head = _HEAD.pack(self.next_number, len(self.cancelled), len(self.by_number))
+        parts = [head, column("Q", self.cancelled.starts), column("Q", self.cancelled.ends)]
+        parts += map(pack_group, self.by_number.values())
+        return b"".join(parts)
 
     @classmethod
     def unpack(cls, data: Buffer) -> "Groups":
         groups = cls()
         if len(data):
-            groups.next_number, cancelled, states = json.loads(bytes(data))
-            groups.cancelled = IntervalSet(cancelled)
-            for state in states:
-                group = Group.of_state(state)
+            reader = ColumnReader(memoryview(data))
+            groups.next_number, cancelled, count = reader.values(_HEAD)
+            columns = reader.column("Q", cancelled), reader.column("Q", cancelled)
+            groups.cancelled = IntervalSet.of_columns(*columns)
+            for _ in range(count):
+                group = unpack_group(reader)
                 groups.by_name[group.name] = groups.by_number[group.number] = group
+                groups.count(group)
+            groups._owned = set(groups.by_number)
+            reader.end("the groups")
         return groups
-
-    def copy(self) -> "Groups":
-        """The same state, to be changed apart."""
-        return Groups.unpack(self.pack())
 
     def first_fresh(self, stretches: Stretches) -> int:
         """Below this, every group has taken everything."""
-        shared = [group for group in self.by_name.values() if group.is_shared]
+        shared = (group for group in self.by_name.values() if group.is_shared)
         return min((group.first_fresh(stretches) for group in shared), default=stretches.end)
+
+    def taken(self) -> tuple[DueKey, int]:
+        """Delayed batches up to this due time, and below this offset, are taken over by all."""
+        shared = [group for group in self.by_name.values() if group.is_shared]
+        return (
+            min((group.due for group in shared), default=LAST_KEY),
+            min((group.cursors[DELAYED] for group in shared), default=NO_OFFSET),
+        )
 
     def validate(self, stretches: Stretches) -> None:
         """Raise `BrokenInvariant` unless every group is in order."""
         for group in self.by_name.values():
             group.validate(stretches)
+        if self.groups_bytes != sum(group.size_bytes for group in self.by_name.values()):
+            raise BrokenInvariant(f"the groups count {self.groups_bytes} bytes")
+        if self.with_dying != {n for n, group in self.by_number.items() if group.dying}:
+            raise BrokenInvariant(f"groups {self.with_dying} have dead letters")

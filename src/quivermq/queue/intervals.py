@@ -1,7 +1,7 @@
 """A set of offsets as sorted intervals: its size is the number of gaps, not of messages."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from quivermq.errors import BrokenInvariant
 
@@ -21,6 +21,27 @@ class IntervalSet:
         """How many offsets are in it."""
         for start, end in intervals:
             self.add(start, end)
+
+    @classmethod
+    def of_columns(cls, starts: Iterable[int], ends: Iterable[int]) -> "IntervalSet":
+        """Intervals that are in order and apart already."""
+        made = cls()
+        made._starts, made._ends = list(starts), list(ends)
+        made.count = sum(made._ends) - sum(made._starts)
+        return made
+
+    def copy(self) -> "IntervalSet":
+        made = IntervalSet()
+        made._starts, made._ends, made.count = self._starts.copy(), self._ends.copy(), self.count
+        return made
+
+    @property
+    def starts(self) -> Sequence[int]:
+        return self._starts
+
+    @property
+    def ends(self) -> Sequence[int]:
+        return self._ends
 
     def __iter__(self) -> Iterator[Interval]:
         return zip(self._starts, self._ends, strict=True)
@@ -75,16 +96,25 @@ class IntervalSet:
         """The parts of [start, end) that are not in it."""
         return without([(start, end)], self.within(start, end))
 
-    @property
-    def first(self) -> Interval:
-        """The lowest interval; there must be one."""
-        return self._starts[0], self._ends[0]
+    def first_gap(self, start: int, end: int) -> Interval | None:
+        """The first part of [start, end) that is not in it."""
+        at = bisect_right(self._ends, start)
+        if at < len(self._starts) and self._starts[at] <= start:
+            start = self._ends[at]
+            at += 1
+        if start >= end:
+            return None
+        return start, min(end, self._starts[at]) if at < len(self._starts) else end
 
-    def pop_first(self) -> Interval:
-        """Take the lowest interval out."""
-        start, end = self._starts.pop(0), self._ends.pop(0)
-        self.count -= end - start
-        return start, end
+    def take_up_to(self, offset: int) -> int:
+        """Take out the intervals that begin at `offset` or below; returns where the last of what is
+        taken ends, or `offset`. Intervals do not touch: only one can begin at an end."""
+        taken = bisect_right(self._starts, offset)
+        if taken:
+            offset = max(offset, self._ends[taken - 1])
+            self.count -= sum(self._ends[:taken]) - sum(self._starts[:taken])
+            del self._starts[:taken], self._ends[:taken]
+        return offset
 
     def validate(self) -> None:
         """Raise `BrokenInvariant` unless the intervals are sorted, apart and counted."""

@@ -31,6 +31,9 @@ class LastHolders:
     def __init__(self, holders: Iterable[Holder] = ()) -> None:
         self._holders = list(holders)
 
+    def copy(self) -> "LastHolders":
+        return LastHolders(self._holders)
+
     def __len__(self) -> int:
         return len(self._holders)
 

@@ -22,7 +22,7 @@ from quivermq.queue.producers import Producers
 from quivermq.queue.stretches import Stretches
 from quivermq.queue.topic_settings import TopicSettings
 
-_VERSION: Final = 4
+_VERSION: Final = 5
 _HEADER: Final = Struct("<HQQQQIIIII")
 
 _FLATTEN_EVERY: Final = 4096
@@ -99,8 +99,10 @@ class Partition:
         # far ahead, since it never goes back and clocks do.
         stretches.add(header.base_offset, header.next_offset, header.priority, header.not_before_ms)
         if stretches.is_full and header.index % _FLATTEN_EVERY == 0:
-            passed = min(self.groups.first_fresh(stretches), stretches.middle)
-            stretches.flatten(passed, header.timestamp_ms, self.groups.cancelled)
+            groups, turn = self.groups, header.index // _FLATTEN_EVERY
+            passed = min(groups.first_fresh(stretches), stretches.middle)
+            taken = groups.taken()
+            stretches.flatten(passed, header.timestamp_ms, groups.cancelled, taken, turn)
 
     def _command(self, body: memoryview) -> bool:
         name, content = body[0] if body else 0, body[1:]
@@ -116,31 +118,32 @@ class Partition:
             )
         return True
 
+    @property
+    def size_bytes(self) -> int:
+        """What a checkpoint takes, more or less; known without making one."""
+        parts = (self.catalog, self.groups, self.stretches, self.producers)
+        return sum(part.size_bytes for part in parts)
+
+    def snapshot(self) -> "Snapshot":
+        """The state as it is now, to be packed later, by whoever has the time."""
+        return Snapshot(self)
+
     def checkpoint(self) -> bytes:
         """All of the state as bytes; the same on every replica at the same index."""
-        sections = (
-            self.settings.encode(),
-            self.catalog.pack(),
-            self.groups.pack(),
-            self.stretches.pack(),
-        )
-        head = _HEADER.pack(
-            _VERSION,
-            self.applied_index,
-            self.next_offset,
-            self.term,
-            self.timestamp_ms,
-            self.digest,
-            *map(len, sections),
-        )
-        return b"".join((head, *sections, self.producers.pack()))
+        return self.snapshot().pack()
+
+    @staticmethod
+    def edge_of(data: Buffer) -> tuple[Index, Offset, int, int]:
+        """Behind which entry a checkpoint was made: next index and offset, term, time."""
+        version, index, offset, term, timestamp_ms, *_ = _HEADER.unpack_from(data)
+        _check_version(version)
+        return Index(index + 1), offset, term, timestamp_ms
 
     @classmethod
     def restore(cls, data: Buffer) -> "Partition":
         """The state that `checkpoint` wrote; the log has checked that the bytes are intact."""
         version, index, offset, term, timestamp_ms, digest, *sizes = _HEADER.unpack_from(data)
-        if version != _VERSION:
-            raise UnsupportedFormat(f"checkpoint version {version}; this build reads {_VERSION}")
+        _check_version(version)
         partition = cls(index, term)
         partition.next_offset = offset
         partition.timestamp_ms = timestamp_ms
@@ -166,3 +169,38 @@ class Partition:
         again = Partition.restore(self.checkpoint())
         if again.checkpoint() != self.checkpoint():
             raise BrokenInvariant(f"the state at {self.applied_index} does not survive a restart")
+
+
+def _check_version(version: int) -> None:
+    if version != _VERSION:
+        raise UnsupportedFormat(f"checkpoint version {version}; this build reads {_VERSION}")
+
+
+class Snapshot:
+    """A partition's state at one index, whatever becomes of the partition.
+
+    Made between two entries, in no time: groups are shared until they change, and all else is
+    numbers in columns. `pack` may be called from another thread.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self.size_bytes = partition.size_bytes
+        self._numbers = (
+            _VERSION,
+            partition.applied_index,
+            partition.next_offset,
+            partition.term,
+            partition.timestamp_ms,
+            partition.digest,
+        )
+        self._settings = partition.settings.encode()
+        self._catalog = partition.catalog.fork()
+        self._groups = partition.groups.fork()
+        self._stretches = partition.stretches.pack()
+        self._producers = partition.producers.pack()
+
+    def pack(self) -> bytes:
+        """All of it as bytes."""
+        sections = (self._settings, self._catalog.pack(), self._groups.pack(), self._stretches)
+        head = _HEADER.pack(*self._numbers, *map(len, sections))
+        return b"".join((head, *sections, self._producers))

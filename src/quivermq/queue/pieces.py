@@ -1,6 +1,7 @@
 """Pieces: messages in a row that share a priority and a number of failures."""
 
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from quivermq.queue.intervals import Interval
@@ -19,7 +20,7 @@ class Piece(NamedTuple):
         return Piece(max(start, self.start), min(end, self.end), self.priority, self.failures)
 
 
-def overlapping(pieces: list[Piece], start: int, end: int) -> tuple[int, int]:
+def overlapping(pieces: Sequence[Piece], start: int, end: int) -> tuple[int, int]:
     """Which of sorted pieces have messages in [start, end): from the first up to, without, last."""
     first = max(bisect_right(pieces, (start, float("inf"))) - 1, 0)
     if first < len(pieces) and pieces[first].end <= start:
@@ -30,26 +31,46 @@ def overlapping(pieces: list[Piece], start: int, end: int) -> tuple[int, int]:
     return first, last
 
 
-def take(pieces: list[Piece], start: int, end: int) -> list[Piece]:
-    """Remove [start, end) from sorted pieces; returns what was in there."""
-    first, last = overlapping(pieces, start, end)
-    if first == last:
-        return []
-    found = [piece.part(start, end) for piece in pieces[first:last]]
-    left = []
-    if pieces[first].start < start:
-        left.append(pieces[first].part(0, start))
-    if pieces[last - 1].end > end:
-        left.append(pieces[last - 1].part(end, pieces[last - 1].end))
-    pieces[first:last] = left
-    return found
+def cut(pieces: Sequence[Piece], intervals: Iterable[Interval]) -> tuple[list[Piece], list[Piece]]:
+    """What of sorted pieces lies in sorted intervals, and what is left of them: in one pass."""
+    found: list[Piece] = []
+    left: list[Piece] = []
+    at = 0
+    rest: Piece | None = None
+    for low, high in intervals:
+        if rest is not None and rest.end <= low:
+            left.append(rest)
+            rest = None
+        if rest is None:
+            first = max(bisect_right(pieces, (low, float("inf")), at) - 1, at)
+            left += pieces[at:first]
+            at = first
+        while rest is not None or (at < len(pieces) and pieces[at].start < high):
+            if rest is None:
+                rest = pieces[at]
+                at += 1
+            if rest.end <= low:
+                left.append(rest)
+                rest = None
+                continue
+            if rest.start < low:
+                left.append(rest.part(rest.start, low))
+            found.append(rest.part(low, high))
+            if rest.end > high:
+                rest = rest.part(high, rest.end)
+                break
+            rest = None
+    if rest is not None:
+        left.append(rest)
+    left += pieces[at:]
+    return found, left
 
 
-def intervals_of(pieces: list[Piece]) -> list[Interval]:
+def intervals_of(pieces: Sequence[Piece]) -> list[Interval]:
     """Where pieces lie."""
     return [(piece.start, piece.end) for piece in pieces]
 
 
-def messages_in(pieces: list[Piece]) -> int:
+def messages_in(pieces: Sequence[Piece]) -> int:
     """How many messages they are."""
     return sum(piece.end - piece.start for piece in pieces)

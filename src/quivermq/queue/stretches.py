@@ -12,13 +12,15 @@ the same, only less urgently or more so than asked for.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from quivermq.batches.limits import PRIORITY_MAX
 from quivermq.errors import BrokenInvariant
-from quivermq.queue.intervals import Interval, IntervalSet, without
+from quivermq.queue.columns import ColumnReader, column
+from quivermq.queue.delayed import LAST_KEY, Delayed, DelayedBatches, DueKey, key_of
+from quivermq.queue.intervals import Interval, IntervalSet
 
 LEVELS: Final = PRIORITY_MAX + 1
 STRETCHES_MAX: Final = 262_144
@@ -27,20 +29,16 @@ DELAYED_MANY: Final = 65_536
 DELAYED_MAX: Final = 1_000_000
 """Delayed batches of which the index knows; past it, producers are refused."""
 
+NO_OFFSET: Final = 2**64 - 1
+
 CLOCK_ERROR_MS_MAX: Final = 24 * 3600 * 1000
 """A delay is forgotten only so long after it ended: clocks go back."""
 
-_COUNTS: Final = Struct("<" + "I" * (LEVELS + 1) + "QQQ")
-_DELAYED: Final = Struct("<QQQB")
+FLATTENED_AT_ONCE: Final = 16_384
+"""Delayed batches that are passed, and looked at, in one attempt: it is made between two entries,
+while everybody waits."""
 
-
-class Delayed(NamedTuple):
-    """A batch that must not be delivered before its time."""
-
-    start: int
-    end: int
-    due_ms: int
-    priority: int
+_COUNTS: Final = Struct("<" + "I" * LEVELS + "QQQB")
 
 
 class Stretches:
@@ -56,9 +54,7 @@ class Stretches:
         self._ends = [array("Q") for _ in range(LEVELS)]
         self._last_level = 0
         self.size = 0
-        self.delayed: dict[int, Delayed] = {}
-        """By start, in order of offsets."""
-        self._delayed_starts: list[int] = []
+        self.delayed = DelayedBatches()
 
     def add(self, start: int, end: int, priority: int, due_ms: int = 0) -> None:
         """A batch is applied; `due_ms` if it must wait for its time."""
@@ -66,8 +62,7 @@ class Stretches:
             self.begin = start
         self.end = end
         if due_ms:
-            self.delayed[start] = Delayed(start, end, due_ms, priority)
-            self._delayed_starts.append(start)
+            self.delayed.add(start, end, due_ms, priority)
             return
         level = priority if self.size < STRETCHES_MAX else self._last_level
         ends = self._ends[level]
@@ -97,18 +92,6 @@ class Stretches:
             cursor = stretch[1]
         return min(found, limit)
 
-    def delayed_from(self, cursor: int, end: int) -> Iterator[Delayed]:
-        """Delayed batches from `cursor` on and below `end`, in order of offsets; also one that
-        the cursor stands in, because a group was sought there."""
-        first = bisect_right(self._delayed_starts, cursor)
-        if first and self.delayed[self._delayed_starts[first - 1]].end > cursor:
-            first -= 1
-        for at in range(first, len(self._delayed_starts)):
-            start = self._delayed_starts[at]
-            if start >= end:
-                return
-            yield self.delayed[start]
-
     @property
     def is_full(self) -> bool:
         """Whether something should be flattened."""
@@ -136,73 +119,123 @@ class Stretches:
             del starts[:gone], ends[:gone]
             if starts and starts[0] < begin:
                 starts[0] = begin
-        gone = bisect_left(self._delayed_starts, begin)
-        for start in self._delayed_starts[:gone]:
-            del self.delayed[start]
-        del self._delayed_starts[:gone]
+        self.delayed.trim(begin)
         self.end = max(self.end, begin)
 
-    def flatten(self, end: int, now_ms: int, cancelled: IntervalSet) -> None:
+    def flatten(
+        self,
+        end: int,
+        now_ms: int,
+        cancelled: IntervalSet,
+        taken: tuple[DueKey, int] = (LAST_KEY, NO_OFFSET),
+        turn: int = 0,
+    ) -> None:
         """Forget the priorities of what is below `end`; but not delays that are not over, nor
-        delayed batches of which some was cancelled."""
-        end = min(end, self.end)
-        for one in self.delayed_from(end, end + 1):
-            # Half of a batch would be nowhere.
-            end = min(end, one.start)
-        if end <= max(self.begin, self.flat_end):
+        delayed batches of which some was cancelled, nor those that a group has not `taken`: behind
+        this due time, or from this offset on.
+
+        Not all at once, if there are very many delayed batches: `turn` counts the attempts.
+        """
+        self._flatten_to(self._flat_limit(min(end, self.end)))
+        over = min(taken[0], key_of(max(now_ms - CLOCK_ERROR_MS_MAX, 0)))
+        window = self.delayed.over(over, turn * FLATTENED_AT_ONCE, FLATTENED_AT_ONCE)
+        limit = min(taken[1], self.flat_end)
+        gone = [
+            one for one in window if one.end <= limit and not cancelled.within(one.start, one.end)
+        ]
+        if gone:
+            gone.sort()
+            self.delayed.forget(gone)
+            self._fill(gone)
+
+    def _flat_limit(self, end: int) -> int:
+        """How far to flatten: not past many delayed batches, and none of them in halves."""
+        first = self.delayed.position(max(self.begin, self.flat_end))
+        last = first + FLATTENED_AT_ONCE
+        if last < len(self.delayed):
+            end = min(end, self.delayed.start_at(last))
+        inside = self.delayed.holding(end)
+        return end if inside is None else min(end, inside.start)
+
+    def _flatten_to(self, end: int) -> None:
+        begin = max(self.begin, self.flat_end)
+        if end <= begin:
             return
-        for level in range(LEVELS):
+        for level in range(1, LEVELS):
             starts, ends = self._starts[level], self._ends[level]
             gone = bisect_right(ends, end)
             del starts[:gone], ends[:gone]
             if starts and starts[0] < end:
                 starts[0] = end
-        due = [
-            one.start
-            for one in self.delayed_from(0, end)
-            if one.due_ms + CLOCK_ERROR_MS_MAX <= now_ms
-            and not cancelled.within(one.start, one.end)
-        ]
-        for start in due:
-            del self.delayed[start]
-        self._delayed_starts = list(self.delayed)
-        held = [(one.start, one.end) for one in self.delayed_from(0, end)]
-        flat = without([(self.begin, end)], held)
-        self._starts[0][:0] = array("Q", [start for start, _ in flat])
-        self._ends[0][:0] = array("Q", [stop for _, stop in flat])
+        starts, ends = self._starts[0], self._ends[0]
+        first, last = bisect_right(ends, begin), bisect_right(ends, end)
+        if last < len(starts) and starts[last] < end:
+            if starts[last] < begin:
+                starts.insert(last, starts[last])
+                ends.insert(last, begin)
+                first, last = first + 1, last + 1
+            starts[last] = end
+        if first < last and starts[first] < begin:
+            ends[first] = begin
+            first += 1
+        flat: list[Interval] = []
+        for one in self.delayed.overlapping(begin, end):
+            if begin < one.start:
+                flat.append((begin, one.start))
+            begin = one.end
+        if begin < end:
+            flat.append((begin, end))
+        starts[first:last] = array("Q", [start for start, _ in flat])
+        ends[first:last] = array("Q", [stop for _, stop in flat])
         self.size = sum(map(len, self._starts))
         self.flat_end = end
+
+    def _fill(self, batches: Sequence[Delayed]) -> None:
+        """What was delayed is flat: it closes gaps between stretches. In one pass over them."""
+        old_starts, old_ends = self._starts[0], self._ends[0]
+        starts, ends = array("Q"), array("Q")
+        from_start = from_end = 0
+        for low, high in IntervalSet((one.start, one.end) for one in batches):
+            at = bisect_left(old_starts, low)
+            starts.extend(old_starts[from_start:at])
+            ends.extend(old_ends[from_end:at])
+            if at and old_ends[at - 1] == low:
+                ends.pop()
+            else:
+                starts.append(low)
+            from_start = from_end = at
+            if at < len(old_starts) and old_starts[at] == high:
+                from_start = at + 1
+            else:
+                ends.append(high)
+        starts.extend(old_starts[from_start:])
+        ends.extend(old_ends[from_end:])
+        self._starts[0], self._ends[0] = starts, ends
+        self.size = sum(map(len, self._starts))
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in a checkpoint."""
+        return 16 * self.size + self.delayed.size_bytes
 
     def pack(self) -> bytes:
         """The same bytes on every replica that applied the same entries."""
         counts = [len(starts) for starts in self._starts]
-        parts = [_COUNTS.pack(*counts, len(self.delayed), self.begin, self.end, self.flat_end)]
-        parts.append(bytes([self._last_level]))
+        parts = [_COUNTS.pack(*counts, self.begin, self.end, self.flat_end, self._last_level)]
         for starts, ends in zip(self._starts, self._ends, strict=True):
-            parts += (_little(starts), _little(ends))
-        parts += [_DELAYED.pack(*found) for found in self.delayed.values()]
-        return b"".join(parts)
+            parts += (column("Q", starts), column("Q", ends))
+        return b"".join((*parts, self.delayed.pack()))
 
     @classmethod
     def unpack(cls, data: memoryview) -> "Stretches":
-        found = cls()
-        *counts, delayed, found.begin, found.end, found.flat_end = _COUNTS.unpack_from(data)
-        at = _COUNTS.size
-        found._last_level = data[at]
-        at += 1
+        found, reader = cls(), ColumnReader(data)
+        *counts, found.begin, found.end, found.flat_end, found._last_level = reader.values(_COUNTS)
         for level, count in enumerate(counts):
-            for target in (found._starts[level], found._ends[level]):
-                target.frombytes(data[at : at + 8 * count])
-                _to_native(target)
-                at += 8 * count
+            found._starts[level] = reader.column("Q", count)
+            found._ends[level] = reader.column("Q", count)
         found.size = sum(counts)
-        for _ in range(delayed):
-            one = Delayed(*_DELAYED.unpack_from(data, at))
-            found.delayed[one.start] = one
-            found._delayed_starts.append(one.start)
-            at += _DELAYED.size
-        if at != len(data):
-            raise BrokenInvariant(f"{len(data) - at} bytes are left behind the stretches")
+        found.delayed = DelayedBatches.unpack(reader)
+        reader.end("the stretches")
         return found
 
     def validate(self) -> None:
@@ -210,7 +243,8 @@ class Stretches:
         if self.size != sum(map(len, self._starts)):
             raise BrokenInvariant(f"{self.size} stretches are counted")
         every = [(start, end) for _, start, end in self._all()]
-        every += [(one.start, one.end) for one in self.delayed.values()]
+        every += [(one.start, one.end) for one in self.delayed]
+        self.delayed.validate()
         at = self.begin
         for start, end in sorted(every):
             if not at <= start < end <= self.end:
@@ -221,18 +255,3 @@ class Stretches:
         for level in range(LEVELS):
             for start, end in zip(self._starts[level], self._ends[level], strict=True):
                 yield level, start, end
-
-
-def _little(numbers: "array[int]") -> bytes:
-    copy = array("Q", numbers)
-    _to_native(copy)
-    return copy.tobytes()
-
-
-def _to_native(numbers: "array[int]") -> None:
-    """Bytes in a checkpoint are little-endian, wherever it is read."""
-    if _IS_BIG_ENDIAN:
-        numbers.byteswap()
-
-
-_IS_BIG_ENDIAN: Final = array("H", [1]).tobytes() == b"\x00\x01"

@@ -7,12 +7,15 @@ date by whoever delivers: `promote` compares due times with its clock.
 from bisect import bisect_right, insort
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
 from quivermq.queue.intervals import Interval
 from quivermq.queue.pieces import Piece
 from quivermq.queue.stretches import LEVELS
+
+PROMOTED_AT_ONCE: Final = 10_000
+"""Pieces that are made ready in one go: whoever leads has others to serve."""
 
 
 class Parked(NamedTuple):
@@ -41,12 +44,33 @@ class Waiting:
 
     @classmethod
     def of(cls, everything: Iterable[Parked]) -> "Waiting":
-        """These pieces, each for itself."""
+        """These pieces, each for itself, in order of offsets."""
         waiting = cls()
-        for parked in everything:
-            waiting.messages += parked.piece.end - parked.piece.start
-            waiting._insert(parked, is_ready=not parked.due_ms)
+        parked = waiting._parked = {one.piece.start: one for one in everything}
+        waiting._starts = list(parked)
+        waiting.messages = sum(one.piece.end - one.piece.start for one in parked.values())
+        waiting.delayed_pieces = sum(map(_is_delayed, parked.values()))
+        ready = [one.piece for one in parked.values() if not one.due_ms]
+        waiting._ready = {piece.start for piece in ready}
+        waiting.ready_messages = sum(piece.end - piece.start for piece in ready)
+        for piece in ready:
+            # In order of offsets, which is a heap.
+            waiting._by_level[piece.priority].append(piece.start)
+        waiting._by_due = [(one.due_ms, start) for start, one in parked.items() if one.due_ms]
+        heapify(waiting._by_due)
         return waiting
+
+    def copy(self) -> "Waiting":
+        """The same, to be changed apart: pieces are shared, since they never change."""
+        made = Waiting()
+        made._parked, made._starts = self._parked.copy(), self._starts.copy()
+        made.messages, made.ready_messages = self.messages, self.ready_messages
+        made.delayed_pieces = self.delayed_pieces
+        made._ready = self._ready.copy()
+        made._by_level = [heap.copy() for heap in self._by_level]
+        made._by_due = self._by_due.copy()
+        made._latest_ready_ms = self._latest_ready_ms
+        return made
 
     def __len__(self) -> int:
         """How many pieces."""
@@ -94,10 +118,13 @@ class Waiting:
             heap[:] = sorted(each.start for each in ready if each.priority == piece.priority)
 
     def promote(self, now_ms: int) -> None:
-        """What is due by now is ready, and nothing else."""
+        """What is due by now is ready, and nothing else. The rest of very many comes next time:
+        `next_due_ms` tells that it is overdue."""
         if now_ms < self._latest_ready_ms:
             self._demote(now_ms)
-        while self._by_due and self._by_due[0][0] <= now_ms:
+        for _ in range(PROMOTED_AT_ONCE):
+            if not self._by_due or self._by_due[0][0] > now_ms:
+                break
             due_ms, start = heappop(self._by_due)
             parked = self._parked.get(start)
             if parked is not None and parked.due_ms == due_ms and start not in self._ready:
@@ -107,12 +134,13 @@ class Waiting:
     def _demote(self, now_ms: int) -> None:
         """The clock went back: what was due by its time has to wait again."""
         self._latest_ready_ms = now_ms
-        for start in sorted(self._ready):
+        early = [start for start in self._ready if self._parked[start].due_ms > now_ms]
+        for start in early:
             piece, due_ms = self._parked[start]
-            if due_ms > now_ms:
-                self._ready.discard(start)
-                self.ready_messages -= piece.end - piece.start
-                heappush(self._by_due, (due_ms, start))
+            self.ready_messages -= piece.end - piece.start
+            self._by_due.append((due_ms, start))
+        self._ready.difference_update(early)
+        heapify(self._by_due)
 
     @property
     def next_due_ms(self) -> int | None:

@@ -6,8 +6,10 @@ ends, the copy is thrown away.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
+from quivermq.batches.limits import MIB
 from quivermq.errors import Fenced, InvalidRequest, Overloaded, QuiverError
 from quivermq.queue.group import Group
 from quivermq.queue.groups import Op, packed
@@ -15,18 +17,29 @@ from quivermq.queue.names import check_name
 from quivermq.queue.partition import Partition
 
 GROUPS_MAX: Final = 10_000
+TRIMMED_AT_ONCE: Final = 500
+"""Groups that hear in one go that something was deleted: whoever leads has others to serve."""
+STATE_BYTES_MAX: Final = 256 * MIB
+"""What a checkpoint may hold."""
 
 
 class WorkingCopy:
     """Groups, and what has to be proposed to make them true everywhere."""
 
-    def __init__(self, partition: Partition, *, groups_max: int = GROUPS_MAX) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        groups_max: int = GROUPS_MAX,
+        state_bytes_max: int = STATE_BYTES_MAX,
+    ) -> None:
         self._partition = partition
         self._groups_max = groups_max
+        self._state_bytes_max = state_bytes_max
         self._operations: list[bytes] = []
         self._begin = 0
         """What was last trimmed, maybe not everywhere yet."""
-        self.groups = partition.groups.copy()
+        self.groups = partition.groups.fork()
         self.refusal: QuiverError | None = None
         """Not None: nothing can be proposed now, so nothing may change here, and why."""
 
@@ -42,7 +55,7 @@ class WorkingCopy:
 
     def _start_again(self, proposed: Iterable[bytes]) -> None:
         """Start from what is applied and the bodies of entries that are under way."""
-        self.groups = self._partition.groups.copy()
+        self.groups = self._partition.groups.fork()
         self._operations = []
         for body in proposed:
             self.groups.apply_ahead(body)
@@ -57,6 +70,33 @@ class WorkingCopy:
         """Raise the refusal, if there is one: before anything is changed that it would undo."""
         if self.refusal is not None:
             raise self.refusal
+
+    # What may grow.
+
+    @property
+    def state_bytes(self) -> int:
+        """What the state takes once all that was said here is applied, more or less."""
+        applied = self._partition
+        return applied.size_bytes - applied.groups.size_bytes + self.groups.size_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether half of what a checkpoint may hold is taken: nothing new is begun then, and what
+        is under way can end in the other half."""
+        return self.state_bytes > self._state_bytes_max // 2
+
+    @property
+    def is_brimful(self) -> bool:
+        """Whether also what is under way may only end in ways that take no more room."""
+        return self.state_bytes > self._state_bytes_max * 3 // 4
+
+    def check_room(self) -> None:
+        """Raise `Overloaded` where something new would be begun and there is no room for it."""
+        if self.is_full:
+            raise self.no_room()
+
+    def no_room(self) -> Overloaded:
+        return state_is_full(self.state_bytes, self._state_bytes_max)
 
     # Groups.
 
@@ -80,6 +120,7 @@ class WorkingCopy:
         found = self.groups.by_name.get(name)
         if found is None:
             check_name("the name of a group", name)
+            self.check_room()
             if len(self.groups) >= self._groups_max:
                 raise Overloaded(f"{len(self.groups)} groups use this partition: delete some first")
             self._propose(Op.CREATE, self.groups.next_number, name)
@@ -90,7 +131,7 @@ class WorkingCopy:
         found = self.groups.by_name.get(name)
         if found is None or not found.is_shared:
             raise InvalidRequest(f"no group {name!r} shares work here: poll with it first")
-        return found
+        return self.groups.own(found.number)
 
     def drop(self, group: str) -> None:
         """Forget a group; nothing if it is not known."""
@@ -98,11 +139,18 @@ class WorkingCopy:
         if found is not None:
             self._propose(Op.DROP, found.number)
 
-    def trim(self, begin: int) -> None:
-        """Retention deleted what is below `begin`."""
-        if any(group.is_shared and group.floor < begin for group in self.groups.by_name.values()):
-            self._begin = begin
+    def trim(self, begin: int) -> bool:
+        """Retention deleted what is below `begin`. False: not all groups have heard; go on soon."""
+        behind = list(islice(self.groups.behind(begin), TRIMMED_AT_ONCE + 1))
+        if not behind:
+            return True
+        self._begin = begin
+        if len(behind) <= TRIMMED_AT_ONCE:
             self._propose(Op.TRIM, begin)
+            return True
+        for number in behind[:TRIMMED_AT_ONCE]:
+            self._propose(Op.PASS, number, begin)
+        return False
 
     # Committed offsets.
 
@@ -139,3 +187,12 @@ class WorkingCopy:
             raise Fenced(
                 f"another member of group {group.name} has taken this partition over: join again"
             )
+
+
+def state_is_full(used: int, limit: int) -> Overloaded:
+    """The answer to whoever would make a state larger that should not grow."""
+    return Overloaded(
+        f"the state of this partition takes {used:,} of {limit:,} bytes: settle what is leased in "
+        "whole leases, let dead letters be moved, delete or seek groups that are not needed, and "
+        "try again"
+    )

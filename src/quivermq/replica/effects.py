@@ -10,6 +10,7 @@ from quivermq.batches import Frame, Index, Offset
 from quivermq.errors import QuiverError
 from quivermq.log import Checkpoint
 from quivermq.raft import Message
+from quivermq.replica.state import ArrivedState, StateSnapshot
 
 Token = int
 """Names a request for whoever made it; chosen by them, given back in the answer."""
@@ -32,14 +33,19 @@ class Persist:
     """Replaces the whole log, before the frames are written."""
     frames: tuple[Frame, ...]
     """Entries; where they overlap the log, its tail is cut first."""
+    arrived: ArrivedState | None = None
+    """What is in the checkpoint: restored with the write, since that may take long."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Keep this state beside the segment that starts at `index`; nobody waits for it."""
+    """Keep this state beside the segment that starts at `index`; nobody waits for it.
+
+    Packing it may take long: do it where nobody waits.
+    """
 
     index: Index
-    data: bytes
+    state: StateSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from quivermq.batches import Frame, Header, Index, Kind, Offset, check_batch
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
-from quivermq.queue import Desk, Partition, check_sequence, groups_command
+from quivermq.queue import Desk, Partition, check_sequence, groups_command, state_is_full
 from quivermq.raft import Dice
 from quivermq.replica.effects import Produced, Token
 from quivermq.replica.settings import ReplicaSettings
@@ -80,8 +80,15 @@ class Intake:
     message a follower for all of them.
     """
 
-    def __init__(self, partition: Partition, settings: ReplicaSettings, dice: Dice) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        settings: ReplicaSettings,
+        dice: Dice,
+        state_bytes_max: int | None = None,
+    ) -> None:
         self._partition = partition
+        self._state_bytes_max = state_bytes_max or settings.checkpoint_bytes_max
         self._settings = settings
         self._dice = dice
         # Behind the last proposed message: what the next one is stamped with.
@@ -118,8 +125,13 @@ class Intake:
         self._check_room()
         self._steady_ms = steady_ms
         if self._desk is None:
-            most = self._settings.groups_max
-            self._desk = Desk(self._partition, steady_ms, self._dice, groups_max=most)
+            self._desk = Desk(
+                self._partition,
+                steady_ms,
+                self._dice,
+                groups_max=self._settings.groups_max,
+                state_bytes_max=self._state_bytes_max,
+            )
         self._desk.refusal = refusal
         try:
             result = act(self._desk)
@@ -154,6 +166,7 @@ class Intake:
         self._check_room()
         if header.not_before_ms and not self._partition.stretches.takes_delayed:
             raise Overloaded("too many delayed batches wait in this partition; try again later")
+        self._check_state(header)
         # A body that is not what its header says would be a riddle to every consumer.
         check_batch(frame, self._settings.limits)
         pending = self._wait(token, frame, now_ms)
@@ -179,6 +192,13 @@ class Intake:
                 f"the catalog holds {catalog.size_bytes:,} of {limit:,} bytes: delete first"
             )
         self.admit_command(token, frame, now_ms)
+
+    def _check_state(self, header: Header) -> None:
+        """Refuse what would make a state larger that fills a checkpoint already: a delayed batch
+        soon, any other in the last resort. What groups have ends before that (`is_brimful`)."""
+        used, limit = self._partition.size_bytes, self._state_bytes_max
+        if used > limit * 7 // 8 or (header.not_before_ms and used > limit // 2):
+            raise state_is_full(used, limit)
 
     def _check_room(self) -> None:
         most = self._settings.proposals_max

@@ -5,9 +5,10 @@ what comes in together goes on together. Only a leader that has applied everythi
 term stamps offsets and time.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from quivermq.batches import Frame, Header, Index, Kind
 from quivermq.errors import (
@@ -61,19 +62,29 @@ from quivermq.replica.intake import Intake, catalog_changed
 from quivermq.replica.recent import Recent
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
-from quivermq.replica.storage import LogStorage, newest_state
-from quivermq.replica.writes import Writes, stored_checkpoint
+from quivermq.replica.storage import LogStorage
+from quivermq.replica.writes import Writes, arrived_state
 
 T = TypeVar("T")
+
+NO_LIMIT: Final = 2**62
+APPLIED_AT_ONCE: Final = 2_000
+"""Entries that are applied before others have their turn; one with operations counts as many."""
+_OPERATION_BYTES: Final = 64
 
 
 class Member:
     """A live member of a partition's Raft group."""
 
     def __init__(
-        self, member: int, log: Log, settings: ReplicaSettings, dice: Dice, out: list[Effect]
+        self,
+        member: int,
+        log: Log,
+        state: ReplicaState,
+        settings: ReplicaSettings,
+        dice: Dice,
+        out: list[Effect],
     ) -> None:
-        state = newest_state(log)
         self._member = member
         self._log = log
         self._settings = settings
@@ -95,6 +106,9 @@ class Member:
         # Not None while this member leads and may stamp entries.
         self._intake: Intake | None = None
         self._changes = Changes()
+        # Committed entries that are not applied yet, and how many of the first of them are.
+        self._unapplied: deque[Message] = deque()
+        self._applied_of_first = 0
 
     @property
     def state(self) -> ReplicaState:
@@ -110,6 +124,8 @@ class Member:
         """Whether anything here waits: for a commit, for a quorum's word, or for the disk."""
         if self._intake is not None and (self._intake.is_busy or self._changes.is_seal_due):
             return True
+        if self._unapplied:
+            return True
         return bool(self._changes.is_busy or len(self._barriers) or self._writes.is_busy)
 
     def tick(self) -> None:
@@ -119,6 +135,9 @@ class Member:
 
     def step(self, message: Message) -> None:
         """A message of a peer's core. What a stranger says means nothing."""
+        if message.snapshot is not None:
+            # Nothing from before it may be applied behind it.
+            self._apply_waiting(NO_LIMIT)
         with suppress(UnknownPeer, NotLeader):
             self.core.step(message)
 
@@ -201,8 +220,9 @@ class Member:
 
     def _stored(self, message: Message) -> None:
         if message.snapshot is not None:
-            self.partition = stored_checkpoint(message).partition
+            self.partition = arrived_state(message).restored().partition
         if message.entries and not message.responses:
+            self._apply_waiting(NO_LIMIT)
             self._apply(self.core.stored_alone(message))
             return
         for response in message.responses:
@@ -227,9 +247,11 @@ class Member:
         self._watch_office()
         self._propose_waiting()
         self._seal_change()
+        left = self._apply_waiting(APPLIED_AT_ONCE)
         while (ready := self.core.ready()) is not None:
             self._watch_office()
             self._carry(ready)
+            left = self._apply_waiting(left)
             self._seal_change()
         self._watch_office()
         self._refuse_lost_reads()
@@ -273,9 +295,7 @@ class Member:
             if message.kind is Said.STORE:
                 self._persist(message)
             elif message.kind is Said.APPLY:
-                self._apply(message.entries)
-                for response in message.responses:
-                    self.core.step(response)
+                self._unapplied.append(message)
             else:
                 self._out.append(Send(message.to, Consensus(message)))
 
@@ -299,7 +319,8 @@ class Member:
         if replica.role is not Role.LEADER:
             self._lose_office()
         elif self._intake is None and self.partition.term == replica.term:
-            self._intake = Intake(self.partition, self._settings, self._dice)
+            limit = min(self._log.checkpoint_bytes_max, self._settings.checkpoint_bytes_max)
+            self._intake = Intake(self.partition, self._settings, self._dice, limit)
 
     def _lose_office(self) -> None:
         if self._intake is None:
@@ -308,6 +329,29 @@ class Member:
         self._intake = None
         for token in tokens:
             self._answer(token, Timeout("leadership was lost: the outcome is unknown; try again"))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more could be applied at once: it is, each time that effects are taken."""
+        return bool(self._unapplied)
+
+    def _apply_waiting(self, limit: int) -> int:
+        """Apply committed entries in portions: others wait meanwhile. Returns what is left of the
+        limit; one portion may exceed it."""
+        while self._unapplied and limit > 0:
+            message = self._unapplied[0]
+            first = last = self._applied_of_first
+            while last < len(message.entries) and limit > 0:
+                limit -= _cost_of(message.entries[last])
+                last += 1
+            self._applied_of_first = last
+            self._apply(message.entries[first:last])
+            if last == len(message.entries):
+                self._unapplied.popleft()
+                self._applied_of_first = 0
+                for response in message.responses:
+                    self.core.step(response)
+        return limit
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         before = self.partition.next_offset
@@ -335,7 +379,7 @@ class Member:
     def _save_checkpoint_if_due(self, index: Index) -> None:
         """Before the first entry of a segment is applied, the state belongs beside it."""
         if self._log.starts_segment(index) and index not in self._log.checkpoints():
-            self._out.append(SaveCheckpoint(index, self.state.pack()))
+            self._out.append(SaveCheckpoint(index, self.state.snapshot()))
 
     def _apply_membership(self, entry: Entry) -> None:
         change = MembershipChange.decode(entry.data)
@@ -375,3 +419,10 @@ class Member:
             raise BrokenInvariant(f"{self.partition.applied_index} is applied, uncommitted")
         if self._intake is not None and self._intake.next_offset < self.partition.next_offset:
             raise BrokenInvariant(f"offset {self._intake.next_offset} would be used again")
+
+
+def _cost_of(entry: Entry) -> int:
+    frame = entry.data
+    if isinstance(frame, Frame) and frame.header.kind != Kind.COMMAND:
+        return 1
+    return 1 + len(entry.data) // _OPERATION_BYTES

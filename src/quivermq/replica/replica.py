@@ -42,6 +42,8 @@ from quivermq.replica.member import Member
 from quivermq.replica.mending import Mending, is_past
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.sleep import Sleeper
+from quivermq.replica.state import ReplicaState
+from quivermq.replica.storage import newest_state
 from quivermq.replica.transfer import Receiving, Sending
 
 T = TypeVar("T")
@@ -56,10 +58,12 @@ class Replica:
         log: Log,
         settings: ReplicaSettings,
         dice: Dice,
+        state: ReplicaState | None = None,
         *,
         must_mend: bool = False,
     ) -> None:
-        """`must_mend`: others need what is damaged, so it does not suffice to do without."""
+        """`state`: what `newest_state(log)` gave, if that was done elsewhere: it may take long.
+        `must_mend`: others need what is damaged, so it does not suffice to do without."""
         self.member = member
         self._log = log
         self._settings = settings
@@ -73,11 +77,14 @@ class Replica:
         if log.damage and (must_mend or not is_past(member, log)):
             self._mending = Mending(member, log, settings)
         else:
-            self._start()
+            self._start(state)
 
-    def _start(self) -> None:
+    def _start(self, state: ReplicaState | None = None) -> None:
         self._mending = None
-        self._live = Member(self.member, self._log, self._settings, self._dice, self._effects)
+        state = newest_state(self._log) if state is None else state
+        self._live = Member(
+            self.member, self._log, state, self._settings, self._dice, self._effects
+        )
         self._sleeper = Sleeper(self._live.core, self._settings)
 
     def take_effects(self) -> list[Effect]:
@@ -90,6 +97,11 @@ class Replica:
             offered = [self._with_offer(effect) for effect in taken]
             return [effect for effect in offered if effect is not None]
         return taken
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether effects should be taken again soon, since more could be applied."""
+        return self._live is not None and self._live.is_behind
 
     @property
     def is_mending(self) -> bool:

@@ -7,14 +7,15 @@ The same bytes on every replica at the same index, so a transfer may go on from 
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from quivermq.batches import Index
 from quivermq.errors import BrokenInvariant, Corrupt, UnsupportedFormat
 from quivermq.log import Checkpoint, Edge
-from quivermq.queue import Partition
+from quivermq.queue import Partition, Snapshot
 from quivermq.raft import Configuration
 
 _VERSION: Final = 1
@@ -39,37 +40,85 @@ class ReplicaState(NamedTuple):
             partition.timestamp_ms,
         )
 
-    def pack(self) -> bytes:
+    def snapshot(self) -> "StateSnapshot":
+        """The state as it is now, to be packed later."""
         members = json.dumps(self.configuration._asdict(), sort_keys=True).encode()
-        return _HEADER.pack(_VERSION, len(members)) + members + self.partition.checkpoint()
+        return StateSnapshot(
+            _HEADER.pack(_VERSION, len(members)) + members, self.partition.snapshot()
+        )
+
+    def pack(self) -> bytes:
+        return self.snapshot().pack()
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(self.edge, self.pack())
 
-    @staticmethod
-    def configuration_in(read: Callable[[int, int], bytes]) -> Configuration:
-        """Only who the members were; `read(at, size)` gives a part of the checkpoint."""
-        try:
-            version, size = _HEADER.unpack(read(0, _HEADER.size))
-            if version != _VERSION:
-                raise UnsupportedFormat(f"checkpoint version {version}; we read {_VERSION}")
-            if size > _MEMBERS_BYTES_MAX:
-                raise Corrupt(f"a list of members of {size:,} bytes")
-            return _configuration(read(_HEADER.size, size))
-        except (struct.error, ValueError, TypeError, AttributeError) as error:
-            raise Corrupt(f"these bytes are no checkpoint of a replica: {error}") from error
-
     @classmethod
     def unpack(cls, data: bytes) -> "ReplicaState":
         """What `pack` wrote; raises `Corrupt` for anything else."""
-        try:
-            version, size = _HEADER.unpack_from(data)
-            if version != _VERSION:
-                raise UnsupportedFormat(f"checkpoint version {version}; we read {_VERSION}")
-            view = memoryview(data)[_HEADER.size :]
-            return cls(_configuration(bytes(view[:size])), Partition.restore(view[size:]))
-        except (struct.error, ValueError, TypeError, AttributeError, BrokenInvariant) as error:
-            raise Corrupt(f"these bytes are no checkpoint of a replica: {error}") from error
+        with _understood():
+            configuration, rest = _members(data)
+            return cls(configuration, Partition.restore(rest))
+
+
+class StateSnapshot:
+    """A state to be written down, by whoever has the time: `pack` may run in another thread."""
+
+    def __init__(self, head: bytes, partition: Snapshot) -> None:
+        self._head = head
+        self._partition: Snapshot | None = partition
+        self._packed = b""
+        self.size_bytes = partition.size_bytes
+        """What it takes, more or less."""
+
+    def pack(self) -> bytes:
+        """All of it as bytes; made once."""
+        if self._partition is not None:
+            self._packed = self._head + self._partition.pack()
+            self._partition = None
+        return self._packed
+
+
+class ArrivedState:
+    """A state that came in whole from elsewhere. What is in it is restored where there is time."""
+
+    def __init__(self, data: bytes) -> None:
+        with _understood():
+            self.configuration, rest = _members(data)
+            self.edge = Edge(*Partition.edge_of(rest))
+        self.data = data
+        self._state: ReplicaState | None = None
+
+    def restored(self) -> ReplicaState:
+        """The state; made once. `Corrupt` if these bytes are none."""
+        if self._state is None:
+            self._state = ReplicaState.unpack(self.data)
+        return self._state
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.edge, self.data)
+
+
+def configuration_in(read: Callable[[int, int], bytes]) -> Configuration:
+    """Only who the members were; `read(at, size)` gives a part of the checkpoint."""
+    with _understood():
+        size = _members_bytes(read(0, _HEADER.size))
+        return _configuration(read(_HEADER.size, size))
+
+
+def _members(data: bytes) -> tuple[Configuration, memoryview]:
+    size = _members_bytes(data)
+    view = memoryview(data)[_HEADER.size :]
+    return _configuration(bytes(view[:size])), view[size:]
+
+
+def _members_bytes(data: bytes) -> int:
+    version, size = _HEADER.unpack_from(data)
+    if version != _VERSION:
+        raise UnsupportedFormat(f"checkpoint version {version}; we read {_VERSION}")
+    if size > _MEMBERS_BYTES_MAX:
+        raise Corrupt(f"a list of members of {size:,} bytes")
+    return int(size)
 
 
 def _configuration(data: bytes) -> Configuration:
@@ -78,3 +127,11 @@ def _configuration(data: bytes) -> Configuration:
         name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
     }
     return Configuration(**values)
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    try:
+        yield
+    except (struct.error, ValueError, TypeError, AttributeError, BrokenInvariant) as error:
+        raise Corrupt(f"these bytes are no checkpoint of a replica: {error}") from error

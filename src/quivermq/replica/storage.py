@@ -1,18 +1,19 @@
 """The log as the Raft core sees it, and the disk work that a replica asks for."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from quivermq.batches import Index
 from quivermq.batches.limits import MIB
-from quivermq.errors import Corrupt, StorageFailed, StorageFull, UnsupportedFormat
+from quivermq.errors import Corrupt, StorageFailed, StorageFull, TooLarge, UnsupportedFormat
 from quivermq.log import Checkpoint, Disk, Edge, Log, LogSettings
 from quivermq.queue import Partition
 from quivermq.raft import Configuration, Entry, HardState, Snapshot
 from quivermq.replica.effects import Persist, Repair, SaveCheckpoint
 from quivermq.replica.entries import entry_of
 from quivermq.replica.recent import Recent
-from quivermq.replica.state import ReplicaState
+from quivermq.replica.state import ReplicaState, configuration_in
 
 FOUNDING_TERM: Final = 1
 GROUP_BYTES_MAX: Final = 16 * MIB
@@ -84,9 +85,7 @@ class LogStorage:
 
     def _snapshot_at(self, index: Index) -> Snapshot:
         log = self._log
-        configuration = ReplicaState.configuration_in(
-            lambda at, size: log.checkpoint_part(index, at, size)
-        )
+        configuration = configuration_in(lambda at, size: log.checkpoint_part(index, at, size))
         return Snapshot(index - 1, log.checkpoint_summary(index).edge.term, configuration)
 
 
@@ -143,8 +142,10 @@ def carry_out(log: Log, work: DiskWork) -> None:
     elif isinstance(work, Repair):
         log.repair(work.frames)
     elif work.index >= log.first_index and log.starts_segment(work.index):
-        # Otherwise the segment was dropped or replaced meanwhile, and the state with it.
-        log.save_checkpoint(work.index, work.data)
+        # Otherwise the segment was dropped or replaced meanwhile, and the state with it. One that
+        # is too large is left out: the one before it, and all entries since, lead to the same.
+        with suppress(TooLarge):
+            log.save_checkpoint(work.index, work.state.pack())
 
 
 def carry_out_group(log: Log, works: Sequence[DiskWork]) -> int:
@@ -217,6 +218,9 @@ def _persist(log: Log, works: Sequence[Persist]) -> None:
     work = works[0]
     if work.term:
         log.save_vote(work.term, work.vote)
+    if work.arrived is not None:
+        # First: what cannot be understood must not replace anything.
+        work.arrived.restored()
     if work.checkpoint is not None:
         log.reset(work.checkpoint)
     if work.frames:

@@ -16,7 +16,7 @@ from quivermq.log import CheckpointSummary, Log
 from quivermq.raft import Message
 from quivermq.replica.effects import Chunk, ChunkRequest, Offer, TransferEnded
 from quivermq.replica.settings import ReplicaSettings
-from quivermq.replica.state import ReplicaState
+from quivermq.replica.state import ArrivedState
 
 
 class Sending:
@@ -141,10 +141,10 @@ class Receiving:
         data = bytes(self.data)
         if len(data) != self.offer.size or crc32c(data) != self.offer.checksum:
             raise Corrupt("a checkpoint arrived with another checksum than was offered")
-        state = ReplicaState.unpack(data)
+        arrived = ArrivedState(data)
         message = self.offer.message
-        if message.snapshot is None or state.edge.next_index != self.index:
-            raise Corrupt(f"a checkpoint of {state.edge} arrived as {self.index}")
-        if state.configuration != message.snapshot.configuration:
+        if message.snapshot is None or arrived.edge.next_index != self.index:
+            raise Corrupt(f"a checkpoint of {arrived.edge} arrived as {self.index}")
+        if arrived.configuration != message.snapshot.configuration:
             raise Corrupt("a checkpoint arrived with other members than were said")
-        return message._replace(snapshot=replace(message.snapshot, data=state))
+        return message._replace(snapshot=replace(message.snapshot, data=arrived))

@@ -5,12 +5,12 @@ from typing import Final
 
 from quivermq.batches import Frame, Index
 from quivermq.errors import BrokenInvariant
-from quivermq.log import Checkpoint, Edge, Log
+from quivermq.log import Edge, Log
 from quivermq.raft import Message
 from quivermq.replica.effects import Persist
 from quivermq.replica.entries import follow, frame_of
 from quivermq.replica.recent import Recent
-from quivermq.replica.state import ReplicaState
+from quivermq.replica.state import ArrivedState
 
 _PRUNE_AT_LEAST: Final = 64
 
@@ -45,7 +45,8 @@ class Writes:
         work of its own waits for the last work that is under way, if there is any.
         """
         self._commit_index = max(self._commit_index, Index(message.commit))
-        checkpoint = self._checkpoint(message)
+        arrived = self._arrived(message)
+        checkpoint = None if arrived is None else arrived.checkpoint()
         frames = self._frames(message)
         term, vote = message.term, message.vote
         if not term or (term, vote) == self._vote:
@@ -65,6 +66,7 @@ class Writes:
             commit_index=self._commit_index,
             checkpoint=checkpoint,
             frames=frames,
+            arrived=arrived,
         )
 
     def persisted(self, number: int) -> list[Message]:
@@ -88,14 +90,14 @@ class Writes:
             del self._before[index]
         self._prune_at = 2 * len(self._before) + _PRUNE_AT_LEAST
 
-    def _checkpoint(self, message: Message) -> Checkpoint | None:
+    def _arrived(self, message: Message) -> ArrivedState | None:
         if message.snapshot is None:
             return None
-        checkpoint = stored_checkpoint(message).checkpoint()
-        self._end = checkpoint.edge
+        arrived = arrived_state(message)
+        self._end = arrived.edge
         self._before.clear()
         self._recent.clear()
-        return checkpoint
+        return arrived
 
     def _frames(self, message: Message) -> tuple[Frame, ...]:
         if not message.entries:
@@ -124,8 +126,8 @@ class Writes:
         return known if known is not None else self._log.edge_before(index)
 
 
-def stored_checkpoint(message: Message) -> ReplicaState:
+def arrived_state(message: Message) -> ArrivedState:
     """The state in a snapshot that came in whole."""
-    if message.snapshot is None or not isinstance(message.snapshot.data, ReplicaState):
+    if message.snapshot is None or not isinstance(message.snapshot.data, ArrivedState):
         raise BrokenInvariant("a snapshot without its content cannot be stored")
     return message.snapshot.data

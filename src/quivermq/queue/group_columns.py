@@ -1,0 +1,155 @@
+"""A group as bytes: columns of numbers, which are packed and restored without a word per piece."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from operator import itemgetter
+from struct import Struct
+from typing import Final
+
+from quivermq.queue.columns import ColumnReader, column
+from quivermq.queue.delayed import DueKey
+from quivermq.queue.group import Dying, Group, Lease, Spent, Totals
+from quivermq.queue.intervals import IntervalSet
+from quivermq.queue.last_holders import Holder, LastHolders
+from quivermq.queue.pieces import Piece, messages_in
+from quivermq.queue.stretches import LEVELS
+from quivermq.queue.waiting import Parked, Waiting
+
+# Number, start, floor, committed + 1, claimed, next dying, dead epoch, due (two),
+# totals (four), whether it is shared; then how much of what follows.
+_HEAD: Final = Struct("<13Q?9I")
+_REDRIVE, _STALE = 1, 2
+
+
+def pack_group(group: Group) -> bytes:
+    """All of a group."""
+    name = group.name.encode()
+    totals = group.totals
+    pieces = list(chain.from_iterable(lease.pieces for lease in group.leases.values()))
+    waiting = group.waiting.parked()
+    reasons = [record.reason.encode() for record in group.dying.values()]
+    head = _HEAD.pack(
+        group.number, group.start, group.floor,
+        0 if group.committed is None else group.committed + 1,
+        group.claimed, group.next_dying, group.dead_epoch, *group.due,
+        totals.done, totals.dead, totals.lost, totals.redelivered, group.is_shared,
+        len(name), len(group.done), len(group.leases), len(pieces), len(waiting), len(reasons),
+        len(group.spent), group.spent_intervals, len(group.last_holders),
+    )  # fmt: skip
+    return b"".join(
+        (
+            head,
+            name,
+            column("Q", group.cursors),
+            *_intervals([group.done]),
+            column("Q", group.leases),
+            column("Q", [lease.consumer for lease in group.leases.values()]),
+            column("Q", [lease.visibility_ms for lease in group.leases.values()]),
+            column("B", [lease.is_whole for lease in group.leases.values()]),
+            column("I", [len(lease.pieces) for lease in group.leases.values()]),
+            *_pieces(pieces),
+            *_pieces([parked.piece for parked in waiting]),
+            column("Q", [parked.due_ms for parked in waiting]),
+            *_dying(group.dying.values()),
+            column("I", map(len, reasons)),
+            *reasons,
+            *_spent(group.spent),
+            *(column("Q", map(itemgetter(at), group.last_holders)) for at in range(4)),
+        )
+    )
+
+
+def _intervals(sets: Iterable[IntervalSet]) -> Iterable[bytes]:
+    sets = list(sets)
+    yield column("Q", chain.from_iterable(one.starts for one in sets))
+    yield column("Q", chain.from_iterable(one.ends for one in sets))
+
+
+def _pieces(pieces: Sequence[Piece]) -> Iterable[bytes]:
+    yield column("Q", [piece.start for piece in pieces])
+    yield column("Q", [piece.end for piece in pieces])
+    yield column("B", [piece.priority for piece in pieces])
+    yield column("I", [piece.failures for piece in pieces])
+
+
+def _dying(records: Iterable[Dying]) -> Iterable[bytes]:
+    records = list(records)
+    yield column("Q", [record.number for record in records])
+    yield column("Q", [record.start for record in records])
+    yield column("Q", [record.end for record in records])
+    yield column("Q", [record.failures for record in records])
+    yield column("Q", [record.at_ms for record in records])
+    flags = (_REDRIVE * record.redrive + _STALE * record.is_stale for record in records)
+    yield column("B", flags)
+
+
+def _spent(spent: Mapping[int, Spent]) -> Iterable[bytes]:
+    yield column("Q", spent)
+    yield column("Q", [known.consumer for known in spent.values()])
+    yield column("B", [known.is_whole for known in spent.values()])
+    yield column("I", [len(known.done) for known in spent.values()])
+    yield from _intervals(known.done for known in spent.values())
+
+
+def unpack_group(reader: ColumnReader) -> Group:
+    """What `pack_group` gave."""
+    number, start, floor, committed, *rest = reader.values(_HEAD)
+    claimed, next_dying, dead_epoch, due_ms, due_start, *rest = rest
+    totals, is_shared, sizes = Totals(*rest[:4]), rest[4], rest[5:]
+    name, done, leases, pieces, waiting, dying, spent, spent_intervals, holders = sizes
+    group = Group(number, bytes(reader.take(name)).decode(), start, is_shared, floor)
+    group.cursors = reader.column("Q", LEVELS + 1).tolist()
+    group.done = IntervalSet.of_columns(reader.column("Q", done), reader.column("Q", done))
+    group.due, group.totals = DueKey(due_ms, due_start), totals
+    group.committed = committed - 1 if committed else None
+    group.claimed = claimed
+    group.next_dying, group.dead_epoch = next_dying, dead_epoch
+    _read_leases(reader, group, leases, pieces)
+    found = _read_pieces(reader, waiting)
+    group.waiting = Waiting.of(map(Parked, found, reader.column("Q", waiting)))
+    _read_dying(reader, group, dying)
+    _read_spent(reader, group, spent, spent_intervals)
+    columns = [reader.column("Q", holders) for _ in range(4)]
+    group.last_holders = LastHolders(map(Holder._make, zip(*columns, strict=True)))
+    return group
+
+
+def _read_pieces(reader: ColumnReader, count: int) -> list[Piece]:
+    columns = [reader.column(code, count) for code in ("Q", "Q", "B", "I")]
+    return list(map(Piece._make, zip(*columns, strict=True)))
+
+
+def _read_leases(reader: ColumnReader, group: Group, leases: int, pieces: int) -> None:
+    numbers, consumers, visibilities = (reader.column("Q", leases) for _ in range(3))
+    wholes, counts = reader.column("B", leases), reader.column("I", leases)
+    found = _read_pieces(reader, pieces)
+    parts = pairwise(accumulate(counts, initial=0))
+    columns = (numbers, consumers, visibilities, wholes, parts)
+    for number, consumer, visibility_ms, is_whole, (low, high) in zip(*columns, strict=True):
+        group.leases[number] = Lease(consumer, visibility_ms, found[low:high], bool(is_whole))
+    group.leased_messages, group.leased_pieces = messages_in(found), pieces
+
+
+def _read_dying(reader: ColumnReader, group: Group, count: int) -> None:
+    columns = [reader.column("Q", count) for _ in range(5)]
+    flags, lengths = reader.column("B", count), reader.column("I", count)
+    for number, start, end, failures, at_ms, flag, length in zip(
+        *columns, flags, lengths, strict=True
+    ):
+        reason = bytes(reader.take(length)).decode()
+        redrive, is_stale = bool(flag & _REDRIVE), bool(flag & _STALE)
+        group.dying[number] = Dying(number, start, end, failures, reason, at_ms, redrive, is_stale)
+        group.reason_bytes += length
+        group.dying_messages += 0 if is_stale else end - start
+
+
+def _read_spent(reader: ColumnReader, group: Group, count: int, intervals: int) -> None:
+    numbers, consumers = reader.column("Q", count), reader.column("Q", count)
+    wholes, counts = reader.column("B", count), reader.column("I", count)
+    starts, ends = reader.column("Q", intervals), reader.column("Q", intervals)
+    parts = pairwise(accumulate(counts, initial=0))
+    columns = (numbers, consumers, wholes, parts)
+    for lease, consumer, is_whole, (low, high) in zip(*columns, strict=True):
+        done = IntervalSet.of_columns(starts[low:high], ends[low:high])
+        group.spent[lease] = Spent(consumer, done, bool(is_whole))
+    group.spent_intervals = intervals
