@@ -143,6 +143,17 @@ RetryLongest = Annotated[
     ),
 ]
 
+GroupIdle = Annotated[
+    float | None,
+    typer.Option(
+        "--group-idle-retention",
+        metavar="DURATION",
+        parser=_age,
+        help="Forget a shared group that nobody used for so long: 12h, 7d; none: never.",
+        rich_help_panel=_DELIVERY,
+    ),
+]
+
 
 def changed_retention(
     before: "Retention | None",
@@ -188,6 +199,11 @@ def changed_retry(
     return replace(before or quivermq.Retry(), **named)
 
 
+def changed_group_idle(idle: float | None) -> dict[str, Any]:
+    """What to pass on of this setting: nothing if it was not named; 0 stands for "never"."""
+    return {} if idle is None else {"group_idle_retention": idle or None}
+
+
 def kept(retention: "Retention") -> str:
     """How long messages are kept, in a few words."""
     parts = []
@@ -215,4 +231,7 @@ def delivery_lines(topic: "TopicInfo") -> list[str]:
     if limit is not None:
         pause = f", {limit.burst:,} at once after a pause" if limit.burst > 1 else ""
         lines.append(f"at most {limit.per_second:g} messages a second are delivered{pause}")
+    idle = topic.group_idle_retention
+    forgotten = "never" if idle is None else f"after {format_duration(idle)} without use"
+    lines.append(f"shared groups are forgotten {forgotten}")
     return lines

@@ -5,11 +5,13 @@ from typing import Any, Final
 
 from quivermq.client.infos import (
     ClusterInfo,
+    Idle,
     RateLimit,
     RebalanceInfo,
     Retention,
     Retry,
     TopicInfo,
+    Unchanged,
     UpgradeInfo,
     check_number,
     topic_settings,
@@ -19,17 +21,6 @@ from quivermq.client.routing import Router
 from quivermq.client.servers import parse_servers
 from quivermq.errors import InvalidRequest, QuiverError, Timeout, TopicNotFound
 from quivermq.wire import proto
-
-
-class Unchanged:
-    """The value of `UNCHANGED`."""
-
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED: Final = Unchanged()
-"""Leave this setting as it is; None would mean "no limit"."""
 
 # What brokers agree on takes longer than one answer: fewer, longer attempts.
 _SHARE: Final = 0.5
@@ -64,6 +55,7 @@ class Admin:
         max_deliveries: int | Unchanged,
         dead_letter: str | Unchanged | None,
         retry: Retry | Unchanged | None,
+        group_idle_retention: Idle,
     ) -> TopicInfo:
         """Change what is given; the rest stays as it is."""
         attempts = self._attempts(f"altering topic {name!r}")
@@ -81,6 +73,7 @@ class Admin:
                 else max_deliveries,
                 dead_letter=kept_name if isinstance(dead_letter, Unchanged) else dead_letter,
                 retry=before.retry if isinstance(retry, Unchanged) else retry,
+                group_idle_retention=group_idle_retention,
             )
         )
         await self._router.ask_any(request, attempts)

@@ -90,6 +90,7 @@ class GroupRequests:
         else:
             offset = int(clerk.start)
         await clerk.agreed(lambda desk: desk.seek(body.group, offset))
+        clerk.use(body.group)
         return proto.Response(group_sought=proto.GroupSought(offset=offset))
 
     async def delete_group(self, request: proto.Request) -> proto.Response:
@@ -150,6 +151,7 @@ class GroupRequests:
         check_group(body.group)
         clerk = self._clerks.leading(body.topic, body.topic_id, body.partition)
         committed = await clerk.agreed(lambda desk: desk.claim(body.group, body.epoch))
+        clerk.use(body.group)
         offset = clerk.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)

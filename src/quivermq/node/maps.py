@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from quivermq.cluster import Topic, View, group_id, node_of
+from quivermq.cluster import Level, Topic, View, group_id, node_of
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
 from quivermq.queue import TopicSettings
@@ -25,6 +25,11 @@ def settings_from_proto(found: proto.TopicSettings) -> TopicSettings:
     )
     settings.check()
     return settings
+
+
+def group_idle_from_proto(found: proto.TopicSettings) -> int | None:
+    """After how long idle groups are to be forgotten; None: nothing was said of it."""
+    return found.group_idle_ms if found.HasField("group_idle_ms") else None
 
 
 class Maps:
@@ -74,11 +79,14 @@ class Maps:
         ]
 
     def topic(self, topic: Topic) -> proto.TopicMap:
+        settings = settings_to_proto(topic.topic_settings)
+        if self._partitions.level >= Level.IDLE_GROUPS:
+            settings.group_idle_ms = topic.group_idle_ms
         return proto.TopicMap(
             name=topic.name,
             id=bytes.fromhex(topic.id),
             replication=topic.replication,
-            settings=settings_to_proto(topic.topic_settings),
+            settings=settings,
             partitions=[
                 proto.PartitionMap(
                     partition=partition,

@@ -1,11 +1,13 @@
 """Requests about messages that are not produces: fetches, offsets, producer ids."""
 
 import asyncio
+from collections.abc import Callable
 
 from quivermq.cluster import Edit, View, grant_producers
 from quivermq.node.asking import ask, said
 from quivermq.node.clerks import check_bookkeeper
 from quivermq.node.fetching import Fetching, bytes_wanted
+from quivermq.node.group import Group
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Answer, Bulky, Handler, Room
@@ -19,7 +21,15 @@ _GRANTED_AT_ONCE = 1000
 class OffsetRequests:
     """Reads, and what groups have committed."""
 
-    def __init__(self, partitions: Partitions, fetching: Fetching, metadata: Metadata) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        fetching: Fetching,
+        metadata: Metadata,
+        used: Callable[[Group, str], None],
+    ) -> None:
+        """`used` is told which groups somebody commits for."""
+        self._used = used
         self._partitions = partitions
         self._fetching = fetching
         self._metadata = metadata
@@ -52,6 +62,7 @@ class OffsetRequests:
         body = request.commit_offset
         check_bookkeeper(body.group)
         group = self._partitions.leading(body.topic, body.topic_id, body.partition)
+        self._used(group, body.group)
         await said(group, lambda desk: desk.commit(body.group, body.offset, body.epoch))
         return done()
 

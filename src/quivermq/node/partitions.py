@@ -20,6 +20,11 @@ class Partitions:
     def view(self) -> View:
         return self._metadata.view
 
+    @property
+    def level(self) -> int:
+        """The feature level by which this broker writes."""
+        return self._metadata.level
+
     def topic(self, name: str, topic_id: bytes = b"") -> Topic:
         """A topic by name; and by id, if the asker knows it."""
         topic = self.view.topics.get(name)

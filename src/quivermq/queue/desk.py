@@ -112,6 +112,16 @@ class Desk(DeadLetters):
         number = self._made(group).number
         self._propose(Op.SEEK, number, self._findable(offset), self._next_lease)
 
+    def expire_group(self, group: str, now_ms: int) -> bool:
+        """Forget a shared group that nobody uses, but for what it committed; False if there is
+        something that ends by itself: a lease, a delay, dead letters on their way."""
+        found = self._shared(group)
+        found.waiting.promote(now_ms)
+        if found.leases or found.dying or found.waiting.next_due_ms is not None:
+            return False
+        self._propose(Op.EXPIRE, found.number, self._next_lease)
+        return True
+
     # Leases.
 
     def lease(self, ask: Ask, end: int, now_ms: int, steady_ms: int) -> Leased | None:

@@ -42,6 +42,8 @@ class Op(IntEnum):
     COMMIT = 16
     SEND_BACK = 17
     PURGE = 18
+    EXPIRE = 19
+    """From feature level 2 on."""
 
 
 def packed(operation: Iterable[Any]) -> bytes:
@@ -77,6 +79,7 @@ class Groups:
             Op.COMMIT: self._commit,
             Op.SEND_BACK: self._send_back,
             Op.PURGE: self._purge,
+            Op.EXPIRE: self._expire,
         }
 
     def __len__(self) -> int:
@@ -170,6 +173,13 @@ class Groups:
 
     def _drop(self, number: int) -> None:
         del self.by_name[self.by_number.pop(number).name]
+
+    def _expire(self, number: int, first_lease: int) -> None:
+        group = self.by_number[number]
+        if group.committed is None and not group.claimed:
+            self._drop(number)
+        else:
+            group.cease_sharing(first_lease)
 
     def _trim(self, begin: int) -> None:
         for group in self.by_name.values():
