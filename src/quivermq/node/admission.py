@@ -178,7 +178,8 @@ class Admission:
             try:
                 await self._register()
             except UnsupportedFormat as error:
-                await self._refused(str(error))
+                # It keeps what it has, for the release that is needed.
+                self.refusal = str(error)
                 self.on_unfit(error)
                 return
             except Forbidden as error:
@@ -291,6 +292,8 @@ class Admission:
         self._task = asyncio.create_task(self._stay_registered(), name="admission")
         # Whoever asked may give up waiting; the broker has left, and must get in.
         await asyncio.shield(self._task)
+        if not self.is_registered:
+            raise UnsupportedFormat(self.refusal)
 
     # Who is who.
 
