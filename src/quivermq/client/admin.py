@@ -24,6 +24,7 @@ from quivermq.wire import proto
 
 # What brokers agree on takes longer than one answer: fewer, longer attempts.
 _SHARE: Final = 0.5
+_IDLE_GROUPS_LEVEL: Final = 2
 
 
 class Admin:
@@ -42,6 +43,8 @@ class Admin:
         create.partitions = _count("partitions", partitions)
         create.replication = _count("replication", replication)
         create.settings.CopyFrom(topic_settings(**settings))
+        if create.settings.HasField("group_idle_ms"):
+            await self._check_level(_IDLE_GROUPS_LEVEL, "group_idle_retention")
         attempts = self._attempts(f"creating topic {name!r}")
         await self._router.ask_any(request, attempts)
         return await self._usable_topic(name, attempts)
@@ -58,6 +61,8 @@ class Admin:
         group_idle_retention: Idle,
     ) -> TopicInfo:
         """Change what is given; the rest stays as it is."""
+        if not isinstance(group_idle_retention, Unchanged):
+            await self._check_level(_IDLE_GROUPS_LEVEL, "group_idle_retention")
         attempts = self._attempts(f"altering topic {name!r}")
         before = await self._described_topic(name, attempts)
         request = proto.Request()
@@ -224,6 +229,16 @@ class Admin:
             transfer.topic = checked_name("topic", topic)
             transfer.partition = _count("partition", partition, least=0)
         await self._router.ask_any(request, self._attempts("transferring a leader"))
+
+    async def _check_level(self, level: int, what: str) -> None:
+        """A broker of an earlier release skips what it does not know of a request, and would
+        answer that all is well."""
+        found = (await self.cluster()).level
+        if found < level:
+            raise InvalidRequest(
+                f"{what} needs feature level {level}, and the cluster is at {found}: run `quiver "
+                "cluster upgrade` once all brokers know it"
+            )
 
     async def _all_in(self, servers: Sequence[str], attempts: Attempts) -> ClusterInfo:
         """The cluster, once these brokers are alive members of it."""
