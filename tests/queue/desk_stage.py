@@ -261,6 +261,14 @@ class DeskStage:
         self.desk.drop(group)
         self.model.groups.pop(group, None)
 
+    def forget(self, group: str) -> None:
+        if not self.model.is_shared(group):
+            return
+        if self.desk.expire_group(group, self.now_ms):
+            assert not self.model.is_under_way(group)
+            tokens = [lease for _, lease in self.tokens]
+            self.model.forget(group, max(tokens, default=0) + 1)
+
     def trim(self, start: int) -> None:
         self.desk.trim(start)
         self.model.trim(start)
