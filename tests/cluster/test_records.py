@@ -64,7 +64,7 @@ CLUSTERS = st.builds(
     Cluster,
     st.binary(min_size=1, max_size=32).map(bytes.hex),
     st.integers(0, 2**63 - 1),
-    st.integers(1, 2**63 - 1),
+    st.integers(1, 2**32 - 1),
     TEXTS,
 )
 SCALARS = (

@@ -95,6 +95,10 @@ def test_a_level_that_one_broker_lacks_is_refused_and_says_which(view: View) -> 
         assert "broker 1" not in str(caught.value)
     with pytest.raises(InvalidRequest, match="broker 1 runs"):
         plan_upgrade(view, LATER.high + 1)
+    for node, levels in ((1, Levels(1, 9)), (2, LATER), (3, Levels(1, 9))):
+        view = with_levels(view, node, levels, "0.9.1")
+    with pytest.raises(InvalidRequest, match=f"--to {LATER.high} raises"):
+        plan_upgrade(view)
 
 
 def test_a_level_is_never_lowered(view: View) -> None:

@@ -188,6 +188,14 @@ def _broker_findings(cluster: "ClusterInfo") -> Iterator[Finding]:
         )
     elif versions:
         yield Finding("ok", "version", f"all run version {versions[0]}")
+    if cluster.level_possible > cluster.level:
+        yield Finding(
+            "warn",
+            "level",
+            f"every broker knows feature level {cluster.level_possible}, and the cluster is at "
+            f"{cluster.level}",
+            "quiver cluster upgrade, when no earlier release is needed any more",
+        )
     if len(cluster.nodes) == 2:
         yield Finding(
             "warn",

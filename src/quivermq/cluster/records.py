@@ -22,6 +22,7 @@ NODE_MAX: Final = 0xFFFF
 MEMBER_MAX: Final = (1 << 48) - 1
 COUNT_MAX: Final = (1 << 63) - 1
 PARTITIONS_LIMIT: Final = 1_000_000
+LEVEL_LIMIT: Final = (1 << 32) - 1
 TEXT_CHARACTERS_MAX: Final = 1_000
 TOPIC_ID_BYTES: Final = 12
 GROUP_IDLE_MS: Final = 7 * 24 * 3600 * 1000
@@ -108,7 +109,7 @@ def level_of(value: Any) -> tuple[int, str]:
             "the catalog was written by a build before release 0.2.0, which this one does not "
             "read: start with an empty data directory"
         )
-    return _integer(found, "level", 1), _text(found, "release")
+    return _integer(found, "level", 1, LEVEL_LIMIT), _text(found, "release")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +168,8 @@ class Broker:
             version=_text(found, "version"),
             state=cast("State", state),
             life="" if found.get("life", "") == "" else _hex(found, "life"),
-            level_min=_integer(found, "level_min") if "level_min" in found else 0,
-            level_max=_integer(found, "level_max") if "level_max" in found else 0,
+            level_min=_integer({"level_min": 0, **found}, "level_min", 0, LEVEL_LIMIT),
+            level_max=_integer({"level_max": 0, **found}, "level_max", 0, LEVEL_LIMIT),
             others=_others(found, _BROKER),
         )
 

@@ -40,6 +40,7 @@ def plan_upgrade(view: View, to: int = 0) -> Upgrade:
         raise InvalidRequest(
             f"feature level {level} needs release {_release_of(view, level)} or later on every "
             f"broker, and {_named(unfit)}: upgrade or remove what runs an earlier one first"
+            + _instead(view, cluster.level)
         )
     if level != cluster.level and level not in OWN_LEVELS:
         # Every broker registers at its start, so this one is not in the catalog yet.
@@ -61,6 +62,12 @@ def _founded(view: View) -> Cluster:
     if view.cluster is None:
         raise NotLeader("the cluster is just being founded; try again")
     return view.cluster
+
+
+def _instead(view: View, level: int) -> str:
+    """A level between that of the cluster and the one that was wanted, if all know one."""
+    common = min(broker.levels.high for broker in view.brokers.values())
+    return f"; every broker knows {common}, which --to {common} raises to" if common > level else ""
 
 
 def _release_of(view: View, level: int) -> str:
