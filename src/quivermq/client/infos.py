@@ -8,6 +8,7 @@ from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
 
 _NUMBER_MAX = (1 << 63) - 1
+_IDLE_SECONDS_MAX = 100 * 365 * 24 * 3600
 _RETRY_SECONDS_MAX = ((1 << 32) - 1) // 1000
 
 
@@ -339,6 +340,10 @@ def _idle_ms(idle: float | timedelta | None) -> int:
         return 0
     seconds = idle.total_seconds() if isinstance(idle, timedelta) else idle
     check_number("group_idle_retention", seconds, least=1)
+    if seconds > _IDLE_SECONDS_MAX:
+        raise InvalidRequest(
+            f"group_idle_retention must be at most {_IDLE_SECONDS_MAX:,} s, or None: {idle!r}"
+        )
     return round(seconds * 1000)
 
 

@@ -17,6 +17,8 @@ from quivermq.cluster.plan import Move, grow, rebalance
 from quivermq.cluster.records import (
     CLUSTER_KEY,
     GROUP_IDLE_MS,
+    GROUP_IDLE_MS_LEAST,
+    GROUP_IDLE_MS_MOST,
     LEAVING,
     MEMBER_MAX,
     NODE_MAX,
@@ -344,6 +346,11 @@ def _check_settings(name: str, settings: TopicSettings) -> None:
 
 
 def _check_group_idle(view: View, idle_ms: int | None) -> None:
+    if idle_ms and not GROUP_IDLE_MS_LEAST <= idle_ms <= GROUP_IDLE_MS_MOST:
+        raise InvalidRequest(
+            f"groups are forgotten after {GROUP_IDLE_MS_LEAST:,} to {GROUP_IDLE_MS_MOST:,} ms, or "
+            f"never (0), not after {idle_ms:,}"
+        )
     level = view.cluster.level if view.cluster else 0
     if idle_ms is not None and level < Level.IDLE_GROUPS:
         raise InvalidRequest(

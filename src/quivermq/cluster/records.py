@@ -27,6 +27,8 @@ TEXT_CHARACTERS_MAX: Final = 1_000
 TOPIC_ID_BYTES: Final = 12
 GROUP_IDLE_MS: Final = 7 * 24 * 3600 * 1000
 """After so long without use a shared group is forgotten, unless its topic says otherwise."""
+GROUP_IDLE_MS_LEAST: Final = 1_000
+GROUP_IDLE_MS_MOST: Final = 100 * 365 * 24 * 3600 * 1000
 
 METADATA_TOPIC: Final = "_quiver"
 METADATA_GROUP: Final = bytes(TOPIC_ID_BYTES) + b"\xff\xff\xff\xff"
