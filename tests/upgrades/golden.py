@@ -35,7 +35,8 @@ def fill(cluster: Cluster, folder: Path) -> None:
         _wait_buried(client, cluster)
         # A segment is sealed with a checkpoint: those that follow hold the groups too.
         _produce(client, 6)
-        (folder / EXPECTED).write_text(json.dumps(seen(client), indent=1))
+        expected = {"level": client.cluster().level, "seen": seen(client)}
+        (folder / EXPECTED).write_text(json.dumps(expected, indent=1))
         # Whoever closes its client gives its leases back.
         cluster.nodes[1].kill()
 
@@ -103,12 +104,17 @@ def _messages(client: Client, topic: str, partition: int) -> list[Any]:
 
 def check(cluster: Cluster, folder: Path) -> None:
     """All of it is there, and what must not be stored twice is not."""
-    expected = json.loads((folder / EXPECTED).read_text())
+    expected = json.loads((folder / EXPECTED).read_text())["seen"]
     with cluster.connect() as client:
         assert seen(client) == expected
         again = client.produce_many("orders", LAST, partition=0, sequence=0, **PRODUCER)
         assert sum(receipt.count for receipt in again) == len(LAST)
         assert seen(client)["messages"] == expected["messages"]
+
+
+def level_of(folder: Path) -> int:
+    """That of the cluster when it was filled."""
+    return int(json.loads((folder / EXPECTED).read_text())["level"])
 
 
 def logs_of(folder: Path) -> list[str]:

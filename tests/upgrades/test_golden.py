@@ -1,6 +1,5 @@
 """The data directories that releases left behind, opened by the code of today."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,10 @@ def test_everything_that_a_release_stored_is_there_before_and_after_the_level_is
     archive: Path, tmp_path: Path
 ) -> None:
     folder = unpacked_data(archive, tmp_path)
-    identity = json.loads((folder / "node-1" / "data" / "identity.json").read_text())
     with Cluster(1, data_dir=folder, settings=golden.SETTINGS) as cluster:
         golden.check(cluster, folder)
         with cluster.connect() as client:
-            assert client.cluster().level == identity["level"]
+            assert client.cluster().level == golden.level_of(folder)
             client.upgrade_cluster()
         golden.check(cluster, folder)
         cluster.nodes[1].stop()

@@ -1,18 +1,17 @@
 """What a broker does that meets a later release: in its directory, its catalog, on its links."""
 
 import asyncio
-import json
 import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import quivermq
-from quivermq.cluster import OWN_LEVELS, Edit
+from quivermq.cluster import FEATURE_LEVEL_MAX, OWN_LEVELS, Edit
 from quivermq.cluster.records import CLUSTER_KEY
 from quivermq.errors import QuiverError, UnsupportedFormat
-from quivermq.node.directory import Directory, ListedLog
+from quivermq.node.directory import Directory, Identity, ListedLog
 from quivermq.transports import Server
 from quivermq.wire import PROTOCOL, agreed_protocol, packet, parse_peer_hello, proto
 from tests.node.cluster_stage import cluster
@@ -31,12 +30,6 @@ def files_of(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def rewrite_identity(root: Path, **changes: Any) -> None:
-    path = root / "identity.json"
-    found = json.loads(path.read_bytes()) | changes
-    path.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
-
-
 async def used(root: Path) -> None:
     async with serving(root) as server:
         talker = await Talker.by_socket(server)
@@ -45,26 +38,42 @@ async def used(root: Path) -> None:
         talker.close()
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"level": LATER, "release": "7.8.9"}, r"7\.8\.9 or later"),
-        ({"level": None, "release": None}, r"before release 0\.2\.0"),
-    ],
-)
+@dataclass(frozen=True)
+class LaterIdentity(Identity):
+    """As a later release may write it."""
+
+    later: str = "x"
+
+
+@dataclass(frozen=True)
+class LaterLog(ListedLog):
+    later: str = "x"
+
+
 @on_loop
-async def test_a_directory_of_another_release_is_refused_and_left_as_it_is(
-    tmp_path: Path, changes: dict[str, Any], why: str
-) -> None:
+async def test_a_directory_of_a_later_level_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     await used(tmp_path)
-    before_change = json.loads((tmp_path / "identity.json").read_bytes())
-    assert before_change["level"] == OWN_LEVELS.high
-    rewrite_identity(tmp_path, **changes)
+    directory = Directory(str(tmp_path), 1)
+    assert directory.identity.level == OWN_LEVELS.high
+    directory.learn_level(LATER, "7.8.9")
+    directory.close()
     before = files_of(tmp_path)
-    with pytest.raises(UnsupportedFormat, match=why) as caught:
+    with pytest.raises(UnsupportedFormat, match=r"7\.8\.9 or later") as caught:
         await Server(settings(tmp_path)).start()
     assert quivermq.__version__ in str(caught.value)
     assert files_of(tmp_path) == before
+
+
+def test_an_identity_without_a_level_is_that_of_a_build_before_the_first_release(
+    tmp_path: Path,
+) -> None:
+    directory = Directory(str(tmp_path), 1)
+    written = asdict(directory.identity)
+    del written["level"], written["release"]
+    assert directory._known_identity(written) == directory.identity, "it holds nothing yet"
+    with pytest.raises(UnsupportedFormat, match=r"before release 0\.2\.0"):
+        directory._known_identity({**written, "member": 1})
+    directory.close()
 
 
 @on_loop
@@ -73,12 +82,16 @@ async def test_what_a_later_release_added_to_a_directory_is_no_reason_to_refuse_
 ) -> None:
     """Going back works as long as the level was not raised."""
     await used(tmp_path)
-    rewrite_identity(tmp_path, of_a_later_release=[1])
-    logs = tmp_path / "logs.json"
-    found = json.loads(logs.read_bytes())
-    for log in found.values():
-        log["of_a_later_release"] = 1
-    logs.write_text(json.dumps(found))
+    directory = Directory(str(tmp_path), 1)
+    known = asdict(directory.identity)
+    directory.identity = LaterIdentity(**{**known, "later": "x"})
+    directory.learn_level(OWN_LEVELS.high, "0.2.0-later")
+    directory.list_logs(
+        {group: LaterLog(log.folder, log.member) for group, log in directory.logs.items()}
+    )
+    directory.close()
+    assert b"later" in (tmp_path / "identity.json").read_bytes()
+    assert b"later" in (tmp_path / "logs.json").read_bytes()
     async with serving(tmp_path) as server:
         await until(lambda: server.broker.is_ready)
 
@@ -262,6 +275,5 @@ async def test_a_broker_that_is_let_in_knows_the_level_in_its_directory(tmp_path
     async with cluster(tmp_path) as brokers:
         for node, server in brokers.running.items():
             await until(lambda server=server: server.broker.admission.level == OWN_LEVELS.high)
-            found = json.loads((brokers.folder(node) / "identity.json").read_bytes())
-            assert found["level"] == OWN_LEVELS.high
+            assert server.broker.directory.identity.release == FEATURE_LEVEL_MAX.release
             assert server.broker.metadata.view.broker(node).levels == OWN_LEVELS
