@@ -235,6 +235,9 @@ class Admin:
         answer that all is well."""
         found = (await self.cluster()).level
         if found < level:
+            # Whoever was asked may not have heard of it; whoever leads the cluster has.
+            found = (await self.upgrade_cluster(level, dry_run=True)).before
+        if found < level:
             raise InvalidRequest(
                 f"{what} needs feature level {level}, and the cluster is at {found}: run `quiver "
                 "cluster upgrade` once all brokers know it"
