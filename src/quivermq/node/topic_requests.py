@@ -16,7 +16,14 @@ from quivermq.cluster import (
 )
 from quivermq.errors import NotLeader, QuiverError, TopicNotFound
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.maps import Maps, described, map_bytes, settings_from_proto, without_figures
+from quivermq.node.maps import (
+    Maps,
+    described,
+    group_idle_from_proto,
+    map_bytes,
+    settings_from_proto,
+    without_figures,
+)
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.runner import GroupRunner
@@ -112,6 +119,7 @@ class TopicRequests:
                 partitions=body.partitions,
                 replication=body.replication,
                 settings=settings,
+                group_idle_ms=group_idle_from_proto(body.settings),
                 default_partitions=self._settings.default_partitions,
                 partitions_max=self._settings.partitions_max,
             )
@@ -159,6 +167,7 @@ class TopicRequests:
                 body.name,
                 partitions=body.partitions,
                 settings=wanted,
+                group_idle_ms=group_idle_from_proto(body.settings),
                 partitions_max=self._settings.partitions_max,
             )
         )
