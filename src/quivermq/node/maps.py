@@ -8,9 +8,12 @@ from typing import Final, NamedTuple
 from quivermq.cluster import Level, Topic, View, group_id, node_of
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
+from quivermq.node.remedies import on_broker
 from quivermq.queue import TopicSettings
 from quivermq.wire import proto
 
+UNANSWERED: Final = "its leader did not answer"
+LEADERLESS: Final = "no leader is known"
 _TOPIC_BYTES: Final = 120
 _PARTITION_BYTES: Final = 24
 """About what a map takes, without the names."""
@@ -214,7 +217,7 @@ def described(group: Group, is_alive: Callable[[int], bool]) -> proto.PartitionD
             for member in members
             if is_alive(node_of(member)) and _is_in_sync(group, member, last)
         ],
-        trouble=group.trouble,
+        trouble=on_broker(group.member, group.ailment),
         incarnation=group.incarnation,
     )
 
@@ -223,9 +226,7 @@ def without_figures(found: proto.PartitionDescription) -> proto.PartitionDescrip
     """The same, without what only the leader knows for sure: it did not answer."""
     for name in ("start_offset", "end_offset", "size_bytes", "term", "commit_index", "in_sync"):
         found.ClearField(name)
-    found.trouble = found.trouble or (
-        "its leader did not answer" if found.leader else "no leader is known"
-    )
+    found.trouble = found.trouble or (UNANSWERED if found.leader else LEADERLESS)
     return found
 
 
