@@ -140,15 +140,15 @@ class Admission:
     def learn_level(self) -> None:
         """The catalog may say another level than the directory."""
         cluster = self.metadata.view.cluster
-        if cluster is None or cluster.level <= self.level:
-            return
-        try:
-            self.directory.learn_level(cluster.level, cluster.release)
-        except (StorageFailed, OSError):
-            # It goes on at the old one, which everybody can read, until the catalog changes again.
-            logger.exception("feature level %d cannot be noted", cluster.level)
-        else:
-            logger.info("node %d is at feature level %d", self.node_id, cluster.level)
+        if cluster is not None and cluster.level > self.level:
+            try:
+                self.directory.learn_level(cluster.level, cluster.release)
+            except (StorageFailed, OSError):
+                # It goes on at the old one, which everybody can read, until the next change.
+                logger.exception("feature level %d cannot be noted", cluster.level)
+            else:
+                logger.info("node %d is at feature level %d", self.node_id, cluster.level)
+        self.metadata.level = self.level
 
     @property
     def is_current(self) -> bool:

@@ -201,7 +201,7 @@ class Broker:
             self.forwarding,
             self.hosting.lost,
         )
-        offsets = OffsetRequests(self.partitions, self.fetching, self.metadata)
+        offsets = OffsetRequests(self.partitions, self.fetching, self.metadata, self.consumers.used)
         cluster = ClusterRequests(
             ClusterParts(
                 metadata=self.metadata,

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from quivermq.cluster import Topic, View, group_id, node_of
+from quivermq.cluster import Level, Topic, View, group_id, node_of
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
 from quivermq.node.remedies import on_broker
@@ -40,12 +40,19 @@ def settings_from_proto(found: proto.TopicSettings) -> TopicSettings:
     return settings
 
 
+def group_idle_from_proto(found: proto.TopicSettings) -> int | None:
+    """After how long idle groups are to be forgotten; None: nothing was said of it."""
+    return found.group_idle_ms if found.HasField("group_idle_ms") else None
+
+
 class _Drawn(NamedTuple):
     """A topic as it was drawn last."""
 
     topic: Topic
     groups: tuple[bytes, ...]
     leaders: tuple[int, ...]
+    level: int
+    """Of features: it decides which settings are told."""
     packed: bytes
     """The topic as a part of a `ClusterMap`."""
 
@@ -149,19 +156,24 @@ class Maps:
     def _draw(self, topic: Topic) -> _Drawn:
         groups = self._groups(topic)
         leaders = tuple(map(self._partitions.leader_of, groups))
+        level = self._partitions.level
         drawn = self._drawn.get(topic.id)
-        if drawn is None or drawn.topic is not topic or drawn.leaders != leaders:
-            packed = proto.ClusterMap(topics=[_topic_map(topic, leaders)]).SerializeToString()
-            drawn = self._drawn[topic.id] = _Drawn(topic, groups, leaders, packed)
+        if drawn is None or drawn.topic is not topic or drawn[2:4] != (leaders, level):
+            found = _topic_map(topic, leaders, level)
+            packed = proto.ClusterMap(topics=[found]).SerializeToString()
+            drawn = self._drawn[topic.id] = _Drawn(topic, groups, leaders, level, packed)
         return drawn
 
 
-def _topic_map(topic: Topic, leaders: tuple[int, ...]) -> proto.TopicMap:
+def _topic_map(topic: Topic, leaders: tuple[int, ...], level: int) -> proto.TopicMap:
+    settings = settings_to_proto(topic.topic_settings)
+    if level >= Level.IDLE_GROUPS:
+        settings.group_idle_ms = topic.group_idle_ms
     return proto.TopicMap(
         name=topic.name,
         id=bytes.fromhex(topic.id),
         replication=topic.replication,
-        settings=settings_to_proto(topic.topic_settings),
+        settings=settings,
         partitions=[
             proto.PartitionMap(
                 partition=partition,

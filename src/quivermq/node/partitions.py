@@ -34,6 +34,11 @@ class Partitions:
         """Know everything that the catalog said when this was called."""
         await self._metadata.catch_up()
 
+    @property
+    def level(self) -> int:
+        """The feature level by which this broker writes."""
+        return self._metadata.level
+
     def topic(self, name: str, topic_id: bytes = b"") -> Topic:
         """A topic by name; and by id, if the asker knows it."""
         topic = self.view.topics.get(name)

@@ -22,6 +22,7 @@ from quivermq.node.maps import (
     UNANSWERED,
     Maps,
     described,
+    group_idle_from_proto,
     map_bytes,
     settings_from_proto,
     without_figures,
@@ -122,6 +123,7 @@ class TopicRequests:
                 partitions=body.partitions,
                 replication=body.replication,
                 settings=settings,
+                group_idle_ms=group_idle_from_proto(body.settings),
                 default_partitions=self._settings.default_partitions,
                 partitions_max=self._settings.partitions_max,
             )
@@ -169,6 +171,7 @@ class TopicRequests:
                 body.name,
                 partitions=body.partitions,
                 settings=wanted,
+                group_idle_ms=group_idle_from_proto(body.settings),
                 partitions_max=self._settings.partitions_max,
             )
         )
