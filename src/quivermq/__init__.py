@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         connect,
     )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "BatchReceipt",

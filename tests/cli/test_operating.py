@@ -102,6 +102,28 @@ def test_the_doctor_names_what_does_not_answer_and_exits_1() -> None:
     assert "1 thing to mend" in done.stdout
 
 
+def test_the_doctor_names_damage_and_what_to_do_about_it(tmp_path: Path) -> None:
+    with start_serve(tmp_path) as broker:
+        quiver("topic", "create", "orders", "--servers", broker.ready["listen"])
+        words = "one\ntwo\nthree\n"
+        quiver("produce", "orders", "--servers", broker.ready["listen"], stdin=words)
+        broker.end()
+    (segment,) = (tmp_path / "data/log/orders/0").glob("*.seg")
+    segment.write_bytes(segment.read_bytes().replace(b"two", b"2 !"))
+    with start_serve(tmp_path) as broker:
+        # Until the broker knows its topics.
+        for _ in range(30):
+            done = quiver("doctor", "--servers", broker.ready["listen"])
+            if "orders/0" in done.stdout:
+                break
+        _, said = broker.end()
+    assert done.returncode == 1
+    assert f"bad  orders/0: broker 1: log/orders/0/{segment.name} at byte" in done.stdout
+    assert "stop the broker and restore the file" in done.stdout
+    assert "quiver verify" in done.stdout
+    assert "orders/0 is damaged: " in said
+
+
 def test_bench_measures_brokers_and_cleans_up_behind_itself(cluster: RunningUp) -> None:
     figures = quiver_json("bench", "--count", "300", "--servers", cluster.servers)
     assert [figure["name"] for figure in figures] == [

@@ -1,6 +1,7 @@
 """`quiver verify`, run as people run it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from quivermq.log import Log, RealDisk
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.node.directory import Directory, ListedLog
 from tests.log.entries import LOG_ID
 from tests.log.logs import SMALL, fill
 
@@ -50,6 +52,27 @@ def test_damage_is_named_and_exits_1(data_dir: Path) -> None:
     assert done.stderr == ""
     assert "1 of 2 logs are damaged" in done.stdout
     assert path.read_bytes() == content, "looking must not change anything"
+
+
+def test_files_beside_the_logs_are_checked_and_the_quarantine_is_shown(tmp_path: Path) -> None:
+    directory = Directory(str(tmp_path), 1)
+    log = ListedLog("log/orders/0", 1)
+    fill(Log.create(directory.disk, log.folder, LOG_ID, SMALL, member=1), 2)
+    directory.list_logs({LOG_ID.hex(): log})
+    directory.close()
+    shutil.copytree(tmp_path / log.folder, tmp_path / "quarantine/orders-0-1234")
+    assert quiver("verify", tmp_path).returncode == 0
+    (tmp_path / "logs.json").write_bytes(b"")
+    done = quiver("verify", tmp_path)
+    assert done.returncode == 0
+    assert "logs.json is damaged (it is no JSON); its other copy is intact" in done.stdout
+    assert "quarantine/orders-0-1234 at byte 0: nobody wants this log" in done.stdout
+    assert "All 4 entries in 1 logs are intact." in done.stdout
+    (tmp_path / "logs.copy.json").unlink()
+    done = quiver("verify", tmp_path)
+    assert done.returncode == 1
+    assert "logs.copy.json is missing" in done.stdout
+    assert "The broker cannot tell who it is, or what it holds." in done.stdout
 
 
 def test_json_is_for_machines(data_dir: Path) -> None:

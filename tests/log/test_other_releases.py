@@ -15,11 +15,14 @@ from quivermq.log import Log, SimulatedDisk
 from quivermq.log.checkpoints import _HEADER as CHECKPOINT_RECORD
 from quivermq.log.layout import _FOOTER, _HEADER, FOOTER_BYTES, Footer
 from quivermq.log.marks import MARK_BYTES
-from quivermq.log.state import _COPY_BYTES, _RECORD
+from quivermq.log.state import _FORMER, _RECORD, STATE_BYTES
+from quivermq.log.synced import _RECORD as SYNCED_RECORD
 from tests.log.entries import LOG_ID
 from tests.log.logs import FOLDER, SMALL, all_entries, fill, new_log, reopened, verified
 
 STATE = f"{FOLDER}/state"
+STATE_COPY = f"{FOLDER}/state.copy"
+SYNCED = f"{FOLDER}/synced"
 VERSION_AT = 8
 FRAME_VERSION_AT = 2
 
@@ -35,7 +38,7 @@ class Files:
         self.segments = [path for path in self.disk.paths() if path.endswith(".seg")]
         # What opening a log removes, heals and cuts otherwise.
         self.disk.create(f"{FOLDER}/00000000000000000099.seg.tmp").write(0, [b"left over"])
-        self.disk.flip_bit(STATE, 8 * (_COPY_BYTES + 100))
+        self.disk.flip_bit(STATE_COPY, 8 * 100)
         end = self.log._active.end
         self.edit(self.segments[-1], end, b"a torn write")
 
@@ -79,12 +82,15 @@ class Files:
         return int(self.log.edge.next_index - 1)
 
 
-def copy_of_state(at: int) -> Callable[[Files], None]:
-    return lambda files: files.raise_version(STATE, at, _RECORD.size)
+def later_copy_of_a_checkpoint(files: Files) -> None:
+    copy = f"{files.checkpoint}.copy"
+    files.disk.create(copy).write(0, [files.disk.content(files.checkpoint)])
+    files.raise_version(copy, 0, CHECKPOINT_RECORD.size)
 
 
 LATER: dict[str, Callable[[Files], None]] = {
-    "state": copy_of_state(0),
+    "state": lambda f: f.raise_version(STATE, 0, _RECORD.size),
+    "synced": lambda f: f.raise_version(SYNCED, 0, SYNCED_RECORD.size),
     "header of a sealed segment": lambda f: f.raise_version(f.segments[0], 0, _HEADER.size),
     "header of the last segment": lambda f: f.raise_version(f.segments[-1], 0, _HEADER.size),
     "footer": lambda f: f.raise_version(
@@ -92,6 +98,7 @@ LATER: dict[str, Callable[[Files], None]] = {
     ),
     "index": lambda f: f.raise_index(f.segments[1]),
     "checkpoint": lambda f: f.raise_version(f.checkpoint, 0, CHECKPOINT_RECORD.size),
+    "copy of a checkpoint": later_copy_of_a_checkpoint,
     "frame": lambda f: f.raise_frame(f.segments[-1], f.position(f.last - 1)),
     "last frame": lambda f: f.raise_frame(f.segments[-1], f.position(f.last)),
     "mark": lambda f: f.raise_frame(f.segments[-1], f.log._active.end - MARK_BYTES),
@@ -115,11 +122,11 @@ def test_a_log_of_a_later_release_is_refused_and_not_touched(
 
 
 def test_both_copies_of_a_state_of_a_later_release_are_one_that_is_refused() -> None:
-    for copies in ((_COPY_BYTES,), (0, _COPY_BYTES)):
+    for copies in ((STATE_COPY,), (STATE, STATE_COPY)):
         files = Files()
-        files.edit(STATE, _COPY_BYTES, files.disk.content(STATE)[:_COPY_BYTES])
-        for at in copies:
-            files.raise_version(STATE, at, _RECORD.size)
+        files.disk.replace_content(STATE_COPY, files.disk.content(STATE))
+        for path in copies:
+            files.raise_version(path, 0, _RECORD.size)
         before = files.snapshot()
         with pytest.raises(UnsupportedFormat, match="version"):
             reopened(files.disk)
@@ -128,6 +135,7 @@ def test_both_copies_of_a_state_of_a_later_release_are_one_that_is_refused() -> 
 
 FLIPPED: dict[str, Callable[[Files], tuple[str, int]]] = {
     "state": lambda f: (STATE, VERSION_AT),
+    "synced": lambda f: (SYNCED, VERSION_AT),
     "header of a sealed segment": lambda f: (f.segments[0], VERSION_AT),
     "header of the last segment": lambda f: (f.segments[-1], VERSION_AT),
     "footer": lambda f: (
@@ -151,7 +159,7 @@ def test_a_flipped_bit_in_a_version_is_damage(
 ) -> None:
     files = Files()
     # The other copy is damaged already, and two at once are more than a state survives.
-    files.edit(STATE, _COPY_BYTES, files.disk.content(STATE)[:_COPY_BYTES])
+    files.disk.replace_content(STATE_COPY, files.disk.content(STATE))
     path, at = where(files)
     files.disk.flip_bit(path, 8 * at + bit)
     assert not verified(files.disk).is_of_another_release
@@ -193,19 +201,27 @@ def test_a_message_that_looks_like_a_frame_of_a_later_release_stops_nothing() ->
         content[start : start + HEADER_BYTES] = bytes(HEADER_BYTES)
         content[log._active.end - MARK_BYTES :] = bytes(len(content) - log._active.end + MARK_BYTES)
         disk.replace_content(path, bytes(content))
+        # Nothing else says so either.
+        disk.remove(SYNCED)
         log = reopened(disk)
         assert (all_entries(log), log.damage) == (kept, [])
 
 
-def test_a_log_of_the_first_format_is_refused_and_not_touched() -> None:
-    files = Files()
+def test_a_log_of_the_first_formats_is_refused_and_not_touched() -> None:
     first = Struct("<8sH16sQQQQQQQQ").pack(b"QUIVRVOT", 1, LOG_ID, 5, 3, 1, 1, 1, 4096, 0, 0)
-    copy = (first + crc32c(first).to_bytes(4, "little")).ljust(_COPY_BYTES, b"\0")
-    files.disk.replace_content(STATE, copy * 2)
-    before = files.snapshot()
-    with pytest.raises(UnsupportedFormat, match="version 1"):
-        reopened(files.disk)
-    assert files.snapshot() == before
+    second = _FORMER.pack(LOG_ID, LOG_ID, 5, 3, 1, 1, 1, 4096, 0, 0)
+    records = {
+        "version 1": first + crc32c(first).to_bytes(4, "little"),
+        "earlier builds": second,
+    }
+    for reason, record in records.items():
+        files = Files()
+        files.disk.replace_content(STATE, record.ljust(STATE_BYTES, b"\0") * 2)
+        files.disk.remove(STATE_COPY)
+        before = files.snapshot()
+        with pytest.raises(UnsupportedFormat, match=reason):
+            reopened(files.disk)
+        assert files.snapshot() == before
 
 
 def test_a_checkpoint_that_waits_to_replace_a_log_is_of_a_later_release() -> None:

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from quivermq.batches import HEADER_BYTES, Frame, Index, Limits
-from quivermq.errors import BrokenInvariant, Corrupt
+from quivermq.errors import BrokenInvariant, Corrupt, UnsupportedFormat
 from quivermq.log import Log
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
 from quivermq.log.marks import MARK_BYTES
-from tests.log.entries import entries, entry
+from quivermq.log.state import _FORMER
+from tests.log.entries import LOG_ID, entries, entry
 from tests.log.logs import (
     FOLDER,
     SMALL,
@@ -219,19 +220,47 @@ def test_a_flipped_bit_anywhere_is_reported_and_never_served(stride: int) -> Non
             disk.replace_content(path, whole)
 
 
-def test_the_vote_survives_damage_to_either_copy() -> None:
+@pytest.mark.parametrize("name", ["state", "state.copy"])
+def test_the_vote_survives_the_loss_of_either_file(name: str) -> None:
     disk, log = new_log()
+    other = Log.create(disk, "log/orders/1", b"another log's id", SMALL)
+    other.save_vote(10, 1)
     log.save_vote(9, 3)
-    whole = disk.content(f"{FOLDER}/state")
-    for byte in (20, 4096 + 20):
-        disk.flip_bit(f"{FOLDER}/state", 8 * byte)
+    path = f"{FOLDER}/{name}"
+    whole = disk.content(path)
+    flipped = bytearray(whole)
+    flipped[20] ^= 1
+    (segment,) = segment_paths(disk)[:1]
+    contents = (bytes(flipped), b"", whole[:50], bytes(len(whole)), disk.content(segment))
+    for content in (*contents, disk.content("log/orders/1/state"), None):
+        if content is None:
+            disk.lose_file(path)
+        else:
+            disk.replace_content(path, content)
+        assert verified(disk).findings
+        assert not verified(disk).is_damaged
         log = reopened(disk)
         assert (log.term, log.vote) == (9, 3)
-        assert "one copy was damaged" in log.notes[0]
-        assert disk.content(f"{FOLDER}/state")[:4096] == disk.content(f"{FOLDER}/state")[4096:]
-    disk.replace_content(f"{FOLDER}/state", bytes(len(whole)))
-    with pytest.raises(Corrupt, match="both copies"):
+        assert path in log.notes[0]
+        assert disk.content(f"{FOLDER}/state") == disk.content(f"{FOLDER}/state.copy") == whole
+
+
+def test_without_both_files_the_vote_is_unknown() -> None:
+    disk, log = new_log()
+    log.save_vote(9, 3)
+    for name in ("state", "state.copy"):
+        disk.replace_content(f"{FOLDER}/{name}", bytes(4096))
+    with pytest.raises(Corrupt, match="term and vote are unknown"):
         reopened(disk)
+
+
+def test_a_state_of_an_earlier_build_is_refused_and_left_alone() -> None:
+    disk, _ = new_log()
+    old = _FORMER.pack(LOG_ID, bytes(16), 5, 3, 1, 1, 1, 4096, 0, 0).ljust(4096, b"\0") * 2
+    disk.replace_content(f"{FOLDER}/state", old)
+    with pytest.raises(UnsupportedFormat, match="earlier build"):
+        reopened(disk)
+    assert disk.content(f"{FOLDER}/state") == old
 
 
 def test_a_lost_footer_index_or_header_is_made_again_from_the_entries() -> None:
@@ -310,7 +339,7 @@ def test_a_log_that_lost_its_end_or_its_vote_does_not_open(name: str) -> None:
     disk, log = new_log()
     fill(log, 30)
     lost = {
-        "state": [f"{FOLDER}/state"],
+        "state": [f"{FOLDER}/state", f"{FOLDER}/state.copy"],
         "last segment": segment_paths(disk)[-1:],
         "every segment": segment_paths(disk),
     }[name]
@@ -359,3 +388,71 @@ def test_an_unreadable_mark_between_good_entries_loses_nothing() -> None:
     log = reopened(disk)
     assert (all_entries(log), log.damage) == (kept, [])
     assert "marks are unreadable" in log.notes[0]
+
+
+def test_a_tail_that_reads_as_zeros_with_its_marks_is_damage() -> None:
+    """Nothing in the file tells that anything was there: it looks like a log that ended earlier."""
+    disk, log = new_log()
+    kept = fill(log, 4)
+    (path,) = segment_paths(disk)
+    content = disk.content(path)
+    for keep in (0, 2):
+        at = content.index(kept[keep].packed_header)
+        disk.replace_content(path, content[:at] + bytes(len(content) - at))
+        assert verified(disk).is_damaged
+        log = reopened(disk)
+        (damage,) = log.damage
+        assert (damage.first_index, damage.last_index) == (kept[keep].header.index, len(kept))
+        assert log.edge.next_index == len(kept) + 1
+        log.repair(kept[keep:])
+        assert (all_entries(log), log.damage) == (kept, [])
+        assert all_entries(reopened(disk)) == kept
+        disk.replace_content(path, content)
+
+
+def test_entries_that_were_cut_are_not_missed() -> None:
+    disk, log = new_log()
+    kept = entries(log.edge, 6)
+    log.append(kept)
+    log.sync()
+    log.cut(Index(4))
+    assert (all_entries(reopened(disk)), reopened(disk).damage) == (kept[:3], [])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"something else"])
+def test_how_far_it_was_synced_is_told_again_where_that_was_lost(content: bytes | None) -> None:
+    disk, log = new_log()
+    kept = fill(log, 4)
+    path = f"{FOLDER}/synced"
+    whole = disk.content(path)
+    if content is None:
+        disk.lose_file(path)
+    else:
+        disk.replace_content(path, content)
+    assert [finding.path for finding in verified(disk).findings] == [path]
+    log = reopened(disk)
+    assert (all_entries(log), log.damage) == (kept, [])
+    assert disk.content(path)[: len(whole)] == whole
+
+
+@pytest.mark.parametrize("suffix", ["", ".copy"])
+def test_the_first_checkpoint_survives_the_loss_of_either_file(suffix: str) -> None:
+    disk, log = new_log()
+    fill(log, 30)
+    first = log.segment_starts[2]
+    log.save_checkpoint(first, b"state" * 20)
+    log.drop_before(first)
+    path = f"{FOLDER}/{first:020}.ckpt{suffix}"
+    whole = disk.content(path)
+    for content in (whole[:-1] + b"x", b"", disk.content(f"{FOLDER}/state"), None):
+        if content is None:
+            disk.lose_file(path)
+        else:
+            disk.replace_content(path, content)
+            assert verified(disk).findings
+        assert not verified(disk).is_damaged
+        log = reopened(disk)
+        assert log.checkpoints() == [first]
+        assert log.load_checkpoint(first).data == b"state" * 20
+        assert disk.content(path) == whole
+        assert path in log.notes[0]

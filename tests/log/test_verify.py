@@ -142,6 +142,8 @@ def test_a_lost_checkpoint_that_the_log_starts_from_is_damage() -> None:
     log.drop_before(log.segment_starts[2])
     (path,) = (path for path in disk.paths() if path.endswith(".ckpt"))
     disk.lose_file(path)
+    assert [(f.severity, f.path) for f in verified(disk).findings] == [("note", path)]
+    disk.lose_file(f"{path}.copy")
     assert [(f.severity, f.path) for f in verified(disk).findings] == [("damage", path)]
 
 

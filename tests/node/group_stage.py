@@ -8,13 +8,13 @@ from random import Random
 from threading import Event
 
 from quivermq.batches import encode_batch
-from quivermq.log import LogSettings, SimulatedDisk
+from quivermq.log import Log, LogSettings, SimulatedDisk
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disk_work import opened
 from quivermq.node.group import Group
 from quivermq.node.group_names import GroupName
 from quivermq.node.runner import GroupRunner
-from quivermq.replica import Produced, ReplicaSettings, Result, found_log
+from quivermq.replica import Produced, ReplicaSettings, Result, founding_checkpoint
 from tests.transports.stage import until
 
 SMALL = LogSettings(segment_bytes=16_384, allocation_bytes_min=4_096, allocation_bytes_step=4_096)
@@ -31,7 +31,8 @@ class Stage:
 
     def group(self, number: int = 1, founders: tuple[int, ...] = (1,), member: int = 1) -> Group:
         name, log_id = GroupName("orders", number), bytes([number]) * 16
-        log = found_log(self.disk, name.folder, log_id, founders, SMALL)
+        founding = founding_checkpoint(founders)
+        log = Log.create(self.disk, name.folder, log_id, SMALL, founding, member)
         group = Group(log_id, name, member, opened(log), self.runner)
         self.runner.add(group)
         return group

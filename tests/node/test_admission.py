@@ -1,6 +1,7 @@
 """Who is let in, who is not, and what a broker that is not let in keeps."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,11 @@ async def test_a_member_without_its_metadata_log_does_not_begin_anew(tmp_path: P
     directory = Directory(str(tmp_path), 1)
     directory.list_logs({})
     directory.close()
+    async with serving(tmp_path) as server:
+        # The log says itself whose it is.
+        assert METADATA_GROUP.hex() in server.broker.directory.logs
+        server.broker.directory.list_logs({})
+    shutil.rmtree(tmp_path / "log/_quiver")
     server = Server(settings(tmp_path))
     with pytest.raises(Corrupt, match="cluster replace 1"):
         await server.start()

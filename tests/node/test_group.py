@@ -202,7 +202,7 @@ async def test_a_log_of_another_group_in_its_folder_is_not_opened() -> None:
         other = Group(bytes(16), group.name, 1, opened(group.log), it.runner)
         it.runner.add(other)
         other._open_again(StorageFailed("something"))
-        await until(lambda: "another group" in other.trouble)
+        await until(lambda: "another log" in other.trouble)
 
 
 @on_loop

@@ -13,7 +13,7 @@ import pytest
 
 from quivermq.batches import Frame, Index, Kind, Offset, encode_batch
 from quivermq.errors import Corrupt, QuiverError, StorageFailed, UnsupportedFormat
-from quivermq.log import Checkpoint
+from quivermq.log import Checkpoint, Owner
 from quivermq.log.checkpoints import Checkpoints
 from quivermq.node import group_halts
 from quivermq.node.disk_work import opened
@@ -89,7 +89,9 @@ async def test_a_later_release_goes_on_with_the_entry(monkeypatch: pytest.Monkey
         await until(lambda: group.trouble)
         it.runner.remove(group)
         log = await it.disk_thread.run(
-            lambda: group_halts.open_log(it.disk, group.name.folder, SMALL, group.id)
+            lambda: group_halts.open_log(
+                it.disk, group.name.folder, SMALL, Owner(group.id, group.member)
+            )
         )
         monkeypatch.setattr(Partition, "_command", lambda *_: True)
         group = Group(group.id, group.name, group.member, opened(log), it.runner)
@@ -332,7 +334,7 @@ async def test_a_replica_that_is_alone_says_what_it_lost() -> None:
         again = await reopened(it, group)
         assert again.replica.mends_alone
         assert isinstance(again.refusal, Corrupt)
-        assert "restore it from a copy" in str(again.refusal)
+        assert "No other broker has a copy" in str(again.refusal)
 
 
 @on_loop
@@ -359,7 +361,9 @@ async def test_a_replica_that_is_alone_runs_without_what_a_checkpoint_replaces()
 
 async def reopened(it: Stage, group: Group) -> Group:
     log = await it.disk_thread.run(
-        lambda: group_halts.open_log(it.disk, group.name.folder, SMALL, group.id)
+        lambda: group_halts.open_log(
+            it.disk, group.name.folder, SMALL, Owner(group.id, group.member)
+        )
     )
     again = Group(group.id, group.name, group.member, opened(log), it.runner)
     it.runner.add(again)

@@ -89,8 +89,7 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.directory = Directory(str(root), 1)
-        for folder in self.directory.unlisted_folders():
-            self.directory.disk.remove(folder)
+        self.directory.tidy_up()
         self.thread = DiskThread(asyncio.get_running_loop(), "disk")
         self.runner = GroupRunner(
             disk=RealDisk(root),
@@ -207,15 +206,15 @@ async def test_a_log_that_is_listed_and_gone_is_lost_and_the_others_run(tmp_path
         assert not (tmp_path / "log/orders/0").exists()
 
 
-@pytest.mark.parametrize("file", ["state", "*.seg", "*.ckpt"])
+@pytest.mark.parametrize("file", ["state*", "*.seg", "*.ckpt*"])
 @on_loop
 async def test_a_log_that_is_damaged_keeps_no_others_from_running(
     tmp_path: Path, file: str
 ) -> None:
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
-    (path,) = (tmp_path / "log/orders/0").glob(file)
-    path.write_bytes(b"")
+    for path in (tmp_path / "log/orders/0").glob(file):
+        path.write_bytes(b"")
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
         damaged, good = (group_id(ORDERS.topics["orders"].id, number) for number in (0, 1))
@@ -233,7 +232,72 @@ async def test_a_log_of_another_group_in_the_folder_counts_as_lost(tmp_path: Pat
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
         (reason,) = it.hosting.lost.values()
-        assert "another group" in reason
+        assert "another log" in reason
+
+
+@on_loop
+async def test_a_folder_in_the_way_of_a_new_log_is_never_replaced(tmp_path: Path) -> None:
+    """It cannot say whose it is, and no list knows it: it may be the log that is to be made."""
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        it.directory.list_logs({})
+    for path in (tmp_path / "log/orders/0").glob("state*"):
+        path.unlink()
+    before = sorted(path.name for path in (tmp_path / "log/orders/0").iterdir())
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        (reason,) = it.hosting.lost.values()
+        assert "move the folder out of the data directory" in reason
+        # The other one says whose it is, and is listed again.
+        (group,) = it.runner.groups.values()
+        assert group.name == GroupName("orders", 1)
+        assert [log.folder for log in it.directory.logs.values()] == ["log/orders/1"]
+    assert sorted(path.name for path in (tmp_path / "log/orders/0").iterdir()) == before
+
+
+@on_loop
+async def test_a_log_of_another_member_does_not_vote_for_the_one_that_is_wanted(
+    tmp_path: Path,
+) -> None:
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        logs = it.directory.logs
+        it.directory.list_logs({group: replace(log, member=2) for group, log in logs.items()})
+        lies = [Wanted(bytes.fromhex(g), GroupName("orders", n), 2, ()) for n, g in enumerate(logs)]
+    async with host(tmp_path) as it:
+        for want in lies:
+            with pytest.raises(QuiverError, match="log of member 1, not of 2"):
+                await it.hosting.open_group(want)
+
+
+@on_loop
+async def test_a_log_in_the_wrong_folder_is_found(tmp_path: Path) -> None:
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+    (tmp_path / "log/orders/0").rename(tmp_path / "log/orders/7")
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        (reason,) = it.hosting.lost.values()
+        assert "Its log, or an old copy of it, is in log/orders/7. If the folder was" in reason
+    (tmp_path / "log/orders/7").rename(tmp_path / "log/orders/0")
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        assert set(it.runner.groups) == wanted_of(ORDERS)
+
+
+@on_loop
+async def test_a_log_that_no_list_names_is_not_made_anew_because_its_folder_was_renamed(
+    tmp_path: Path,
+) -> None:
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        it.directory.list_logs({})
+    (tmp_path / "log/orders/0").rename(tmp_path / "log/orders/7")
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+        (reason,) = it.hosting.lost.values()
+        assert "is in log/orders/7" in reason
+        assert not (tmp_path / "log/orders/0").exists()
 
 
 @on_loop
@@ -263,7 +327,7 @@ async def test_a_replica_of_a_lost_directory_is_not_made_anew(tmp_path: Path) ->
 async def test_a_crash_at_any_moment_loses_no_log_and_mixes_none(
     tmp_path: Path, partitions: int
 ) -> None:  # F37
-    """While a topic is deleted and created again; 9 are made with one sync for all."""
+    """While a topic is deleted and created again; 9 are made at the same time."""
     before = tmp_path / "before"
     async with host(before) as it:
         await it.hosting.reconcile(it.current(ORDERS))

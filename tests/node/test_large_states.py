@@ -32,7 +32,7 @@ async def test_a_large_state_is_packed_aside_while_the_disk_goes_on(
     pack = Snapshot.pack
 
     def slowly(self: Snapshot) -> bytes:
-        threads.append(asyncio.run_coroutine_threadsafe(packing.wait(), loop).result())
+        threads.append(asyncio.run_coroutine_threadsafe(packing.wait(), loop).result(10))
         return pack(self)
 
     async with stage() as it:

@@ -300,6 +300,13 @@ class DeskStage:
         self.desk.drop(group)
         self.model.groups.pop(group, None)
 
+    def forget(self, group: str) -> None:
+        if not self.model.is_shared(group):
+            return
+        if self.desk.expire_group(group, self.now_ms):
+            assert not self.model.is_under_way(group)
+            self.model.forget(group)
+
     def trim(self, start: int) -> None:
         while not self.desk.trim(start):
             continue

@@ -286,6 +286,18 @@ class NaivePartition:
         if group.committed is not None or not group.is_shared:
             self.groups[name].committed = offset
 
+    def is_under_way(self, name: str) -> bool:
+        """Whether something of a group is with a consumer, or on its way to the dead letters."""
+        states = {State.LEASED, State.DYING}
+        return any(message.state in states for message in self.messages(name))
+
+    def forget(self, name: str) -> None:
+        """Nobody uses the group: all that stays is what it committed, and who claimed it."""
+        group = self.groups.pop(name)
+        if group.committed is not None or group.claimed:
+            kept = NaiveGroup(0, is_shared=False, committed=group.committed, claimed=group.claimed)
+            self.groups[name] = kept
+
     def trim(self, start: int) -> None:
         self.start = max(start, self.start)
         for name in self.groups:

@@ -120,10 +120,13 @@ def seek(stage: DeskStage, dice: Random) -> None:
 
 
 def administer(stage: DeskStage, dice: Random) -> None:
-    kind = dice.choice(("drop", "trim", "cancel", "letters", "letters", "claim", "commit"))
+    kinds = ("drop", "forget", "trim", "cancel", "letters", "letters", "claim", "commit")
+    kind = dice.choice(kinds)
     group = dice.choice(GROUPS)
     if kind == "drop":
         stage.drop(group)
+    elif kind == "forget":
+        stage.forget(group)
     elif kind == "trim":
         stage.trim(dice.choice(stage.batch_starts))
     elif kind == "cancel":

@@ -87,6 +87,10 @@ class DeskMachine(RuleBasedStateMachine):
     def drop(self, group) -> None:
         self.stage.drop(group)
 
+    @rule(group=GROUPS)
+    def forget(self, group) -> None:
+        self.stage.forget(group)
+
     @rule(data=st.data())
     def trim(self, data) -> None:
         self.stage.trim(data.draw(st.sampled_from(self.stage.batch_starts)))

@@ -11,6 +11,7 @@ from quivermq.errors import Overloaded
 from quivermq.queue import Desk, Partition, desk, stretches, waiting, working_copy
 from quivermq.queue.delayed import FIRST_KEY, DelayedBatches, DueKey, key_of
 from quivermq.queue.group import Group
+from tests.queue import large
 from tests.queue.rig import Rig
 
 HOUR_MS = 3_600_000
@@ -423,3 +424,7 @@ def test_no_part_of_a_group_is_missing_in_its_size() -> None:
     assert len(taken) <= rig.partition.groups.size_bytes + 100
     assert rig.partition.groups.size_bytes < 2 * len(taken)
     assert empty < 1_000
+
+
+def test_a_walk_through_large_states_takes_long_nowhere() -> None:
+    assert large.main(["--scale", "0.01"]) == 0

@@ -106,7 +106,7 @@ def test_without_any_readable_checkpoint_a_replica_does_not_start() -> None:
     group = filled()
     node = follower_of(group)
     for path in node.disk.paths():
-        if path.endswith(".ckpt"):
+        if ".ckpt" in path:
             node.disk.flip_bit(path, 8 * 100)
     with pytest.raises(Corrupt, match="no checkpoint is readable"):
         node.restart()
@@ -561,24 +561,44 @@ def test_members_that_differ_from_those_in_the_checkpoint_are_not_taken() -> Non
     assert newcomer.replica.applied_index == 0
 
 
-@pytest.mark.parametrize("damage", ["unreadable header", "unreadable content", "flipped bit"])
+CHECKPOINT_DAMAGE = ["unreadable header", "unreadable content", "flipped bit"]
+
+
+def damage_checkpoint(node: Node, path: str, damage: str) -> None:
+    if damage == "flipped bit":
+        node.disk.flip_bit(path, 8 * (len(node.disk.content(path)) - 5))
+    elif damage == "unreadable header":
+        node.disk.lose_block(path, 0)
+    else:
+        # The first part is read for the members.
+        unreadable_from(node, path, 96 + 200)
+
+
+@pytest.mark.parametrize("damage", CHECKPOINT_DAMAGE)
 def test_where_the_oldest_checkpoint_is_damaged_the_next_one_is_sent(damage: str) -> None:
     group = filled(batches=60)
     leader, newcomer = group.leader(), group.add(4)
     first = leader.log.drop_before(Index(30))
     assert len(leader.log.checkpoints()) > 1
-    path = f"{FOLDER}/{first:020d}.ckpt"
-    if damage == "flipped bit":
-        leader.disk.flip_bit(path, 8 * (len(leader.disk.content(path)) - 5))
-    elif damage == "unreadable header":
-        leader.disk.lose_block(path, 0)
-    else:
-        # The first part is read for the members.
-        unreadable_from(leader, path, 96 + 200)
+    for copy in ("", ".copy"):
+        damage_checkpoint(leader, f"{FOLDER}/{first:020d}.ckpt{copy}", damage)
     leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
     group.settle()
     group.tick(80)
     assert newcomer.log.first_index > first
+    assert newcomer.replica.digest == leader.replica.digest
+
+
+@pytest.mark.parametrize("damage", CHECKPOINT_DAMAGE[:2])
+def test_where_the_oldest_checkpoint_cannot_be_read_its_copy_is_sent(damage: str) -> None:
+    group = filled(batches=60)
+    leader, newcomer = group.leader(), group.add(4)
+    first = leader.log.drop_before(Index(30))
+    damage_checkpoint(leader, f"{FOLDER}/{first:020d}.ckpt", damage)
+    leader.replica.change_membership(group.token(), MembershipChange(parse_changes("v4")))
+    group.settle()
+    group.tick(80)
+    assert newcomer.log.first_index == first
     assert newcomer.replica.digest == leader.replica.digest
 
 

@@ -101,6 +101,38 @@ def test_a_level_that_one_broker_lacks_is_refused_and_says_which(view: View) -> 
         plan_upgrade(view)
 
 
+def test_a_level_is_raised_by_one_edit_once_every_broker_knows_it(view: View) -> None:
+    view = at_level(view, 1, "0.2.0")
+    assert plan_upgrade(view) == plan_upgrade(view, 2) == (1, 2)
+    assert [level.release for level in plan_upgrade(view).levels] == ["0.3.0"]
+    raised = edited(view, raise_level(view))
+    assert raised.cluster is not None
+    assert (raised.cluster.level, raised.cluster.release) == (2, "0.3.0")
+    assert raised.cluster.id == "c1"
+    assert raise_level(raised) is None
+    # Whoever comes back with the release before it is too late.
+    with pytest.raises(UnsupportedFormat, match=r"0\.3\.0 or later"):
+        register(raised, Levels(1, 1))
+    assert edited(view, register(view, Levels(1, 1))).broker(2).levels == Levels(1, 1)
+
+
+@pytest.mark.parametrize("idle_ms", [1, 999, 10**15, 2**64 - 1])
+def test_a_time_that_no_group_can_be_idle_for_is_refused(view: View, idle_ms: int) -> None:
+    view = with_topic(view, "orders")
+    with pytest.raises(InvalidRequest, match="or never"):
+        alter_topic(view, "orders", group_idle_ms=idle_ms)
+    assert edited(view, alter_topic(view, "orders", group_idle_ms=0)).topic("orders") != view.topic(
+        "orders"
+    )
+
+
+def test_what_belongs_to_a_level_is_not_written_below_it(view: View) -> None:
+    view = with_topic(at_level(view, 1), "orders")
+    with pytest.raises(InvalidRequest, match="quiver cluster upgrade"):
+        alter_topic(view, "orders", group_idle_ms=5_000)
+    assert "group_idle_ms" not in view.values["topic/orders"]
+
+
 def test_a_level_is_never_lowered(view: View) -> None:
     view = at_level(view, OWN_LEVELS.high + 1)
     with pytest.raises(InvalidRequest, match="never lowered"):

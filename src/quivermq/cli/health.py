@@ -57,6 +57,7 @@ def cluster_findings(servers: str, timeout: float) -> Iterator[Finding]:
     yield from _broker_findings(newest)
     yield from _clock_findings(newest, timeout)
     yield from _topic_findings(",".join(members), timeout)
+    yield from _damage_findings(list(members), timeout)
 
 
 def _ask_everybody(
@@ -277,6 +278,32 @@ def _topic_findings(servers: str, timeout: float) -> Iterator[Finding]:
             "ok",
             "partitions",
             f"{count(total, 'partition')} of {count(len(topics), 'topic')}: well",
+        )
+
+
+def _damage_findings(addresses: list[str], timeout: float) -> Iterator[Finding]:
+    """What brokers say of their own replicas: each is asked, since a leader does not know why
+    another replica is behind."""
+    found: dict[str, str] = {}
+    led: dict[str, bool] = {}
+    for address in addresses:
+        try:
+            with connect(address, timeout) as client:
+                topics = client.topics()
+        except QuiverError:
+            continue
+        for topic in topics:
+            for partition in topic.partitions:
+                place, trouble = f"{topic.name}/{partition.partition}", partition.trouble
+                if "broker " in trouble and len(trouble) > len(found.get(place, "")):
+                    found[place] = trouble
+                led[place] = led.get(place, False) or partition.leader != 0
+    for place in list(found)[:_NAMED_MAX]:
+        yield Finding(
+            "warn" if led[place] else "bad",
+            "damage",
+            f"{place}: {found[place]}",
+            "quiver verify DATA_DIR, on that broker's machine, lists all that is damaged",
         )
 
 

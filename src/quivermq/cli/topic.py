@@ -31,6 +31,7 @@ from quivermq.cli.topic_settings import (
     Burst,
     DeadLetter,
     DeleteAcked,
+    GroupIdle,
     MaxAge,
     MaxBytes,
     MaxDeliveries,
@@ -39,6 +40,7 @@ from quivermq.cli.topic_settings import (
     RetryBase,
     RetryFirst,
     RetryLongest,
+    changed_group_idle,
     changed_rate_limit,
     changed_retention,
     changed_retry,
@@ -78,6 +80,7 @@ def create(
     retry_first: RetryFirst = None,
     retry_base: RetryBase = None,
     retry_longest: RetryLongest = None,
+    group_idle_retention: GroupIdle = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
@@ -97,6 +100,7 @@ def create(
             dead_letter=dead_letter,
             retry=changed_retry(None, retry_first, retry_base, retry_longest),
             **named,
+            **changed_group_idle(group_idle_retention),
         )
     if as_json:
         print_json(_plain(found))
@@ -193,6 +197,7 @@ def alter(
     retry_first: RetryFirst = None,
     retry_base: RetryBase = None,
     retry_longest: RetryLongest = None,
+    group_idle_retention: GroupIdle = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
@@ -201,8 +206,8 @@ def alter(
     limits = (max_age, max_bytes, max_messages, keep_until_archived, delete_acked)
     rate = (rate_limit, burst)
     waits = (retry_first, retry_base, retry_longest)
-    named = (partitions, max_deliveries, dead_letter, *limits, *rate, *waits)
-    if all(value is None for value in named):
+    named = (partitions, max_deliveries, dead_letter, group_idle_retention)
+    if all(value is None for value in (*named, *limits, *rate, *waits)):
         raise Misuse(
             "say what to change: --partitions, --max-age ...; --help names all that can be"
         )
@@ -216,6 +221,7 @@ def alter(
             rate_limit=changed_rate_limit(before.rate_limit, *rate),
             retry=changed_retry(before.retry, *waits),
             **{option: value for option, value in plain.items() if value is not None},
+            **changed_group_idle(group_idle_retention),
         )
     if as_json:
         print_json(_plain(found))

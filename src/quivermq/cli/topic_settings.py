@@ -153,6 +153,17 @@ RetryLongest = Annotated[
     ),
 ]
 
+GroupIdle = Annotated[
+    float | None,
+    typer.Option(
+        "--group-idle-retention",
+        metavar="DURATION",
+        parser=_age,
+        help="Forget a shared group that nobody used for so long: 12h, 7d; none: never.",
+        rich_help_panel=_DELIVERY,
+    ),
+]
+
 
 def changed_retention(
     before: "Retention | None",
@@ -199,6 +210,11 @@ def changed_retry(
     waits = {"first": first, "base": base, "longest": longest}
     named: dict[str, Any] = {wait: value for wait, value in waits.items() if value is not None}
     return replace(before or quivermq.Retry(), **named)
+
+
+def changed_group_idle(idle: float | None) -> dict[str, Any]:
+    """What to pass on of this setting: nothing if it was not named; 0 stands for "never"."""
+    return {} if idle is None else {"group_idle_retention": idle or None}
 
 
 def kept(retention: "Retention") -> str:
@@ -254,4 +270,7 @@ def delivery_lines(topic: "TopicInfo") -> list[str]:
     if limit is not None:
         pause = f", {limit.burst:,} at once after a pause" if limit.burst > 1 else ""
         lines.append(f"at most {limit.per_second:g} messages a second are delivered{pause}")
+    idle = topic.group_idle_retention
+    forgotten = "never" if idle is None else f"after {format_duration(idle)} without use"
+    lines.append(f"shared groups are forgotten {forgotten}")
     return lines

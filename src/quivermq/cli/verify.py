@@ -21,9 +21,11 @@ from rich.progress import (
 from rich.table import Table
 
 from quivermq.errors import InvalidRequest
-from quivermq.log import ReadOnlyDisk, Report, Verification, find_logs, log_bytes
+from quivermq.log import Finding, ReadOnlyDisk, Report, Verification, find_logs, log_bytes
+from quivermq.node.directory import SET_ASIDE, damaged_files
 
 app = typer.Typer(add_completion=False)
+_DIRECTORY = "."
 _STYLES = {"damage": "bold red", "newer": "bold red", "torn": "yellow", "note": "cyan"}
 
 
@@ -47,16 +49,33 @@ def verify(
     if not data_dir.is_dir():
         raise InvalidRequest(f"{data_dir} is not a folder: name a broker's data directory")
     disk = ReadOnlyDisk(data_dir)
-    folders = list(find_logs(disk))
+    found = list(find_logs(disk))
+    folders = [folder for folder in found if not folder.startswith(SET_ASIDE)]
     if not folders:
         raise InvalidRequest(f"{data_dir} holds no logs: name a broker's data directory")
-    reports = _check(disk, folders, deep=deep, quiet=as_json)
+    reports = [
+        *_check_directory(disk, [folder for folder in found if folder not in folders]),
+        *_check(disk, folders, deep=deep, quiet=as_json),
+    ]
     if as_json:
         typer.echo(json.dumps([_plain(report) for report in reports], indent=2))
     else:
         _print(reports)
     if any(report.is_damaged or report.is_of_another_release for report in reports):
         raise typer.Exit(1)
+
+
+def _check_directory(disk: ReadOnlyDisk, set_aside: list[str]) -> list[Report]:
+    """What is wrong with the files that are not logs; and logs that nobody wants."""
+    report = Report(_DIRECTORY)
+    for file, severity, problems in damaged_files(disk):
+        for problem in problems:
+            text = f"{problem}; its other copy is intact" if severity == "note" else problem
+            report.findings.append(Finding(severity, file, 0, text))
+    for folder in set_aside:
+        text = "nobody wants this log, and a broker moved it here: delete it if nobody needs it"
+        report.findings.append(Finding("note", folder, 0, text))
+    return [report] if report.findings else []
 
 
 def _check(disk: ReadOnlyDisk, folders: list[str], *, deep: bool, quiet: bool) -> list[Report]:
@@ -93,7 +112,7 @@ def _print(reports: list[Report]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("offsets", no_wrap=True)
     table.add_column("state")
-    for report in reports:
+    for report in _logs(reports):
         table.add_row(
             escape(report.folder or "."),
             f"{report.segments:,}",
@@ -126,7 +145,24 @@ def _state(report: Report) -> str:
     return "[green]intact[/]" if not report.findings else "[yellow]intact, see below[/]"
 
 
+def _logs(reports: list[Report]) -> list[Report]:
+    return [report for report in reports if report.folder != _DIRECTORY]
+
+
 def _verdict(reports: list[Report]) -> str:
+    logs = _logs(reports)
+    directory = [report for report in reports if report not in logs]
+    if any(report.is_of_another_release for report in directory):
+        return (
+            "[bold red]The data directory is of another release.[/] Check it with the release that "
+            "wrote it; this one leaves it alone."
+        )
+    if any(report.is_damaged for report in directory):
+        return (
+            "[bold red]The broker cannot tell who it is, or what it holds.[/] Restore either copy "
+            "of the file, or start it with an empty data directory, and run quiver cluster replace."
+        )
+    reports = logs
     damaged = sum(report.is_damaged for report in reports)
     entries = sum(report.entries for report in reports)
     if damaged:

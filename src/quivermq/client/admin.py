@@ -5,11 +5,13 @@ from typing import Any, Final
 
 from quivermq.client.infos import (
     ClusterInfo,
+    Idle,
     RateLimit,
     RebalanceInfo,
     Retention,
     Retry,
     TopicInfo,
+    Unchanged,
     UpgradeInfo,
     check_number,
     topic_settings,
@@ -20,19 +22,9 @@ from quivermq.client.servers import parse_servers
 from quivermq.errors import InvalidRequest, QuiverError, Timeout, TopicNotFound
 from quivermq.wire import proto
 
-
-class Unchanged:
-    """The value of `UNCHANGED`."""
-
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED: Final = Unchanged()
-"""Leave this setting as it is; None would mean "no limit"."""
-
 # What brokers agree on takes longer than one answer: fewer, longer attempts.
 _SHARE: Final = 0.5
+_IDLE_GROUPS_LEVEL: Final = 2
 
 
 class Admin:
@@ -51,6 +43,8 @@ class Admin:
         create.partitions = _count("partitions", partitions)
         create.replication = _count("replication", replication)
         create.settings.CopyFrom(topic_settings(**settings))
+        if create.settings.HasField("group_idle_ms"):
+            await self._check_level(_IDLE_GROUPS_LEVEL, "group_idle_retention")
         attempts = self._attempts(f"creating topic {name!r}")
         await self._router.ask_any(request, attempts)
         return await self._usable_topic(name, attempts)
@@ -64,8 +58,11 @@ class Admin:
         max_deliveries: int | Unchanged,
         dead_letter: str | Unchanged | None,
         retry: Retry | Unchanged | None,
+        group_idle_retention: Idle,
     ) -> TopicInfo:
         """Change what is given; the rest stays as it is."""
+        if not isinstance(group_idle_retention, Unchanged):
+            await self._check_level(_IDLE_GROUPS_LEVEL, "group_idle_retention")
         attempts = self._attempts(f"altering topic {name!r}")
         before = await self._described_topic(name, attempts)
         request = proto.Request()
@@ -81,6 +78,7 @@ class Admin:
                 else max_deliveries,
                 dead_letter=kept_name if isinstance(dead_letter, Unchanged) else dead_letter,
                 retry=before.retry if isinstance(retry, Unchanged) else retry,
+                group_idle_retention=group_idle_retention,
             )
         )
         await self._router.ask_any(request, attempts)
@@ -245,6 +243,19 @@ class Admin:
             transfer.topic = checked_name("topic", topic)
             transfer.partition = _count("partition", partition, least=0)
         await self._router.ask_any(request, self._attempts("transferring a leader"))
+
+    async def _check_level(self, level: int, what: str) -> None:
+        """A broker of an earlier release skips what it does not know of a request, and would
+        answer that all is well."""
+        found = (await self.cluster()).level
+        if found < level:
+            # Whoever was asked may not have heard of it; whoever leads the cluster has.
+            found = (await self.upgrade_cluster(level, dry_run=True)).before
+        if found < level:
+            raise InvalidRequest(
+                f"{what} needs feature level {level}, and the cluster is at {found}: run `quiver "
+                "cluster upgrade` once all brokers know it"
+            )
 
     async def _all_in(self, servers: Sequence[str], attempts: Attempts) -> ClusterInfo:
         """The cluster, once these brokers are alive members of it."""

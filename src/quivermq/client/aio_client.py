@@ -7,7 +7,6 @@ from typing import Any, Self
 from weakref import WeakSet
 
 from quivermq.batches import Compression
-from quivermq.client.admin import UNCHANGED, Unchanged
 from quivermq.client.aio_group_calls import AsyncGroupCalls
 from quivermq.client.aio_group_care import AsyncGroupCare
 from quivermq.client.aio_offset_calls import AsyncOffsetCalls
@@ -18,12 +17,15 @@ from quivermq.client.copy_calls import AsyncCopyCalls
 from quivermq.client.core import Core
 from quivermq.client.door import Door
 from quivermq.client.infos import (
+    UNCHANGED,
     ClusterInfo,
+    Idle,
     RateLimit,
     RebalanceInfo,
     Retention,
     Retry,
     TopicInfo,
+    Unchanged,
     UpgradeInfo,
 )
 from quivermq.client.options import ConnectOptions, MakesDoor, chosen_identity
@@ -115,6 +117,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         max_deliveries: int = 5,
         dead_letter: str | None = None,
         retry: Retry | None = None,
+        group_idle_retention: Idle = UNCHANGED,
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used."""
         return await self._core.admin.create_topic(
@@ -126,6 +129,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
             max_deliveries=max_deliveries,
             dead_letter=dead_letter,
             retry=retry,
+            group_idle_retention=group_idle_retention,
         )
 
     async def alter_topic(
@@ -138,10 +142,18 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         max_deliveries: int | Unchanged = UNCHANGED,
         dead_letter: str | Unchanged | None = UNCHANGED,
         retry: Retry | Unchanged | None = UNCHANGED,
+        group_idle_retention: Idle = UNCHANGED,
     ) -> TopicInfo:
         """Change a topic: what is not given stays as it is."""
         return await self._core.admin.alter_topic(
-            name, partitions, retention, rate_limit, max_deliveries, dead_letter, retry
+            name,
+            partitions,
+            retention,
+            rate_limit,
+            max_deliveries,
+            dead_letter,
+            retry,
+            group_idle_retention,
         )
 
     async def delete_topic(self, name: str) -> None:

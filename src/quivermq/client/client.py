@@ -9,11 +9,11 @@ from weakref import WeakSet
 
 from quivermq.batches import Compression
 from quivermq.client import forks
-from quivermq.client.admin import UNCHANGED, Unchanged
 from quivermq.client.asyncio_door import AsyncioDoor
 from quivermq.client.background import Background
 from quivermq.client.blocking import BlockingDoor
 from quivermq.client.bulk import Columns, Layout
+from quivermq.client.cluster_calls import ClusterCalls
 from quivermq.client.consuming import Polled
 from quivermq.client.copy_calls import CopyCalls
 from quivermq.client.core import Core
@@ -22,13 +22,13 @@ from quivermq.client.endings import endings
 from quivermq.client.group_calls import GroupCalls
 from quivermq.client.group_care import GroupCare
 from quivermq.client.infos import (
-    ClusterInfo,
+    UNCHANGED,
+    Idle,
     RateLimit,
-    RebalanceInfo,
     Retention,
     Retry,
     TopicInfo,
-    UpgradeInfo,
+    Unchanged,
 )
 from quivermq.client.offset_calls import OffsetCalls
 from quivermq.client.options import ConnectOptions, chosen_identity
@@ -70,7 +70,7 @@ def connect(
     return client
 
 
-class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
+class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     """A connection to a cluster. Any number of threads may use one at the same time.
 
     A forked child may go on using it: it makes connections of its own. Its producers stay with the
@@ -105,6 +105,7 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         max_deliveries: int = 5,
         dead_letter: str | None = None,
         retry: Retry | None = None,
+        group_idle_retention: Idle = UNCHANGED,
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used.
 
@@ -123,6 +124,7 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
                 max_deliveries=max_deliveries,
                 dead_letter=dead_letter,
                 retry=retry,
+                group_idle_retention=group_idle_retention,
             )
         )
 
@@ -136,6 +138,7 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         max_deliveries: int | Unchanged = UNCHANGED,
         dead_letter: str | Unchanged | None = UNCHANGED,
         retry: Retry | Unchanged | None = UNCHANGED,
+        group_idle_retention: Idle = UNCHANGED,
     ) -> TopicInfo:
         """Change a topic: what is not given stays as it is. Partitions can only be added.
 
@@ -145,7 +148,14 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         """
         return run(
             self._core.admin.alter_topic(
-                name, partitions, retention, rate_limit, max_deliveries, dead_letter, retry
+                name,
+                partitions,
+                retention,
+                rate_limit,
+                max_deliveries,
+                dead_letter,
+                retry,
+                group_idle_retention,
             )
         )
 
@@ -354,54 +364,6 @@ class Client(GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     def committed(self, topic: str, group: str) -> dict[int, int]:
         """The offsets that a group committed, by partition; without those where it did not."""
         return run(self._core.admin.committed(topic, group))
-
-    # ---- the cluster
-
-    def cluster(self) -> ClusterInfo:
-        """The brokers, who is alive, and who leads."""
-        return run(self._core.admin.cluster())
-
-    def stats(self, server: str | None = None) -> dict[str, float]:
-        """Figures by name, as in the metrics, of the broker at `server`; by default of any."""
-        return run(self._core.admin.stats(server))
-
-    def bootstrap(self, addresses: Sequence[str]) -> ClusterInfo:
-        """Make one cluster of brokers that hold nothing yet.
-
-        >>> client.bootstrap(["127.0.0.1:7600", "127.0.0.1:7601", "127.0.0.1:7602"])
-        """
-        return run(self._core.admin.bootstrap(addresses))
-
-    def add_broker(self, address: str) -> ClusterInfo:
-        """Let a broker that holds nothing yet join this cluster."""
-        return run(self._core.admin.add_broker(address))
-
-    def remove_broker(self, node: int, *, force: bool = False) -> None:
-        """Let a broker leave: its partitions move to the others first.
-
-        With `force` even if partitions lose their last replica.
-        """
-        run(self._core.admin.remove_broker(node, force=force))
-
-    def replace_broker(self, node: int) -> None:
-        """A broker lost its data: let the empty directory it came back with take its place."""
-        run(self._core.admin.replace_broker(node))
-
-    def upgrade_cluster(self, to: int | None = None, *, dry_run: bool = False) -> UpgradeInfo:
-        """Raise the feature level, by default to the highest that brokers know. No way back."""
-        return run(self._core.admin.upgrade_cluster(to, dry_run=dry_run))
-
-    def rebalance(self, *, leaders_only: bool = False) -> RebalanceInfo:
-        """Begin to spread partitions and leaders evenly; `rebalance_status` tells how far it is."""
-        return run(self._core.admin.rebalance(leaders_only=leaders_only, status_only=False))
-
-    def rebalance_status(self) -> RebalanceInfo:
-        """How far a rebalance is."""
-        return run(self._core.admin.rebalance(leaders_only=False, status_only=True))
-
-    def transfer(self, topic: str | None, partition: int = 0, *, to: int) -> None:
-        """Let the replica on node `to` lead a partition; with topic None, the metadata group."""
-        run(self._core.admin.transfer(topic, partition, to))
 
     # ---- its end
 

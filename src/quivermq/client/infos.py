@@ -9,7 +9,22 @@ from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
 
 _NUMBER_MAX = (1 << 63) - 1
+_IDLE_SECONDS_MAX = 100 * 365 * 24 * 3600
 _RETRY_SECONDS_MAX = ((1 << 32) - 1) // 1000
+
+
+class Unchanged:
+    """The value of `UNCHANGED`."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged()
+"""Leave this setting as it is; None would mean "no limit"."""
+
+Idle = float | timedelta | Unchanged | None
+"""Seconds, or a timedelta; None: never; unchanged, or for a new topic: as brokers have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +148,8 @@ class TopicInfo:
     dead_letter: str
     """The topic for messages that failed too often."""
     retry: Retry = field(default_factory=Retry)
+    group_idle_retention: float | None = None
+    """After so many seconds without use a shared group is forgotten; None: never."""
 
     @property
     def message_count(self) -> int | None:
@@ -171,6 +188,7 @@ class TopicInfo:
             max_deliveries=settings.max_deliveries or 5,
             dead_letter=settings.dead_letter or f"{topic.name}.dlq",
             retry=retry_of(settings),
+            group_idle_retention=settings.group_idle_ms / 1000 or None,
         )
 
 
@@ -304,6 +322,7 @@ def topic_settings(
     max_deliveries: int,
     dead_letter: str | None,
     retry: Retry | None = None,
+    group_idle_retention: Idle = UNCHANGED,
 ) -> proto.TopicSettings:
     """The settings as they travel."""
     check_number("max_deliveries", max_deliveries, least=1, whole=True)
@@ -324,7 +343,22 @@ def topic_settings(
         settings.retry_first_ms = round(retry.first * 1000)
         settings.retry_base_ms = max(1, round(retry.base * 1000))
         settings.retry_longest_ms = max(1, round(retry.longest * 1000))
+    if not isinstance(group_idle_retention, Unchanged):
+        settings.group_idle_ms = _idle_ms(group_idle_retention)
     return settings
+
+
+def _idle_ms(idle: float | timedelta | None) -> int:
+    """0: never."""
+    if idle is None:
+        return 0
+    seconds = idle.total_seconds() if isinstance(idle, timedelta) else idle
+    check_number("group_idle_retention", seconds, least=1)
+    if seconds > _IDLE_SECONDS_MAX:
+        raise InvalidRequest(
+            f"group_idle_retention must be at most {_IDLE_SECONDS_MAX:,} s, or None: {idle!r}"
+        )
+    return round(seconds * 1000)
 
 
 def retention_of(settings: proto.TopicSettings) -> Retention:

@@ -9,13 +9,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from quivermq.cluster.catalog_view import View
-from quivermq.cluster.features import OWN_LEVELS, Levels
+from quivermq.cluster.features import OWN_LEVELS, Level, Levels
 from quivermq.cluster.identity import judge, judge_levels
 from quivermq.cluster.names import check_topic_name
 from quivermq.cluster.placement import check_replication, load_of, place
 from quivermq.cluster.plan import Move, grow, rebalance
 from quivermq.cluster.records import (
     CLUSTER_KEY,
+    GROUP_IDLE_MS,
+    GROUP_IDLE_MS_LEAST,
+    GROUP_IDLE_MS_MOST,
     LEAVING,
     MEMBER_MAX,
     NODE_MAX,
@@ -73,6 +76,7 @@ def create_topic(
     partitions: int = 0,
     replication: int = 0,
     settings: TopicSettings | None = None,
+    group_idle_ms: int | None = None,
     default_partitions: int = 1,
     partitions_max: int = PARTITIONS_LIMIT,
     dice: int | None = None,
@@ -82,8 +86,9 @@ def create_topic(
     check_topic_name(name, internal=internal)
     settings = settings or TopicSettings()
     _check_settings(name, settings)
+    _check_group_idle(view, group_idle_ms)
     if name in view.topics:
-        _check_same(view.topics[name], partitions, replication, settings)
+        _check_same(view.topics[name], partitions, replication, settings, group_idle_ms)
         return None
     _check_case(view, name)
     partitions = partitions or default_partitions
@@ -97,7 +102,8 @@ def create_topic(
         replication=replication,
         dice=view.version if dice is None else dice,
     )
-    return _put(Topic(name, topic_id, replication, asdict(settings), tuple(placements)))
+    idle_ms = GROUP_IDLE_MS if group_idle_ms is None else group_idle_ms
+    return _put(Topic(name, topic_id, replication, asdict(settings), tuple(placements), idle_ms))
 
 
 def _check_case(view: View, name: str) -> None:
@@ -119,6 +125,7 @@ def alter_topic(
     partitions: int = 0,
     replication: int = 0,
     settings: TopicSettings | None = None,
+    group_idle_ms: int | None = None,
     partitions_max: int = PARTITIONS_LIMIT,
     dice: int | None = None,
 ) -> Edit | None:
@@ -130,6 +137,9 @@ def alter_topic(
         _check_settings(name, settings)
         # What only other builds know stays.
         topic = replace(topic, settings=topic.settings | asdict(settings))
+    if group_idle_ms is not None:
+        _check_group_idle(view, group_idle_ms)
+        topic = replace(topic, group_idle_ms=group_idle_ms)
     if replication:
         check_replication(replication, len(view.serving))
         topic = replace(topic, replication=replication)
@@ -335,8 +345,31 @@ def _check_settings(name: str, settings: TopicSettings) -> None:
         )
 
 
-def _check_same(topic: Topic, partitions: int, replication: int, settings: TopicSettings) -> None:
+def _check_group_idle(view: View, idle_ms: int | None) -> None:
+    if idle_ms and not GROUP_IDLE_MS_LEAST <= idle_ms <= GROUP_IDLE_MS_MOST:
+        raise InvalidRequest(
+            f"groups are forgotten after {GROUP_IDLE_MS_LEAST:,} to {GROUP_IDLE_MS_MOST:,} ms, or "
+            f"never (0), not after {idle_ms:,}"
+        )
+    level = view.cluster.level if view.cluster else 0
+    if idle_ms is not None and level < Level.IDLE_GROUPS:
+        raise InvalidRequest(
+            f"groups are forgotten from feature level {Level.IDLE_GROUPS} on, and the cluster is "
+            f"at {level}: run `quiver cluster upgrade` once all brokers run release "
+            f"{Level.IDLE_GROUPS.release} or later"
+        )
+
+
+def _check_same(
+    topic: Topic,
+    partitions: int,
+    replication: int,
+    settings: TopicSettings,
+    group_idle_ms: int | None,
+) -> None:
     differences = []
+    if group_idle_ms not in {None, topic.group_idle_ms}:
+        differences.append(f"group_idle_ms {topic.group_idle_ms}, not {group_idle_ms}")
     if partitions not in {0, len(topic.partitions)}:
         differences.append(f"{len(topic.partitions)} partitions, not {partitions}")
     if replication not in {0, topic.replication}:

@@ -17,6 +17,7 @@ class Level(IntEnum):
     """All levels that this build knows."""
 
     FIRST = 1
+    IDLE_GROUPS = 2
 
     @property
     def release(self) -> str:
@@ -31,6 +32,7 @@ class Level(IntEnum):
 
 _NOTES: Final = {
     Level.FIRST: ("0.2.0", "everything that release 0.2.0 stores and says"),
+    Level.IDLE_GROUPS: ("0.3.0", "shared groups that nobody uses any more are forgotten"),
 }
 
 

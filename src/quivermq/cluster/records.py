@@ -25,6 +25,10 @@ PARTITIONS_LIMIT: Final = 1_000_000
 LEVEL_LIMIT: Final = (1 << 32) - 1
 TEXT_CHARACTERS_MAX: Final = 1_000
 TOPIC_ID_BYTES: Final = 12
+GROUP_IDLE_MS: Final = 7 * 24 * 3600 * 1000
+"""After so long without use a shared group is forgotten, unless its topic says otherwise."""
+GROUP_IDLE_MS_LEAST: Final = 1_000
+GROUP_IDLE_MS_MOST: Final = 100 * 365 * 24 * 3600 * 1000
 
 METADATA_TOPIC: Final = "_quiver"
 METADATA_GROUP: Final = bytes(TOPIC_ID_BYTES) + b"\xff\xff\xff\xff"
@@ -225,6 +229,9 @@ class Topic:
     replication: int
     settings: dict[str, Any] = field(hash=False)
     partitions: tuple[Placement, ...]
+    group_idle_ms: int = GROUP_IDLE_MS
+    """After so long without use a shared group is forgotten, from feature level 2 on; 0: never.
+    Only leaders act on it, so it is none of the settings that partitions replicate."""
     others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -236,7 +243,7 @@ class Topic:
         return settings_of(self.settings)
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        value = {
             **self.others,
             "name": self.name,
             "id": self.id,
@@ -244,6 +251,10 @@ class Topic:
             "settings": dict(self.settings),
             "partitions": [placement.to_json() for placement in self.partitions],
         }
+        if self.group_idle_ms != GROUP_IDLE_MS:
+            # At feature level 1 it cannot be set, so no earlier release meets it.
+            value["group_idle_ms"] = self.group_idle_ms
+        return value
 
     @classmethod
     def from_json(cls, value: Any, before: "tuple[Any, Topic] | None" = None) -> "Topic":
@@ -267,6 +278,7 @@ class Topic:
             replication=_integer(found, "replication", 1, NODE_MAX),
             settings=settings,
             partitions=_placements(found.get("partitions"), before),
+            group_idle_ms=_integer({"group_idle_ms": GROUP_IDLE_MS, **found}, "group_idle_ms"),
             others=_others(found, _TOPIC),
         )
 

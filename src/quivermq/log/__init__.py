@@ -4,6 +4,7 @@ Knows batches and files; must never know Raft's rules, what a command means, or 
 """
 
 from quivermq.log.checkpoints import Checkpoint, CheckpointSummary
+from quivermq.log.creation import name_logs, prepare_log
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, File
 from quivermq.log.edge import Edge
@@ -11,6 +12,7 @@ from quivermq.log.log import Log
 from quivermq.log.real_disk import ReadOnlyDisk, RealDisk
 from quivermq.log.settings import LogSettings
 from quivermq.log.simulated_disk import SimulatedDisk
+from quivermq.log.state import Owner, read_owner
 from quivermq.log.verify import Finding, Report, Verification, find_logs, log_bytes
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Finding",
     "Log",
     "LogSettings",
+    "Owner",
     "ReadOnlyDisk",
     "RealDisk",
     "Report",
@@ -30,4 +33,7 @@ __all__ = [
     "Verification",
     "find_logs",
     "log_bytes",
+    "name_logs",
+    "prepare_log",
+    "read_owner",
 ]

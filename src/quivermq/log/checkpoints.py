@@ -1,21 +1,28 @@
-"""Checkpoint files: the state machine as it was before a segment's first entry."""
+"""Checkpoint files: the state machine as it was before a segment's first entry.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final, NamedTuple
+What a later checkpoint holds can be had again, from an earlier one and the entries behind it. The
+first has nothing before it, so it is kept twice.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
 from quivermq.batches import Index
-from quivermq.errors import Corrupt, TooLarge, UnsupportedFormat
+from quivermq.errors import Corrupt, StorageFailed, TooLarge, UnsupportedFormat
 from quivermq.log.disk import Disk, File, Unreadable, undoing
 from quivermq.log.edge import Edge
 from quivermq.log.layout import CHECKPOINT, TEMPORARY, file_name, index_of
 from quivermq.log.records import Record
 
 _HEADER: Final = Record(b"QUIVRCKP", "16sQQQQQI", 96, version_1="16sQQQQQI")
+T = TypeVar("T")
 RESET: Final = ".new"
 """Behind the name of a checkpoint that is about to replace the whole log."""
+COPY: Final = ".copy"
+"""Behind the name of the second copy of the first checkpoint."""
 
 
 class Checkpoint(NamedTuple):
@@ -45,8 +52,9 @@ class Checkpoints:
     def indexes(self) -> list[Index]:
         """The edges, by next index, for which there is a file; whether it is intact shows on
         loading it."""
-        found = (index_of(name, CHECKPOINT) for name in self._disk.names(self._folder))
-        return [index for index in found if index is not None]
+        names = self._disk.names(self._folder)
+        found = {index_of(name.removesuffix(COPY), CHECKPOINT) for name in names}
+        return sorted(index for index in found if index is not None)
 
     def save(self, checkpoint: Checkpoint, suffix: str = "") -> None:
         """Write a checkpoint; durable, name included, when this returns."""
@@ -65,8 +73,45 @@ class Checkpoints:
         self._disk.rename(path + TEMPORARY, path)
         self._disk.sync_folder(self._folder)
 
+    def save_copy(self, index: Index) -> None:
+        """Keep the checkpoint before entry `index`, the first one, in a second file as well."""
+        if not self._has_copy(index):
+            self.save(self.load_file(index), COPY)
+
+    def _has_copy(self, index: Index) -> bool:
+        return f"{file_name(index, CHECKPOINT)}{COPY}" in self._disk.names(self._folder)
+
+    def restore(self, index: Index) -> list[str]:
+        """Make either file of the first checkpoint again from the other; says what it did."""
+        notes: list[str] = []
+        if index not in self.indexes():
+            return notes
+        for suffix, other in (("", COPY), (COPY, "")):
+            try:
+                self.load_file(index, suffix)
+            except (Corrupt, StorageFailed) as error:
+                # If neither is intact, whoever needs the checkpoint finds out.
+                with suppress(Corrupt, StorageFailed):
+                    self.save(self.load_file(index, other), suffix)
+                    notes.append(f"made a checkpoint again from its other copy: {error}")
+        return notes
+
     def load(self, index: Index, suffix: str = "") -> Checkpoint:
-        """The checkpoint before entry `index`, or `Corrupt` unless every byte of it is intact."""
+        """The checkpoint before entry `index`, or `Corrupt` unless every byte of it is intact, or
+        of its copy: then it is made again."""
+        try:
+            return self.load_file(index, suffix)
+        except (Corrupt, StorageFailed):
+            if suffix or not self._has_copy(index):
+                raise
+            checkpoint = self.load_file(index, COPY)
+            with suppress(StorageFailed):
+                # Whoever asked needs no more than the content.
+                self.save(checkpoint)
+            return checkpoint
+
+    def load_file(self, index: Index, suffix: str = "") -> Checkpoint:
+        """The checkpoint in one file, or `Corrupt` unless every byte of it is intact."""
         with self._opened(index, suffix) as (file, summary):
             data = file.read(_HEADER.size, summary.size)
             if crc32c(data) != summary.checksum:
@@ -75,14 +120,27 @@ class Checkpoints:
 
     def summary(self, index: Index) -> CheckpointSummary:
         """What its header says of a checkpoint; its content is not looked at."""
-        with self._opened(index) as (_, summary):
-            return summary
+        return self._from_either(index, lambda _, summary: summary)
 
     def part(self, index: Index, at: int, size: int) -> bytes:
         """A part of a checkpoint's content, unchecked; fewer bytes only where it ends."""
-        with self._opened(index) as (file, summary):
-            size = min(size, summary.size - at)
-            return file.read(_HEADER.size + at, size) if at >= 0 and size > 0 else b""
+
+        def take(file: File, summary: CheckpointSummary) -> bytes:
+            taken = min(size, summary.size - at)
+            return file.read(_HEADER.size + at, taken) if at >= 0 and taken > 0 else b""
+
+        return self._from_either(index, take)
+
+    def _from_either(self, index: Index, take: Callable[[File, CheckpointSummary], T]) -> T:
+        """What can be had of a checkpoint's file, or else of its copy."""
+        try:
+            with self._opened(index) as opened:
+                return take(*opened)
+        except (Corrupt, StorageFailed):
+            if not self._has_copy(index):
+                raise
+        with self._opened(index, COPY) as opened:
+            return take(*opened)
 
     @contextmanager
     def _opened(self, index: Index, suffix: str = "") -> Iterator[tuple[File, CheckpointSummary]]:
@@ -106,6 +164,7 @@ class Checkpoints:
         for index in self.indexes():
             if index < before or (after is not None and index > after):
                 self._disk.remove(self.path(index))
+                self._disk.remove(self.path(index) + COPY)
 
     def path(self, index: Index) -> str:
         """The path of the checkpoint before entry `index`."""

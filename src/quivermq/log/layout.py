@@ -1,8 +1,10 @@
 """The names and fixed parts of a partition's files. Byte tables in `docs/formats.md`.
 
-state                         term, vote, where the log starts; two copies
+state, state.copy             whose log it is, term, vote, where the log starts
+synced                        how far the last segment was fsynced
 00000000000000000001.seg      segment: header, frames and marks, and once sealed a footer
 00000000000000000001.ckpt     checkpoint of the state machine before the segment's first entry
+00000000000000000001.ckpt.copy  a second copy of the first checkpoint
 *.tmp                         not yet part of the log; removed when it is opened
 """
 
@@ -12,7 +14,8 @@ from quivermq.batches import Buffer, Index, Offset
 from quivermq.log.edge import Edge
 from quivermq.log.records import Record
 
-STATE: Final = "state"
+STATES: Final = ("state", "state.copy")
+SYNCED: Final = "synced"
 SEGMENT: Final = ".seg"
 CHECKPOINT: Final = ".ckpt"
 TEMPORARY: Final = ".tmp"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from quivermq.batches import Frame, Index
 from quivermq.errors import BrokenInvariant, Corrupt, StorageFull
 from quivermq.log.checkpoints import RESET, Checkpoint
-from quivermq.log.creation import create_log
+from quivermq.log.creation import name_logs, prepare_log
 from quivermq.log.disk import Disk, announced
 from quivermq.log.edge import Edge, edges_behind
 from quivermq.log.fence import Fence
@@ -26,6 +26,8 @@ from quivermq.log.segment import (
     remove_segments,
 )
 from quivermq.log.settings import SEGMENT_BYTES_MAX, LogSettings
+from quivermq.log.state import Owner
+from quivermq.log.synced import SyncedFile
 
 
 class Log(LogReader):
@@ -35,6 +37,7 @@ class Log(LogReader):
         super().__init__(folder, recovery)
         self._disk = disk
         self._settings = settings
+        self._synced: SyncedFile = recovery.synced
         self._fence = Fence(folder)
         self.notes: list[str] = recovery.notes
         """What opening the log found and put right, for people."""
@@ -49,22 +52,30 @@ class Log(LogReader):
         log_id: bytes,
         settings: LogSettings | None = None,
         founding: Checkpoint | None = None,
+        member: int = 0,
     ) -> "Log":
         """A new log, empty or behind a founding checkpoint. It appears whole, or not at all."""
         settings = settings or LogSettings()
-        create_log(disk, folder, log_id, settings, founding)
+        prepare_log(disk, folder, Owner(log_id, member), settings, founding)
+        name_logs(disk, [folder])
         return cls.open(disk, folder, settings)
 
     @classmethod
-    def open(cls, disk: Disk, folder: str, settings: LogSettings | None = None) -> "Log":
+    def open(
+        cls,
+        disk: Disk,
+        folder: str,
+        settings: LogSettings | None = None,
+        log_id: bytes | None = None,
+    ) -> "Log":
         """An existing log, after cutting a torn tail; `damage` says what cannot be read.
 
-        Raises `Corrupt` where too little is left to be a log at all: no readable state file, or
-        no last segment; and `UnsupportedFormat`, without having changed anything, where any of it
-        is of another release.
+        Raises `Corrupt` where too little is left to be a log at all, or to be that with `log_id`:
+        no readable state, or no last segment; and `UnsupportedFormat`, without having changed
+        anything, where any of it is of another release.
         """
         settings = settings or LogSettings()
-        return cls(disk, folder, settings, Recovery(disk, folder, settings).run())
+        return cls(disk, folder, settings, Recovery(disk, folder, settings, log_id).run())
 
     def save_vote(self, term: int, vote: int) -> None:
         """Remember term and vote; durable when this returns."""
@@ -147,7 +158,9 @@ class Log(LogReader):
         """Make everything appended durable. Any failure fences the log for good."""
         self.commit_index = max(self.commit_index, commit_index)
         with self._fence:
-            self._active.sync(self.commit_index, self._settings.unmarked_bytes_max)
+            synced = self._active.sync(self.commit_index, self._settings.unmarked_bytes_max)
+            if synced is not None and self._settings.syncs_at_once:
+                self._synced.tell(synced)
 
     @property
     def checkpoint_bytes_max(self) -> int:
@@ -173,6 +186,7 @@ class Log(LogReader):
         active = ActiveSegment(segment.path, file, head, segment.index, *end)
         parts = (self._disk, self._folder, self._state_file, self._checkpoints)
         with self._fence:
+            self._synced.retract()
             self._state_file.save(self._state_file.state._replace(cut_index=index))
             self._active = finish_cut(*parts, active)
             self._sealed.cut_from(self._active.index.first)
@@ -243,6 +257,7 @@ class Log(LogReader):
         first = starts[-1]
         self._checkpoints.load(first)
         with self._fence:
+            self._checkpoints.save_copy(first)
             self._state_file.save(self._state_file.state._replace(first_index=first))
             dropped = [f for f in self._sealed.footers if f.first_index < first]
             self._sealed.drop_before(first)
@@ -263,6 +278,7 @@ class Log(LogReader):
             )
         with self._fence:
             self._checkpoints.save(checkpoint, RESET)
+            self._synced.retract()
         with self._fence, announced():
             state = self._state_file.state
             self._state_file.save(state._replace(reset_index=checkpoint.edge.next_index))

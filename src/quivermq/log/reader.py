@@ -40,6 +40,11 @@ class LogReader:
         return self._state_file.state.log_id
 
     @property
+    def member(self) -> int:
+        """The member of its group that this log belongs to, and that has voted."""
+        return self._state_file.state.member
+
+    @property
     def first_index(self) -> Index:
         """The first entry that is kept, or would be."""
         return self._state_file.state.first_index

@@ -14,6 +14,7 @@ from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, File, Unreadable
 from quivermq.log.edge import Edge
 from quivermq.log.layout import SEGMENT, TEMPORARY, Footer, SegmentHeader, index_of
+from quivermq.log.marks import Mark
 from quivermq.log.repair import mixed_entries, sealed_anew
 from quivermq.log.rewind import finish_cut, finish_reset
 from quivermq.log.scan import Scan, Scanner
@@ -28,6 +29,7 @@ from quivermq.log.segment import (
 from quivermq.log.settings import LogSettings
 from quivermq.log.state import StateFile
 from quivermq.log.survey import Survey
+from quivermq.log.synced import SyncedFile, read_synced
 from quivermq.log.window import erase
 
 
@@ -35,14 +37,17 @@ class Recovery:
     """One opening of one log; `run` fills in what the log then works with."""
 
     active: ActiveSegment
+    synced: SyncedFile
 
-    def __init__(self, disk: Disk, folder: str, settings: LogSettings) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, settings: LogSettings, log_id: bytes | None = None
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._settings = settings
         self.damage: list[Damage] = []
         self.commit_index = Index(0)
-        self.state_file, self.notes = StateFile.open(disk, folder)
+        self.state_file, self.notes = StateFile.open(disk, folder, log_id)
         self._log_id = self.state_file.state.log_id
         self._secret = self.state_file.state.secret
         self._scans: dict[Index, tuple[SegmentHeader, Scan]] = {}
@@ -52,10 +57,12 @@ class Recovery:
     def run(self) -> "Recovery":
         state = self.state_file.state
         # First of all: a log of another release is not to be touched.
-        survey = Survey(self._disk, self._folder, state).run()
+        told, _ = read_synced(self._disk, self._folder, self._log_id)
+        survey = Survey(self._disk, self._folder, state, told).run()
         if not (state.cut_index or state.reset_index):
             self._scans = survey.scans
         self.state_file.heal()
+        self.synced = SyncedFile.open(self._disk, self._folder, self._log_id)
         self._finish_what_was_begun()
         starts = self._segment_starts()
         self._check_first(starts[0])
@@ -66,8 +73,6 @@ class Recovery:
 
     def _finish_what_was_begun(self) -> None:
         state = self.state_file.state
-        # Names that were seen may still be lost; what follows relies on them.
-        self._disk.sync_folder(self._folder)
         for name in self._disk.names(self._folder):
             unused = name.endswith(RESET) and not state.reset_index
             if name.endswith(TEMPORARY) or unused:
@@ -90,6 +95,7 @@ class Recovery:
             if index < state.first_index:
                 self._disk.remove(segment_path(self._folder, index))
         self.checkpoints.remove_where(before=state.first_index)
+        self.notes += self.checkpoints.restore(state.first_index)
         starts = [index for index in found if index >= state.first_index]
         if not starts or starts[-1] < state.active_index:
             path = segment_path(self._folder, state.active_index)
@@ -163,7 +169,8 @@ class Recovery:
         file = self._disk.open(path)
         known, scan = self._scans.pop(first, (None, None))
         if scan is None or known != head:
-            scan = Scanner(path, file, head).run()
+            told = self.synced.told
+            scan = Scanner(path, file, head, told=told if told.segment == first else None).run()
         self.damage += scan.damage
         self.commit_index = scan.commit_index
         if scan.lost_marks:
@@ -193,6 +200,8 @@ class Recovery:
             active.grow(active.room_for(0), self._settings)
         active.rewrite_unmarked()
         active.sync(self.commit_index)
+        if len(active.index) and active.end == active.marked and self._settings.syncs_at_once:
+            self.synced.tell(active.synced(Mark(active.edge, self.commit_index)))
         state = self.state_file.state
         if (state.active_index, state.active_bytes) != (active.index.first, active.allocated):
             # A size that was seen is not yet a size that lasts.

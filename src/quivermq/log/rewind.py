@@ -64,6 +64,7 @@ def finish_reset(
     checkpoints.remove_where(before=index, after=index)
     if is_waiting:
         disk.rename(waiting, checkpoints.path(index))
+    checkpoints.save_copy(index)
     disk.sync_folder(folder)
     head = SegmentHeader(state.log_id, state.secret, edge)
     active = ActiveSegment.create(disk, folder, head, settings.allocation_bytes_min)

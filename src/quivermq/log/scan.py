@@ -25,6 +25,7 @@ from quivermq.log.index import SegmentIndex
 from quivermq.log.layout import SEGMENT_HEADER_BYTES, SegmentHeader
 from quivermq.log.marks import MARK_BYTES, Mark, check_form, read_mark
 from quivermq.log.settings import FILE_BYTES_MAX, STORED_LIMITS
+from quivermq.log.synced import Synced
 from quivermq.log.window import LossyFile, Window, first_data, occurrences
 
 
@@ -57,16 +58,18 @@ class Scanner:
         head: SegmentHeader,
         *,
         until: Edge | None = None,
+        told: Synced | None = None,
         size: int | None = None,
         visit: Callable[[Frame, int], None] | None = None,
     ) -> None:
-        """`until` is where the next segment starts, which proves that this one reached it;
-        `size` is where the frames may end at most, if not at the file's end; `visit` is shown
-        each entry with its position."""
+        """`until` is where the next segment starts, which proves that this one reached it; `told`
+        is a mark that stood in this file, as another file knows; `size` is where the frames may
+        end at most, if not at the file's end; `visit` is shown each entry with its position."""
         self._path = path
         self._file = LossyFile(file)
         self._secret = head.secret
         self._until = until
+        self._told = told
         self._visit = visit
         self._size = file.size() if size is None else size
         self._stop = 0 if size is None else size
@@ -118,7 +121,9 @@ class Scanner:
     def _pass_bad_bytes(self, reason: str) -> bool:
         """Decide what the bytes at the end are; True if the walk can go on behind them."""
         found = self.found
-        if self._until is None and first_data(self._file, found.end, self._size) is None:
+        told = self._told if self._is_more_told() else None
+        is_empty = first_data(self._file, found.end, self._size) is None
+        if is_empty and self._until is None and told is None:
             self._add_unknown_end()
             return False
         if self._has_all_entries():
@@ -128,7 +133,7 @@ class Scanner:
             found.end += MARK_BYTES
             found.lost_marks += 1
             return True
-        proof = self._next_proof()
+        proof = self._next_proof() or (told and told[1:])
         if proof is not None:
             position, mark = proof
             reason = self._file.why_lost(found.end) or reason
@@ -142,6 +147,14 @@ class Scanner:
         elif not self._add_unknown_end():
             found.torn = reason
         return False
+
+    def _is_more_told(self) -> bool:
+        """Whether entries stood here that are not found any more. Where the file does not even
+        reach so far, nobody knows what else it held."""
+        told = self._told
+        if told is None or told.position + MARK_BYTES > self._size:
+            return False
+        return told.mark.edge.next_index > self.found.edge.next_index
 
     def _add_unknown_end(self) -> bool:
         """Whether the end cannot be read: what was there may have been promised, or not."""

@@ -26,6 +26,7 @@ from quivermq.log.layout import (
 from quivermq.log.marks import MARK_BYTES, Mark, packed_mark
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.settings import STORED_LIMITS, LogSettings
+from quivermq.log.synced import Synced
 from quivermq.log.window import WINDOW_BYTES, erase, overwrite
 
 _GROWTH: Final = 16
@@ -194,17 +195,25 @@ class ActiveSegment(Segment):
         # Last, so that a reader in another thread never sees an end without its entries.
         self.end, self.edge = end, edges[-1]
 
-    def sync(self, commit_index: Index, unmarked_bytes_max: int = 0) -> None:
-        """Make everything written durable, and say so in a mark, unless there is little to mark."""
+    def sync(self, commit_index: Index, unmarked_bytes_max: int = 0) -> Synced | None:
+        """Make everything written durable, and say so in a mark, unless there is little to mark.
+
+        Returns the mark, if one was written.
+        """
         if self.end == self.marked:
-            return
+            return None
         self.file.sync()
         if self.end - self.marked <= unmarked_bytes_max:
-            return
+            return None
         mark = Mark(self.edge, Index(min(commit_index, self.edge.next_index - 1)))
         self.file.write(self.end, [packed_mark(self.head.secret, self.end, mark)])
         self.end += MARK_BYTES
         self.marked = self.end
+        return self.synced(mark)
+
+    def synced(self, mark: Mark) -> Synced:
+        """The last mark and its place, to be told elsewhere."""
+        return Synced(self.index.first, self.marked - MARK_BYTES, mark)
 
     def rewrite_unmarked(self) -> None:
         """Write again what no later mark vouches for, as it was read: the last mark, and what is

@@ -33,6 +33,11 @@ class LogSettings:
     limits: Limits = field(default=DEFAULT_LIMITS)
     """What is appended is held to these; what is stored is not."""
 
+    @property
+    def syncs_at_once(self) -> bool:
+        """Whether what was synced is on the disk; otherwise the power may take it."""
+        return not self.unmarked_bytes_max
+
     def __post_init__(self) -> None:
         if not 0 < self.allocation_bytes_min <= self.segment_bytes <= SEGMENT_BYTES_MAX:
             raise ValueError(

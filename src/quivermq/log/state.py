@@ -1,23 +1,33 @@
-"""The state file: the few facts that must never be lost, kept in two copies.
+"""The state of a log: the few facts that must never be lost, kept in two files.
 
-Both copies are written and fsynced one after the other before a save returns. So whatever one
-crash or one flipped bit does, a valid copy with everything that was acknowledged is left: the
-newer one, or the one that the crash did not reach.
+Both are written and fsynced one after the other before a save returns. So whatever one crash does,
+or damage to one file, a valid copy with everything that was acknowledged is left: the newer one, or
+the one that the crash did not reach. Each says whose log it is, so that one which came from another
+folder is never believed.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from quivermq.batches import Buffer, Index
+from quivermq.batches import Index
 from quivermq.errors import Corrupt, UnsupportedFormat
 from quivermq.log.disk import Disk, File, Unreadable
-from quivermq.log.layout import STATE
+from quivermq.log.layout import SEGMENT, SEGMENT_HEADER_BYTES, STATES, SegmentHeader, index_of
 from quivermq.log.records import Record
 
-_RECORD: Final = Record(b"QUIVRVOT", "16s16sQQQQQQQQ", 512, version_1="16sQQQQQQQQ")
+_RECORD: Final = Record(b"QUIVRSTA", "16s16sQQQQQQQQQ", 512, version_1="16sQQQQQQQQQ")
+_FORMER: Final = Record(b"QUIVRVOT", "16s16sQQQQQQQQ", 512, version_1="16sQQQQQQQQ")
+"""What earlier builds kept twice in one file."""
 
-# Each copy in a block of its own: no single write of a disk reaches both.
-_COPY_BYTES: Final = 4096
-STATE_BYTES: Final = 2 * _COPY_BYTES
+# No single write of a disk reaches more than one block.
+STATE_BYTES: Final = 4096
+
+
+class Owner(NamedTuple):
+    """Whose log it is: that of one member of one group."""
+
+    log_id: bytes
+    member: int
 
 
 class State(NamedTuple):
@@ -27,6 +37,8 @@ class State(NamedTuple):
     secret: bytes
     """Known to this log alone, and never sent: bytes that bear it were written by the log, and not
     by a client inside of a message."""
+    member: int = 0
+    """The number in its group under which the replica has voted."""
     serial: int = 0
     """Grows with every save; the greater of two copies is the newer."""
     term: int = 0
@@ -42,49 +54,60 @@ class State(NamedTuple):
     reset_index: Index = Index(0)
     """Not 0 while the log is being replaced by a checkpoint with this next index."""
 
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.log_id, self.member)
+
+
+class Fault(NamedTuple):
+    """What is wrong with one of the two files."""
+
+    path: str
+    text: str
+
 
 class StateFile:
-    """The file that holds a `State`."""
+    """The two files that hold a `State`."""
 
-    def __init__(self, file: File, state: State) -> None:
-        self._file = file
+    def __init__(self, disk: Disk, folder: str, state: State) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._files: list[File] = []
         self.state = state
 
     @classmethod
     def create(cls, disk: Disk, folder: str, state: State) -> "StateFile":
-        file = disk.create(f"{folder}/{STATE}")
-        file.allocate(STATE_BYTES)
-        created = cls(file, state)
+        """Both files; their names are durable once the caller has synced the folder."""
+        created = cls(disk, folder, state)
+        created._files = [_new_file(disk, f"{folder}/{name}") for name in STATES]
         created.save(state)
         return created
 
     @classmethod
-    def open(cls, disk: Disk, folder: str) -> tuple["StateFile", list[str]]:
+    def open(
+        cls, disk: Disk, folder: str, log_id: bytes | None = None
+    ) -> tuple["StateFile", list[str]]:
         """The newest state that any intact copy holds, and what is wrong with them; `Corrupt` if no
-        copy is intact, `UnsupportedFormat` if one is of another release. Changes nothing."""
-        if STATE not in disk.names(folder):
-            raise Corrupt(f"{folder}/{STATE} is missing: term and vote are unknown")
-        file = disk.open(f"{folder}/{STATE}")
-        try:
-            state, faults = read_state(file)
-        except UnsupportedFormat as error:
-            raise UnsupportedFormat(f"{folder}/{STATE}: {error}") from error
+        copy is intact, or is one of the log `log_id`; `UnsupportedFormat` if one is of another
+        release. Changes nothing: `heal` comes next."""
+        state, faults = read_state(disk, folder, log_id)
         if state is None:
-            raise Corrupt(f"{folder}/{STATE}: both copies are unreadable: {'; '.join(faults)}")
-        return cls(file, state), [f"{folder}/{STATE}: one copy was {fault}" for fault in faults]
+            reasons = "; ".join(f"{fault.path} is {fault.text}" for fault in faults)
+            raise Corrupt(f"term and vote are unknown: {reasons}")
+        return cls(disk, folder, state), [f"{fault.path} was {fault.text}" for fault in faults]
 
     def save(self, state: State) -> None:
         """Replace the state; durable when this returns."""
         self.state = state._replace(serial=self.state.serial + 1)
-        self._write(*self._places())
+        self._write(*self._order())
 
-    def _places(self) -> tuple[int, int]:
-        """Where the copies go, in their order, which alternates.
+    def _order(self) -> tuple[int, int]:
+        """In which order the copies are written; it alternates.
 
         If the fsync of the second copy failed, the first of that save is the only one that the
         disk surely has. The next save begins with the other one.
         """
-        return (0, _COPY_BYTES) if self.state.serial % 2 else (_COPY_BYTES, 0)
+        return (0, 1) if self.state.serial % 2 else (1, 0)
 
     def heal(self) -> None:
         """Make both copies equal, before the newer one is acted on.
@@ -92,51 +115,121 @@ class StateFile:
         A damaged copy was being written, so the other was durable: it must not be touched. Where
         one is older, the newer may never have been fsynced: it is written again, and first.
         """
-        copies = [_read_copy(block) for block in _read_blocks(self._file)]
-        damaged = [n * _COPY_BYTES for n, copy in enumerate(copies) if isinstance(copy, Corrupt)]
+        disk, names = self._disk, self._disk.names(self._folder)
+        copies = _read_copies(disk, self._folder, self.state.log_id)
+        self._files = [
+            _file_to_write(disk, f"{self._folder}/{name}", is_there=name in names)
+            for name in STATES
+        ]
+        damaged = [number for number, copy in enumerate(copies) if isinstance(copy, Corrupt)]
         if damaged or copies[0] != copies[1]:
-            self._write(*(damaged or self._places()))
+            self._write(*(damaged or self._order()))
+        # Names that were seen, or just made, may still be lost; what follows relies on them.
+        disk.sync_folder(self._folder)
 
-    def _write(self, *places: int) -> None:
+    def _write(self, *numbers: int) -> None:
         # The whole block: where its sector cannot be read, a part could not be written either.
-        packed = _RECORD.pack(*self.state).ljust(_COPY_BYTES, b"\0")
-        for at in places:
-            self._file.write(at, [packed])
-            self._file.sync()
+        packed = _RECORD.pack(*self.state).ljust(STATE_BYTES, b"\0")
+        for number in numbers:
+            file = self._files[number]
+            file.write(0, [packed])
+            file.sync()
 
 
-def read_state(file: File) -> tuple[State | None, list[str]]:
+def _new_file(disk: Disk, path: str) -> File:
+    file = disk.create(path)
+    file.allocate(STATE_BYTES)
+    return file
+
+
+def _file_to_write(disk: Disk, path: str, *, is_there: bool) -> File:
+    if is_there:
+        try:
+            return disk.open(path)
+        except Unreadable:
+            # Not even its place is known to the disk: it gets another.
+            disk.remove(path)
+    return _new_file(disk, path)
+
+
+def read_state(
+    disk: Disk, folder: str, log_id: bytes | None = None
+) -> tuple[State | None, list[Fault]]:
     """The newest intact copy, if there is one, and what is wrong with any that differ.
 
     `UnsupportedFormat` if either is of another release: it may say what this one must not undo.
     """
-    blocks = _read_blocks(file)
-    copies = [_read_copy(block) for block in blocks]
+    return _newest(folder, _read_copies(disk, folder, log_id))
+
+
+def read_owner(disk: Disk, folder: str) -> Owner | None:
+    """Whose log a folder holds, as the log itself says; None if that cannot be told for sure."""
+    owners = {copy.owner for copy in _read_copies(disk, folder) if isinstance(copy, State)}
+    return owners.pop() if len(owners) == 1 else None
+
+
+def _segment_ids(disk: Disk, folder: str) -> set[bytes]:
+    found = set()
+    for name in disk.names(folder):
+        if index_of(name, SEGMENT) is not None:
+            path = f"{folder}/{name}"
+            try:
+                head = disk.open_to_read(path).read(0, SEGMENT_HEADER_BYTES)
+                found.add(SegmentHeader.unpack(head).log_id)
+            except UnsupportedFormat as error:
+                raise UnsupportedFormat(f"{path}: {error}") from error
+            except (Corrupt, Unreadable):
+                continue
+    return found
+
+
+def _newest(folder: str, copies: Sequence[State | Corrupt]) -> tuple[State | None, list[Fault]]:
     intact = [copy for copy in copies if isinstance(copy, State)]
+    if len({copy.owner for copy in intact}) > 1:
+        raise Corrupt(f"{folder}: the two copies of its state are of two logs")
     newest = max(intact, key=lambda state: state.serial, default=None)
-    faults = [_fault(copy) for copy in copies if copy != newest]
-    if any(block[_RECORD.size :].strip(b"\0") for block in blocks):
-        faults.append("intact, with stray bytes behind it")
-    return newest, faults
+    return newest, [
+        Fault(f"{folder}/{name}", _fault(copy))
+        for name, copy in zip(STATES, copies, strict=True)
+        if copy != newest
+    ]
 
 
-def _read_blocks(file: File) -> list[bytes]:
-    """Both copies, each read on its own; nothing for one that the disk has lost."""
-    blocks = []
-    for at in (0, _COPY_BYTES):
-        try:
-            blocks.append(file.read(at, _COPY_BYTES))
-        except Unreadable:
-            blocks.append(b"")
-    return blocks
+def _read_copies(disk: Disk, folder: str, log_id: bytes | None = None) -> list[State | Corrupt]:
+    names = disk.names(folder)
+    copies = [
+        _read_copy(disk, f"{folder}/{name}") if name in names else Corrupt("missing")
+        for name in STATES
+    ]
+    ids = {copy.log_id for copy in copies if isinstance(copy, State)}
+    if log_id is not None:
+        known = {log_id}
+    else:
+        # Where one of the two came from another log, the segments know which.
+        known = ids if len(ids) == 1 else ids & _segment_ids(disk, folder)
+    return [
+        Corrupt(f"that of another log, {copy.log_id.hex()}")
+        if isinstance(copy, State) and copy.log_id not in known
+        else copy
+        for copy in copies
+    ]
 
 
-def _read_copy(data: Buffer) -> State | Corrupt:
+def _read_copy(disk: Disk, path: str) -> State | Corrupt:
     try:
-        return State(*_RECORD.unpack(data))
-    except Corrupt as error:
-        return error
+        data = disk.open_to_read(path).read(0, STATE_BYTES)
+        if data.startswith(_FORMER.magic):
+            _FORMER.unpack(data)
+            raise UnsupportedFormat("the state of a log as earlier builds kept it: use that build")
+        state = State(*_RECORD.unpack(data))
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(f"{path}: {error}") from error
+    except (Corrupt, Unreadable) as error:
+        return Corrupt(f"damaged ({error})")
+    if len(data) < STATE_BYTES or data[_RECORD.size :].strip(b"\0"):
+        return Corrupt("damaged (what stands behind the record is not what was written)")
+    return state
 
 
 def _fault(copy: State | Corrupt) -> str:
-    return f"damaged ({copy})" if isinstance(copy, Corrupt) else "older: a save was interrupted"
+    return str(copy) if isinstance(copy, Corrupt) else "older: a save was interrupted"

@@ -10,7 +10,7 @@ from typing import Final
 
 from quivermq.batches import HEADER_BYTES, Header, Index
 from quivermq.errors import Corrupt, TooLarge, UnsupportedFormat
-from quivermq.log.checkpoints import RESET, check_release
+from quivermq.log.checkpoints import COPY, RESET, check_release
 from quivermq.log.disk import Disk, File, Unreadable
 from quivermq.log.edge import Edge
 from quivermq.log.index import HEAD_BYTES, SegmentIndex, is_of_this_release
@@ -19,6 +19,7 @@ from quivermq.log.scan import Scan, Scanner
 from quivermq.log.segment import read_footer, read_head, segment_path
 from quivermq.log.settings import STORED_LIMITS
 from quivermq.log.state import State
+from quivermq.log.synced import NOTHING, Synced
 
 _DAMAGE: Final = (Corrupt, TooLarge, Unreadable)
 
@@ -26,10 +27,11 @@ _DAMAGE: Final = (Corrupt, TooLarge, Unreadable)
 class Survey:
     """One look at a log's files; `scans` are walks that need not be made again."""
 
-    def __init__(self, disk: Disk, folder: str, state: State) -> None:
+    def __init__(self, disk: Disk, folder: str, state: State, told: Synced = NOTHING) -> None:
         self._disk = disk
         self._folder = folder
         self._state = state
+        self._told = told
         self.scans: dict[Index, tuple[SegmentHeader, Scan]] = {}
 
     def run(self) -> "Survey":
@@ -40,7 +42,7 @@ class Survey:
             try:
                 if first is not None:
                     self._look_at_segment(first)
-                elif index_of(name.removesuffix(RESET), CHECKPOINT) is not None:
+                elif _is_checkpoint(name):
                     with suppress(*_DAMAGE):
                         check_release(self._disk.open_to_read(path))
             except UnsupportedFormat as error:
@@ -68,7 +70,8 @@ class Survey:
     def _walk(self, first: Index, file: File, head: SegmentHeader | None) -> None:
         """The frames of a segment that is not sealed, or whose footer is damaged."""
         known = head or self._guessed_head(first, file)
-        scan = Scanner(segment_path(self._folder, first), file, known).run()
+        told = self._told if self._told.segment == first else None
+        scan = Scanner(segment_path(self._folder, first), file, known, told=told).run()
         if head is not None:
             self.scans[first] = (head, scan)
 
@@ -80,3 +83,7 @@ class Survey:
             header = Header.unpack(data, 0, STORED_LIMITS)
             start = Edge(header.index, header.base_offset, header.term)
         return SegmentHeader(self._state.log_id, self._state.secret, start)
+
+
+def _is_checkpoint(name: str) -> bool:
+    return index_of(name.removesuffix(RESET).removesuffix(COPY), CHECKPOINT) is not None

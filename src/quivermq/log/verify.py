@@ -10,7 +10,7 @@ from typing import Literal
 
 from quivermq.batches import Frame, Index, Kind, decode_batch
 from quivermq.errors import Corrupt, QuiverError, StorageFailed, TooLarge, UnsupportedFormat
-from quivermq.log.checkpoints import RESET, Checkpoints
+from quivermq.log.checkpoints import COPY, RESET, Checkpoints
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, Unreadable
 from quivermq.log.edge import Edge
@@ -18,7 +18,8 @@ from quivermq.log.index import SegmentIndex
 from quivermq.log.layout import (
     CHECKPOINT,
     SEGMENT,
-    STATE,
+    STATES,
+    SYNCED,
     TEMPORARY,
     Footer,
     SegmentHeader,
@@ -27,7 +28,8 @@ from quivermq.log.layout import (
 from quivermq.log.scan import Scan, Scanner
 from quivermq.log.segment import read_footer, read_head, segment_path
 from quivermq.log.settings import STORED_LIMITS, LogSettings
-from quivermq.log.state import State, read_state
+from quivermq.log.state import STATE_BYTES, State, read_state
+from quivermq.log.synced import NOTHING, read_synced
 from quivermq.log.window import first_data
 
 Severity = Literal["damage", "newer", "torn", "note"]
@@ -78,7 +80,7 @@ class Report:
 def find_logs(disk: Disk, folder: str = "", depth: int = 4) -> Iterator[str]:
     """The folders of logs in and below `folder`."""
     names = disk.names(folder)
-    if STATE in names or any(index_of(name, SEGMENT) is not None for name in names):
+    if any(name in STATES or index_of(name, SEGMENT) is not None for name in names):
         # With this ending its creation was not finished, and it is no log.
         if not folder.endswith(TEMPORARY):
             yield folder
@@ -104,7 +106,7 @@ def _size(disk: Disk, path: str) -> int:
 
 def _files(disk: Disk, folder: str) -> list[str]:
     names = disk.names(folder)
-    return [n for n in names if n == STATE or n.endswith((SEGMENT, CHECKPOINT))]
+    return [n for n in names if n in STATES or n.endswith((SEGMENT, CHECKPOINT))]
 
 
 def _ignore(_: int) -> None:
@@ -130,6 +132,7 @@ class Verification:
         self._deep = deep
         self._progress = progress
         self._state: State | None = None
+        self._told = NOTHING
         self.report = Report(folder)
 
     def run(self) -> Report:
@@ -157,14 +160,10 @@ class Verification:
         self.report.findings.append(Finding(severity, path, position, text))
 
     def _check_state(self) -> None:
-        path = f"{self._folder}/{STATE}"
-        if STATE not in self._disk.names(self._folder):
-            self._find("damage", path, "the file is missing: term and vote are unknown")
-            return
+        path = f"{self._folder}/{STATES[0]}"
+        self._progress(len(STATES) * STATE_BYTES)
         try:
-            content = self._disk.open_to_read(path)
-            self._progress(content.size())
-            self._state, faults = read_state(content)
+            self._state, faults = read_state(self._disk, self._folder)
         except UnsupportedFormat as error:
             self._find("newer", path, str(error))
             return
@@ -172,13 +171,25 @@ class Verification:
             self._find("damage", path, f"it cannot be read: {error}")
             return
         if self._state is None:
-            self._find("damage", path, f"both copies are unreadable: {'; '.join(faults)}")
+            for fault in faults:
+                self._find("damage", fault.path, f"it is {fault.text}: term and vote are unknown")
             return
         self.report.term, self.report.vote = self._state.term, self._state.vote
         for fault in faults:
-            self._find("note", path, f"one copy is {fault}; the other is intact")
+            self._find("note", fault.path, f"it is {fault.text}; the other copy is intact")
+        self._check_synced(self._state.log_id)
         if self._state.cut_index or self._state.reset_index:
             self._find("note", path, "a cut or replacement of the log is unfinished")
+
+    def _check_synced(self, log_id: bytes) -> None:
+        path = f"{self._folder}/{SYNCED}"
+        try:
+            self._told, problem = read_synced(self._disk, self._folder, log_id)
+        except UnsupportedFormat as error:
+            self._find("newer", path, str(error))
+            return
+        if problem:
+            self._find("note", path, f"it is {problem}; it is made again")
 
     def _check_segments(self, starts: list[Index]) -> None:
         expected = self._first_index()
@@ -219,8 +230,9 @@ class Verification:
         footer, reason = self._footer(first, log_id)
         until = footer.end if footer else self._start_of(following, log_id)
         size = footer.data_bytes if footer else None
-        scanner = Scanner(path, file, head, until=until, size=size, visit=self._visit)
-        scan = scanner.run()
+        told = self._told if self._told.segment == first and until is None else None
+        visit = self._visit
+        scan = Scanner(path, file, head, until=until, told=told, size=size, visit=visit).run()
         self._progress(file.size())
         self._add(scan, head)
         cut_index = self._cut_index()
@@ -319,11 +331,33 @@ class Verification:
         path = checkpoints.path(index) + suffix
         try:
             self._progress(self._disk.open_to_read(path).size())
-            checkpoints.load(index, suffix)
+            checkpoints.load_file(index, suffix)
         except UnsupportedFormat as error:
             self._find("newer", path, str(error))
+            return
         except QuiverError as error:
-            self._find("damage", path, str(error))
+            self._find_bad_checkpoint(checkpoints, index, suffix, str(error))
+            return
+        if not suffix and f"{path}{COPY}".rpartition("/")[2] in self._disk.names(self._folder):
+            try:
+                checkpoints.load_file(index, COPY)
+            except UnsupportedFormat as error:
+                self._find("newer", path + COPY, str(error))
+            except QuiverError as error:
+                self._find("note", path + COPY, f"{error}; the checkpoint itself is intact")
+
+    def _find_bad_checkpoint(
+        self, checkpoints: Checkpoints, index: Index, suffix: str, reason: str
+    ) -> None:
+        path = checkpoints.path(index) + suffix
+        try:
+            if suffix:
+                raise Corrupt(reason)
+            checkpoints.load_file(index, COPY)
+        except QuiverError:
+            self._find("damage", path, reason)
+        else:
+            self._find("note", path, f"{reason}; its copy is intact")
 
     def _visit(self, frame: Frame, position: int) -> None:
         if self._deep and frame.header.kind == Kind.DATA:

@@ -41,7 +41,7 @@ from quivermq.node.forwarding import Forwarding
 from quivermq.node.group_names import GroupName
 from quivermq.node.hosting import Hosting, Wanted
 from quivermq.node.metadata import Metadata
-from quivermq.node.peers import Links
+from quivermq.node.peers import STARTING, Links
 from quivermq.settings import BrokerSettings
 from quivermq.wire import (
     PROTOCOL,
@@ -140,15 +140,15 @@ class Admission:
     def learn_level(self) -> None:
         """The catalog may say another level than the directory."""
         cluster = self.metadata.view.cluster
-        if cluster is None or cluster.level <= self.level:
-            return
-        try:
-            self.directory.learn_level(cluster.level, cluster.release)
-        except (StorageFailed, OSError):
-            # It goes on at the old one, which everybody can read, until the catalog changes again.
-            logger.exception("feature level %d cannot be noted", cluster.level)
-        else:
-            logger.info("node %d is at feature level %d", self.node_id, cluster.level)
+        if cluster is not None and cluster.level > self.level:
+            try:
+                self.directory.learn_level(cluster.level, cluster.release)
+            except (StorageFailed, OSError):
+                # It goes on at the old one, which everybody can read, until the next change.
+                logger.exception("feature level %d cannot be noted", cluster.level)
+            else:
+                logger.info("node %d is at feature level %d", self.node_id, cluster.level)
+        self.metadata.level = self.level
 
     @property
     def is_current(self) -> bool:
@@ -346,7 +346,7 @@ class Admission:
         if hello.node == self.node_id or not 0 < hello.node <= NODE_MAX:
             return f"it cannot be node {hello.node}: that is this broker, or no broker's number"
         if self.directory.identity.cluster_id and self.metadata.group is None:
-            return "this broker is just starting, and does not know the cluster yet"
+            return STARTING
         try:
             self._judge(hello)
             judge_levels(self.metadata.view, hello.node, _levels_of(hello), hello.version)

@@ -72,9 +72,7 @@ class Broker:
         self.disk_thread = DiskThread(asyncio.get_running_loop(), "quiver-disk")
         self._make_parts()
         self._is_open = True
-        for folder in self.directory.unlisted_folders():
-            logger.warning("%s is left over from a crash, and removed", folder)
-            self.directory.disk.remove(folder)
+        self.directory.tidy_up()
         peer_address = await self.links.listen(settings.peer_listen)
         self.addresses.peer = settings.advertise_peer or reachable(peer_address, "advertise_peer")
 
@@ -203,7 +201,7 @@ class Broker:
             self.forwarding,
             self.hosting.lost,
         )
-        offsets = OffsetRequests(self.partitions, self.fetching, self.metadata)
+        offsets = OffsetRequests(self.partitions, self.fetching, self.metadata, self.consumers.used)
         cluster = ClusterRequests(
             ClusterParts(
                 metadata=self.metadata,

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from quivermq.batches import Offset
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
 from quivermq.node.asking import said
 from quivermq.node.group import Group
+from quivermq.node.idle_groups import CountedTime, IdleGroups
 from quivermq.node.moments import LONG_AGO, Moment
 from quivermq.node.rate_keeper import RateKeeper
 from quivermq.node.wait_table import Waiter, WaitTable
@@ -37,6 +39,7 @@ _COUNTED_MAX: Final = 10_000
 _GROUPS_AT_ONCE: Final = 500
 """Groups whose consumers are woken in one turn of the event loop."""
 _NAMES_MAX: Final = 10_000
+_FORGOTTEN_AT_ONCE: Final = 100
 _NAME_CHARACTERS_MAX: Final = 200
 _MESSAGE_BYTES: Final = 1024.0
 """What a message is thought to take before any was seen."""
@@ -84,6 +87,8 @@ class Clerk:
         # When the leadership was last asked about that a quorum then confirmed.
         self._confirmed = LONG_AGO
         self._confirming: asyncio.Future[Result] | None = None
+        self._idle: IdleGroups | None = None
+        """Made when groups of the topic are first to be forgotten."""
 
     # The desk.
 
@@ -93,6 +98,8 @@ class Clerk:
         self._check_open()
         found = self.group.at_desk(act)
         self.look_after(of)
+        if of is not None:
+            self.use(of)
         return found
 
     def _check_open(self) -> None:
@@ -124,6 +131,8 @@ class Clerk:
         """Say something at the desk; returns when it, and all said before, is committed."""
         self._check_open()
         self.look_after(of)
+        if of is not None:
+            self.use(of)
         return await said(self.group, act)
 
     def now_ms(self) -> int:
@@ -158,11 +167,15 @@ class Clerk:
         return self.group.at_desk(look)
 
     def is_open(self, group: str) -> bool:
-        """Whether a group shares work here; it may, if nobody is served here for the moment."""
+        """Whether a group shares work here, asked by somebody who uses it; it may, if nobody is
+        served here for the moment."""
         try:
-            return self.group.at_desk(lambda desk: _is_open(self._meet(desk), group))
+            found = self.group.at_desk(lambda desk: _is_open(self._meet(desk), group))
         except (NotLeader, Overloaded):
             return True
+        if found:
+            self.use(group)
+        return found
 
     async def open(self, group: str, *, at_end: bool) -> None:
         """Let a group share work, from what is kept, or from what comes, on."""
@@ -214,6 +227,34 @@ class Clerk:
         except QuiverError as error:
             # The next leader finds the same.
             logger.debug("%s: not all groups have passed %d: %s", self.group.name, start, error)
+
+    def use(self, group: str) -> None:
+        """A consumer polled, settled or committed."""
+        if self._idle is not None:
+            self._idle.use(group)
+
+    def forget_idle(self, time: CountedTime, retention_ms: int) -> None:
+        """Forget the shared groups that nobody used for so long."""
+        idle = self._idle = self._idle or IdleGroups(time)
+        groups = self.group.replica.groups
+        if not groups or not idle.is_time_to_look(retention_ms):
+            return
+        shared = [group.name for group in groups.by_name.values() if group.is_shared]
+        now_ms = self.now_ms()
+        for name in idle.idle(shared, retention_ms)[:_FORGOTTEN_AT_ONCE]:
+            if name.startswith("_") or self.waiting.has(name):
+                idle.use(name)
+                continue
+            try:
+                is_forgotten = self.group.at_desk(partial(_expire_group, name, now_ms))
+            except (NotLeader, Overloaded, InvalidRequest):
+                # The next look finds it again, if it is still there and led here.
+                continue
+            if is_forgotten:
+                logger.info("%s: group %s was idle, and is forgotten", self.group.name, name)
+                self.look_after(name)
+            else:
+                idle.use(name)
 
     def adopt(self, settings: TopicSettings) -> None:
         """Have the partition act on these settings of its topic, on all its replicas."""
@@ -438,6 +479,10 @@ class Clerk:
             self.keeper.close()
         self.group.off_messages(self)
         self.waiting.wake_all()
+
+
+def _expire_group(name: str, now_ms: int, desk: Desk) -> bool:
+    return desk.expire_group(name, now_ms)
 
 
 def _is_open(desk: Desk, group: str) -> bool:

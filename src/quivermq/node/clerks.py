@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from quivermq.cluster import Level
 from quivermq.errors import InvalidRequest, NotLeader
 from quivermq.node.clerk import Clerk
 from quivermq.node.group import Group
+from quivermq.node.idle_groups import CountedTime
 from quivermq.node.partitions import Partitions
 from quivermq.queue import Desk, check_name
 
+_SWEEP_MS: Final = 1_000
 _BOOKKEEPERS: Final = ("_archive.", "_published")
 
 
@@ -20,6 +23,21 @@ class Clerks:
         self._partitions = partitions
         self._on_dying = on_dying
         self._clerks: dict[bytes, Clerk] = {}
+        self._time = CountedTime(_SWEEP_MS)
+        self._loop = asyncio.get_running_loop()
+        self._sweep_handle = self._loop.call_later(_SWEEP_MS / 1000, self._sweep)
+
+    def _sweep(self) -> None:
+        """Forget groups that nobody uses, where the cluster is at a level that allows it."""
+        self._sweep_handle = self._loop.call_later(_SWEEP_MS / 1000, self._sweep)
+        self._time.count(int(self._loop.time() * 1000))
+        if self._partitions.level < Level.IDLE_GROUPS:
+            return
+        for clerk in self:
+            topic = self._partitions.view.topics.get(clerk.group.name.topic)
+            # Where messages go when every group has done them, a group is what keeps them.
+            if topic is not None and topic.group_idle_ms and not clerk.settings.delete_acked:
+                clerk.forget_idle(self._time, topic.group_idle_ms)
 
     def office_changed(self, group: Group) -> None:
         """This broker began to lead a partition, or ceased to."""
@@ -62,6 +80,7 @@ class Clerks:
 
     def close(self) -> None:
         """The broker stops."""
+        self._sweep_handle.cancel()
         for clerk in self:
             clerk.close()
         self._clerks = {}

@@ -65,6 +65,12 @@ class Consumers:
             )
             self.cache.add(group.id, Frame(header, frame.body))
 
+    def used(self, group: Group, name: str) -> None:
+        """Somebody committed an offset for a group of consumers."""
+        clerk = self.clerks.of(group)
+        if clerk is not None:
+            clerk.use(name)
+
     def dropped(self, group: Group) -> None:
         """Retention may have taken what groups have not done."""
         clerk = self.clerks.of(group)

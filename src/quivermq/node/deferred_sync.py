@@ -10,7 +10,6 @@ from typing import Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import StorageFailed
-from quivermq.log import RealDisk
 from quivermq.log.disk import File
 from quivermq.log.layout import SEGMENT, TEMPORARY
 from quivermq.node.figures import Histogram
@@ -110,16 +109,3 @@ class DeferredSyncDisk(TimedDisk):
         except StorageFailed as error:
             return error
         return None
-
-
-class UnsyncedDisk(RealDisk):
-    """For making many logs: nothing is synced one by one, all of it at once afterwards."""
-
-    def create(self, path: str) -> File:  # type: ignore[override]
-        return DeferredFile(super().create(path), set())
-
-    def open(self, path: str) -> File:  # type: ignore[override]
-        return DeferredFile(super().open(path), set())
-
-    def sync_folder(self, path: str) -> None:
-        """Later, with everything else."""

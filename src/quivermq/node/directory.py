@@ -2,29 +2,41 @@
 
     identity.json   node, directory id, a word of each start, cluster, member number, feature level
     logs.json       the logs that were made here: a log that is listed and gone was lost
+    *.copy.json     a second copy of each
     lock            held by the running process
+    log/            the logs, each of which says itself whose it is
+    removed/        logs that are being deleted: that nobody needs them any more was proven
+    quarantine/     logs that nobody wants, and that could not say whose they are
 
-Both files are replaced whole, and durable when a method returns. A log belongs to the directory
-once it is listed: what lies beside it is left over from a crash, and removed.
+Nothing is made or deleted by the word of one file. A folder that lies beside the list is looked
+into; a folder that stands where a log is to be made is never replaced.
 """
 
 import fcntl
-import json
+import logging
 import os
 import secrets
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 import quivermq
-from quivermq.cluster import METADATA_TOPIC, OWN_LEVELS, Broker, why_unfit
-from quivermq.errors import Corrupt, InvalidRequest, StorageFailed, UnsupportedFormat
-from quivermq.log import RealDisk
+from quivermq.cluster import METADATA_TOPIC, OWN_LEVELS, Broker, node_of, why_unfit
+from quivermq.errors import Corrupt, InvalidRequest, QuiverError, StorageFailed, UnsupportedFormat
+from quivermq.log import Disk, Owner, RealDisk, read_owner
+from quivermq.log.layout import TEMPORARY
+from quivermq.log.verify import Severity
+from quivermq.node.mirrored_file import MirroredFile
 
-_IDENTITY: Final = "identity.json"
-_LOGS: Final = "logs.json"
+logger = logging.getLogger("quivermq.directory")
+
 _LOCK: Final = "lock"
 _FOLDER: Final = "log"
+_REMOVED: Final = "removed"
+QUARANTINE: Final = "quarantine"
+QUARANTINE_MAX: Final = 100
+SET_ASIDE: Final = (f"{_REMOVED}/", f"{QUARANTINE}/")
 _LIVES_MAX: Final = 256
 
 
@@ -73,6 +85,10 @@ class Directory:
         self.root = Path(root)
         self.disk = RealDisk(self.root)
         self.disk.make_folder("")
+        self._identity_file = MirroredFile("identity")
+        self._logs_file = MirroredFile("logs")
+        self.unlisted: dict[str, ListedLog] = {}
+        """Logs that say that they are this broker's, and are in no list: a crash kept them out."""
         self._lock = self._locked()
         try:
             self.identity = self._boot(node_id)
@@ -101,23 +117,24 @@ class Directory:
             os.close(self._lock)
             self._lock = -1
 
+    # Whose it is.
+
     def _boot(self, node_id: int) -> Identity:
-        found = self._read(_IDENTITY)
-        if found is None:
-            if self.disk.names(_FOLDER):
-                # A fresh identity would let the logs count as left over, and be removed.
-                raise Corrupt(f"{self._lost(_IDENTITY)}, and {self.root} holds logs")
-            identity = Identity(node_id, secrets.token_hex(16), boot=0)
-        else:
-            identity = self._known_identity(found)
+        if self._identity_file.exists(self.disk):
+            identity = self._known_identity(self._read(self._identity_file, node_id))
             if identity.node_id != node_id:
                 raise InvalidRequest(
                     f"{self.root} belongs to node {identity.node_id}, not to node {node_id}: "
                     f"start it with --node-id {identity.node_id}, or name another --data-dir"
                 )
+        elif self._logs_file.exists(self.disk) or self.disk.names(_FOLDER):
+            # With a fresh identity the logs would speak for a broker that nobody knows.
+            raise self._lost(self._identity_file, node_id, "it is missing")
+        else:
+            identity = Identity(node_id, secrets.token_hex(16), boot=0)
         lives = (*identity.lives, secrets.token_hex(8))[-_LIVES_MAX:]
         identity = replace(identity, boot=identity.boot + 1, lives=lives)
-        self._write(_IDENTITY, asdict(identity))
+        self._identity_file.write(self.disk, asdict(identity))
         return identity
 
     def _known_identity(self, found: dict[str, Any]) -> Identity:
@@ -125,10 +142,10 @@ class Directory:
         try:
             identity = Identity(**{**known, "lives": tuple(found.get("lives", ()))})
         except TypeError as error:
-            raise Corrupt(f"{self.root / _IDENTITY} is no identity: {error}") from error
+            raise Corrupt(f"{self.root}: identity.json is no identity: {error}") from error
         for name in ("node_id", "boot", "member", "level"):
             if type(getattr(identity, name)) is not int:
-                raise Corrupt(f"{self.root / _IDENTITY} is no identity: {name} is no number")
+                raise Corrupt(f"{self.root}: identity.json is no identity: {name} is no number")
         self._check_level(identity, is_told="level" in found)
         return identity
 
@@ -158,59 +175,175 @@ class Directory:
 
     def _become(self, identity: Identity) -> None:
         if identity != self.identity:
-            self._write(_IDENTITY, asdict(identity))
+            self._identity_file.write(self.disk, asdict(identity))
             self.identity = identity
 
+    # What it holds.
+
     def _load_logs(self) -> dict[str, ListedLog]:
-        found = self._read(_LOGS)
-        if found is None:
+        if not self._logs_file.exists(self.disk):
             topics = {*self.disk.names(_FOLDER)} - {METADATA_TOPIC}
             if self.identity.member or topics:
-                # Unlisted logs would be removed, and made anew by a member that forgot its votes.
-                raise Corrupt(f"{self._lost(_LOGS)}, and this broker has had logs")
-            found = {}
+                # A log that is gone as well would be made anew, by a member that forgot its votes.
+                raise self._lost(self._logs_file, self.identity.node_id, "it is missing")
+            return {}
+        found = self._read(self._logs_file, self.identity.node_id)
         try:
-            return {group: ListedLog(log["folder"], log["member"]) for group, log in found.items()}
+            logs = {group: ListedLog(log["folder"], log["member"]) for group, log in found.items()}
         except (TypeError, KeyError) as error:
-            raise Corrupt(f"{self.root / _LOGS} is no list of logs: {error}") from error
+            raise Corrupt(f"{self.root}: logs.json is no list of logs: {error}") from error
+        if not self._logs_file.is_even:
+            self._logs_file.write(self.disk, found)
+        return logs
 
     def list_logs(self, logs: dict[str, ListedLog]) -> None:
         """Replace the list of logs."""
         if logs != self.logs:
-            self._write(_LOGS, {group: asdict(log) for group, log in logs.items()})
+            content = {group: asdict(log) for group, log in logs.items()}
+            self._logs_file.write(self.disk, content)
             self.logs = dict(logs)
 
-    def unlisted_folders(self) -> list[str]:
-        """Folders of logs that are not listed: left over from a crash."""
-        listed = {log.folder for log in self.logs.values()}
-        disk = self.disk
-        return [
-            f"{_FOLDER}/{topic}/{partition}"
-            for topic in disk.names(_FOLDER)
-            for partition in disk.names(f"{_FOLDER}/{topic}")
-            if f"{_FOLDER}/{topic}/{partition}" not in listed
-        ]
-
-    def _lost(self, name: str) -> str:
-        return f"{self.root / name} is missing: restore it from a copy"
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        path = self.root / name
-        if not path.exists():
-            return None
+    def _read(self, file: MirroredFile, node_id: int) -> dict[str, Any]:
         try:
-            found = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise Corrupt(f"{path} is damaged: {error}; restore it from a copy") from error
-        if not isinstance(found, dict):
-            raise Corrupt(f"{path} is damaged; restore it from a copy")
-        return found
+            content, faults = file.read(self.disk)
+        except Corrupt as error:
+            raise self._lost(file, node_id, str(error)) from error
+        for fault in faults:
+            logger.warning("%s: %s; it is made again from its other copy", self.root, fault)
+        return content
 
-    def _write(self, name: str, value: dict[str, Any]) -> None:
-        disk = self.disk
-        temporary = f"{name}.tmp"
-        file = disk.create(temporary)
-        file.write(0, [json.dumps(value, indent=1).encode()])
-        file.sync()
-        disk.rename(temporary, name)
-        disk.sync_folder("")
+    def _lost(self, file: MirroredFile, node_id: int, reason: str) -> Corrupt:
+        return Corrupt(
+            f"{self.root / file.names[0]} and its copy {file.names[1]} are lost: {reason}. Restore "
+            "either of them. If that is impossible, start the broker with an empty data directory, "
+            f"and run `quiver cluster replace {node_id}`"
+        )
+
+    # Folders of logs.
+
+    def owner_of(self, folder: str) -> Owner | None:
+        """Whose log a folder holds, by its own word; None if it does not say."""
+        try:
+            return read_owner(self.disk, folder)
+        except QuiverError:
+            return None
+
+    def folders(self) -> Iterator[str]:
+        """Where logs are, or something that has the place of one."""
+        for topic in self.disk.names(_FOLDER):
+            for partition in self.disk.names(f"{_FOLDER}/{topic}"):
+                yield f"{_FOLDER}/{topic}/{partition}"
+
+    def folder_of(self, group: str, member: int) -> str:
+        """Where the log of a member of a group is, whatever its folder is called; "" if nowhere."""
+        owner = Owner(bytes.fromhex(group), member)
+        return next((folder for folder in self.folders() if self.owner_of(folder) == owner), "")
+
+    def tidy_up(self) -> None:
+        """At a start: finish what a crash interrupted, and see what is in no list."""
+        self._finish_removals()
+        listed = {log.folder for log in self.logs.values()}
+        for folder in list(self.folders()):
+            if folder.endswith(TEMPORARY):
+                logger.info("%s: its creation was interrupted, it is removed", folder)
+                self.disk.remove(folder)
+            elif folder not in listed:
+                self.look_into(folder)
+
+    def look_into(self, folder: str) -> None:
+        """See whose a folder is that no list names."""
+        owner = self.owner_of(folder)
+        group = owner.log_id.hex() if owner else ""
+        if owner is None:
+            logger.error("%s is in no list, and does not say whose it is: it is left alone", folder)
+        elif node_of(owner.member) != self.identity.node_id or group in self.logs:
+            logger.error(
+                "%s is not where it belongs: it holds the log of member %d of group %s, and is "
+                "left alone", folder, owner.member, group,
+            )  # fmt: skip
+        else:
+            logger.warning("%s is in no list: its creation or a list was interrupted", folder)
+            self.unlisted[group] = ListedLog(folder, owner.member)
+
+    def adopt(self, groups: Iterable[str]) -> None:
+        """List logs that were found beside the list."""
+        adopted = {group: self.unlisted.pop(group) for group in groups}
+        self.list_logs({**self.logs, **adopted})
+
+    def _finish_removals(self) -> None:
+        """What is in that folder was wanted by nobody when it was moved there."""
+        gone = set()
+        for name in self.disk.names(_REMOVED):
+            owner = self.owner_of(f"{_REMOVED}/{name}")
+            log = self.logs.get(owner.log_id.hex()) if owner else None
+            if owner and log and log.member == owner.member:
+                gone.add(owner.log_id.hex())
+        self.list_logs({group: log for group, log in self.logs.items() if group not in gone})
+        self.delete_removed()
+
+    def take_out(self, groups: Iterable[str]) -> set[str]:
+        """Logs that are proven to be wanted by nobody leave the list, and their folders `log/`.
+
+        A log that says itself that it is the one can be deleted; any other goes into quarantine.
+        The move comes first and decides: a crash behind it is finished at the next start. Returns
+        the folders of their topics.
+        """
+        logs = {**self.unlisted, **self.logs}
+        out = [group for group in groups if group in logs and self._move(group, logs[group])]
+        for name in (_REMOVED, QUARANTINE):
+            if self.disk.is_folder(name):
+                self.disk.sync_folder(name)
+        self.disk.sync_folder("")
+        topics = {logs[group].folder.rpartition("/")[0] for group in out}
+        for topic in filter(self.disk.is_folder, topics):
+            self.disk.sync_folder(topic)
+        self.list_logs({g: log for g, log in self.logs.items() if g not in out})
+        for group in out:
+            self.unlisted.pop(group, None)
+        return topics
+
+    def _move(self, group: str, log: ListedLog) -> bool:
+        """Whether its folder is out of the way."""
+        if not self.disk.is_folder(log.folder):
+            return True
+        is_it = self.owner_of(log.folder) == Owner(bytes.fromhex(group), log.member)
+        target = _REMOVED if is_it and group in self.logs else QUARANTINE
+        if target == QUARANTINE and len(self.disk.names(QUARANTINE)) >= QUARANTINE_MAX:
+            logger.error(
+                "%s stays where it is: %s holds %d logs, look at them and delete what nobody needs",
+                log.folder, self.root / QUARANTINE, QUARANTINE_MAX,
+            )  # fmt: skip
+            return False
+        self.disk.make_folder(target)
+        name = f"{'-'.join(log.folder.split('/')[1:])}-{secrets.token_hex(4)}"
+        self.disk.rename(log.folder, f"{target}/{name}")
+        if target == QUARANTINE:
+            logger.warning(
+                "%s is wanted by nobody, but did not say for sure whose it is: it is now %s, "
+                "delete it if nobody needs it", log.folder, self.root / target / name,
+            )  # fmt: skip
+        return True
+
+    def delete_removed(self, topics: Iterable[str] = ()) -> None:
+        """Free the space of what was taken out of these topics. There may be thousands of files."""
+        for topic in topics:
+            if not self.disk.names(topic):
+                self.disk.remove(topic)
+        for name in self.disk.names(_REMOVED):
+            self.disk.remove(f"{_REMOVED}/{name}")
+
+
+def damaged_files(disk: Disk) -> Iterator[tuple[str, Severity, list[str]]]:
+    """The files that are not logs and not intact, and what is wrong with their copies: damage where
+    both are lost. Changes nothing."""
+    for file in (MirroredFile("identity"), MirroredFile("logs")):
+        if file.exists(disk):
+            severity: Severity = "note"
+            try:
+                _, problems = file.read(disk)
+            except UnsupportedFormat as error:
+                severity, problems = "newer", [str(error)]
+            except Corrupt as error:
+                severity, problems = "damage", str(error).split("; ")
+            if problems:
+                yield file.names[0], severity, problems

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, StorageFull, TooLarge
-from quivermq.log import Disk, Log, LogSettings
+from quivermq.log import Disk, Log, LogSettings, Owner
 from quivermq.replica import (
     DiskWork,
     Persist,
@@ -108,9 +108,9 @@ def opened(log: Log) -> Opened:
         return Opened(log, None)
 
 
-def open_log(disk: Disk, folder: str, settings: LogSettings, group_id: bytes) -> Log:
-    """The log of a group; `Corrupt` if it is that of another: a topic may have been made anew."""
-    log = Log.open(disk, folder, settings)
-    if log.log_id != group_id:
-        raise Corrupt(f"{folder} holds the log of another group, {log.log_id.hex()}")
+def open_log(disk: Disk, folder: str, settings: LogSettings, owner: Owner) -> Log:
+    """The log of a member of a group; `Corrupt` if it is that of another: it has other votes."""
+    log = Log.open(disk, folder, settings, owner.log_id)
+    if log.member != owner.member:
+        raise Corrupt(f"{folder} holds the log of member {log.member}, not of {owner.member}")
     return log

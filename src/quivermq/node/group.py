@@ -89,8 +89,7 @@ class Group(GroupHalts):
         self.is_closed = False
         # Whether a state is being packed.
         self._is_packing = False
-        if self.replica.is_lost:
-            self._fail(f"this replica lost data: {self.log.damage[0]}")
+        self._look_for_damage()
 
     @property
     def is_metadata(self) -> bool:
@@ -367,6 +366,8 @@ class Group(GroupHalts):
                 elif isinstance(piece, Repair):
                     self.replica.repaired()
                     self.log.forget_checkpoint()
+                    if not self.replica.is_mending:
+                        logger.warning("%s is mended, and takes part again", self.name)
         except STUMBLES as error:
             self._stumbled(error)
             return

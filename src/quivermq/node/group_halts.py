@@ -20,10 +20,11 @@ from quivermq.errors import (
     StorageFailed,
     UnsupportedFormat,
 )
-from quivermq.log import Log
+from quivermq.log import Log, Owner
 from quivermq.node.crew import Crew
 from quivermq.node.disk_work import Opened, Work, open_log, opened
 from quivermq.node.group_names import GroupName
+from quivermq.node.remedies import lost_text, mending_text
 from quivermq.replica import Mail, Replica, ReplicaState, Rouse, Send
 
 logger = logging.getLogger("quivermq.group")
@@ -76,6 +77,17 @@ class GroupHalts:
         finally:
             log.forget_checkpoint()
 
+    @property
+    def ailment(self) -> str:
+        """What is wrong here, and what to do about it; "" if nothing is."""
+        return self.trouble or mending_text(self.replica, self.member)
+
+    def _look_for_damage(self) -> None:
+        if self.replica.is_lost:
+            self._fail(lost_text(f"this replica lost data: {self.log.damage[0]}", self.member))
+        elif self.ailment:
+            logger.error("%s is damaged: %s", self.name, self.ailment)
+
     def meet_unreadable(self, error: QuiverError) -> QuiverError:
         """A reader could not read what is stored here. Returns what to tell whoever asked.
 
@@ -100,10 +112,7 @@ class GroupHalts:
         """Why nobody serves this partition, where that is known for sure: there is no other
         replica."""
         if self.replica.mends_alone:
-            return Corrupt(
-                f"{self.name} has lost data, and no other replica is known: "
-                f"{self.log.damage[0]}; restore it from a copy"
-            )
+            return Corrupt(f"{self.name} has lost data: {self.ailment}")
         return self._refusal if self.replica.is_alone else None
 
     def _stumbled(self, error: object) -> None:
@@ -157,8 +166,9 @@ class GroupHalts:
         """Nobody knows what the disk holds: read it. In the thread, behind what it is doing."""
         logger.error("%s is opened anew: %s", self.name, error)
         disk, folder, settings = self._crew.disk, self.name.folder, self._crew.log_settings
+        owner = Owner(self.id, self.member)
         self._replace_log(
-            f"it is opened anew after: {error}", lambda: open_log(disk, folder, settings, self.id)
+            f"it is opened anew after: {error}", lambda: open_log(disk, folder, settings, owner)
         )
 
     def _replace_log(
@@ -179,7 +189,7 @@ class GroupHalts:
             if isinstance(result, Opened):
                 self._renew(result, must_mend=must_mend)
             elif isinstance(result, Corrupt):
-                self._fail(f"this replica lost its log: {result}")
+                self._fail(lost_text(f"this replica lost its log: {result}", self.member))
             elif isinstance(result, UnsupportedFormat):
                 self._fail(str(result))
             else:
@@ -199,9 +209,7 @@ class GroupHalts:
         except (QuiverError, BrokenInvariant) as error:
             self._fail(f"the log cannot be used: {error}")
             return
-        if self.replica.is_lost:
-            self._fail(f"this replica lost data: {self.log.damage[0]}")
-            return
+        self._look_for_damage()
         self.stir()
 
     def give_up(self, error: Exception) -> None:

@@ -115,6 +115,7 @@ class GroupRequests:
         else:
             offset = int(clerk.start)
         await clerk.agreed(lambda desk: desk.seek(body.group, offset))
+        clerk.use(body.group)
         return proto.Response(group_sought=proto.GroupSought(offset=offset))
 
     async def delete_group(self, request: proto.Request) -> proto.Response:
@@ -199,6 +200,7 @@ class GroupRequests:
             return desk.claim(body.group, body.epoch)
 
         committed = await clerk.agreed(claim)
+        clerk.use(body.group)
         offset = clerk.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)

@@ -1,7 +1,8 @@
 """Which partitions live on this broker: logs made, opened and removed as the catalog says.
 
 A replica takes part only once its log is listed in the directory. A log that is listed and cannot
-be found was lost: it is never made anew under the same number, because it may have voted.
+be found was lost: it is never made anew under the same number, because it may have voted. Nor is
+one made where a folder stands already, or deleted unless it says itself that it is the one.
 
 A broker that starts knows the catalog as of the last commit that it stored, which may be older than
 its own logs. Until it has seen its own registration it opens what it has, and makes and removes
@@ -10,28 +11,25 @@ nothing.
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
 from quivermq.cluster import View, epoch_of, group_id
-from quivermq.errors import BrokenInvariant, Corrupt, QuiverError
-from quivermq.log import Disk
-from quivermq.node.deferred_sync import UnsyncedDisk
+from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, UnsupportedFormat
+from quivermq.log import Owner, name_logs, prepare_log
 from quivermq.node.directory import Directory, ListedLog
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disk_work import Opened, open_log, opened
 from quivermq.node.group import Group
 from quivermq.node.group_names import GroupName
+from quivermq.node.remedies import lost_text
 from quivermq.node.runner import GroupRunner
-from quivermq.replica import blank_log, found_log
+from quivermq.replica import founding_checkpoint
 
 logger = logging.getLogger("quivermq.hosting")
 
 _OPEN_AT_ONCE: Final = 50
-_SYNC_ALL_FROM: Final = 8
-"""From so many new logs on, one sync of the whole disk is cheaper than one for each file."""
 
 
 class Wanted(NamedTuple):
@@ -98,7 +96,8 @@ class Hosting:
 
     def is_made(self, group_id: bytes, member: int) -> bool:
         """Whether a log of this group was made here, as that member."""
-        log = self._directory.logs.get(group_id.hex())
+        directory, group = self._directory, group_id.hex()
+        log = directory.logs.get(group) or directory.unlisted.get(group)
         return log is not None and log.member == member
 
     async def remove_group(self, group_id: bytes) -> None:
@@ -107,54 +106,30 @@ class Hosting:
             group = self._runner.groups.get(group_id)
             if group is not None:
                 self._runner.remove(group)
-            await self._remove_listed([group_id.hex()])
+            await self._remove_logs([group_id.hex()])
 
     async def _remove_all_but(self, wanted: dict[bytes, Wanted]) -> None:
+        """The view is younger than this start, so what it does not name is gone from here."""
         members = {group_id: want.member for group_id, want in wanted.items()}
-        await self._remove(
-            [
-                group
-                for group in list(self._runner.groups.values())
-                if not group.is_metadata and members.get(group.id) != group.member
-            ]
-        )
-        gone = [
-            group
-            for group, log in self._directory.logs.items()
-            if not log.is_metadata and members.get(bytes.fromhex(group)) != log.member
-        ]
-        if gone:
-            await self._remove_listed(gone)
-
-    async def _remove(self, groups: list[Group]) -> None:
-        if groups:
-            for group in groups:
+        for group in list(self._runner.groups.values()):
+            if not group.is_metadata and members.get(group.id) != group.member:
                 logger.info("%s is removed from this broker", group.name)
                 self._runner.remove(group)
-            await self._remove_listed([group.id.hex() for group in groups])
-
-    async def _remove_listed(self, gone: list[str]) -> None:
-        """In this order: a log that is listed and gone would count as lost.
-
-        Files are removed aside: there may be thousands, and nobody's fsync is to wait for them.
-        """
-        folders = await self._disk_thread.run(lambda: self._unlist(gone))
-        await self._disk_thread.aside(lambda: self._remove_folders(folders))
-
-    def _unlist(self, gone: list[str]) -> list[str]:
-        """In the disk thread, behind all that was written to these logs: their folders."""
         directory = self._directory
-        folders = [directory.logs[group].folder for group in gone if group in directory.logs]
-        directory.list_logs({g: log for g, log in directory.logs.items() if g not in gone})
-        return folders
+        gone = [
+            group
+            for group, log in {**directory.unlisted, **directory.logs}.items()
+            if not log.is_metadata and members.get(bytes.fromhex(group)) != log.member
+        ]
+        await self._remove_logs(gone)
 
-    def _remove_folders(self, folders: list[str]) -> None:
-        disk = self._directory.disk
-        for folder in folders:
-            disk.remove(folder)
-            topic = folder.rpartition("/")[0]
-            if not disk.names(topic):
-                disk.remove(topic)
+    async def _remove_logs(self, gone: list[str]) -> None:
+        """In the disk thread, behind all that was written to these logs. Files are removed aside:
+        there may be thousands, and nobody's fsync is to wait for them."""
+        if gone:
+            directory = self._directory
+            topics = await self._disk_thread.run(lambda: directory.take_out(gone))
+            await self._disk_thread.aside(lambda: directory.delete_removed(topics))
 
     async def _start(self, batch: list[Wanted]) -> None:
         if not batch:
@@ -169,8 +144,10 @@ class Hosting:
             try:
                 group = self._group(want, log)
             except (QuiverError, BrokenInvariant) as error:
-                self.lost[want.group_id] = str(error)
-                logger.critical("%s cannot run here: %s", want.name, error)
+                is_of_another = isinstance(error, UnsupportedFormat)
+                text = str(error) if is_of_another else lost_text(str(error), want.member)
+                self.lost[want.group_id] = text
+                logger.critical("%s cannot run here: %s", want.name, self.lost[want.group_id])
                 continue
             self._runner.add(group)
 
@@ -186,26 +163,38 @@ class Hosting:
 
     async def _remove_other_members(self, batch: list[Wanted]) -> None:
         """What another member of a group knew must not speak for the one that is wanted."""
-        listed = self._directory.logs
+        directory = self._directory
+        known = {**directory.unlisted, **directory.logs}
         other = [
             want.group_id.hex()
             for want in batch
-            if want.group_id.hex() in listed and not self.is_made(want.group_id, want.member)
+            if want.group_id.hex() in known and not self.is_made(want.group_id, want.member)
         ]
-        if other:
-            await self._remove_listed(other)
+        await self._remove_logs(other)
 
     def _logs_of(self, batch: list[Wanted]) -> list[Opened | QuiverError]:
         """In the disk thread."""
-        listed = self._directory.logs
-        fresh = [
-            want
-            for want in batch
-            if want.group_id.hex() not in listed and not self._was_elsewhere(want)
-        ]
-        if fresh:
-            self._make(fresh)
+        directory = self._directory
+        unknown = [want for want in batch if want.group_id.hex() not in directory.logs]
+        for want in unknown:
+            if directory.disk.is_folder(want.name.folder):
+                directory.look_into(want.name.folder)
+        directory.adopt(want.group_id.hex() for want in unknown if self._is_in_place(want))
+        self._make(
+            [
+                want
+                for want in unknown
+                if want.group_id.hex() not in {**directory.logs, **directory.unlisted}
+                and not directory.disk.is_folder(want.name.folder)
+                and not self._was_elsewhere(want)
+            ]
+        )
         return self._disk_thread.together(self._open, batch)
+
+    def _is_in_place(self, want: Wanted) -> bool:
+        """Whether its log is where it belongs, though no list names it."""
+        found = self._directory.unlisted.get(want.group_id.hex())
+        return found == ListedLog(want.name.folder, want.member)
 
     def _was_elsewhere(self, want: Wanted) -> bool:
         """Whether it was in the directory that this one replaces: it is not to be made anew."""
@@ -213,33 +202,61 @@ class Hosting:
         return own != 0 and epoch_of(want.member) < epoch_of(own)
 
     def _make(self, fresh: list[Wanted]) -> None:
-        directory, settings = self._directory, self._runner.log_settings
-        self._remove_folders([want.name.folder for want in fresh])
-        many = len(fresh) >= _SYNC_ALL_FROM
-        disk: Disk = UnsyncedDisk(directory.root) if many else directory.disk
-        for want in fresh:
-            folder, log_id = want.name.folder, want.group_id
-            disk.make_folder(folder.rpartition("/")[0])
-            if want.member in want.founders:
-                found_log(disk, folder, log_id, want.founders, settings)
-            else:
-                blank_log(disk, folder, log_id, settings)
-        if many:
-            os.sync()
+        """Each file is synced by itself: others on this machine may keep its disks busy."""
+        directory = self._directory
+        self._disk_thread.together(self._prepare, fresh)
+        name_logs(directory.disk, [want.name.folder for want in fresh])
         made = {want.group_id.hex(): ListedLog(want.name.folder, want.member) for want in fresh}
         directory.list_logs({**directory.logs, **made})
 
+    def _prepare(self, want: Wanted) -> None:
+        founding = founding_checkpoint(want.founders) if want.member in want.founders else None
+        owner = Owner(want.group_id, want.member)
+        disk, settings = self._directory.disk, self._runner.log_settings
+        prepare_log(disk, want.name.folder, owner, settings, founding)
+
     def _open(self, want: Wanted) -> Opened | QuiverError:
-        if want.group_id.hex() not in self._directory.logs:
-            return Corrupt(
-                "this replica was in a data directory that is lost; it comes back as another "
-                "member if a majority of the others is left"
-            )
+        folder, settings = want.name.folder, self._runner.log_settings
+        owner = Owner(want.group_id, want.member)
         try:
-            folder, settings = want.name.folder, self._runner.log_settings
-            return opened(open_log(self._runner.disk, folder, settings, want.group_id))
+            self._check_place(want)
+            found = opened(open_log(self._runner.disk, folder, settings, owner))
         except Exception as error:
             # One log that cannot be opened must not keep the others closed.
             if not isinstance(error, QuiverError):
                 logger.exception("%s cannot be opened", want.name)
-            return error if isinstance(error, QuiverError) else Corrupt(f"it failed: {error!r}")
+            return self._lost(want, error)
+        for note in found.log.notes:
+            logger.warning("%s: %s", want.name, note)
+        return found
+
+    def _check_place(self, want: Wanted) -> None:
+        """Raise `Corrupt` unless the log that is listed is where it belongs."""
+        folder, log = want.name.folder, self._directory.logs.get(want.group_id.hex())
+        if log is None and self._was_elsewhere(want):
+            raise Corrupt(
+                "this replica was in a data directory that is lost; it comes back as another "
+                "member if a majority of the others is left"
+            )
+        if log is None and want.group_id.hex() in self._directory.unlisted:
+            raise Corrupt(f"{folder} does not hold its log, and no list names it")
+        if log is None:
+            raise Corrupt(
+                f"{folder} stands where its log is to be made, and does not say whose it is. If "
+                "nobody needs it, stop the broker, move the folder out of the data directory, "
+                "and start the broker again"
+            )
+
+    def _lost(self, want: Wanted, error: Exception) -> QuiverError:
+        """What is wrong, and what to do about it."""
+        directory, folder = self._directory, want.name.folder
+        if isinstance(error, Corrupt):
+            found = directory.folder_of(want.group_id.hex(), want.member)
+            if found and found != folder:
+                return Corrupt(
+                    f"{error}. Its log, or an old copy of it, is in {found}. If the folder was "
+                    f"renamed, stop the broker, and give it the name {folder} back; an old copy "
+                    "must not be used"
+                )
+            return Corrupt(lost_text(str(error), want.member))
+        return error if isinstance(error, QuiverError) else Corrupt(f"it failed: {error!r}")

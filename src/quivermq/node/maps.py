@@ -5,12 +5,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from quivermq.cluster import Topic, View, group_id, node_of
+from quivermq.cluster import Level, Topic, View, group_id, node_of
 from quivermq.node.group import Group
 from quivermq.node.partitions import Partitions
+from quivermq.node.remedies import on_broker
 from quivermq.queue import TopicSettings
 from quivermq.wire import proto
 
+UNANSWERED: Final = "its leader did not answer"
+LEADERLESS: Final = "no leader is known"
 _TOPIC_BYTES: Final = 120
 _PARTITION_BYTES: Final = 24
 """About what a map takes, without the names."""
@@ -37,12 +40,19 @@ def settings_from_proto(found: proto.TopicSettings) -> TopicSettings:
     return settings
 
 
+def group_idle_from_proto(found: proto.TopicSettings) -> int | None:
+    """After how long idle groups are to be forgotten; None: nothing was said of it."""
+    return found.group_idle_ms if found.HasField("group_idle_ms") else None
+
+
 class _Drawn(NamedTuple):
     """A topic as it was drawn last."""
 
     topic: Topic
     groups: tuple[bytes, ...]
     leaders: tuple[int, ...]
+    level: int
+    """Of features: it decides which settings are told."""
     packed: bytes
     """The topic as a part of a `ClusterMap`."""
 
@@ -146,19 +156,24 @@ class Maps:
     def _draw(self, topic: Topic) -> _Drawn:
         groups = self._groups(topic)
         leaders = tuple(map(self._partitions.leader_of, groups))
+        level = self._partitions.level
         drawn = self._drawn.get(topic.id)
-        if drawn is None or drawn.topic is not topic or drawn.leaders != leaders:
-            packed = proto.ClusterMap(topics=[_topic_map(topic, leaders)]).SerializeToString()
-            drawn = self._drawn[topic.id] = _Drawn(topic, groups, leaders, packed)
+        if drawn is None or drawn.topic is not topic or drawn[2:4] != (leaders, level):
+            found = _topic_map(topic, leaders, level)
+            packed = proto.ClusterMap(topics=[found]).SerializeToString()
+            drawn = self._drawn[topic.id] = _Drawn(topic, groups, leaders, level, packed)
         return drawn
 
 
-def _topic_map(topic: Topic, leaders: tuple[int, ...]) -> proto.TopicMap:
+def _topic_map(topic: Topic, leaders: tuple[int, ...], level: int) -> proto.TopicMap:
+    settings = settings_to_proto(topic.topic_settings)
+    if level >= Level.IDLE_GROUPS:
+        settings.group_idle_ms = topic.group_idle_ms
     return proto.TopicMap(
         name=topic.name,
         id=bytes.fromhex(topic.id),
         replication=topic.replication,
-        settings=settings_to_proto(topic.topic_settings),
+        settings=settings,
         partitions=[
             proto.PartitionMap(
                 partition=partition,
@@ -202,7 +217,7 @@ def described(group: Group, is_alive: Callable[[int], bool]) -> proto.PartitionD
             for member in members
             if is_alive(node_of(member)) and _is_in_sync(group, member, last)
         ],
-        trouble=group.trouble,
+        trouble=on_broker(group.member, group.ailment),
         incarnation=group.incarnation,
     )
 
@@ -211,9 +226,7 @@ def without_figures(found: proto.PartitionDescription) -> proto.PartitionDescrip
     """The same, without what only the leader knows for sure: it did not answer."""
     for name in ("start_offset", "end_offset", "size_bytes", "term", "commit_index", "in_sync"):
         found.ClearField(name)
-    found.trouble = found.trouble or (
-        "its leader did not answer" if found.leader else "no leader is known"
-    )
+    found.trouble = found.trouble or (UNANSWERED if found.leader else LEADERLESS)
     return found
 
 

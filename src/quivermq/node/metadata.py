@@ -35,6 +35,8 @@ class Metadata:
         on_unfit: Callable[[UnsupportedFormat], None] = lambda _: None,
     ) -> None:
         self.view = View()
+        self.level = 0
+        """The feature level by which this broker writes: that in its data directory."""
         self.unfit: UnsupportedFormat | None = None
         """Why this build cannot act on the catalog: the cluster is at a level that it lacks."""
         self.group: Group | None = None

@@ -1,6 +1,7 @@
 """Requests about messages that are not produces: fetches, offsets, producer ids."""
 
 import asyncio
+from collections.abc import Callable
 
 from quivermq.cluster import Edit, View, grant_producers
 from quivermq.errors import OffsetOutOfRange
@@ -22,7 +23,15 @@ _GRANTED_AT_ONCE = 1000
 class OffsetRequests:
     """Reads, and what groups have committed."""
 
-    def __init__(self, partitions: Partitions, fetching: Fetching, metadata: Metadata) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        fetching: Fetching,
+        metadata: Metadata,
+        used: Callable[[Group, str], None],
+    ) -> None:
+        """`used` is told which groups somebody commits for."""
+        self._used = used
         self._partitions = partitions
         self._fetching = fetching
         self._metadata = metadata
@@ -56,6 +65,7 @@ class OffsetRequests:
         check_bookkeeper(body.group)
         group = self._partitions.leading(body.topic, body.topic_id, body.partition)
         await _check_end(group, body.offset)
+        self._used(group, body.group)
 
         def commit(desk: Desk) -> None:
             check_not_shared(desk, body.group)

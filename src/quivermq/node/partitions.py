@@ -11,6 +11,7 @@ from quivermq.errors import (
 from quivermq.node.group import Group
 from quivermq.node.leaders import Leaders
 from quivermq.node.metadata import Metadata
+from quivermq.node.remedies import on_broker
 from quivermq.node.runner import GroupRunner
 from quivermq.node.slices import Slices
 
@@ -32,6 +33,11 @@ class Partitions:
     async def catch_up(self) -> None:
         """Know everything that the catalog said when this was called."""
         await self._metadata.catch_up()
+
+    @property
+    def level(self) -> int:
+        """The feature level by which this broker writes."""
+        return self._metadata.level
 
     def topic(self, name: str, topic_id: bytes = b"") -> Topic:
         """A topic by name; and by id, if the asker knows it."""
@@ -72,9 +78,10 @@ class Partitions:
         group = self._runner.groups.get(wanted)
         if group is not None and group.refusal is not None:
             return group.refusal
-        if group is not None and group.is_abandoned:
+        if group is not None and (group.is_abandoned or group.trouble):
+            here = f"; {on_broker(group.member, group.ailment)}" if group.ailment else ""
             return NotEnoughReplicas(
-                f"{name} has no leader: a majority of its replicas cannot be reached"
+                f"{name} has no leader: a majority of its replicas cannot be reached{here}"
             )
         return NotLeader(f"no leader of {name} is known yet; try again")
 

@@ -35,6 +35,9 @@ from quivermq.wire import proto
 
 logger = logging.getLogger("quivermq.peers")
 
+STARTING: Final = "this broker is just starting, and does not know the cluster yet"
+"""A refusal that passes by itself."""
+
 _DIAL_AGAIN_S: Final = (0.05, 1.0)
 _DIAL_TIMEOUT_S: Final = 2.0
 _ENVELOPE_BYTES: Final = PARCEL_ENVELOPE_BYTES_MAX // 2
@@ -190,7 +193,9 @@ class Peer:
 
     def refused(self, reason: str) -> None:
         if reason and reason != self.refusal:
-            logger.error("node %d and this one do not accept each other: %s", self.node, reason)
+            level = logging.INFO if reason == STARTING else logging.ERROR
+            text = "node %d and this one do not accept each other: %s"
+            logger.log(level, text, self.node, reason)
         self.refusal = reason
 
     def move(self, address: str) -> None:

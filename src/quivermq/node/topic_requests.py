@@ -6,6 +6,7 @@ from typing import Final
 
 from quivermq.cluster import (
     Edit,
+    Placement,
     Topic,
     View,
     alter_topic,
@@ -16,9 +17,19 @@ from quivermq.cluster import (
 )
 from quivermq.errors import NotLeader, QuiverError, TopicNotFound
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.maps import Maps, described, map_bytes, settings_from_proto, without_figures
+from quivermq.node.maps import (
+    LEADERLESS,
+    UNANSWERED,
+    Maps,
+    described,
+    group_idle_from_proto,
+    map_bytes,
+    settings_from_proto,
+    without_figures,
+)
 from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
+from quivermq.node.remedies import on_broker
 from quivermq.node.runner import GroupRunner
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.settings import BrokerSettings
@@ -112,6 +123,7 @@ class TopicRequests:
                 partitions=body.partitions,
                 replication=body.replication,
                 settings=settings,
+                group_idle_ms=group_idle_from_proto(body.settings),
                 default_partitions=self._settings.default_partitions,
                 partitions_max=self._settings.partitions_max,
             )
@@ -159,6 +171,7 @@ class TopicRequests:
                 body.name,
                 partitions=body.partitions,
                 settings=wanted,
+                group_idle_ms=group_idle_from_proto(body.settings),
                 partitions_max=self._settings.partitions_max,
             )
         )
@@ -202,32 +215,46 @@ class TopicRequests:
         async with self._slices.turn() as turn:
             for topic in topics:
                 for number in range(len(topic.partitions)):
-                    seen, leader = self._seen_here(topic, number)
+                    seen, knowing = self._seen_here(topic, number)
                     found[topic.name, number] = seen
-                    if leader:
+                    for node in knowing:
                         name = proto.PartitionName(topic=topic.name, partition=number)
-                        elsewhere.setdefault(leader, []).append(name)
+                        elsewhere.setdefault(node, []).append(name)
                     await turn.rest()
         asked = [self._ask(node, names) for node, names in elsewhere.items()]
         for partition in [p for answer in await asyncio.gather(*asked) for p in answer]:
-            found[partition.topic, partition.partition] = partition
+            place = (partition.topic, partition.partition)
+            found[place] = _put_together(found[place], partition)
         return found
 
-    def _seen_here(self, topic: Topic, number: int) -> tuple[proto.PartitionDescription, int]:
-        """A partition as far as it is known here, and who knows more; 0 if nobody does."""
+    def _seen_here(self, topic: Topic, number: int) -> tuple[proto.PartitionDescription, list[int]]:
+        """A partition as far as it is known here, and who may know more."""
         wanted = group_id(topic.id, number)
         group, leader = self._runner.groups.get(wanted), self._partitions.leader_of(wanted)
+        placement = topic.partitions[number]
         if group is not None:
             seen = described(group, self._maps.is_alive)
-            return (seen, 0) if group.was_serving else (without_figures(seen), leader)
-        seen = proto.PartitionDescription(
-            topic=topic.name,
-            partition=number,
-            leader=leader,
-            replicas=map(node_of, topic.partitions[number].replicas),
-            trouble="" if leader else "no leader is known",
-        )
-        return without_figures(seen), leader
+            if group.was_serving:
+                return seen, []
+        else:
+            seen = proto.PartitionDescription(
+                topic=topic.name,
+                partition=number,
+                leader=leader,
+                replicas=map(node_of, placement.replicas),
+                trouble=self._lost_here(wanted) or ("" if leader else LEADERLESS),
+            )
+        # Where nobody leads, each replica knows its own reason.
+        asked = [leader] if leader else self._others(placement)
+        return without_figures(seen), asked
+
+    def _others(self, placement: Placement) -> list[int]:
+        """The other brokers that have a replica, and can be asked."""
+        nodes = map(node_of, placement.replicas)
+        return [n for n in nodes if n != self._settings.node_id and self._maps.is_alive(n)]
+
+    def _lost_here(self, wanted: bytes) -> str:
+        return on_broker(self._settings.node_id, self._lost.get(wanted, ""))
 
     async def _ask(
         self, node: int, names: list[proto.PartitionName]
@@ -256,10 +283,22 @@ class TopicRequests:
                 group = self._partitions.local(topic, b"", number)
                 if group is not None:
                     found.partitions.append(described(group, self._maps.is_alive))
-                elif trouble := self._lost.get(self._partitions.group_id(topic, b"", number)):
+                elif trouble := self._lost_here(self._partitions.group_id(topic, b"", number)):
                     found.partitions.add(topic=topic, partition=number, trouble=trouble)
                 await turn.rest()
         return proto.Response(partitions_described=found)
+
+
+def _put_together(
+    known: proto.PartitionDescription, told: proto.PartitionDescription
+) -> proto.PartitionDescription:
+    """What is known of a partition, and what another broker told: each has its own troubles."""
+    is_more = told.leader or (known.leader and told.replicas)
+    is_answered = is_more and known.trouble in {UNANSWERED, LEADERLESS}
+    troubles = ("" if is_answered else known.trouble, told.trouble)
+    found = told if is_more else known
+    found.trouble = "; ".join(dict.fromkeys(filter(None, "; ".join(troubles).split("; "))))
+    return found
 
 
 def described_bytes(topics: list[Topic]) -> int:

@@ -41,6 +41,8 @@ leader that are timed, delayed batches that are looked at, in one go: whoever le
 serve."""
 BEHIND_AT_ONCE: Final = 4
 """Groups that go on taking over delayed batches by themselves, in one go."""
+EXPECTED_AT_ONCE: Final = 1_000
+"""Delayed batches that are looked at before a group is forgotten."""
 DUE_MAX: Final = 10_000
 """Delayed pieces of a group that are due and not leased; past it, it takes over no more."""
 _LEFTOVERS: Final = 10_000
@@ -180,6 +182,25 @@ class Desk(DeadLetters):
         """Let a group go on from `offset`. Its leases end: their acks are refused, lest they end
         what is to be delivered again."""
         self._propose(Op.SEEK, self._made(group).number, self._findable(offset))
+
+    def expire_group(self, group: str, now_ms: int) -> bool:
+        """Forget a shared group that nobody uses, but for what it committed; False if there is
+        something that ends by itself: a lease, a delay, dead letters on their way."""
+        found = self._shared(group)
+        found.waiting.promote(now_ms)
+        if found.leases or found.dying or found.waiting.next_due_ms is not None:
+            return False
+        if self._expects_delayed(found, now_ms):
+            return False
+        self._propose(Op.EXPIRE, found.number)
+        return True
+
+    def _expects_delayed(self, group: Group, now_ms: int) -> bool:
+        """Whether one of the next delayed batches was there when the group was last used."""
+        delayed = self._partition.stretches.delayed
+        known = group.cursors[DELAYED]
+        following = islice(delayed.due_after(key_of(now_ms)), EXPECTED_AT_ONCE)
+        return any(one.start < known for one in following)
 
     # Leases.
 

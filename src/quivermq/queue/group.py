@@ -405,6 +405,12 @@ class Group:
         if self.committed is not None or not self.is_shared:
             self.committed = offset
 
+    def cease_sharing(self) -> None:
+        """Forget what it shared; what it committed, and who claimed it, stays."""
+        committed = self.committed
+        self.seek(0)
+        self.is_shared, self.committed = False, committed
+
     def trim(self, begin: int, cancelled: IntervalSet) -> None:
         """Retention deleted what is below `begin`: what was not done is lost."""
         if not self.is_shared or begin <= self.floor:

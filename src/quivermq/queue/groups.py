@@ -49,6 +49,8 @@ class Op(IntEnum):
     FINISH = 19
     SEEK = 20
     PASS = 21
+    EXPIRE = 22
+    """From feature level 2 on."""
 
 
 OF_ALL: Final = frozenset({Op.TRIM, Op.CANCEL})
@@ -98,6 +100,7 @@ class Groups:
             Op.COMMIT: self._commit,
             Op.SEND_BACK: self._send_back,
             Op.PURGE: self._purge,
+            Op.EXPIRE: self._expire,
         }
 
     def __len__(self) -> int:
@@ -249,6 +252,13 @@ class Groups:
     def _pass(self, number: int, begin: int) -> None:
         """As `_trim`, of one group: where there are very many, it is said of each before."""
         self.own(number).trim(begin, self.cancelled)
+
+    def _expire(self, number: int) -> None:
+        group = self.by_number[number]
+        if group.committed is None and not group.claimed:
+            self._drop(number)
+        else:
+            self.own(number).cease_sharing()
 
     def _trim(self, begin: int) -> None:
         for number in list(self.behind(begin)):

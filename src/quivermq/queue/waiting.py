@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from quivermq.errors import BrokenInvariant
 from quivermq.queue.intervals import Interval
 from quivermq.queue.pieces import Piece
-from quivermq.queue.stretches import LEVELS
 
 PROMOTED_AT_ONCE: Final = 10_000
 """Pieces that are made ready in one go: whoever leads has others to serve."""
@@ -37,7 +36,8 @@ class Waiting:
         """Those that wait since their producer delayed them, due or not."""
         self._ready: set[int] = set()
         # Both with leftovers of pieces that were taken, which are passed over when they come up.
-        self._by_level: list[list[int]] = [[] for _ in range(LEVELS)]
+        # Only for levels that had something: there may be very many groups that wait for nothing.
+        self._by_level: dict[int, list[int]] = {}
         self._by_due: list[tuple[int, int]] = []
         self._latest_ready_ms = 0
         """The latest time for which something was made ready."""
@@ -55,7 +55,7 @@ class Waiting:
         waiting.ready_messages = sum(piece.end - piece.start for piece in ready)
         for piece in ready:
             # In order of offsets, which is a heap.
-            waiting._by_level[piece.priority].append(piece.start)
+            waiting._by_level.setdefault(piece.priority, []).append(piece.start)
         waiting._by_due = [(one.due_ms, start) for start, one in parked.items() if one.due_ms]
         heapify(waiting._by_due)
         return waiting
@@ -67,7 +67,7 @@ class Waiting:
         made.messages, made.ready_messages = self.messages, self.ready_messages
         made.delayed_pieces = self.delayed_pieces
         made._ready = self._ready.copy()
-        made._by_level = [heap.copy() for heap in self._by_level]
+        made._by_level = {level: heap.copy() for level, heap in self._by_level.items() if heap}
         made._by_due = self._by_due.copy()
         made._latest_ready_ms = self._latest_ready_ms
         return made
@@ -111,7 +111,7 @@ class Waiting:
     def _make_ready(self, piece: Piece) -> None:
         self._ready.add(piece.start)
         self.ready_messages += piece.end - piece.start
-        heap = self._by_level[piece.priority]
+        heap = self._by_level.setdefault(piece.priority, [])
         heappush(heap, piece.start)
         if len(heap) > _leftovers_max(len(self._starts)):
             ready = [self._parked[start].piece for start in self._ready]
@@ -155,7 +155,7 @@ class Waiting:
 
     def first_ready(self, level: int) -> Piece | None:
         """The ready piece of a level with the lowest offset."""
-        heap = self._by_level[level]
+        heap = self._by_level.get(level)
         while heap:
             start = heap[0]
             parked = self._parked.get(start)

@@ -37,6 +37,7 @@ from quivermq.replica.storage import (
     carry_out,
     carry_out_group,
     found_log,
+    founding_checkpoint,
     newest_state,
 )
 
@@ -71,5 +72,6 @@ __all__ = [
     "carry_out",
     "carry_out_group",
     "found_log",
+    "founding_checkpoint",
     "newest_state",
 ]

@@ -24,6 +24,7 @@ class Mending:
         self._settings = settings
         self.reason = str(log.damage[0])
         """What is wrong, for people."""
+        self._member = member
         self._peers = [peer for peer in _members(log) if peer != member]
         self._asked = 0
         self._ticks = 0
@@ -36,6 +37,11 @@ class Mending:
     def can_end(self) -> bool:
         """Whether it is known what is missing; otherwise the replica has to be replaced."""
         return all(damage.last_index is not None for damage in self._log.damage)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All that are known."""
+        return (self._member, *self._peers)
 
     @property
     def is_alone(self) -> bool:

@@ -109,6 +109,17 @@ class Replica:
         return self._mending is not None
 
     @property
+    def damage_text(self) -> str:
+        """What is wrong with the log, for people; "" if nothing is."""
+        return self._mending.reason if self._mending else ""
+
+    @property
+    def configuration_on_disk(self) -> tuple[int, ...]:
+        """The members of the group, also while the log is mended: as of its newest checkpoint, and
+        those who wrote since."""
+        return self._mending.members if self._mending else self.configuration.members
+
+    @property
     def is_lost(self) -> bool:
         """Whether it cannot be known what the log lost: the replica has to be replaced."""
         return self._mending is not None and not self._mending.can_end

@@ -7,7 +7,7 @@ from typing import Final
 from quivermq.batches import Index
 from quivermq.batches.limits import MIB
 from quivermq.errors import Corrupt, StorageFailed, StorageFull, TooLarge, UnsupportedFormat
-from quivermq.log import Disk, Edge, Log, LogSettings
+from quivermq.log import Checkpoint, Disk, Edge, Log, LogSettings
 from quivermq.queue import Partition
 from quivermq.raft import Configuration, Entry, HardState, Snapshot
 from quivermq.replica.effects import Persist, Repair, SaveCheckpoint
@@ -97,9 +97,13 @@ def found_log(
     settings: LogSettings | None = None,
 ) -> Log:
     """The log of a founding member of a group: behind a checkpoint that names all of them."""
+    return Log.create(disk, folder, log_id, settings, founding_checkpoint(members))
+
+
+def founding_checkpoint(members: Sequence[int]) -> Checkpoint:
+    """What all founding members of a group start from."""
     configuration = Configuration(voters=tuple(sorted(members)))
-    state = ReplicaState(configuration, Partition(Index(1), FOUNDING_TERM))
-    return Log.create(disk, folder, log_id, settings, state.checkpoint())
+    return ReplicaState(configuration, Partition(Index(1), FOUNDING_TERM)).checkpoint()
 
 
 def blank_log(disk: Disk, folder: str, log_id: bytes, settings: LogSettings | None = None) -> Log:
