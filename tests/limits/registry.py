@@ -89,8 +89,12 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "packed in another thread past it: tests/node/test_large_states.py": (
         "node/group.py:_PACKED_IN_TURN_BYTES_MAX",
     ),
+    "folders that were set aside; past it nothing is moved: tests/node/test_directory.py": (
+        "node/directory.py:QUARANTINE_MAX",
+    ),
     "what a file may claim, not what is filled: tests/log/test_forged.py": (
-        "log/settings.py:ENTRIES_MAX", "replica/state.py:_MEMBERS_BYTES_MAX",
+        "log/settings.py:ENTRIES_MAX", "node/mirrored_file.py:BYTES_MAX",
+        "replica/state.py:_MEMBERS_BYTES_MAX",
     ),
     "the largest value of a setting; another segment begins past it: tests/log/test_log.py": (
         "log/settings.py:SEGMENT_BYTES_MAX", "log/settings.py:open_segments_max",
@@ -145,7 +149,8 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "threads, never more: tests/node/test_disk_jobs.py": ("node/disk_thread.py:HELPERS_MAX",),
     "memory of one process, gone with it; the oldest is forgotten, or a request refused": (
         "node/clerk.py:_NAMES_MAX", "node/coordinator.py:_PARKED_MAX",
-        "node/directory.py:_LIVES_MAX", "node/leaders.py:_UNKNOWN_MAX",
+        "node/directory.py:_LIVES_MAX", "node/idle_groups.py:USED_MAX",
+        "node/leaders.py:_UNKNOWN_MAX",
         "node/rate_limits.py:_WANTED_MAX",
     ),
     "a number of attempts, or of entries that a member may be behind: nothing is filled": (
