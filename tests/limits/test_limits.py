@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quivermq.queue import desk
 from tests.limits import delays, leasing
 from tests.limits.__main__ import main
 from tests.limits.registry import SCENARIOS, WITHOUT, limits_in_code, limits_of
@@ -47,20 +48,22 @@ def test_limits_are_found_by_their_names() -> None:
     assert list(limits_of(source)) == ["A_MAX", "_B_MAX", "ITEMS_MAX_EACH", "d_max"]
 
 
-def test_a_limit_that_does_not_hold_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scenario would fill on and on, or find room where there should be none."""
-    with Stage(0.004) as stage:
+def test_a_limit_that_does_not_hold_is_noticed() -> None:
+    # Set back before the stage sets back what it changed.
+    with Stage(0.004) as stage, pytest.MonkeyPatch.context() as patch:
         leases = leasing.Leases(stage)
         leases.fill()
-        monkeypatch.setattr("quivermq.queue.desk.LEASES_MAX", 10**6)
+        patch.setattr(desk, "LEASES_MAX", 10**6)
         with pytest.raises(pytest.fail.Exception):
             leases.is_full()
-    with Stage(0.004) as stage:
+    with Stage(0.004) as stage, pytest.MonkeyPatch.context() as patch:
         due = delays.Due(stage)
         due.fill()
-        monkeypatch.setattr("quivermq.queue.desk.DUE_MAX", 10**6)
+        patch.setattr(desk, "DUE_MAX", 10**6)
         with pytest.raises(AssertionError):
             due.is_full()
+    assert desk.LEASES_MAX == 100_000
+    assert desk.DUE_MAX == 10_000
 
 
 def test_a_call_that_takes_too_long_is_told(
