@@ -39,7 +39,7 @@ ANSWER_MS_MAX: Final = 4_000
 DRAINING_MS_MAX: Final = 60_000
 """Consumers that do all they get have done everything by then."""
 CLOCKS_WRONG_MS_MAX: Final = 100 * YEAR_MS
-"""No clock was ever further ahead than this: each jumps by a year at most, and not a hundred times."""
+"""No clock was ever further ahead: each jumps by a year at most, and not a hundred times."""
 CHECK_MS: Final = 250
 STORY_LINES: Final = 30
 
