@@ -134,9 +134,9 @@ class GroupCalls:
         on when leaders change or brokers are lost; use it as a context manager, or `close()` it.
         """
         wish = Wish(topic, group, prefetch, visibility, ack, concurrency, start)
-        subscription = Subscription(self._background, self._background_core, wish, handler)
-        self._subscriptions.add(subscription)
-        return subscription
+        return Subscription(
+            self._background, self._background_core, wish, handler, self._subscriptions.add
+        )
 
     def _settle(self, messages: Iterable[LeasedMessage], terms: Terms) -> None:
         lost: LeaseLost | None = None

@@ -50,7 +50,9 @@ class Subscription:
         make_core: Callable[[], Core],
         wish: Wish,
         handler: Callable[[LeasedMessage], object] | None,
+        begun: Callable[["Subscription"], None],
     ) -> None:
+        """`begun` is told of it before a handler runs: the first may close the client."""
         self._is_closed = True
         self._refusal = _CLOSED
         wish.check(handler)
@@ -67,11 +69,12 @@ class Subscription:
             threading.Thread(target=self._work, args=(number,), name=f"quivermq-{wish.group}")
             for number in range(wish.concurrency if handler is not None else 0)
         ]
+        forks.watch(self)
+        background.host(self)
+        begun(self)
         for worker in self._workers:
             worker.daemon = True
             worker.start()
-        forks.watch(self)
-        background.host(self)
 
     def __iter__(self) -> Iterator[LeasedMessage]:
         return self

@@ -318,7 +318,8 @@ class GroupHistory:
         }
         if len(winners) > 1:
             raise Violation(
-                f"I4: {spot[0]}@{spot[1]} was ended by {len(winners)} leases: {sorted(winners)}"
+                f"I4: {spot[0]}@{spot[1]} was ended by {len(winners)} leases: {sorted(winners)}\n"
+                + "\n".join(map(repr, [*found, *said]))
             )
 
     def _check_final(self, found: list[Delivered], said: list[Said]) -> None:
