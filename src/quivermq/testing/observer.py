@@ -119,8 +119,9 @@ class Observer:
             for place in self._places:
                 if place not in here and not _is_held(connection, node, place):
                     self.progress.move_away(node, place)
-        except QuiverError:
-            # It is killed, paused or stalled: another look is another life, as far as we know.
+        except (QuiverError, KeyError):
+            # It is killed, paused or stalled, or has left the cluster since it was listed: another
+            # look is another life, as far as we know.
             lost = self._connections.pop(node, None)
             if lost is not None:
                 lost.close()
