@@ -109,7 +109,8 @@ class ConnectionFailed(QuiverError):
 
 class LeaseLost(QuiverError):
     """These messages are not leased to the caller any more: the lease expired, or its leader failed
-    before the lease was replicated, or the group was sought elsewhere.
+    before the lease was replicated, or the group was sought elsewhere. Of a nack or a rejection
+    also: the answer to a first attempt was lost, and maybe it had taken effect.
 
     `lost` says which messages: topic, partition, first offset, and the offset behind the last.
     Everything else that was settled by the same call is settled.

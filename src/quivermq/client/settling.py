@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from quivermq.client.holdings import Holding, Holdings
-from quivermq.client.leases import ACK, Ruling, lease_lost
+from quivermq.client.leases import RELEASE, Ruling, lease_lost
 from quivermq.client.routing import Router, Share
 from quivermq.client.surveying import survey
 from quivermq.errors import BrokenInvariant, QuiverError
@@ -76,11 +76,10 @@ class Settling:
             self._note(ruled)
             late = _late(ruled, reply.response.settled)
             if attempts.was_uncertain:
-                # An attempt whose answer was lost may have given them back: acknowledgements are
-                # known again by brokers, and who extends holds them still.
-                late = [
-                    ruling for ruling in late if ruling.terms == ACK or not ruling.terms.ends_lease
-                ]
+                # Whether an attempt whose answer was lost released them, or they were lost before:
+                # others get them. A nack has a delay and a rejection makes dead letters, and of
+                # neither is it known that it took effect; brokers know acknowledgements again.
+                late = [ruling for ruling in late if ruling.terms != RELEASE]
             lost += late
         return lost
 

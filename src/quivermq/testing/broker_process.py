@@ -3,7 +3,8 @@
     python -m quivermq.testing.broker_process '{"node_id": 1, "data_dir": "...", ...}'
 
 Says `{"listen": ..., "peer_listen": ..., "http": ...}` on a line of its standard output once it
-listens, and stops gracefully at SIGTERM. Its standard input is a leash: when that ends, because
+listens, and stops gracefully at SIGTERM. At SIGUSR1 it writes to its log what each of its threads
+and tasks is doing. Its standard input is a leash: when that ends, because
 whoever holds it died, the process ends too. Disturbances are asked for on it, a line of JSON each,
 and answered with a line once they are in force:
 
@@ -14,6 +15,7 @@ and answered with a line once they are in force:
 """
 
 import asyncio
+import faulthandler
 import json
 import logging
 import os
@@ -101,11 +103,18 @@ def say(what: dict[str, str]) -> None:
     sys.stdout.flush()
 
 
+def _tell_tasks() -> None:
+    for task in asyncio.all_tasks():
+        task.print_stack(file=sys.stderr)
+
+
 async def serve(settings: BrokerSettings) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, _tell_tasks)
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=True)
     server = Server(settings)
     Leash(sys.stdin, loop, server)
     unfit: list[QuiverError] = []

@@ -16,6 +16,9 @@ from quivermq.node.loop_watch import HELD
 START_S: Final = 30.0
 STOP_S: Final = 30.0
 _TAIL_BYTES: Final = 4_000
+_TELLING_S: Final = 1.0
+_STACKS_BYTES: Final = 40_000
+"""Whoever does not stop has so long to say, in so many bytes, what it does instead."""
 
 
 class ClusterError(RuntimeError):
@@ -146,9 +149,12 @@ class Node:
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
+            self._send(signal.SIGUSR1)
+            time.sleep(_TELLING_S)
             self.kill()
             raise ClusterError(
-                f"node {self.id} did not stop within {timeout:.0f} s\n{self.log_tail()}"
+                f"node {self.id} did not stop within {timeout:.0f} s\n"
+                f"{self.log_tail(_STACKS_BYTES)}"
             ) from None
         if code not in {0, -signal.SIGKILL}:
             raise ClusterError(f"node {self.id} ended with {code}\n{self.log_tail()}")
@@ -213,10 +219,10 @@ class Node:
         _, *parts = self.log_text().split(HELD)
         return [f"{HELD}{part[:_TAIL_BYTES]}" for part in parts]
 
-    def log_tail(self) -> str:
+    def log_tail(self, bytes_max: int = _TAIL_BYTES) -> str:
         """The last of it, for people."""
         text = self.log_text()
-        return f"--- node {self.id}, {self._log}\n{text[-_TAIL_BYTES:]}"
+        return f"--- node {self.id}, {self._log}\n{text[-bytes_max:]}"
 
     def memory_bytes(self) -> int:
         """What the process has in memory."""
