@@ -11,7 +11,6 @@ another release helps.
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,6 +41,7 @@ from quivermq.node.group_names import GroupName
 from quivermq.node.hosting import Hosting, Wanted
 from quivermq.node.metadata import Metadata
 from quivermq.node.peers import STARTING, Links
+from quivermq.node.tasks import end_tasks
 from quivermq.settings import BrokerSettings
 from quivermq.wire import (
     PROTOCOL,
@@ -167,9 +167,7 @@ class Admission:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks(self._task)
 
     # Registering.
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Final
 
 from quivermq.batches import Limits
@@ -37,6 +36,7 @@ from quivermq.node.retaining import Retaining
 from quivermq.node.runner import GroupRunner
 from quivermq.node.service import Service
 from quivermq.node.sticky_requests import StickyRequests
+from quivermq.node.tasks import end_tasks
 from quivermq.node.timed_disk import TimedDisk
 from quivermq.node.topic_requests import TopicRequests
 from quivermq.replica import ReplicaSettings
@@ -408,9 +408,7 @@ class Broker:
         self.directory.close()
 
     async def _stop_hosting(self) -> None:
-        self._hosting_task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._hosting_task
+        await end_tasks(self._hosting_task)
 
     async def _close_groups(self) -> None:
         self.runner.stop_ticking()

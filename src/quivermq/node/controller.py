@@ -32,6 +32,7 @@ from quivermq.node.metadata import Metadata
 from quivermq.node.partitions import Partitions
 from quivermq.node.reconfiguring import reconfigure
 from quivermq.node.service import Answer
+from quivermq.node.tasks import end_tasks
 from quivermq.wire import error_from_proto, proto
 
 logger = logging.getLogger("quivermq.controller")
@@ -68,9 +69,7 @@ class Controller:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks(self._task)
 
     def stir(self) -> None:
         """Something changed: look now."""

@@ -26,6 +26,7 @@ from quivermq.cluster import (
 )
 from quivermq.errors import NotLeader, Overloaded, QuiverError
 from quivermq.node.metadata import Metadata
+from quivermq.node.tasks import end_tasks
 
 logger = logging.getLogger("quivermq.coordinator")
 
@@ -107,9 +108,7 @@ class Coordinator:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks(self._task)
         self._resign()
 
     def look(self) -> None:

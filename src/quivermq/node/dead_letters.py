@@ -31,6 +31,7 @@ from quivermq.node.moved_batches import DeadLetters as DeadLetterBatches
 from quivermq.node.moved_batches import Home, Redriven, Source
 from quivermq.node.partitions import Partitions
 from quivermq.node.service import Answer
+from quivermq.node.tasks import end_tasks
 from quivermq.queue import Dying, Interval
 from quivermq.wire import error_from_proto, proto
 
@@ -104,10 +105,7 @@ class DeadLetters:
 
     async def close(self) -> None:
         self._is_closed = True
-        for task in list(self._carrying.values()):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(*self._carrying.values())
 
     # What a carrier needs.
 

@@ -8,7 +8,6 @@ bounded outbox is dropped: consensus sends again.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -29,6 +28,7 @@ from quivermq.node.peer_protocol import (
     IncomingConnections,
     Outgoing,
 )
+from quivermq.node.tasks import end_tasks
 from quivermq.raft import Kind as Said
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
 from quivermq.wire import proto
@@ -168,9 +168,7 @@ class Link:
         return True
 
     async def close(self) -> None:
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await end_tasks(self._task)
 
 
 class Peer:

@@ -15,6 +15,7 @@ from quivermq.node.clerks import Clerks
 from quivermq.node.partitions import Partitions
 from quivermq.node.rate_keeper import RateKeeper
 from quivermq.node.service import Answer
+from quivermq.node.tasks import end_tasks
 from quivermq.queue import TopicSettings
 from quivermq.wire import error_from_proto, proto
 
@@ -151,6 +152,4 @@ class RateLimits:
         return clerk.keeper
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)

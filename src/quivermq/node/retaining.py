@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 from quivermq.batches import Index
 from quivermq.log import Disk, Log
@@ -20,6 +19,7 @@ from quivermq.node.retention import (
     is_stale,
 )
 from quivermq.node.runner import GroupRunner
+from quivermq.node.tasks import end_tasks
 from quivermq.queue import TopicSettings
 from quivermq.settings import BrokerSettings
 
@@ -53,10 +53,7 @@ class Retaining:
             self._tasks.append(asyncio.create_task(self._sync(self._disk), name="sync"))
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(*self._tasks)
 
     async def _sync(self, disk: DeferredSyncDisk) -> None:
         while True:

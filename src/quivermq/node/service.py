@@ -19,6 +19,7 @@ from quivermq.errors import (
 )
 from quivermq.node.figures import Figures
 from quivermq.node.producing import Producing
+from quivermq.node.tasks import end_tasks
 from quivermq.wire import error_to_proto, proto
 from quivermq.wire.limits import check_items
 
@@ -238,6 +239,4 @@ class Service:
         """End everything that waits, and begin nothing more."""
         self._is_closed = True
         self._producing.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)

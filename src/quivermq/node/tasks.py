@@ -1,0 +1,26 @@
+"""Ending background tasks."""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+logger = logging.getLogger("quivermq.tasks")
+
+_AGAIN_S: Final = 1.0
+
+
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks, and return when they have ended.
+
+    Awaiting a cancelled task and suppressing its `CancelledError` also suppresses the cancellation
+    of whoever waits, who then goes on for ever. `asyncio.wait` does not have that fault. A task
+    that loses a cancellation all the same is cancelled again.
+    """
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_AGAIN_S)
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s had failed", task.get_name(), exc_info=error)
