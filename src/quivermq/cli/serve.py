@@ -108,12 +108,15 @@ class _Foreground:
         self._unfit: QuiverError | None = None
 
     async def run(self) -> None:
-        from quivermq.transports import Server  # noqa: PLC0415  (--print-config needs no broker)
+        # --print-config needs no broker.
+        from quivermq.node.garbage import GarbagePolicy  # noqa: PLC0415
+        from quivermq.transports import Server  # noqa: PLC0415
 
         self._listen_for_stop()
         server = Server(self._settings)
         server.broker.on_unfit = self._halt
         await server.start()
+        GarbagePolicy().start()
         try:
             self._announce(server)
             await self._stopping.wait()

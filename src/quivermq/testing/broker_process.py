@@ -29,6 +29,7 @@ import uvloop
 
 from quivermq.errors import QuiverError
 from quivermq.log.real_disk import RealFile
+from quivermq.node.garbage import GarbagePolicy
 from quivermq.settings import BrokerSettings
 from quivermq.transports import Server
 
@@ -125,6 +126,7 @@ async def serve(settings: BrokerSettings) -> None:
 
     server.broker.on_unfit = halt
     await server.start()
+    GarbagePolicy().start()
     say({"listen": server.listen, "peer_listen": server.peer_listen, "http": server.http})
     await stop.wait()
     await server.stop()
