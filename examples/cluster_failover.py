@@ -1,4 +1,4 @@
-"""Three brokers in processes of their own; the leader is killed, and a client does not notice."""
+"""Start three brokers and kill the leader: the client goes on without an error."""
 
 from quivermq.testing import Cluster
 

@@ -1,5 +1,5 @@
-"""A tour in a minute: a cluster, a million messages, leaders killed under load, a group that works
-on everything all the same, and a Spark pipeline into a lakehouse table.
+"""A tour in a minute: a cluster, a million messages, leaders killed under load while a group works,
+and a Spark pipeline into a lakehouse table.
 
     make demo        or        python -m examples.demo [--messages N] [--kills N] [--no-spark]
 
@@ -33,7 +33,7 @@ console = Console(highlight=False)
 
 @dataclass
 class Acknowledged:
-    """What the cluster promised to keep: values by partition and offset."""
+    """Messages that the cluster acknowledged: values by partition and offset."""
 
     values: dict[tuple[int, int], bytes] = field(default_factory=dict)
     slowest_s: float = 0.0
@@ -41,7 +41,7 @@ class Acknowledged:
 
 @dataclass
 class Finished:
-    """What workers of a group have finished: acknowledged, so that it never comes again."""
+    """Messages that workers of a group have acknowledged, so that they never come again."""
 
     places: set[tuple[int, int]] = field(default_factory=set)
     returned: int = 0
@@ -52,7 +52,7 @@ class Finished:
 
 @dataclass
 class Report:
-    """Lines for the end."""
+    """Collects the figures and prints them at the end."""
 
     rows: list[tuple[str, str]] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class Report:
 
 
 def bulk(client: quivermq.Client, report: Report, count: int) -> None:
-    """Many messages in one call, and back again as Arrow."""
+    """Produce many messages in one call, and read them back as Arrow."""
     values = [b"%0*d" % (SIZE, number) for number in range(count)]
     began = time.perf_counter()
     client.produce_many("bulk", values, partition=0)
@@ -85,7 +85,7 @@ def bulk(client: quivermq.Client, report: Report, count: int) -> None:
 def produce_until(
     stop: threading.Event, client: quivermq.Client, name: bytes, acknowledged: Acknowledged
 ) -> None:
-    """One message after another, each acknowledged; all retries are the client's."""
+    """Produce one message after another, each acknowledged; the client does all retries."""
     number = 0
     while not stop.is_set():
         value = b"%s-%d" % (name, number)
@@ -99,9 +99,9 @@ def produce_until(
 def work_until(
     stop: threading.Event, client: quivermq.Client, finished: Finished, known: Finished
 ) -> None:
-    """Poll, work, acknowledge; once told to stop, until the group has finished everything.
+    """Poll, work, acknowledge; after `stop`, go on until the group has finished everything.
 
-    What was leased by a poll whose answer died with its broker comes back when its time is over.
+    If a broker dies with the answer to a poll, its messages come back when their lease expires.
     """
     while not (stop.is_set() and is_finished(client)):
         messages = client.poll("orders", group="billing", wait=0.5, visibility=5.0)
@@ -110,7 +110,7 @@ def work_until(
         try:
             client.ack(messages)
         except quivermq.LeaseLost:
-            continue  # somebody else has some of them, and finishes those
+            continue  # another worker has some of them, and finishes those
         known.places.update((m.partition, m.offset) for m in messages)
 
 
@@ -162,7 +162,7 @@ def check_group(
     known: Finished,
     report: Report,
 ) -> None:
-    """The group has finished everything, and nothing came again after it was acknowledged."""
+    """Check that the group has finished everything, and that no message came after its ack."""
     group = client.group("orders", "billing")
     left = [place for place in promised if place not in known.places]
     again = sum(mine.again for mine in finished)
@@ -174,7 +174,7 @@ def check_group(
 
 
 def check(client: quivermq.Client, promised: dict[tuple[int, int], bytes], report: Report) -> None:
-    """Everything that was acknowledged is there, once, where it was said to be."""
+    """Check that every acknowledged message is there, once, at its offset."""
     found = orders_of(client)
     lost = [place for place, value in promised.items() if found.get(place) != value]
     if lost:
@@ -193,7 +193,7 @@ def orders_of(client: quivermq.Client) -> dict[tuple[int, int], bytes]:
 
 
 def with_spark(cluster: Cluster, client: quivermq.Client, report: Report, count: int) -> None:
-    """The same topics as tables and streams."""
+    """Read the same topics as tables and streams of Spark."""
     from quivermq.pipelines.spark_logs import log_to  # noqa: PLC0415
     from quivermq.spark import session  # noqa: PLC0415
 
@@ -219,8 +219,7 @@ def with_spark(cluster: Cluster, client: quivermq.Client, report: Report, count:
 def into_a_table(
     spark: "SparkSession", cluster: Cluster, client: quivermq.Client, report: Report, folder: Path
 ) -> None:
-    """A stream from the topic into a Delta table; a leader dies meanwhile. Then SQL over the table,
-    and its result back onto a topic."""
+    """Stream the topic into a Delta table while a leader dies; write totals back to a topic."""
     from quivermq.spark.table_reader import read_table  # noqa: PLC0415
 
     expected = orders_of(client)

@@ -1,4 +1,4 @@
-"""Urgent messages overtake those that wait, and yet none of these waits for ever."""
+"""Urgent messages overtake waiting ones, and no priority starves."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ def main() -> None:
         for priority in sorted(shares, reverse=True):
             print(f"{shares[priority]:3} of 40 deliveries were {NAMES[priority]}")
 
-        # Inside a level it is first come, first served.
+        # Within a level it is first come, first served.
         rest = client.poll("mail", group="readers", max_messages=1000)
         offsets = [message.offset for message in rest if message.priority == 0]
         print(f"{len(rest)} wait, ordinary ones in order: {offsets == sorted(offsets)}")

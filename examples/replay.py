@@ -1,4 +1,4 @@
-"""A group goes back and does it all again; a reader looks at any part without disturbing it."""
+"""A group seeks back and does its work again; a reader reads any part without disturbing it."""
 
 import time
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from quivermq.testing import Cluster
 
 
 def total(client: quivermq.Client) -> int:
-    """Add up what waits for the group, and be done with it."""
+    """Add up and acknowledge all messages that wait for the group."""
     found = 0
     while messages := client.poll("payments", group="sums", wait=0):
         found += sum(int(message.value) for message in messages)
@@ -34,7 +34,7 @@ def main() -> None:
         client.seek("payments", group="sums", to=4)
         print(f"from offset 4: {total(client)}")
 
-        # Reading takes nothing from anybody, and needs no group.
+        # Reading takes no messages from groups, and needs none.
         values = [int(message.value) for message in client.read("payments", start=1, stop=4)]
         left = client.group("payments", "sums").lag
         print(f"offsets 1 to 3 hold {values}; the group has {left} to do")

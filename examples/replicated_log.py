@@ -1,7 +1,7 @@
 """Three replicas of a partition in one process; the leader dies, and nothing is lost.
 
-A replica does no I/O itself: it says what it wants sent and stored. Here a plain loop does both, at
-once. The broker does the same with sockets and a disk thread.
+A replica does no I/O itself: it yields messages to send and entries to store. Here a plain loop
+does both at once. The broker does the same with sockets and a disk thread.
 """
 
 import itertools
@@ -29,7 +29,7 @@ SETTINGS = ReplicaSettings()
 
 
 class Cluster:
-    """Replicas that hear each other, until one is killed."""
+    """Replicas that send each other messages, until one is killed."""
 
     def __init__(self, root: Path) -> None:
         self.logs: dict[int, Log] = {}
@@ -44,7 +44,7 @@ class Cluster:
             self.live[member] = Replica(member, log, SETTINGS, Random(member))
 
     def settle(self) -> None:
-        """Carry out what the replicas ask for, until they ask for nothing."""
+        """Carry out the effects of all replicas, until there are none."""
         busy = True
         while busy:
             busy = False

@@ -1,4 +1,4 @@
-"""A message that always fails is tried again, then put aside, and put back once the bug is gone."""
+"""A message that always fails is retried, becomes a dead letter, and is redriven after a fix."""
 
 import logging
 import threading
@@ -8,7 +8,7 @@ from quivermq.testing import Cluster
 
 
 def main() -> None:
-    logging.getLogger("quivermq").setLevel(logging.CRITICAL)  # the failures below are meant
+    logging.getLogger("quivermq").setLevel(logging.CRITICAL)  # the failures below are intended
     with Cluster(nodes=1) as cluster, cluster.connect() as client:
         client.create_topic(
             "orders",
@@ -23,7 +23,7 @@ def main() -> None:
             amount, fruit = message.value.decode().split()
             print(f"  billed {int(amount)} {fruit}")  # ValueError: 'no' is no number
 
-        # A handler that returns acknowledges its message, one that raises fails it.
+        # A return of the handler acknowledges the message, an exception fails it.
         with client.subscribe("orders", group="billing", handler=bill):
             cluster.wait_until(lambda: bool(client.dead_letters("orders")), "nothing died")
 

@@ -1,4 +1,4 @@
-"""Events of a customer stay in order while members of the group come and go."""
+"""Events of a customer stay in order while members of a sticky group come and go."""
 
 from collections import defaultdict
 
@@ -9,7 +9,7 @@ CUSTOMERS = [b"ada", b"ben", b"cleo", b"dora", b"emil", b"fay"]
 
 
 def send(client: quivermq.Client, numbers: range) -> None:
-    """One event of each customer for every number. One key is always in one partition."""
+    """Produce one event of each customer for every number. One key is always in one partition."""
     for number in numbers:
         client.produce_many("events", [b"%d" % number] * len(CUSTOMERS), keys=CUSTOMERS)
 
@@ -18,7 +18,7 @@ def main() -> None:
     seen: dict[bytes, list[int]] = defaultdict(list)
 
     def take(consumer: quivermq.Consumer) -> None:
-        # The next poll says that these are done; until then their partitions go nowhere.
+        # The next poll marks these as done; until then their partitions do not move.
         for message in consumer.poll(wait=0.1):
             seen[message.key or b""].append(int(message.value))
 

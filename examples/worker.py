@@ -1,4 +1,4 @@
-"""Workers share a queue; one of them is killed in the middle of its work, and nothing is lost."""
+"""Workers share a topic; one of them is killed in the middle of its work, and no job is lost."""
 
 import multiprocessing
 import os
@@ -12,10 +12,10 @@ JOBS = 60
 
 
 def work(servers: str, name: str, jobs_to_live: int) -> None:
-    """Take jobs, do them, and only then say that they are done."""
+    """Poll jobs, do them, and only then acknowledge them."""
     with quivermq.connect(servers) as client:
         while True:
-            # Who does not acknowledge within `visibility` seconds is taken for dead.
+            # A job that is not acknowledged within `visibility` seconds goes to another worker.
             for job in client.poll("jobs", group="workers", max_messages=5, visibility=2.0):
                 time.sleep(0.02)
                 if not jobs_to_live:
@@ -44,7 +44,7 @@ def main() -> None:
         try:
             for worker in workers:
                 worker.start()
-                # The clumsy one has its share before the others are there.
+                # The clumsy one leases its jobs before the others start.
                 cluster.wait_until(lambda: client.topic("results").message_count, "nobody works")
             cluster.wait_until(
                 lambda: client.group("jobs", "workers").done == JOBS, "the jobs are not done"
@@ -58,7 +58,7 @@ def main() -> None:
         results = [message.value.decode().split(": ") for message in client.read("results")]
         for name in sorted({name for name, _ in results}):
             print(f"{name} did {sum(name == each for each, _ in results)} jobs")
-        # A worker that dies between its work and its ack leaves a job that is done again.
+        # A job whose worker dies between its work and its ack is done again.
         done = {job for _, job in results}
         print(f"{JOBS - len(done)} of {JOBS} jobs lost, {len(results) - len(done)} done twice")
 

@@ -1,10 +1,10 @@
-"""Data for the pipelines beside this file: orders, clicks, dead letters, and a table of customers.
+"""Generate data for the pipelines here: orders, clicks, dead letters, and a table of customers.
 
     quiver up &
     python examples/pipelines/generate.py                  # all of it, once
     python examples/pipelines/generate.py --per-second 50  # then more orders and clicks, for ever
 
-The same seed makes the same data. Some orders come late, and some are no orders at all, as in life.
+The same seed makes the same data. Some orders come late, and some cannot be parsed.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CUSTOMERS = 200
 
 
 def orders(count: int, seed: int = 1, start: datetime = START) -> Iterator[bytes]:
-    """About three a second, up to 30 seconds out of order; every hundredth cannot be parsed."""
+    """Yield orders: about three a second, up to 30 s late; two of a hundred cannot be parsed."""
     dice = random.Random(seed)
     at = start
     for number in range(count):
@@ -37,7 +37,7 @@ def orders(count: int, seed: int = 1, start: datetime = START) -> Iterator[bytes
         late = timedelta(seconds=dice.randrange(0, 30) if dice.random() < 0.1 else 0)
         order = {
             "order_id": number,
-            # A few of these are in no table of customers.
+            # A few of these are missing in the table of customers.
             "customer": dice.randrange(CUSTOMERS + 5),
             "country": dice.choice(COUNTRIES),
             "cents": dice.randrange(100, 20_000),
@@ -52,7 +52,7 @@ def orders(count: int, seed: int = 1, start: datetime = START) -> Iterator[bytes
 
 
 def clicks(count: int, seed: int = 2, start: datetime = START) -> Iterator[tuple[bytes, bytes]]:
-    """(visitor, click): each visitor clicks a few times, then is away for longer than a session."""
+    """Yield (visitor, click): a few clicks each, then a pause longer than a session."""
     dice = random.Random(seed)
     moments: list[tuple[datetime, int]] = []
     for visitor in range(max(1, count // 20)):
@@ -67,7 +67,7 @@ def clicks(count: int, seed: int = 2, start: datetime = START) -> Iterator[tuple
 
 
 def customers(seed: int = 3) -> pa.Table:
-    """Their numbers, names and what they are to us."""
+    """Make the table of customers: number, name and level."""
     dice = random.Random(seed)
     numbers = range(CUSTOMERS)
     return pa.table(
@@ -80,7 +80,7 @@ def customers(seed: int = 3) -> pa.Table:
 
 
 def fail_payments(client: quivermq.Client, count: int = 30, seed: int = 4) -> None:
-    """Payments of which some are refused: these are dead letters from then on, with the reason."""
+    """Produce payments and reject some of them, which become dead letters with a reason."""
     dice = random.Random(seed)
     client.create_topic("payments", max_deliveries=3)
     client.produce_many("payments", [f"payment {number}".encode() for number in range(count)])
@@ -93,13 +93,13 @@ def fail_payments(client: quivermq.Client, count: int = 30, seed: int = 4) -> No
                 refused += 1
             else:
                 message.ack()
-    # The broker carries them to the topic of dead letters in its own time.
+    # The broker moves them to the dead-letter topic in the background.
     while len(client.dead_letters("payments", limit=count)) < refused:
         time.sleep(0.05)
 
 
 def fill(client: quivermq.Client, table: Path, *, count: int = 3_000, payments: int = 30) -> None:
-    """Everything that the four pipelines need."""
+    """Create all that the four pipelines read."""
     from deltalake import write_deltalake  # noqa: PLC0415  (only for this)
 
     client.create_topic("orders", partitions=2)
@@ -112,7 +112,7 @@ def fill(client: quivermq.Client, table: Path, *, count: int = 3_000, payments: 
 
 
 def keep_on(client: quivermq.Client, per_second: float) -> None:
-    """More orders and clicks, as time goes by, until Ctrl-C."""
+    """Produce more orders and clicks every second, until Ctrl-C."""
     for seed in range(1_000_000):
         begun = datetime.now(UTC)
         client.produce_many("orders", list(orders(max(1, round(per_second)), seed, begun)))

@@ -1,4 +1,4 @@
-"""Orders of a topic as a table, and the large ones of them on a topic of their own."""
+"""Store the orders of a topic in a table, and send the large ones to another topic."""
 
 import os
 
@@ -13,7 +13,7 @@ COLUMNS = "order_id LONG, customer LONG, country STRING, cents LONG, at TIMESTAM
 
 @dp.temporary_view
 def orders() -> DataFrame:
-    """Everything that is on the topic and can be parsed."""
+    """All messages of the topic that can be parsed."""
     topic = (
         spark.readStream.format("quiver")
         .option("servers", SERVERS)
@@ -27,7 +27,7 @@ def orders() -> DataFrame:
 
 @dp.table
 def orders_by_now() -> DataFrame:
-    """The same, stored; each run adds what came since the last."""
+    """The same, stored; each run adds the orders since the last."""
     return spark.readStream.table("orders")
 
 
