@@ -3,6 +3,7 @@ whose event loops nobody holds."""
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 from typing import Any, Final
 
@@ -21,6 +22,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("quiver")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in its background so, and every process that a test starts would
+    # inherit it: what a test interrupts would go on for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STALL_BUDGET: Final = StallBudget(0.2)
 STALL_BUDGET.install()
