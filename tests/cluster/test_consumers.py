@@ -7,12 +7,21 @@ from dataclasses import replace
 
 import quivermq
 from quivermq.testing import Cluster
-from quivermq.testing.consumer import Plan
-from quivermq.testing.consumer_load import ConsumerLoad, ConsumerProcess
-from quivermq.testing.copies import settle
-from quivermq.testing.group_history import Act, Fate, Said, Spot, journal_lines
-from quivermq.testing.group_trial import GROUP, check_group, group_trial
-from quivermq.testing.history import Place
+from quivermq.testing.trials import (
+    Act,
+    ConsumerLoad,
+    ConsumerProcess,
+    Fate,
+    Place,
+    Plan,
+    Said,
+    Spot,
+    check_group,
+    group_trial,
+    journal_lines,
+    settle,
+)
+from quivermq.testing.trials.consumer_trial import GROUP
 
 VISIBILITY_S = 1.5
 

@@ -4,8 +4,9 @@ import pytest
 
 from quivermq.errors import NotEnoughReplicas, NotLeader, Timeout
 from quivermq.testing import Cluster
-from quivermq.testing.direct import Direct
-from quivermq.testing.group_trial import GROUP, TOPIC, group_trial
+from quivermq.testing.cluster import Direct
+from quivermq.testing.trials import group_trial
+from quivermq.testing.trials.consumer_trial import GROUP, TOPIC
 from quivermq.wire import proto
 
 FAST = {"tick_ms": 50}

@@ -7,9 +7,16 @@ from typing import Any
 
 import quivermq
 from quivermq.testing import Cluster
-from quivermq.testing.consumer import ONLY_ACKS, Plan
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.group_trial import GROUP, check_group, group_trial, lead_by, letters_of
+from quivermq.testing.trials import (
+    ONLY_ACKS,
+    ConsumerLoad,
+    Plan,
+    check_group,
+    group_trial,
+    lead_by,
+    letters_of,
+)
+from quivermq.testing.trials.consumer_trial import GROUP
 
 QUICKLY = quivermq.Retry(first=0.0, base=0.05, longest=0.05)
 

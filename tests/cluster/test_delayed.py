@@ -3,9 +3,8 @@
 import time
 
 from quivermq.testing import Cluster
-from quivermq.testing.consumer import ONLY_ACKS, Plan
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.group_trial import GROUP, check_group
+from quivermq.testing.trials import ONLY_ACKS, ConsumerLoad, Plan, check_group
+from quivermq.testing.trials.consumer_trial import GROUP
 
 MESSAGES, BATCH = 10_000, 100
 AHEAD_S = 3.0

@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from quivermq.testing import Cluster
-from quivermq.testing.direct import Direct
-from quivermq.testing.trial import trial
+from quivermq.testing.cluster import Direct
+from quivermq.testing.trials import trial
 
 SETTINGS = {"tick_ms": 50, "hello_timeout_ms": 500, "connections_max": 100}
 MIB = 1 << 20

@@ -6,10 +6,8 @@ import pytest
 
 import quivermq
 from quivermq.testing import Cluster
-from quivermq.testing.consumer import ONLY_ACKS, Plan
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.group_history import Act
-from quivermq.testing.group_trial import GROUP
+from quivermq.testing.trials import ONLY_ACKS, Act, ConsumerLoad, Plan
+from quivermq.testing.trials.consumer_trial import GROUP
 
 SMALL = {"tick_ms": 50, "segment_bytes": 64 << 10, "retention_interval_ms": 50}
 

@@ -8,9 +8,8 @@ import quivermq
 from quivermq.batches import Origin, encode_batch
 from quivermq.errors import NotEnoughReplicas, QuiverError
 from quivermq.testing import Cluster
-from quivermq.testing.copies import fetched
-from quivermq.testing.history import Place
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import Place, fetched, trial
+from quivermq.testing.trials.client_trial import TOPIC
 from quivermq.wire import proto
 
 FAST = {"tick_ms": 50}

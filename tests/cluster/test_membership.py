@@ -6,8 +6,8 @@ import pytest
 
 from quivermq.errors import NotEnoughReplicas
 from quivermq.testing import Cluster, ClusterError
-from quivermq.testing.load import Load
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import Load, trial
+from quivermq.testing.trials.client_trial import TOPIC
 from quivermq.wire import proto
 
 FAST = {"tick_ms": 50}

@@ -4,8 +4,8 @@ import pytest
 
 import quivermq
 from quivermq.testing import Cluster
-from quivermq.testing.history import Place
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import Place, trial
+from quivermq.testing.trials.client_trial import TOPIC
 
 FAST = {"tick_ms": 50}
 

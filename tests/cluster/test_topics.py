@@ -8,9 +8,7 @@ import pytest
 import quivermq
 from quivermq.log import Log, RealDisk
 from quivermq.testing import Cluster
-from quivermq.testing.copies import verify
-from quivermq.testing.history import History, Place
-from quivermq.testing.trial import trial
+from quivermq.testing.trials import History, Place, trial, verify
 
 FAST = {"tick_ms": 50}
 SMALL = {**FAST, "segment_bytes": 64 << 10, "retention_interval_ms": 50}

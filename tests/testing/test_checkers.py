@@ -6,7 +6,8 @@ import pytest
 
 from quivermq.batches import Frame, Index, Kind, Offset, Origin, encode_batch
 from quivermq.replica.effects import Produced
-from quivermq.testing.checkers import (
+from quivermq.testing import Violation
+from quivermq.testing.simulation.checkers import (
     Acknowledged,
     CommittedPrefix,
     Copy,
@@ -23,7 +24,6 @@ from quivermq.testing.checkers import (
     SoundSleep,
     TimeOrder,
 )
-from quivermq.testing.story import Violation
 
 
 def batch(sequence: int, *, producer: int = 1, epoch: int = 0, count: int = 1) -> Frame:

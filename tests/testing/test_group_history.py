@@ -6,17 +6,8 @@ import pytest
 
 from quivermq.client.group_infos import GroupInfo, GroupPartitionInfo
 from quivermq.testing import Violation
-from quivermq.testing.group_history import (
-    Act,
-    Delivered,
-    Fate,
-    GroupHistory,
-    Letter,
-    Original,
-    Said,
-    journal_line,
-)
-from quivermq.testing.history import Place
+from quivermq.testing.trials import Act, Fate, GroupHistory, Place, Said
+from quivermq.testing.trials.group_history import Delivered, Letter, Original, journal_line
 
 PLACE = Place("jobs", 0)
 CONTENTS = {PLACE: {n: Original(b"k", b"job %d" % n, {"n": b"%d" % n}) for n in range(4)}}

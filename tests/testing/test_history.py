@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from quivermq.testing import Violation
-from quivermq.testing.history import Batch, Copy, History, Place
-from quivermq.testing.observer import Progress, Sighting
+from quivermq.testing.trials import History, Place
+from quivermq.testing.trials.history import Batch, Copy
+from quivermq.testing.trials.observer import Progress, Sighting
 
 PLACE = Place("orders", 0)
 

@@ -7,10 +7,15 @@ import pytest
 from quivermq.batches import Frame, Index, Offset, Origin, encode_batch
 from quivermq.errors import NotEnoughReplicas, OutOfSequence, Timeout
 from quivermq.queue import Piece
-from quivermq.testing import dead_letter_topic
-from quivermq.testing.dead_letter_topic import DeadLetterTopic
-from quivermq.testing.lease_checkers import CountedFailures, EveryMessage, NeverEarly, OneWinner
-from quivermq.testing.story import Violation
+from quivermq.testing import Violation
+from quivermq.testing.simulation import consumer_service
+from quivermq.testing.simulation.consumer_service import DeadLetterTopic
+from quivermq.testing.simulation.lease_checkers import (
+    CountedFailures,
+    EveryMessage,
+    NeverEarly,
+    OneWinner,
+)
 
 
 def piece(start: int, end: int, failures: int = 0) -> Piece:
@@ -83,7 +88,7 @@ def test_everything_that_a_group_has_done_with_was_done_by_somebody() -> None:
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> DeadLetterTopic:
-    monkeypatch.setattr(dead_letter_topic, "LOST_ANSWERS", 0.0)
+    monkeypatch.setattr(consumer_service, "LOST_ANSWERS", 0.0)
     return DeadLetterTopic(Random(0))
 
 
@@ -108,7 +113,7 @@ def test_a_topic_of_dead_letters_may_be_unavailable_or_its_answer_lost(
         topic.store("g", 1, 0, [7])
     assert topic.letters == {}
     topic.is_available = True
-    monkeypatch.setattr(dead_letter_topic, "LOST_ANSWERS", 1.0)
+    monkeypatch.setattr(consumer_service, "LOST_ANSWERS", 1.0)
     with pytest.raises(Timeout):
         topic.store("g", 1, 0, [7])
     assert topic.letters == {"g": [7]}

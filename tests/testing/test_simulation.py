@@ -9,7 +9,7 @@ import pytest
 
 from quivermq.testing import Simulation, Violation, run_seed
 from quivermq.testing.__main__ import main
-from quivermq.testing.faults import FAULTS
+from quivermq.testing.simulation.faults import FAULTS
 
 BLOCKS, SEEDS_PER_BLOCK = 8, 10
 REPLAYED = 7

@@ -11,13 +11,18 @@ import quivermq
 from quivermq.cluster import FEATURE_LEVEL_MAX, Level
 from quivermq.errors import InvalidRequest
 from quivermq.testing import Cluster
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.copies import stored_copy
-from quivermq.testing.group_trial import GROUP, group_trial, lead_by
-from quivermq.testing.group_trial import TOPIC as JOBS
-from quivermq.testing.history import Place
-from quivermq.testing.load import Load
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import (
+    ConsumerLoad,
+    Load,
+    Place,
+    group_trial,
+    lead_by,
+    stored_copy,
+    trial,
+)
+from quivermq.testing.trials.client_trial import TOPIC
+from quivermq.testing.trials.consumer_trial import GROUP
+from quivermq.testing.trials.consumer_trial import TOPIC as JOBS
 from quivermq.wire import proto
 from tests.cli.commands import environment, quiver
 from tests.upgrades.releases import packages, release_of, unpacked_package

@@ -20,12 +20,8 @@ from typing import Final
 from rich.console import Console
 
 from quivermq.errors import TopicNotFound
-from quivermq.testing.cluster import Cluster
-from quivermq.testing.cluster_faults import ClusterFaults, Undo
-from quivermq.testing.consumer import Plan
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.group_trial import check_group
-from quivermq.testing.trial import trial
+from quivermq.testing.cluster import Cluster, ClusterFaults, Undo
+from quivermq.testing.trials import ConsumerLoad, Plan, check_group, trial
 
 SETTINGS: Final = {"tick_ms": 50, "segment_bytes": 1 << 20}
 ROUND_S: Final = 30.0

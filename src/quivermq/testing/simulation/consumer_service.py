@@ -1,0 +1,220 @@
+"""How a simulated node serves consumers: what a broker does at the desk of a replica that leads.
+
+A poll is answered by who has a quorum's word that it still leads. Acknowledgements and the like
+are answered when they are committed. Leases end by an alarm, and a node that comes to lead looks
+at its desk once by itself. Dead letters are carried while there are any.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from quivermq.errors import OutOfSequence, QuiverError
+from quivermq.queue import Ask as Wish
+from quivermq.queue import Desk, Dying, Leased
+from quivermq.replica.effects import Changed, ReadReady, Result, Token
+from quivermq.testing.simulation.requests import Consuming, Poll, Polled, Settle, Settled, Verb
+
+if TYPE_CHECKING:
+    from quivermq.testing.simulation.host import Host
+
+from collections.abc import Sequence
+from random import Random
+
+from quivermq.errors import Fenced, NotEnoughReplicas, Timeout
+from quivermq.testing import Violation
+
+LOST_ANSWERS: Final = 0.1
+
+
+class DeadLetterTopic:
+    """The letters of all groups, in the order in which they came."""
+
+    def __init__(self, dice: Random) -> None:
+        self._dice = dice
+        self.is_available = True
+        self.letters: dict[str, list[int]] = {}
+        """By group, the offsets of the messages."""
+        self._producers: dict[str, tuple[int, list[int]]] = {}
+        """By group, the epoch and what is stored in it, by number."""
+
+    def store(self, group: str, epoch: int, number: int, offsets: Sequence[int]) -> None:
+        """Take letters in, unless they are here; raises what a broker would answer."""
+        if not self.is_available:
+            raise NotEnoughReplicas("the dead-letter topic has no leader")
+        known_epoch, stored = self._producers.get(group, (epoch, []))
+        if epoch < known_epoch:
+            raise Fenced(f"epoch {known_epoch} of {group} is known, this is {epoch}")
+        if epoch > known_epoch:
+            stored = []
+        if number > len(stored):
+            raise OutOfSequence(f"{len(stored)} comes next", expected=len(stored))
+        self._producers[group] = (epoch, stored)
+        for position, offset in enumerate(offsets, number):
+            if position == len(stored):
+                self._add(group, offset)
+                stored.append(offset)
+            elif stored[position] != offset:
+                raise Violation(
+                    f"dead letter {position} of {group} is message {stored[position]}, so that "
+                    f"message {offset} is taken for a repeat"
+                )
+        if self._dice.random() < LOST_ANSWERS:
+            raise Timeout("no answer came")
+
+    def _add(self, group: str, offset: int) -> None:
+        letters = self.letters.setdefault(group, [])
+        if offset in letters:
+            raise Violation(f"message {offset} of {group} is a dead letter twice")
+        letters.append(offset)
+
+
+T = TypeVar("T")
+
+STEADY_APART_MS: Final = 1_000_000
+FORGOTTEN_LETTERS: Final = 0.2
+"""How often whoever carries letters is disturbed once they are stored."""
+
+
+@dataclass(slots=True)
+class Serving:
+    """One process's dealings with consumers: gone when it dies."""
+
+    host: "Host"
+    polls: dict[Token, Poll] = field(default_factory=dict)
+    """Those that wait for a quorum's word."""
+    waiting: dict[Token, tuple[Consuming, Polled | Settled]] = field(default_factory=dict)
+    """What is answered once it is committed."""
+    term: int = 0
+    """The last one in which this node looked at its desk."""
+    alarm_ms: int | None = None
+    """When to look again, by the steady clock."""
+    carrying: bool = False
+    """Whether there may be dead letters to carry."""
+
+    @property
+    def steady_ms(self) -> int:
+        # Every node counts from another moment: one that believed another's times would show.
+        return self.host.around.time.now_ms + self.host.member * STEADY_APART_MS
+
+    def ask(self, token: Token, request: Consuming) -> Polled | QuiverError | None:
+        """A consumer asks; None if the answer comes later."""
+        if isinstance(request, Poll):
+            self.polls[token] = request
+            self.host.replica.read(token)
+            return None
+        try:
+            lost = self._at_desk(lambda desk: self._settle(desk, request), token)
+        except QuiverError as error:
+            return error
+        self.waiting[token] = (request, Settled(tuple(lost)))
+        return None
+
+    def _at_desk(self, act: Callable[[Desk], T], token: Token | None = None) -> T:
+        """Say something at the desk; afterwards it is known when to come back."""
+        host = self.host
+
+        def act_and_look(desk: Desk) -> T:
+            result = act(desk)
+            wait_ms = desk.alarm_ms(host.clock.now_ms, self.steady_ms)
+            self.alarm_ms = None if wait_ms is None else self.steady_ms + wait_ms
+            self.carrying = any(group.dying for group in desk.groups.by_name.values())
+            return result
+
+        return host.replica.at_desk(act_and_look, token, host.clock.now_ms, self.steady_ms)
+
+    def _settle(self, desk: Desk, said: Settle) -> list[tuple[int, int]]:
+        group, lease, intervals = said.group, said.lease, list(said.intervals)
+        now_ms, consumer = self.host.clock.now_ms, said.consumer
+        if not desk.has_group(group):
+            return intervals
+        if said.verb is Verb.ACK:
+            return desk.acknowledge(group, lease, intervals, consumer)
+        if said.verb is Verb.FAIL:
+            return desk.fail(group, lease, intervals, said.delay_ms, now_ms, consumer)
+        if said.verb is Verb.REJECT:
+            return desk.reject(group, lease, intervals, "it is bad", now_ms, consumer)
+        if said.verb is Verb.RELEASE:
+            return desk.release(group, lease, intervals, consumer)
+        is_held = desk.extend(group, lease, said.delay_ms or 1, self.steady_ms, consumer)
+        return [] if is_held else intervals
+
+    def answered(self, token: Token, result: Result) -> Result | Polled | Settled | None:
+        """The replica answers; returns what the client is told, None if that comes later."""
+        poll = self.polls.pop(token, None)
+        if poll is not None:
+            return self._grant(token, poll) if isinstance(result, ReadReady) else result
+        request, answer = self.waiting.pop(token, (None, None))
+        if answer is None or not isinstance(result, Changed):
+            return result
+        observer = self.host.around.observer
+        if isinstance(request, Settle) and isinstance(answer, Settled):
+            observer.settled(request, answer)
+        elif isinstance(request, Poll) and isinstance(answer, Polled) and answer.leased:
+            observer.granted(self.host, request, answer.leased)
+        return answer
+
+    def _grant(self, token: Token, poll: Poll) -> Polled | QuiverError | None:
+        """What can be leased, at once; acknowledged in advance, once that is committed."""
+        host = self.host
+        wish = Wish(poll.group, poll.consumer, poll.messages_max, poll.visibility_ms, poll.auto_ack)
+
+        def lease(desk: Desk) -> Leased | None:
+            desk.open_group(poll.group, 0)
+            return desk.lease(wish, host.replica.edge.next_offset, host.clock.now_ms, steady_ms)
+
+        steady_ms = self.steady_ms
+        try:
+            leased = self._at_desk(lease, token if poll.auto_ack else None)
+        except QuiverError as error:
+            return error
+        if not poll.auto_ack:
+            if leased is not None:
+                host.around.observer.granted(host, poll, leased)
+            return Polled(leased)
+        if leased is not None:
+            host.around.observer.tries(poll.group, leased.pieces)
+        self.waiting[token] = (poll, Polled(leased))
+        return None
+
+    def tick(self) -> None:
+        """Look at the desk if there is a reason to: whoever sleeps is not woken for nothing."""
+        replica = self.host.replica
+        if not replica.is_serving:
+            self.alarm_ms, self.carrying = None, False
+            return
+        is_due = self.alarm_ms is not None and self.steady_ms >= self.alarm_ms
+        if not (is_due or self.carrying or self.term != replica.term):
+            return
+        try:
+            self._at_desk(lambda desk: desk.expire(self.host.clock.now_ms, self.steady_ms))
+            self.term = replica.term
+            if self.carrying:
+                self._carry()
+        except QuiverError:
+            # It has no room, or does not lead any more: the next tick knows.
+            return
+
+    def _carry(self) -> None:
+        """Store the next dead letters, and say that they are."""
+        for group, record in self._at_desk(lambda desk: desk.dying()):
+            if not self._at_desk(partial(self._carry_record, group, record)):
+                return
+
+    def _carry_record(self, group: str, record: Dying, desk: Desk) -> bool:
+        """False: try again later."""
+        topic = self.host.around.dead_letters
+        offsets = range(record.start, record.end)
+        try:
+            topic.store(group, desk.dead_epoch(group), record.number, offsets)
+        except OutOfSequence:
+            desk.restart_numbers(group)
+            return False
+        except QuiverError:
+            # It is unavailable, or another leader has begun the next epoch.
+            return False
+        if self.host.dice.random() < FORGOTTEN_LETTERS:
+            return False
+        desk.bury(group, record.number)
+        return True

@@ -1,0 +1,464 @@
+"""A simulated machine: one process with one replica, a disk, a clock, and ways to fail.
+
+Does for a replica what a node does: carries out its disk work strictly in order and after a
+delay, sends its mail, hands its answers to who asked. A crash loses the process's memory and all
+queued work; a supervisor starts the process again after a while.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final, Protocol
+
+from quivermq.batches import Index
+from quivermq.errors import ConnectionFailed, Corrupt, StorageFailed, StorageFull
+from quivermq.log import Log, LogSettings
+from quivermq.queue import Leased
+from quivermq.replica import Replica, ReplicaSettings, blank_log, carry_out, found_log
+from quivermq.replica.effects import (
+    Answer,
+    Effect,
+    Mail,
+    Persist,
+    Repair,
+    Result,
+    SaveCheckpoint,
+    Send,
+    Token,
+)
+from quivermq.testing.simulated_disk import Faults, Killed, SimulatedDisk
+from quivermq.testing.simulation.consumer_service import DeadLetterTopic, Serving
+from quivermq.testing.simulation.network import Network
+from quivermq.testing.simulation.process import Condition, DropBefore, Lookout, Process
+from quivermq.testing.simulation.requests import (
+    Ask,
+    ChangeMembership,
+    Ping,
+    Poll,
+    Polled,
+    Produce,
+    Reply,
+    Settle,
+    Settled,
+)
+from quivermq.testing.simulation.story import Story
+from quivermq.testing.simulation.virtual_time import NodeClock, VirtualTime
+
+if TYPE_CHECKING:
+    from quivermq.testing.simulation.process import HostWork
+
+
+class Observer(Protocol):
+    """Sees what a host does, and may raise `Violation`."""
+
+    def stepped(self, host: "Host") -> None: ...
+    def started(self, host: "Host") -> None: ...
+    def writes(self, host: "Host", work: "HostWork") -> None: ...
+    def wrote(self, host: "Host", work: "HostWork") -> None: ...
+    def drops(self, host: "Host", end: Index) -> None: ...
+    def ask(self, host: "Host", token: Token) -> None: ...
+    def answer(self, host: "Host", token: Token) -> None: ...
+    def sends(self, host: "Host", to: int, mail: Mail) -> None: ...
+    def granted(self, host: "Host", poll: Poll, leased: Leased) -> None: ...
+    def settled(self, said: Settle, answer: Settled) -> None: ...
+    def tries(self, group: str, parts: Sequence[Sequence[int]]) -> None: ...
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all hosts of a simulation share."""
+
+    time: VirtualTime
+    network: Network
+    story: Story
+    log_settings: LogSettings
+    replica_settings: ReplicaSettings
+    observer: Observer
+    nodes: Callable[[], Sequence[int]]
+    """Every node that was not switched off for good."""
+    dead_letters: DeadLetterTopic
+
+
+LOG_ID: Final = b"simulated-quiver"
+FOLDER: Final = "log/simulated/0"
+RETRY_FULL_DISK_MS: Final = 300
+RESTART_MS: Final = 500
+
+
+class Host:
+    """One machine."""
+
+    def __init__(self, member: int, around: Surroundings, dice: Random) -> None:
+        self.member = member
+        self.around = around
+        self.dice = dice
+        self.disk = SimulatedDisk(Random(dice.random()))
+        self.clock = NodeClock(around.time)
+        self.condition = Condition()
+        self._held: list[Callable[[], None]] = []
+        """What came up during a pause."""
+        self.process: Process | None = None
+        self.life = 0
+        """Grows whenever a process ends: whatever was planned for it then does not happen."""
+        self._boot = 0
+        """Counts the starts that other nodes can notice."""
+        self.is_lost = False
+        """Too little is left on the disk: this member never comes back, and is to be replaced."""
+        self.is_retired = False
+        """Switched off for good: no longer a member."""
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None
+
+    @property
+    def replica(self) -> Replica:
+        """The running replica; ask `is_up` first."""
+        if self.process is None:
+            raise RuntimeError(f"node {self.member} is not running")
+        return self.process.replica
+
+    @property
+    def log(self) -> Log:
+        """The running replica's log; ask `is_up` first."""
+        if self.process is None:
+            raise RuntimeError(f"node {self.member} is not running")
+        return self.process.log
+
+    @property
+    def lookout(self) -> Lookout:
+        """What the running process knows of its peers; ask `is_up` first."""
+        if self.process is None:
+            raise RuntimeError(f"node {self.member} is not running")
+        return self.process.lookout
+
+    @property
+    def has_disk_work(self) -> bool:
+        return self.process is not None and bool(self.process.disk_queue)
+
+    @property
+    def standing(self) -> str:
+        """How far it is, for people."""
+        if self.process is None:
+            return "lost" if self.is_lost else "down"
+        replica = self.process.replica
+        role = "leads" if replica.is_leader else f"follows {replica.leader}"
+        mending = ", mending" if replica.is_mending else ""
+        return (
+            f"{role} in term {replica.term}, commit {replica.commit_index}, applied "
+            f"{replica.applied_index}, log {self.log.first_index} to "
+            f"{self.log.edge.next_index - 1}{mending}, disk queue {len(self.process.disk_queue)}"
+        )
+
+    def found(self, members: tuple[int, ...]) -> None:
+        """Make the log of a founding member. Once: an empty disk is no founding member."""
+        self.disk.make_folder(FOLDER.rpartition("/")[0])
+        found_log(self.disk, FOLDER, LOG_ID, members, self.around.log_settings)
+
+    def join(self) -> None:
+        """Make the log of a member that will be added to a running cluster."""
+        self.disk.make_folder(FOLDER.rpartition("/")[0])
+        blank_log(self.disk, FOLDER, LOG_ID, self.around.log_settings)
+
+    def start(self) -> None:
+        """Start the process from what is on the disk, unless it runs or has nothing to run from."""
+        if not (self.is_up or self.is_lost or self.is_retired):
+            self._begin(self._open)
+
+    def _begin(self, opening: Callable[[], None]) -> None:
+        try:
+            opening()
+        except Corrupt as error:
+            self.is_lost = True
+            self._tell(f"is lost: {error}")
+        except Killed:
+            self._die("killed while starting", RESTART_MS)
+        except StorageFailed as error:
+            self._die(f"cannot start: {error}", RESTART_MS)
+
+    def _open(self) -> None:
+        log = Log.open(self.disk, FOLDER, self.around.log_settings)
+        endless = [damage for damage in log.damage if damage.last_index is None]
+        if endless:
+            raise Corrupt(f"nothing tells what is missing: {endless[0]}")
+        self._boot += 1
+        self._run_on(log)
+
+    def _run_on(self, log: Log) -> None:
+        around = self.around
+        replica = Replica(self.member, log, around.replica_settings, self.dice)
+        lookout = Lookout(around.replica_settings.election_ticks)
+        self.process = Process(log, replica, lookout, Serving(self))
+        mending = ", mending" if replica.is_mending else ""
+        self._tell(
+            f"starts: term {replica.term}, applied {replica.applied_index}, "
+            f"log {log.first_index} to {log.edge.next_index - 1}{mending}"
+        )
+        around.observer.started(self)
+        self._later(self.dice.uniform(0, self._tick_ms()), self._tick)
+
+    def _tick_ms(self) -> float:
+        return self.clock.real_ms(self.around.replica_settings.tick_ms)
+
+    def _tick(self) -> None:
+        self._later(self._tick_ms(), self._tick)
+        if self.around.replica_settings.sleep_ticks:
+            self._look_after_peers()
+        if not self.replica.is_asleep:
+            self.replica.tick(self.clock.now_ms)
+        if self.process is not None:
+            self.process.serving.tick()
+
+    def _look_after_peers(self) -> None:
+        """Give signs of life, and miss those of others, in place of a replica that sleeps."""
+        peers = [node for node in self.around.nodes() if node != self.member]
+        unspoken, silent = self.lookout.tick(peers)
+        for peer in unspoken:
+            self.around.network.send(self.member, peer, Ping(self._boot))
+        for peer in silent:
+            self._wake_for(peer)
+
+    def _wake_for(self, peer: int) -> None:
+        if self.replica.is_asleep and self.replica.depends_on(peer):
+            self.replica.wake()
+
+    def crash(self, why: str, *, power: bool, down_ms: float) -> None:
+        """End the process, and with `power` lose what the disk was not made to keep."""
+        if power:
+            self.disk.lose_power()
+        self._die(f"{why}, down for {down_ms:.0f} ms", down_ms)
+
+    def _die(self, why: str, down_ms: float) -> None:
+        self._tell(why)
+        self.life += 1
+        self.process = None
+        self.disk.kill()
+        self.disk.faults.fail_operation = None
+        life = self.life
+        self.around.time.after_ms(down_ms, lambda: self.start() if life == self.life else None)
+
+    def give_up(self, why: str) -> None:
+        """Declare the machine lost: whoever looks after the cluster has to replace it."""
+        self._tell(f"is given up: {why}")
+        self.is_lost = True
+        self.life += 1
+        self.process = None
+
+    def retire(self) -> None:
+        """Switch the machine off for good."""
+        self.is_retired = True
+        self.life += 1
+        self.process = None
+        self._tell("is switched off for good")
+
+    def heal(self) -> None:
+        """Everything about the machine is well again, and its process runs."""
+        self.disk.faults = Faults()
+        self.condition = Condition()
+        self._resume()
+        self.start()
+
+    def pause(self, duration_ms: float) -> None:
+        """Do nothing for a while, as a stopped process; then go on as if no time had passed."""
+        until_us = self.around.time.now_us + round(duration_ms * 1000)
+        self.condition.paused_until_us = max(self.condition.paused_until_us, until_us)
+        self.around.time.after_ms(duration_ms, self._resume)
+
+    def _resume(self) -> None:
+        """Get to everything that came up during a pause, in its order."""
+        if not self.is_paused:
+            held, self._held = self._held, []
+            for action in held:
+                self.around.time.after_ms(0, action)
+
+    def take(self, sender: int, mail: object) -> None:
+        """What the network delivers here."""
+        if self.process is None:
+            if isinstance(mail, Ask) and not self.is_paused:
+                refusal = ConnectionFailed(f"node {self.member} is down")
+                self.around.network.send(self.member, sender, Reply(mail.token, refusal))
+            return
+        self._soon(lambda: self._take(sender, mail))
+
+    def _take(self, sender: int, mail: object) -> None:
+        self.around.story.trace(f"{sender}>{self.member} {type(mail).__name__}")
+        self.lookout.hear(sender)
+        if isinstance(mail, Ask):
+            self._answer(sender, mail)
+        elif isinstance(mail, Ping):
+            if self.lookout.meet(sender, mail.boot):
+                self._wake_for(sender)
+        else:
+            self.replica.receive(sender, mail)  # type: ignore[arg-type]
+
+    def _answer(self, client: int, ask: Ask) -> None:
+        process = self.process
+        if process is None or ask.token in process.askers:
+            return
+        process.askers[ask.token] = client
+        self.around.observer.ask(self, ask.token)
+        request = ask.request
+        if isinstance(request, Poll | Settle):
+            refusal = process.serving.ask(ask.token, request)
+            if refusal is not None:
+                self._reply(process, ask.token, refusal)
+        elif isinstance(request, Produce):
+            process.replica.produce(ask.token, request.frame, self.clock.now_ms)
+        elif isinstance(request, ChangeMembership):
+            process.replica.change_membership(ask.token, request.change)
+        else:
+            process.replica.read(ask.token)
+
+    def read_all(self) -> None:
+        """Read everything that is kept, as a consumer would; damage that nobody met shows."""
+        self._soon(lambda: deque(self.log.frames(self.log.first_index), maxlen=0).clear())
+
+    def transfer_leader(self, target: int) -> None:
+        """Ask the replica here to hand its office over."""
+        self._soon(lambda: self.replica.transfer_leader(target))
+
+    def drop_before(self, index: Index) -> None:
+        """Retention: drop what lies before, in turn with the other disk work."""
+        if self.process is not None:
+            self.process.disk_queue.append(DropBefore(index))
+            self._soon(self._work_on_disk)
+
+    @property
+    def is_paused(self) -> bool:
+        return self.condition.paused_until_us > self.around.time.now_us
+
+    def _soon(self, action: Callable[[], None]) -> None:
+        if self.condition.lag_ms or self.is_paused:
+            self._later(self.condition.lag_ms, action)
+        else:
+            self._run(action)
+
+    def _later(self, delay_ms: float, action: Callable[[], None]) -> None:
+        """Let the process do something later: never after its death, nor while it is paused."""
+        life = self.life
+
+        def happen() -> None:
+            if life != self.life:
+                return
+            if self.is_paused:
+                self._held.append(happen)
+            else:
+                self._run(action)
+
+        self.around.time.after_ms(delay_ms, happen)
+
+    def _run(self, action: Callable[[], None]) -> None:
+        """One step of the process, to its effects; whatever the disk does to it ends here."""
+        if self.process is None:
+            return
+        try:
+            action()
+            self._dispatch(self.replica.take_effects())
+            self.around.observer.stepped(self)
+        except Killed:
+            power = self.dice.random() < 0.5
+            self.crash("killed in the middle of disk work", power=power, down_ms=RESTART_MS)
+        except Corrupt as error:
+            self._meet_damage(error)
+        except StorageFailed as error:
+            self._die(f"stops: {error}", RESTART_MS)
+
+    def _meet_damage(self, error: Corrupt) -> None:
+        """A read met damage: begin again on the same log, which knows what is damaged.
+
+        A log that is opened anew would not know: it takes sealed segments by their footers.
+        """
+        log = self.log
+        if not log.damage:
+            self._die(f"stops: {error}", RESTART_MS)
+            return
+        self._tell(f"met damage: {error}")
+        self.life += 1
+        self.process = None
+        self._begin(lambda: self._run_on(log))
+
+    def _dispatch(self, effects: list[Effect]) -> None:
+        process = self.process
+        if process is None:
+            return
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.around.observer.sends(self, effect.to, effect.mail)
+                process.lookout.tell(effect.to)
+                self.around.network.send(self.member, effect.to, effect.mail)
+            elif isinstance(effect, Answer):
+                result = process.serving.answered(effect.token, effect.result)
+                if result is not None:
+                    self._reply(process, effect.token, result)
+            elif isinstance(effect, Persist | SaveCheckpoint | Repair):
+                process.disk_queue.append(effect)
+        self._work_on_disk()
+
+    def _reply(self, process: Process, token: Token, result: Result | Polled | Settled) -> None:
+        self.around.observer.answer(self, token)
+        self.around.network.send(self.member, process.askers.pop(token), Reply(token, result))
+
+    def _work_on_disk(self) -> None:
+        """Begin the next piece of disk work, if there is one and none is under way."""
+        process = self.process
+        if process is None or process.is_writing or not process.disk_queue:
+            return
+        process.is_writing = True
+        self._begin_writing()
+
+    def _begin_writing(self) -> None:
+        # The bytes may reach the disk at any moment between the call and its return; a crash in
+        # between finds them there, or not.
+        early = self.dice.random() < 0.5
+        if early and not self._write():
+            return
+        condition = self.condition
+        duration_ms = self.dice.uniform(condition.disk_ms_min, condition.disk_ms_max)
+        self._later(duration_ms, lambda: self._end_writing(is_written=early))
+
+    def _end_writing(self, *, is_written: bool) -> None:
+        process = self.process
+        if process is None or not (is_written or self._write()):
+            return
+        work = process.disk_queue.popleft()
+        process.is_writing = False
+        if isinstance(work, Persist):
+            process.replica.persisted(work.number)
+        elif isinstance(work, Repair):
+            process.replica.repaired()
+
+    def _write(self) -> bool:
+        """Do the work at the head of the queue; False if it must wait for space."""
+        process = self.process
+        if process is None:
+            return False
+        work = process.disk_queue[0]
+        self.around.observer.writes(self, work)
+        try:
+            if isinstance(work, DropBefore):
+                self._drop(process, work.index)
+            else:
+                carry_out(process.log, work)
+        except StorageFull:
+            self._tell("has no space left")
+            self._later(RETRY_FULL_DISK_MS, self._begin_writing)
+            return False
+        self.around.observer.wrote(self, work)
+        return True
+
+    def _drop(self, process: Process, index: Index) -> None:
+        first = process.log.first_index
+        end = min(index, Index(process.replica.applied_index + 1))
+        self.around.observer.drops(self, end)
+        try:
+            kept = process.log.drop_before(end)
+        except Corrupt as error:
+            self._tell(f"keeps what it should drop: {error}")
+            return
+        if kept != first:
+            self.around.story.counts["drops"] += 1
+            self._tell(f"drops entries {first} to {kept - 1}")
+
+    def _tell(self, text: str) -> None:
+        self.around.story.tell(f"node {self.member} {text}")

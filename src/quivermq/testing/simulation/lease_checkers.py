@@ -1,0 +1,123 @@
+"""What must hold of consuming in every run, each promise a class of its own; see `checkers`.
+
+They see what leaders give out and confirm, and what consumers say. A lease that was given out by a
+leader that was deposed meanwhile may be unknown to the next: that is no promise. What was confirmed
+is one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from quivermq.batches import Frame
+from quivermq.queue import Piece
+from quivermq.testing import Violation
+from quivermq.testing.simulation.checkers import is_data
+
+Place = tuple[str, int]
+"""A group, and the offset of a message."""
+
+
+def offsets_of(parts: Iterable[Sequence[int]]) -> list[int]:
+    """All offsets of pieces or intervals."""
+    return [offset for part in parts for offset in range(part[0], part[1])]
+
+
+@dataclass
+class OneWinner:
+    """I4: a token has one holder; a message is finished under one token, and then never again
+    given to whoever asks after that was confirmed."""
+
+    holders: dict[Place, int] = field(default_factory=dict)
+    """By group and token."""
+    winners: dict[Place, int] = field(default_factory=dict)
+    """By message, the token under which it was finished; 0 if that was before it left."""
+    finished_us: dict[Place, int] = field(default_factory=dict)
+
+    def grant(
+        self, group: str, consumer: int, lease: int, pieces: Sequence[Piece], asked_us: int
+    ) -> None:
+        """A leader gives messages to a consumer that asked at `asked_us`."""
+        if lease and self.holders.setdefault((group, lease), consumer) != consumer:
+            raise Violation(f"I4: token {lease} of {group} goes to {consumer} and another")
+        given = offsets_of(pieces)
+        if len(set(given)) != len(given):
+            raise Violation(f"I4: a lease of {group} holds a message twice: {pieces}")
+        for offset in given:
+            finished_us = self.finished_us.get((group, offset))
+            if finished_us is not None and finished_us < asked_us:
+                raise Violation(
+                    f"I4: message {offset} of {group} is given out again: it was finished under "
+                    f"token {self.winners[group, offset]} {asked_us - finished_us} us before "
+                    "somebody asked"
+                )
+
+    def finish(self, group: str, lease: int, offsets: Iterable[int], now_us: int) -> None:
+        """A leader confirms that messages are finished under a token."""
+        for offset in offsets:
+            winner = self.winners.setdefault((group, offset), lease)
+            if winner != lease or (not lease and (group, offset) in self.finished_us):
+                raise Violation(
+                    f"I4: message {offset} of {group} is finished under {winner} and {lease}"
+                )
+            self.finished_us.setdefault((group, offset), now_us)
+
+
+@dataclass
+class CountedFailures:
+    """A message has not failed more often than it was given out before."""
+
+    given: dict[Place, int] = field(default_factory=dict)
+
+    def grant(self, group: str, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            for offset in range(piece.start, piece.end):
+                before = self.given.get((group, offset), 0)
+                if piece.failures > before:
+                    raise Violation(
+                        f"message {offset} of {group} failed {piece.failures} times, and was given "
+                        f"out {before} times"
+                    )
+                self.given[group, offset] = before + 1
+
+
+@dataclass
+class NeverEarly:
+    """I8: by the clock of whoever delivers it first, a delayed message is due."""
+
+    first_ms: dict[Place, int] = field(default_factory=dict)
+    """What the leader's clock showed when it gave a message out for the first time."""
+
+    def grant(self, group: str, pieces: Sequence[Piece], clock_ms: int) -> None:
+        for offset in offsets_of(pieces):
+            self.first_ms.setdefault((group, offset), clock_ms)
+
+    def check(self, frames: Sequence[Frame]) -> None:
+        due_ms = {
+            offset: frame.header.not_before_ms
+            for frame in filter(is_data, frames)
+            for offset in range(frame.header.base_offset, frame.header.next_offset)
+        }
+        for (group, offset), given_ms in self.first_ms.items():
+            early_ms = due_ms[offset] - given_ms
+            if early_ms > 0:
+                raise Violation(f"I8: {group} gets message {offset} {early_ms} ms too early")
+
+
+@dataclass
+class EveryMessage:
+    """I5: a message that a group has done with was finished by somebody, or is a dead letter."""
+
+    tried: set[Place] = field(default_factory=set)
+    """What somebody tried to finish: it may have happened, though nobody was told."""
+
+    def check(
+        self, group: str, end: int, letters: Sequence[int], winners: dict[Place, int]
+    ) -> None:
+        """A group says that it has done with everything below `end`."""
+        dead = set(letters)
+        for offset in range(end):
+            is_finished = (group, offset) in winners
+            if is_finished and offset in dead:
+                raise Violation(f"I5: message {offset} of {group} is finished, and a dead letter")
+            if not (is_finished or offset in dead or (group, offset) in self.tried):
+                raise Violation(f"I5: {group} has done with message {offset}, but nobody did it")

@@ -1,0 +1,78 @@
+"""A simulated process: what is in its memory, what its disk is to do, and how well it is."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quivermq.batches import Index
+from quivermq.log import Log
+from quivermq.replica import DiskWork, Replica
+from quivermq.replica.effects import Token
+from quivermq.testing.simulation.consumer_service import Serving
+
+
+class Lookout:
+    """The peers of one process, by the ticks of its own clock."""
+
+    def __init__(self, silent_ticks: int) -> None:
+        self._silent_ticks = silent_ticks
+        self._ticks = 0
+        self._heard: dict[int, int] = {}
+        self._boots: dict[int, int] = {}
+        self._told: set[int] = set()
+
+    def tell(self, peer: int) -> None:
+        """Something was sent to a peer."""
+        self._told.add(peer)
+
+    def hear(self, peer: int) -> None:
+        """Something came from a peer."""
+        self._heard[peer] = self._ticks
+
+    def meet(self, peer: int, boot: int) -> bool:
+        """A peer says which of its lives this is; True if it is another one than before."""
+        known = self._boots.get(peer, boot)
+        self._boots[peer] = boot
+        return known != boot
+
+    def tick(self, peers: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Of these peers, who is to be pinged and who is silent."""
+        self._ticks += 1
+        since = self._ticks - self._silent_ticks
+        unspoken = [peer for peer in peers if peer not in self._told]
+        self._told.clear()
+        return unspoken, [peer for peer in peers if self._heard.get(peer, 0) < since]
+
+
+@dataclass(frozen=True, slots=True)
+class DropBefore:
+    """Disk work of the node itself: retention."""
+
+    index: Index
+
+
+HostWork = DiskWork | DropBefore
+
+
+@dataclass(slots=True)
+class Condition:
+    """How well a machine is; healing makes a new one."""
+
+    disk_ms_min: float = 0.1
+    disk_ms_max: float = 3.0
+    lag_ms: float = 0.0
+    """How much later than others it gets to anything."""
+    paused_until_us: int = 0
+
+
+@dataclass(slots=True)
+class Process:
+    """The memory of a running process: gone when it dies."""
+
+    log: Log
+    replica: Replica
+    lookout: Lookout
+    serving: Serving
+    disk_queue: deque[HostWork] = field(default_factory=deque)
+    is_writing: bool = False
+    askers: dict[Token, int] = field(default_factory=dict)

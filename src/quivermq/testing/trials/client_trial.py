@@ -1,0 +1,127 @@
+"""A trial: a cluster under load while something happens to it, and the judgement afterwards.
+
+    with Cluster(nodes=3) as cluster, trial(cluster) as load:
+        cluster.nodes[cluster.leader("trial")].kill()
+        load.wait_progress()
+
+Once the `with` ends, every replica has been read and compared with what clients were told.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from quivermq.batches import Frame, Kind, decode_messages
+from quivermq.log import Log, RealDisk
+from quivermq.testing.cluster import Cluster
+from quivermq.testing.trials.client_load import Load
+from quivermq.testing.trials.history import Batch, Copy, History, Place
+from quivermq.testing.trials.observer import Observer
+from quivermq.wire import proto
+
+TOPIC = "trial"
+
+
+@contextmanager
+def trial(
+    cluster: Cluster,
+    *,
+    topic: str = TOPIC,
+    partitions: int = 2,
+    seed: int = 1,
+    may_fail: bool = False,
+    loses_disk: Collection[int] = (),
+) -> Iterator[Load]:
+    """Begin the load, let things happen, see that it goes on, and check all promises. Unless
+    `may_fail`, no client may be told of a failure, because all that happens passes in time. Nodes
+    that lose their disk meanwhile may forget what they said before."""
+    with cluster.connect() as client:
+        client.create_topic(topic, partitions=partitions)
+    places = [Place(topic, number) for number in range(partitions)]
+    with Observer(cluster, places, loses_disk) as observer:
+        with Load(cluster, places, seed=seed) as load:
+            load.wait_progress()
+            yield load
+            load.wait_progress()
+        if load.failures and not may_fail:
+            raise load.failures[0]
+        verify(cluster, load.history)
+    if not observer.progress.count:
+        raise AssertionError("nobody was observed")
+
+
+_FETCH_BYTES = 4 << 20
+
+
+def verify(
+    cluster: Cluster, history: History, *, may_be_dropped: bool = False, timeout: float = 30.0
+) -> None:
+    """Check a history against all replicas: start what is down, wait until all of them are level,
+    read each broker, stop them all, and read each disk."""
+    cluster.start()
+    holders = {place: settle(cluster, place, timeout) for place in history.places}
+    copies = [fetched(cluster, node, place) for place in holders for node in holders[place]]
+    history.check(copies, may_be_dropped=may_be_dropped)
+    cluster.stop()
+    stored = [stored_copy(cluster, node, place) for place in holders for node in holders[place]]
+    history.check([*copies, *stored], may_be_dropped=may_be_dropped)
+
+
+def settle(cluster: Cluster, place: Place, timeout: float = 30.0) -> list[int]:
+    """Wait until all replicas of a partition have committed the same; returns their nodes."""
+    nodes: list[int] = []
+
+    def is_level() -> bool:
+        nonlocal nodes
+        leader = cluster.leader(*place, timeout=timeout)
+        seen = cluster.describe(leader, *place)
+        if seen is None or seen.leader != leader:
+            return False
+        nodes = list(seen.replicas)
+        ends = {(seen.commit_index, seen.end_offset, seen.term)}
+        for node in nodes:
+            other = cluster.describe(node, *place)
+            ends.add((other.commit_index, other.end_offset, other.term) if other else (0, 0, 0))
+        return len(ends) == 1
+
+    cluster.wait_until(is_level, f"the replicas of {place} are not level", timeout)
+    return nodes
+
+
+def fetched(cluster: Cluster, node: int, place: Place) -> Copy:
+    """What a broker shows of its own replica."""
+    frames: list[Frame] = []
+    with cluster.direct(node, timeout=10.0) as broker:
+        find = proto.FindOffset(**place._asdict(), earliest=True, follower_ok=True)
+        asked = proto.Request(find_offset=find, forwarded=True)
+        start = offset = broker.ask(asked).response.offset_found.offset
+        while True:
+            fetch = proto.Fetch(
+                **place._asdict(), offset=offset, bytes_max=_FETCH_BYTES, follower_ok=True
+            )
+            answer = broker.ask(proto.Request(fetch=fetch, forwarded=True))
+            frames += answer.frames
+            offset = answer.response.fetched.next_offset
+            if not answer.frames:
+                return Copy(node, "fetched", place, start, list(_batches(frames)))
+
+
+def stored_copy(cluster: Cluster, node: int, place: Place) -> Copy:
+    """What is on the disk of a broker that does not run, opened as it would open it itself."""
+    disk = RealDisk(cluster.nodes[node].data_dir)
+    log = Log.open(disk, f"log/{place.topic}/{place.partition}")
+    frames = log.frames(log.first_index)
+    data = (frame for frame in frames if frame.header.kind == Kind.DATA)
+    return Copy(node, "stored", place, log.start.next_offset, list(_batches(data)))
+
+
+def _batches(frames: Iterator[Frame] | list[Frame]) -> Iterator[Batch]:
+    for frame in frames:
+        header = frame.header
+        yield Batch(
+            header.base_offset,
+            tuple(message.value for message in decode_messages(frame)),
+            header.producer_id,
+            header.producer_epoch,
+            header.sequence,
+            bytes(frame),
+        )

@@ -1,0 +1,143 @@
+"""A trial of a shared group: work comes in, consumers do it while something happens, and then all
+replicas are asked what became of it.
+
+    with Cluster(nodes=3) as cluster, group_trial(cluster) as consumers:
+        cluster.nodes[cluster.leader("jobs")].kill()
+        consumers.wait_progress()
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from quivermq.client.group_infos import DeadLetter
+from quivermq.errors import TopicNotFound
+from quivermq.testing import Violation
+from quivermq.testing.cluster import Cluster
+from quivermq.testing.trials.consumer import Plan
+from quivermq.testing.trials.consumer_load import ConsumerLoad
+from quivermq.testing.trials.feed import Feed
+from quivermq.testing.trials.group_history import GroupHistory, Letter, Original
+from quivermq.testing.trials.history import Place
+
+TOPIC, GROUP = "jobs", "workers"
+
+
+@contextmanager
+def group_trial(
+    cluster: Cluster,
+    *,
+    topic: str = TOPIC,
+    partitions: int = 2,
+    threads: int = 3,
+    may_fail: bool = False,
+    seed: int = 1,
+    **plan: Any,
+) -> Iterator[ConsumerLoad]:
+    """Begin the work, let things happen, see that it goes on, let consumers finish everything, and
+    check all promises. Unless `may_fail`, no client may be told of a failure."""
+    with cluster.connect() as client:
+        client.create_topic(topic, partitions=partitions)
+    wanted = Plan(topic, GROUP, seed=seed, **plan)
+    with ConsumerLoad(cluster, wanted, threads=threads) as consumers:
+        consumers.add_thread("pushed", is_pushed=True)
+        with Feed(cluster, topic, partitions, [consumers.history], seed=seed) as feed:
+            consumers.wait_progress()
+            yield consumers
+            consumers.wait_progress()
+        cluster.start()
+        consumers.drain()
+    failures = [*feed.failures, *consumers.failures]
+    if failures and not may_fail:
+        raise failures[0]
+    with cluster.connect() as client:
+        feed.check(contents_of(client, topic))
+        check_group(cluster, client, topic, consumers.history)
+
+
+def check_group(
+    cluster: Cluster,
+    client: Any,
+    topic: str,
+    history: GroupHistory,
+    *,
+    lost: int = 0,
+    kept_from: int = 0,
+) -> None:
+    """Compare a group that is done with everything with what is there, as every replica tells it
+    once it leads."""
+    dead = client.group(topic, history.group).dead
+    cluster.wait_until(
+        lambda: len(letters_of(client, topic, history.group)) >= dead,
+        f"{dead} messages are dead, and not all of them among the dead letters",
+    )
+    contents = contents_of(client, topic)
+    letters = letters_of(client, topic, history.group)
+    history.check_drained(contents, letters, kept_from=kept_from)
+    partitions = client.topic(topic).partitions
+    for node in sorted({node for each in partitions for node in each.replicas}):
+        for each in partitions:
+            if node in each.replicas:
+                lead_by(cluster, client, topic, each.partition, node)
+        info = client.group(topic, history.group)
+        history.check_figures(info, contents, letters)
+        if info.lag or info.in_flight or info.delayed or info.lost != lost:
+            raise Violation(f"I5: led by node {node}, {info} is not done: {info.partitions}")
+
+
+def lead_by(cluster: Cluster, client: Any, topic: str, partition: int, node: int) -> None:
+    """Have a node lead a partition."""
+
+    def does() -> bool:
+        seen = cluster.describe(node, topic, partition)
+        if seen is not None and seen.leader == node:
+            return True
+        client.transfer(topic, partition, to=node)
+        return False
+
+    cluster.wait_until(does, f"node {node} does not become leader of {topic}/{partition}")
+
+
+def contents_of(client: Any, topic: str) -> dict[Place, dict[int, Original]]:
+    """What is in all partitions of a topic."""
+    return {
+        Place(topic, each.partition): {
+            message.offset: Original(message.key, message.value, dict(message.headers))
+            for message in client.read(topic, each.partition)
+        }
+        for each in client.topic(topic).partitions
+    }
+
+
+def letters_of(client: Any, topic: str, group: str) -> list[Letter]:
+    """Everything that is in a topic's dead-letter topic of one group, repeats included."""
+    place = client.topic(topic).dead_letter or f"{topic}.dlq"
+    try:
+        partitions = client.topic(place).partitions
+    except TopicNotFound:
+        return []
+    found = [
+        DeadLetter.of(message)
+        for each in partitions
+        for message in client.read(place, each.partition)
+    ]
+    return [
+        Letter(
+            letter.topic,
+            _told(letter.original_partition),
+            _told(letter.original_offset),
+            letter.group,
+            letter.reason,
+            _told(letter.deliveries),
+            letter.key,
+            letter.value,
+            dict(letter.headers),
+            letter.died,
+        )
+        for letter in found
+        if letter.group == group and letter.topic == topic
+    ]
+
+
+def _told(number: int | None) -> int:
+    return -1 if number is None else number

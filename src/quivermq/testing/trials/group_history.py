@@ -1,0 +1,403 @@
+"""What the consumers of a group were given and said, and whether it keeps the promises of groups.
+
+Keeps books of its own: it knows messages by partition and offset, leases by their tokens, and the
+order of events by one clock that all processes of a machine share. Each check raises `Violation`
+with the number of the promise (`docs/guarantees.md`) in front.
+"""
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from quivermq.client.group_infos import GroupInfo
+from quivermq.testing import Violation
+from quivermq.testing.trials.history import Place
+
+Spot = tuple[Place, int]
+"""A message: where it is, and its offset there."""
+
+
+class Act(StrEnum):
+    """What a consumer can say of a message."""
+
+    ACK = "ack"
+    NACK = "nack"
+    REJECT = "reject"
+    RELEASE = "release"
+    EXTEND = "extend"
+
+
+class Fate(StrEnum):
+    """What it was told then."""
+
+    DONE = "done"
+    LOST = "lost"
+    """`LeaseLost`: the message is somebody else's."""
+    UNKNOWN = "unknown"
+    """No answer, or one that was not about this message alone."""
+
+
+class Delivered(NamedTuple):
+    """A message was given to a consumer."""
+
+    place: Place
+    offset: int
+    value: bytes
+    token: int
+    delivery: int
+    consumer: str
+    began_ns: int
+    """When its poll was asked for, by the steady clock."""
+    at_ns: int
+    wall_ms: float
+
+    def __str__(self) -> str:
+        return (
+            f"offset {self.offset} of {self.place} (delivery {self.delivery}, lease {self.token}, "
+            f"{self.consumer})"
+        )
+
+
+class Said(NamedTuple):
+    """A consumer said something of a message."""
+
+    act: Act
+    place: Place
+    offset: int
+    token: int
+    consumer: str
+    began_ns: int
+    began_wall_ms: float
+    ended_ns: int
+    """0: there was no answer yet."""
+    fate: Fate
+    delay_s: float = 0.0
+
+
+class Letter(NamedTuple):
+    """A dead letter, as it was read."""
+
+    topic: str
+    partition: int
+    offset: int
+    """These three: where it came from."""
+    group: str
+    reason: str
+    deliveries: int
+    key: bytes | None
+    value: bytes
+    headers: Mapping[str, bytes]
+    """Its own."""
+    died: str
+
+
+class Original(NamedTuple):
+    """A message as it is in its partition."""
+
+    key: bytes | None
+    value: bytes
+    headers: Mapping[str, bytes]
+
+
+class GroupHistory:
+    """Deliveries and what was said of them, from any number of threads and journals. One group."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self._lock = threading.Lock()
+        self._delivered: dict[Spot, list[Delivered]] = defaultdict(list)
+        self._said: dict[Spot, list[Said]] = defaultdict(list)
+        self._not_before_ms: dict[bytes, float] = {}
+        self._left_ns: dict[str, int] = {}
+        self.acked_count = 0
+        """Acknowledgements that were answered."""
+
+    # What consumers tell.
+
+    def deliver(self, found: Iterable[Delivered]) -> None:
+        """These were given to a consumer."""
+        with self._lock:
+            for one in found:
+                self._delivered[one.place, one.offset].append(one)
+
+    def say(self, said: Iterable[Said]) -> None:
+        """A consumer said this."""
+        with self._lock:
+            for one in said:
+                self._said[one.place, one.offset].append(one)
+                self.acked_count += one.act == Act.ACK and one.fate == Fate.DONE
+
+    def leave(self, consumer: str, at_ns: int) -> None:
+        """A consumer is about to end, and to give back what it holds."""
+        with self._lock:
+            self._left_ns.setdefault(consumer, at_ns)
+
+    def delay(self, values: Iterable[bytes], not_before_ms: float) -> None:
+        """These are sent, and not to be delivered before a time."""
+        with self._lock:
+            self._not_before_ms.update(dict.fromkeys(values, not_before_ms))
+
+    def take_in(self, journal: Path) -> None:
+        """What a consumer in a process of its own wrote down."""
+        asked: list[Said] = []
+        for line in journal_lines(journal):
+            self.deliver(_delivered_of(line["delivered"]))
+            said = _said_of(line["said"])
+            if said and said[0].fate == Fate.UNKNOWN and not said[0].ended_ns:
+                asked = said
+            elif said:
+                asked = []
+                self.say(said)
+            for consumer, at_ns in line["left"]:
+                self.leave(consumer, at_ns)
+        self.say(asked)
+
+    # What tests ask.
+
+    def deliveries(self, place: Place, offset: int) -> list[Delivered]:
+        """How often a message was given to somebody, in order."""
+        with self._lock:
+            return sorted(self._delivered[place, offset], key=lambda one: one.at_ns)
+
+    def offsets(self, act: Act, fate: Fate = Fate.DONE) -> set[Spot]:
+        """Messages of which this was said, and so answered."""
+        with self._lock:
+            return {
+                spot
+                for spot, said in self._said.items()
+                if any(one.act == act and one.fate == fate for one in said)
+            }
+
+    @property
+    def delivered(self) -> set[Spot]:
+        """Messages that were given to somebody."""
+        with self._lock:
+            return {spot for spot, found in self._delivered.items() if found}
+
+    # Checks.
+
+    def check(
+        self, contents: Mapping[Place, Mapping[int, Original]], letters: Sequence[Letter]
+    ) -> None:
+        """Judge all that is known, given what is in the partitions and among the dead letters of
+        this group. For a group that is done with everything, `check_drained` knows more."""
+        with self._lock:
+            for spot, found in self._delivered.items():
+                said = self._said.get(spot, [])
+                self._check_sent(spot, found, contents)
+                self._check_due(found)
+                self._check_tokens(spot, found, said)
+                self._check_final(found, said)
+                self._check_pauses(found, said)
+        self._check_letters(contents, letters)
+
+    def check_drained(
+        self,
+        contents: Mapping[Place, Mapping[int, Original]],
+        letters: Sequence[Letter],
+        *,
+        kept_from: int = 0,
+    ) -> None:
+        """I5: each message was acknowledged by somebody or is a dead letter, and not both. What is
+        below `kept_from` the group may have lost."""
+        self.check(contents, letters)
+        dead = {(Place(letter.topic, letter.partition), letter.offset) for letter in letters}
+        missing = []
+        for place, messages in contents.items():
+            for offset in messages:
+                acks = [a for a in self._said.get((place, offset), []) if a.act == Act.ACK]
+                is_acked = any(a.fate == Fate.DONE for a in acks)
+                may_be = is_acked or any(a.fate == Fate.UNKNOWN for a in acks)
+                if (place, offset) in dead:
+                    if is_acked:
+                        raise Violation(f"I5: {place}@{offset} is acknowledged and a dead letter")
+                elif not may_be and offset >= kept_from:
+                    missing.append(f"{place}@{offset}")
+        if missing:
+            raise Violation(
+                f"I5: {len(missing)} messages were neither acknowledged nor dead-lettered: "
+                f"{missing[:10]}"
+            )
+
+    def check_exclusive(self, visibility_s: float) -> None:
+        """I4: nobody was given a message while another consumer had it. Holds only while no leader
+        is lost, because the grant of a lease may go with it."""
+        returns = {Act.NACK, Act.RELEASE}
+        with self._lock:
+            for spot, found in self._delivered.items():
+                said = self._said.get(spot, [])
+                for one, other in pairwise(sorted(found, key=lambda each: each.at_ns)):
+                    is_returned = self._left_ns.get(one.consumer, other.at_ns) < other.at_ns or any(
+                        each.act in returns
+                        and each.token == one.token
+                        and each.began_ns < other.at_ns
+                        for each in said
+                    )
+                    has_expired = (
+                        other.delivery > one.delivery
+                        and other.at_ns - one.began_ns >= visibility_s * 1e9
+                    )
+                    if not is_returned and not has_expired:
+                        raise Violation(f"I4: {other} was given out while it was leased: {one}")
+
+    def check_figures(
+        self,
+        info: GroupInfo,
+        contents: Mapping[Place, Mapping[int, Original]],
+        letters: Sequence[Letter],
+    ) -> None:
+        """I5: what brokers say of the group adds up, and fits to what consumers were told."""
+        for part in info.partitions:
+            place = Place(info.topic, part.partition)
+            states = (part.lag, part.in_flight, part.delayed, part.done, part.dead, part.lost)
+            wanted = part.end_offset - part.start_offset
+            if sum(states) != wanted or min(states) < 0:
+                raise Violation(
+                    f"I5: group {self.group} of {place} has {wanted} messages; waiting, in flight, "
+                    f"delayed, done, dead and lost {states} are {sum(states)}"
+                )
+            if contents.get(place) and max(contents[place]) + 1 != part.end_offset:
+                raise Violation(
+                    f"I5: {place} ends at {max(contents[place]) + 1}, group {self.group} says "
+                    f"{part.end_offset}"
+                )
+            acks = [
+                {a.fate for a in said if a.act == Act.ACK}
+                for (where, _), said in self._said.items()
+                if where == place
+            ]
+            least = sum(Fate.DONE in fates for fates in acks)
+            most = sum(bool(fates & {Fate.DONE, Fate.UNKNOWN}) for fates in acks)
+            if not least <= part.done <= most:
+                raise Violation(
+                    f"I5: group {self.group} of {place} is done with {part.done}; {least} were "
+                    f"acknowledged, at most {most}"
+                )
+            dead = sum(letter.partition == part.partition for letter in letters)
+            if part.dead != dead:
+                raise Violation(
+                    f"I5: group {self.group} of {place} counts {part.dead} dead, there are "
+                    f"{dead} letters"
+                )
+
+    def _check_sent(
+        self,
+        spot: Spot,
+        found: list[Delivered],
+        contents: Mapping[Place, Mapping[int, Original]],
+    ) -> None:
+        place, offset = spot
+        original = contents.get(place, {}).get(offset)
+        for one in found:
+            if original is None and contents.get(place) and offset < min(contents[place]):
+                continue  # retention dropped it since
+            if original is None or one.value != original.value:
+                raise Violation(
+                    f"I2: {one} was {one.value!r}, the partition has "
+                    f"{original and original.value!r} there"
+                )
+
+    def _check_due(self, found: list[Delivered]) -> None:
+        for one in found:
+            due_ms = self._not_before_ms.get(one.value, 0.0)
+            if one.wall_ms < due_ms:
+                raise Violation(f"I8: {one} came {due_ms - one.wall_ms:.0f} ms early")
+
+    def _check_tokens(self, spot: Spot, found: list[Delivered], said: list[Said]) -> None:
+        """A token gives a message to one poll, and one token ends it."""
+        tokens = [one.token for one in found if one.token]
+        if len(tokens) != len(set(tokens)):
+            raise Violation(f"I4: a lease brought the same message twice: {list(map(str, found))}")
+        winners = {
+            one.token for one in said if one.act in {Act.ACK, Act.REJECT} and one.fate == Fate.DONE
+        }
+        if len(winners) > 1:
+            raise Violation(
+                f"I4: {spot[0]}@{spot[1]} was ended by {len(winners)} leases: {sorted(winners)}\n"
+                + "\n".join(map(repr, [*found, *said]))
+            )
+
+    def _check_final(self, found: list[Delivered], said: list[Said]) -> None:
+        """What is acknowledged or rejected is not given to anybody who asks afterwards."""
+        ended = [one for one in said if one.act in {Act.ACK, Act.REJECT} and one.fate == Fate.DONE]
+        if not ended:
+            return
+        first = min(ended, key=lambda one: one.ended_ns)
+        for one in found:
+            if one.began_ns > first.ended_ns:
+                late_ms = (one.began_ns - first.ended_ns) / 1e6
+                raise Violation(
+                    f"I5: {one} was given out by a poll that began {late_ms:.1f} ms after the "
+                    f"{first.act} of {first.consumer} (lease {first.token}) had returned; "
+                    f"all of it: {list(map(str, found))} {said}"
+                )
+
+    def _check_pauses(self, found: list[Delivered], said: list[Said]) -> None:
+        """After a nack with a delay it is not given out before that is over."""
+        for nack in said:
+            if nack.act != Act.NACK or nack.fate != Fate.DONE or not nack.delay_s:
+                continue
+            due_ms = nack.began_wall_ms + nack.delay_s * 1000
+            for one in found:
+                if one.began_ns > nack.ended_ns and one.wall_ms < due_ms:
+                    raise Violation(f"I8: {one} came {due_ms - one.wall_ms:.0f} ms too early")
+
+    def _check_letters(
+        self, contents: Mapping[Place, Mapping[int, Original]], letters: Sequence[Letter]
+    ) -> None:
+        seen: dict[Spot, Letter] = {}
+        for letter in letters:
+            spot = Place(letter.topic, letter.partition), letter.offset
+            if spot in seen:
+                raise Violation(f"I5: {spot[0]}@{spot[1]} is among the dead letters twice")
+            seen[spot] = letter
+            original = contents.get(spot[0], {}).get(letter.offset)
+            if original != Original(letter.key, letter.value, letter.headers):
+                raise Violation(f"I2: the dead letter {letter} was {original}")
+            if letter.group != self.group or not letter.reason or not letter.died:
+                raise Violation(f"I5: the dead letter {letter} does not say why, whose or when")
+            counts = [one.delivery for one in self._delivered.get(spot, [])]
+            if counts and letter.deliveries < max(counts):
+                raise Violation(f"I5: {letter} died after delivery {max(counts)}")
+        for place, offset in self.offsets(Act.REJECT) - set(seen):
+            raise Violation(f"I5: {place}@{offset} was rejected and is no dead letter")
+
+
+# Journals: a line of JSON for each event, so that what a killed process wrote is still there.
+
+
+def journal_lines(journal: Path) -> list[dict[str, Any]]:
+    """The whole lines of a journal; of the last one a killed process may have written half."""
+    text = journal.read_text() if journal.exists() else ""
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def journal_line(
+    delivered: Sequence[Delivered] = (),
+    said: Sequence[Said] = (),
+    left: Sequence[tuple[str, int]] = (),
+) -> str:
+    """Events as `GroupHistory.take_in` reads them."""
+    given = [(one.place, one.offset, one.value.hex(), *one[3:]) for one in delivered]
+    return json.dumps({"delivered": given, "said": said, "left": left})
+
+
+def _delivered_of(found: Iterable[Sequence[Any]]) -> list[Delivered]:
+    return [
+        Delivered(Place(*place), offset, bytes.fromhex(value), *rest)
+        for place, offset, value, *rest in found
+    ]
+
+
+def _said_of(found: Iterable[Sequence[Any]]) -> list[Said]:
+    return [
+        Said(
+            Act(act), Place(*place), offset, token, consumer, began, wall, ended, Fate(fate), delay
+        )
+        for act, place, offset, token, consumer, began, wall, ended, fate, delay in found
+    ]
