@@ -17,8 +17,8 @@ LAYERS = [
 FORBIDDEN = {
     ("queue", "raft"), ("wire", "raft"), ("wire", "queue"), ("client", "raft"),
     ("client", "queue"), ("client", "log"), ("client", "replica"), ("spark", "node"),
-    ("lakehouse", "node"), ("pipelines", "node"),
-    ("portal", "node"), ("cli", "raft"), ("cli", "testing"), ("raft", "batches"), ("raft", "settings"),
+    ("lakehouse", "node"), ("pipelines", "node"), ("portal", "node"), ("cli", "raft"),
+    ("cli", "testing"), ("raft", "batches"), ("raft", "settings"),
 }  # fmt: skip
 PURE = {"errors", "addresses", "batches", "raft", "queue", "wire", "cluster", "replica"}
 IMPURE = {

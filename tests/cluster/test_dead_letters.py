@@ -10,7 +10,7 @@ from quivermq.testing import Cluster
 from quivermq.testing.trials import (
     ONLY_ACKS,
     ConsumerLoad,
-    Plan,
+    ConsumerPlan,
     check_group,
     group_trial,
     lead_by,
@@ -28,7 +28,7 @@ def test_a_message_that_crashes_every_consumer_dies_once_though_the_leader_does_
         client.create_topic(topic, max_deliveries=3, retry=QUICKLY)
         client.produce(topic, b"poison", key=b"k", headers={"from": b"a test"})
         client.produce_many(topic, [b"food %d" % number for number in range(30)])
-        plan = Plan(
+        plan = ConsumerPlan(
             topic, GROUP, max_messages=1, visibility=0.5, habits=ONLY_ACKS, crashes_on="poison"
         )
         with ConsumerLoad(cluster, plan, threads=0) as consumers:

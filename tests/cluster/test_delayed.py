@@ -3,7 +3,7 @@
 import time
 
 from quivermq.testing import Cluster
-from quivermq.testing.trials import ONLY_ACKS, ConsumerLoad, Plan, check_group
+from quivermq.testing.trials import ONLY_ACKS, ConsumerLoad, ConsumerPlan, check_group
 from quivermq.testing.trials.consumer_trial import GROUP
 
 MESSAGES, BATCH = 10_000, 100
@@ -15,7 +15,7 @@ def test_ten_thousand_due_in_one_second_while_the_leader_dies_are_never_early_an
 ) -> None:  # F35
     with cluster.connect() as client:
         client.create_topic(topic)
-        plan = Plan(topic, GROUP, max_messages=500, visibility=30.0, habits=ONLY_ACKS)
+        plan = ConsumerPlan(topic, GROUP, max_messages=500, visibility=30.0, habits=ONLY_ACKS)
         with ConsumerLoad(cluster, plan, threads=2) as consumers:
             first_due = time.time() + AHEAD_S
             for start in range(0, MESSAGES, BATCH):

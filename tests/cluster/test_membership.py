@@ -6,7 +6,7 @@ import pytest
 
 from quivermq.errors import NotEnoughReplicas
 from quivermq.testing import Cluster, ClusterError
-from quivermq.testing.trials import Load, trial
+from quivermq.testing.trials import ClientLoad, trial
 from quivermq.testing.trials.client_trial import TOPIC
 from quivermq.wire import proto
 
@@ -20,7 +20,7 @@ def wait_moved(cluster: Cluster) -> None:
         )
 
 
-def bounce_leader(cluster: Cluster, load: Load) -> None:
+def bounce_leader(cluster: Cluster, load: ClientLoad) -> None:
     leader = cluster.nodes[cluster.leader(TOPIC)]
     leader.kill()
     load.wait_progress()

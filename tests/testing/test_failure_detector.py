@@ -1,24 +1,24 @@
 """What a node knows of its peers."""
 
-from quivermq.testing.simulation.process import Lookout
+from quivermq.testing.simulation.process import FailureDetector
 
 SILENT = 3
 
 
 def test_only_who_was_told_nothing_is_pinged() -> None:
-    lookout = Lookout(SILENT)
-    lookout.tell(2)
-    assert lookout.tick([2, 3])[0] == [3]
-    assert lookout.tick([2, 3])[0] == [2, 3]
+    detector = FailureDetector(SILENT)
+    detector.tell(2)
+    assert detector.tick([2, 3])[0] == [3]
+    assert detector.tick([2, 3])[0] == [2, 3]
 
 
 def test_a_peer_is_silent_after_so_many_ticks_without_a_word_and_no_earlier() -> None:
-    lookout = Lookout(SILENT)
-    assert [lookout.tick([2])[1] for _ in range(SILENT + 1)] == [[]] * SILENT + [[2]]
-    lookout.hear(2)
-    assert [lookout.tick([2])[1] for _ in range(SILENT + 1)] == [[]] * SILENT + [[2]]
+    detector = FailureDetector(SILENT)
+    assert [detector.tick([2])[1] for _ in range(SILENT + 1)] == [[]] * SILENT + [[2]]
+    detector.hear(2)
+    assert [detector.tick([2])[1] for _ in range(SILENT + 1)] == [[]] * SILENT + [[2]]
 
 
 def test_another_boot_is_noticed_once() -> None:
-    lookout = Lookout(SILENT)
-    assert [lookout.meet(2, boot) for boot in (1, 1, 2, 2, 1)] == [False, False, True, False, True]
+    detector = FailureDetector(SILENT)
+    assert [detector.meet(2, boot) for boot in (1, 1, 2, 2, 1)] == [False, False, True, False, True]

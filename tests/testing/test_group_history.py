@@ -6,10 +6,10 @@ import pytest
 
 from quivermq.client.group_infos import GroupInfo, GroupPartitionInfo
 from quivermq.testing import Violation
-from quivermq.testing.trials import Act, Fate, GroupHistory, Place, Said
+from quivermq.testing.trials import Fate, GroupHistory, SettleAction, SettleCall, TopicPartition
 from quivermq.testing.trials.group_history import Delivered, Letter, Original, journal_line
 
-PLACE = Place("jobs", 0)
+PLACE = TopicPartition("jobs", 0)
 CONTENTS = {PLACE: {n: Original(b"k", b"job %d" % n, {"n": b"%d" % n}) for n in range(4)}}
 MS = 1_000_000
 
@@ -29,9 +29,14 @@ def given(offset: int, token: int, began_ms: int, delivery: int = 1) -> Delivere
 
 
 def said(
-    act: Act, offset: int, token: int, began_ms: int, fate: Fate = Fate.DONE, delay_s: float = 0.0
-) -> Said:
-    return Said(
+    act: SettleAction,
+    offset: int,
+    token: int,
+    began_ms: int,
+    fate: Fate = Fate.DONE,
+    delay_s: float = 0.0,
+) -> SettleCall:
+    return SettleCall(
         act,
         PLACE,
         offset,
@@ -56,10 +61,10 @@ def history() -> GroupHistory:
     """All of four messages done: the last as a dead letter, the first at its second delivery."""
     history = GroupHistory("g")
     history.deliver([given(0, 1, 10), given(1, 1, 10), given(2, 2, 12), given(3, 2, 12)])
-    history.say([said(Act.NACK, 0, 1, 20, delay_s=0.03), said(Act.ACK, 1, 1, 22)])
-    history.say([said(Act.ACK, 2, 2, 24), said(Act.REJECT, 3, 2, 25)])
+    history.say([said(SettleAction.NACK, 0, 1, 20, delay_s=0.03), said(SettleAction.ACK, 1, 1, 22)])
+    history.say([said(SettleAction.ACK, 2, 2, 24), said(SettleAction.REJECT, 3, 2, 25)])
     history.deliver([given(0, 3, 60, delivery=2)])
-    history.say([said(Act.ACK, 0, 1, 61, Fate.LOST), said(Act.ACK, 0, 3, 63)])
+    history.say([said(SettleAction.ACK, 0, 1, 61, Fate.LOST), said(SettleAction.ACK, 0, 3, 63)])
     return history
 
 
@@ -92,7 +97,7 @@ def test_a_poll_that_began_before_the_ack_returned_may_still_bring_it(
 
 
 def test_two_leases_that_end_one_message_are_noticed(history: GroupHistory) -> None:
-    history.say([said(Act.ACK, 2, 9, 30)])
+    history.say([said(SettleAction.ACK, 2, 9, 30)])
     broken(history, "I4.*2 leases")
 
 
@@ -108,14 +113,14 @@ def test_a_message_that_nobody_sent_is_noticed(history: GroupHistory) -> None:
 
 def test_a_message_that_nobody_acknowledged_is_noticed() -> None:
     history = GroupHistory("g")
-    history.say([said(Act.ACK, number, 1, 20) for number in (0, 1)])
-    history.say([said(Act.ACK, 2, 1, 20, Fate.LOST)])
+    history.say([said(SettleAction.ACK, number, 1, 20) for number in (0, 1)])
+    history.say([said(SettleAction.ACK, 2, 1, 20, Fate.LOST)])
     broken(history, "I5: 1 messages were neither.*jobs/0@2")
 
 
 def test_an_ack_whose_fate_nobody_knows_may_have_counted() -> None:
     history = GroupHistory("g")
-    history.say([said(Act.ACK, number, 1, 20, Fate.UNKNOWN) for number in (0, 1, 2)])
+    history.say([said(SettleAction.ACK, number, 1, 20, Fate.UNKNOWN) for number in (0, 1, 2)])
     history.check_drained(CONTENTS, [letter(3)])
     history.check_figures(info(), CONTENTS, [letter(3)])
 
@@ -180,7 +185,7 @@ def test_figures_that_do_not_fit_are_noticed(
 def test_what_a_killed_process_wrote_down_counts_and_its_last_word_is_in_doubt(
     tmp_path: Path,
 ) -> None:
-    asked = said(Act.ACK, 0, 1, 20, Fate.UNKNOWN)._replace(ended_ns=0)
+    asked = said(SettleAction.ACK, 0, 1, 20, Fate.UNKNOWN)._replace(ended_ns=0)
     lines = [
         journal_line(delivered=[given(0, 1, 10), given(1, 1, 10)]),
         journal_line(said=[asked]),
@@ -193,5 +198,5 @@ def test_what_a_killed_process_wrote_down_counts_and_its_last_word_is_in_doubt(
     history = GroupHistory("g")
     history.take_in(journal)
     assert history.deliveries(PLACE, 0) == [given(0, 1, 10)]
-    assert history.offsets(Act.ACK, Fate.LOST) == {(PLACE, 0)}
-    assert history.offsets(Act.ACK, Fate.UNKNOWN) == {(PLACE, 1)}
+    assert history.offsets(SettleAction.ACK, Fate.LOST) == {(PLACE, 0)}
+    assert history.offsets(SettleAction.ACK, Fate.UNKNOWN) == {(PLACE, 1)}

@@ -5,11 +5,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from quivermq.testing.cluster import Link, Proxies
+from quivermq.testing.cluster import ProxiedLink, Proxies
 
 
 @contextmanager
-def echo() -> Iterator[Link]:
+def echo() -> Iterator[ProxiedLink]:
     """A link to somebody who answers with what they hear."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -46,7 +46,7 @@ def echo() -> Iterator[Link]:
 
 
 @contextmanager
-def caller(link: Link) -> Iterator[socket.socket]:
+def caller(link: ProxiedLink) -> Iterator[socket.socket]:
     host, port = link.address.split(":")
     with socket.create_connection((host, int(port)), timeout=5.0) as end:
         yield end

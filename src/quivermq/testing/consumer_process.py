@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 import quivermq
-from quivermq.testing.trials.consumer import Consumer, Journal, Plan
+from quivermq.testing.trials.consumer import ConsumerPlan, Journal, TrialConsumer
 
 _LOOK_AGAIN_S = 0.05
 
@@ -40,7 +40,7 @@ def main() -> None:
 
     journal = Journal(Path(what["journal"]))
     with quivermq.connect(what["servers"], timeout=what["timeout"]) as client:
-        Consumer(client, journal, Plan(**what["plan"]), wait_for_word).run(over.is_set)
+        TrialConsumer(client, journal, ConsumerPlan(**what["plan"]), wait_for_word).run(over.is_set)
 
 
 if __name__ == "__main__":

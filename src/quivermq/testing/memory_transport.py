@@ -63,7 +63,7 @@ class _Pipe:
         self.size = 0
 
 
-class MemoryTransport(asyncio.Transport):
+class PipeTransport(asyncio.Transport):
     """One end of a pair: what is written here arrives at the protocol of the other end."""
 
     def __init__(self, protocol: asyncio.BufferedProtocol, inward: _Pipe, outward: _Pipe) -> None:
@@ -183,7 +183,7 @@ class MemoryTransport(asyncio.Transport):
 def connect(one: asyncio.BufferedProtocol, other: asyncio.BufferedProtocol) -> None:
     """Join two protocols, as a socket would."""
     to_one, to_other = _Pipe(), _Pipe()
-    near, far = MemoryTransport(one, to_one, to_other), MemoryTransport(other, to_other, to_one)
+    near, far = PipeTransport(one, to_one, to_other), PipeTransport(other, to_other, to_one)
     other.connection_made(far)
     one.connection_made(near)
 

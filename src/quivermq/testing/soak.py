@@ -21,7 +21,7 @@ from rich.console import Console
 
 from quivermq.errors import TopicNotFound
 from quivermq.testing.cluster import Cluster, ClusterFaults, Undo
-from quivermq.testing.trials import ConsumerLoad, Plan, check_group, trial
+from quivermq.testing.trials import ConsumerLoad, ConsumerPlan, check_group, trial
 
 SETTINGS: Final = {"tick_ms": 50, "segment_bytes": 1 << 20}
 ROUND_S: Final = 30.0
@@ -54,7 +54,7 @@ class Soak:
         topic = f"round-{number}"
         lost = self._faults.lost_disk
         lost.clear()
-        plan = Plan(topic, "soak", max_messages=200, seed=number)
+        plan = ConsumerPlan(topic, "soak", max_messages=200, seed=number)
         with ConsumerLoad(self._cluster, plan, threads=2) as consumers:
             consumers.add_thread("pushed", is_pushed=True)
             with trial(

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, Self
 
 import quivermq
 from quivermq.errors import QuiverError
-from quivermq.testing.cluster.direct_connection import Direct
+from quivermq.testing.cluster.direct_connection import DirectConnection
 from quivermq.testing.cluster.namespaces import Namespaces
 from quivermq.testing.cluster.node import START_S, ClusterError, Node
 from quivermq.testing.cluster.wiring import Wiring
@@ -263,9 +263,9 @@ class Cluster:
             return None
         return answer.partitions[0] if answer.partitions else None
 
-    def direct(self, node: int, timeout: float = _ASK_S) -> Direct:
+    def direct(self, node: int, timeout: float = _ASK_S) -> DirectConnection:
         """A plain connection to one node, past all proxies."""
-        return Direct(self.nodes[node].address, timeout)
+        return DirectConnection(self.nodes[node].address, timeout)
 
     def wait_until(
         self, condition: Callable[[], bool], failure: str, timeout: float = READY_S

@@ -24,14 +24,14 @@ _PACKET_BYTES_MAX = 64 << 20
 _TOO_LONG = "{} did not answer in time"
 
 
-class Answer(NamedTuple):
+class DirectAnswer(NamedTuple):
     """What a broker said, and the batches behind it."""
 
     response: proto.Response
     frames: list[Frame]
 
 
-class Direct:
+class DirectConnection:
     """One socket, past its handshake."""
 
     def __init__(self, address: str, timeout: float = 5.0) -> None:
@@ -66,7 +66,7 @@ class Direct:
     def close(self) -> None:
         self._socket.close()
 
-    def ask(self, request: proto.Request, frames: Sequence[Frame] = ()) -> Answer:
+    def ask(self, request: proto.Request, frames: Sequence[Frame] = ()) -> DirectAnswer:
         """The answer; raises the refusal, or `ConnectionFailed` or `Timeout`."""
         self.send(request, frames)
         return self.take(request.id)
@@ -83,7 +83,7 @@ class Direct:
         except OSError as error:
             raise ConnectionFailed(f"{self.address}: {error}") from error
 
-    def take(self, number: int) -> Answer:
+    def take(self, number: int) -> DirectAnswer:
         """The answer to request `number`; answers to others are thrown away."""
         while True:
             try:
@@ -101,4 +101,4 @@ class Direct:
                     continue
                 if response.WhichOneof("body") == "error":
                     raise error_from_proto(response.error)
-                return Answer(response, frames_of(found) if found.batches else [])
+                return DirectAnswer(response, frames_of(found) if found.batches else [])

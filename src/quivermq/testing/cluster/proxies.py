@@ -16,7 +16,7 @@ _CALL_S: Final = 30.0
 T = TypeVar("T")
 
 
-class Way:
+class LinkDirection:
     """One direction of a link."""
 
     def __init__(self) -> None:
@@ -38,13 +38,13 @@ class Way:
         await self._is_open.wait()
 
 
-class Link:
+class ProxiedLink:
     """A port that leads to an address. Its methods may be called from any thread."""
 
     def __init__(self, proxies: "Proxies", target: str) -> None:
         self._proxies = proxies
         self._target = target
-        self._there, self._back = Way(), Way()
+        self._there, self._back = LinkDirection(), LinkDirection()
         self._is_severed = False
         self._drops = False
         self._connections: set[asyncio.Task[None]] = set()
@@ -146,7 +146,9 @@ class Link:
             await asyncio.gather(*ways, return_exceptions=True)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: LinkDirection
+) -> None:
     while True:
         data = await reader.read(_CHUNK_BYTES)
         await way.passable()
@@ -163,13 +165,13 @@ class Proxies:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
-        self._links: list[Link] = []
+        self._links: list[ProxiedLink] = []
 
-    def link(self, target: str) -> Link:
+    def link(self, target: str) -> ProxiedLink:
         """A link to an address."""
 
-        async def made() -> Link:
-            link = Link(self, target)
+        async def made() -> ProxiedLink:
+            link = ProxiedLink(self, target)
             await link.listen()
             return link
 

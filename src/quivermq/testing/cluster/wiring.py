@@ -5,7 +5,7 @@ from itertools import permutations
 from typing import Any
 
 from quivermq.testing.cluster.node import Node
-from quivermq.testing.cluster.proxies import Link, Proxies
+from quivermq.testing.cluster.proxies import ProxiedLink, Proxies
 
 
 class Wiring:
@@ -16,12 +16,12 @@ class Wiring:
         self._proxies = Proxies()
         self.founders = tuple(nodes)
         """Those whose links can be cut: brokers that join later are reached directly."""
-        self.links: dict[tuple[int, int], Link] = {
+        self.links: dict[tuple[int, int], ProxiedLink] = {
             (sender, receiver): self._proxies.link(nodes[receiver].peer_address)
             for sender, receiver in permutations(nodes, 2)
         }
         """By sender and receiver."""
-        self.doors: dict[int, Link] = {
+        self.doors: dict[int, ProxiedLink] = {
             node.id: self._proxies.link(node.address) for node in nodes.values()
         }
         """By node: what clients, and brokers that pass requests on, go through."""
@@ -37,7 +37,7 @@ class Wiring:
             },
         }
 
-    def between(self, one: int, other: int) -> tuple[Link, Link]:
+    def between(self, one: int, other: int) -> tuple[ProxiedLink, ProxiedLink]:
         """Both links of a pair."""
         return self.links[one, other], self.links[other, one]
 
@@ -59,7 +59,7 @@ class Wiring:
         for link in self._links_of(node):
             link.cut()
 
-    def _links_of(self, node: int) -> Iterator[Link]:
+    def _links_of(self, node: int) -> Iterator[ProxiedLink]:
         return (link for pair, link in self.links.items() if node in pair)
 
     def heal(self) -> None:

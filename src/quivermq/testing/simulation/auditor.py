@@ -18,7 +18,6 @@ from quivermq.testing import Violation
 from quivermq.testing.simulation.checkers import (
     Acknowledged,
     CommittedPrefix,
-    Copy,
     FreshReads,
     NewestEpoch,
     NothingGoesBack,
@@ -28,6 +27,7 @@ from quivermq.testing.simulation.checkers import (
     OneLeader,
     OneVote,
     ProducerOrder,
+    ReplicaContents,
     SameDigest,
     SoundSleep,
     TimeOrder,
@@ -41,7 +41,7 @@ from quivermq.testing.simulation.lease_checkers import (
     offsets_of,
 )
 from quivermq.testing.simulation.process import HostWork
-from quivermq.testing.simulation.requests import Poll, Settle, Settled, Verb
+from quivermq.testing.simulation.requests import Poll, Settle, SettleReply, Verb
 from quivermq.testing.simulation.story import Story
 
 FIRST_INDEX: Final = 2
@@ -50,7 +50,7 @@ VALIDATE_EVERY: Final = 100
 """Replicas re-check themselves at every so many looks: it costs as much as all else together."""
 
 
-class Stored:
+class StoredEntries:
     """The entries that one node is known to have on its disk, by index."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Stored:
         self._last = min(self._last, first)
 
 
-class Watch:
+class Auditor:
     """Sees everything, which no node can."""
 
     def __init__(self, story: Story) -> None:
@@ -96,7 +96,7 @@ class Watch:
         self._looks = 0
         self._hosts: dict[int, Host] = {}
         self._asleep: set[int] = set()
-        self._stored: dict[int, Stored] = {}
+        self._stored: dict[int, StoredEntries] = {}
         self._shown: dict[int, int] = {}
         """By node, up to where its applied entries were compared."""
 
@@ -127,7 +127,7 @@ class Watch:
             self.one_winner.finish(group, 0, offsets_of(pieces), self._story.now_us)
         self._story.counts["messages given out"] += len(offsets_of(pieces))
 
-    def settled(self, said: Settle, answer: Settled) -> None:
+    def settled(self, said: Settle, answer: SettleReply) -> None:
         """A leader confirms what a consumer said of messages."""
         lost = set(offsets_of(answer.lost))
         kept = [offset for offset in offsets_of(said.intervals) if offset not in lost]
@@ -155,7 +155,7 @@ class Watch:
         self._hosts[host.member] = host
         self._shown[host.member] = 0
         self.nothing_goes_back.save_term(host.member, host.log.term)
-        self._stored.setdefault(host.member, Stored()).forget_from(host.log.edge.next_index)
+        self._stored.setdefault(host.member, StoredEntries()).forget_from(host.log.edge.next_index)
 
     def writes(self, host: Host, work: HostWork) -> None:
         """Disk work begins: until it is done nobody knows what lies where it goes."""
@@ -244,7 +244,7 @@ class Watch:
                 self.committed.apply(member, frame)
         self._shown[member] = applied
 
-    def check_end(self, copies: Sequence[Copy]) -> None:
+    def check_end(self, copies: Sequence[ReplicaContents]) -> None:
         """The final checks, on what is on the disks."""
         history = self.committed.check(copies)
         indexes = [frame.header.index for frame in history]

@@ -26,7 +26,7 @@ class BatchId(NamedTuple):
         return cls(header.producer_id, header.producer_epoch, header.sequence)
 
 
-class Copy(NamedTuple):
+class ReplicaContents(NamedTuple):
     """What one replica holds in the end, read from its disk."""
 
     member: int
@@ -53,7 +53,7 @@ class Acknowledged:
         if told != before or produced.count != frame.header.count:
             raise Violation(f"I1: {batch} was acknowledged as {known}, then as {produced}")
 
-    def check(self, copies: Sequence[Copy]) -> None:
+    def check(self, copies: Sequence[ReplicaContents]) -> None:
         for copy in copies:
             held = {frame.header.base_offset: frame for frame in copy.frames if is_data(frame)}
             first = min(held, default=copy.next_offset)
@@ -172,7 +172,7 @@ class CommittedPrefix:
         if known is not frame and known != frame:
             raise Violation(f"I6: node {member} has {frame} where {known} is committed")
 
-    def check(self, copies: Sequence[Copy]) -> list[Frame]:
+    def check(self, copies: Sequence[ReplicaContents]) -> list[Frame]:
         """Compare what is on the disks; returns everything that was ever committed, in order."""
         for copy in copies:
             for frame in copy.frames:

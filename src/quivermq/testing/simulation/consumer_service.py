@@ -14,7 +14,14 @@ from quivermq.errors import OutOfSequence, QuiverError
 from quivermq.queue import Ask as Wish
 from quivermq.queue import Desk, Dying, Leased
 from quivermq.replica.effects import Changed, ReadReady, Result, Token
-from quivermq.testing.simulation.requests import Consuming, Poll, Polled, Settle, Settled, Verb
+from quivermq.testing.simulation.requests import (
+    Consuming,
+    Poll,
+    PollReply,
+    Settle,
+    SettleReply,
+    Verb,
+)
 
 if TYPE_CHECKING:
     from quivermq.testing.simulation.host import Host
@@ -78,13 +85,13 @@ FORGOTTEN_LETTERS: Final = 0.2
 
 
 @dataclass(slots=True)
-class Serving:
+class ConsumerService:
     """One process's dealings with consumers: gone when it dies."""
 
     host: "Host"
     polls: dict[Token, Poll] = field(default_factory=dict)
     """Those that wait for a quorum's word."""
-    waiting: dict[Token, tuple[Consuming, Polled | Settled]] = field(default_factory=dict)
+    waiting: dict[Token, tuple[Consuming, PollReply | SettleReply]] = field(default_factory=dict)
     """What is answered once it is committed."""
     term: int = 0
     """The last one in which this node looked at its desk."""
@@ -96,9 +103,9 @@ class Serving:
     @property
     def steady_ms(self) -> int:
         # Every node counts from another moment: one that believed another's times would show.
-        return self.host.around.time.now_ms + self.host.member * STEADY_APART_MS
+        return self.host.environment.time.now_ms + self.host.member * STEADY_APART_MS
 
-    def ask(self, token: Token, request: Consuming) -> Polled | QuiverError | None:
+    def ask(self, token: Token, request: Consuming) -> PollReply | QuiverError | None:
         """A consumer asks; None if the answer comes later."""
         if isinstance(request, Poll):
             self.polls[token] = request
@@ -108,7 +115,7 @@ class Serving:
             lost = self._at_desk(lambda desk: self._settle(desk, request), token)
         except QuiverError as error:
             return error
-        self.waiting[token] = (request, Settled(tuple(lost)))
+        self.waiting[token] = (request, SettleReply(tuple(lost)))
         return None
 
     def _at_desk(self, act: Callable[[Desk], T], token: Token | None = None) -> T:
@@ -140,7 +147,7 @@ class Serving:
         is_held = desk.extend(group, lease, said.delay_ms or 1, self.steady_ms, consumer)
         return [] if is_held else intervals
 
-    def answered(self, token: Token, result: Result) -> Result | Polled | Settled | None:
+    def answered(self, token: Token, result: Result) -> Result | PollReply | SettleReply | None:
         """The replica answers; returns what the client is told, None if that comes later."""
         poll = self.polls.pop(token, None)
         if poll is not None:
@@ -148,14 +155,14 @@ class Serving:
         request, answer = self.waiting.pop(token, (None, None))
         if answer is None or not isinstance(result, Changed):
             return result
-        observer = self.host.around.observer
-        if isinstance(request, Settle) and isinstance(answer, Settled):
-            observer.settled(request, answer)
-        elif isinstance(request, Poll) and isinstance(answer, Polled) and answer.leased:
-            observer.granted(self.host, request, answer.leased)
+        auditor = self.host.environment.auditor
+        if isinstance(request, Settle) and isinstance(answer, SettleReply):
+            auditor.settled(request, answer)
+        elif isinstance(request, Poll) and isinstance(answer, PollReply) and answer.leased:
+            auditor.granted(self.host, request, answer.leased)
         return answer
 
-    def _grant(self, token: Token, poll: Poll) -> Polled | QuiverError | None:
+    def _grant(self, token: Token, poll: Poll) -> PollReply | QuiverError | None:
         """What can be leased, at once; acknowledged in advance, once that is committed."""
         host = self.host
         wish = Wish(poll.group, poll.consumer, poll.messages_max, poll.visibility_ms, poll.auto_ack)
@@ -171,11 +178,11 @@ class Serving:
             return error
         if not poll.auto_ack:
             if leased is not None:
-                host.around.observer.granted(host, poll, leased)
-            return Polled(leased)
+                host.environment.auditor.granted(host, poll, leased)
+            return PollReply(leased)
         if leased is not None:
-            host.around.observer.tries(poll.group, leased.pieces)
-        self.waiting[token] = (poll, Polled(leased))
+            host.environment.auditor.tries(poll.group, leased.pieces)
+        self.waiting[token] = (poll, PollReply(leased))
         return None
 
     def tick(self) -> None:
@@ -204,7 +211,7 @@ class Serving:
 
     def _carry_record(self, group: str, record: Dying, desk: Desk) -> bool:
         """False: try again later."""
-        topic = self.host.around.dead_letters
+        topic = self.host.environment.dead_letters
         offsets = range(record.start, record.end)
         try:
             topic.store(group, desk.dead_epoch(group), record.number, offsets)

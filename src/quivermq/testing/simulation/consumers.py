@@ -11,9 +11,17 @@ from typing import Final
 
 from quivermq.errors import QuiverError
 from quivermq.queue import Leased
-from quivermq.testing.simulation.clients import TIMEOUT_MS, TOKENS_PER_CLIENT, Setting
+from quivermq.testing.simulation.clients import TIMEOUT_MS, TOKENS_PER_CLIENT, ClientEnvironment
 from quivermq.testing.simulation.lease_checkers import offsets_of
-from quivermq.testing.simulation.requests import Ask, Poll, Polled, Reply, Settle, Settled, Verb
+from quivermq.testing.simulation.requests import (
+    ClientRequest,
+    NodeReply,
+    Poll,
+    PollReply,
+    Settle,
+    SettleReply,
+    Verb,
+)
 
 GROUPS: Final = ("alpha", "beta")
 POISON: Final = 17
@@ -51,16 +59,18 @@ class Habits:
         )
 
 
-class Consumer:
+class SimulatedConsumer:
     """One consumer of a shared group."""
 
-    def __init__(self, address: int, setting: Setting, dice: Random, group: str) -> None:
+    def __init__(
+        self, address: int, environment: ClientEnvironment, dice: Random, group: str
+    ) -> None:
         self.address = address
         self.group = group
         self.is_stopped = False
         self.is_sweeping = False
         """Does all it gets at once, and well."""
-        self._setting = setting
+        self._environment = environment
         self._dice = dice
         self._habits = Habits.drawn(dice)
         self._tokens = count(-address * TOKENS_PER_CLIENT)
@@ -68,15 +78,15 @@ class Consumer:
         """The token of the poll that is under way."""
         self._said: dict[int, tuple[Settle, int]] = {}
         """By token, and how often it is said again."""
-        self._target = dice.choice(setting.nodes())
-        setting.time.after_ms(dice.uniform(0, 1_000), self._poll)
+        self._target = dice.choice(environment.nodes())
+        environment.time.after_ms(dice.uniform(0, 1_000), self._poll)
 
     def _poll(self) -> None:
         """Ask for messages unless that is under way, and come back."""
         if self.is_stopped:
             return
-        setting, habits = self._setting, self._habits
-        if not self._polling and not setting.is_quiet():
+        environment, habits = self._environment, self._habits
+        if not self._polling and not environment.is_quiet():
             token = self._polling = next(self._tokens)
             poll = Poll(
                 self.group,
@@ -84,12 +94,12 @@ class Consumer:
                 habits.wanted * (5 if self.is_sweeping else 1),
                 habits.visibility_ms,
                 habits.auto_ack,
-                setting.time.now_us,
+                environment.time.now_us,
             )
-            setting.network.send(self.address, self._target, Ask(token, poll))
-            setting.time.after_ms(TIMEOUT_MS, lambda: self._miss(token))
+            environment.network.send(self.address, self._target, ClientRequest(token, poll))
+            environment.time.after_ms(TIMEOUT_MS, lambda: self._miss(token))
         pause_ms = 20.0 if self.is_sweeping else habits.pause_ms
-        setting.time.after_ms(self._dice.expovariate(1 / pause_ms), self._poll)
+        environment.time.after_ms(self._dice.expovariate(1 / pause_ms), self._poll)
 
     def _miss(self, token: int) -> None:
         """No answer came."""
@@ -101,40 +111,40 @@ class Consumer:
             self._say_again(token)
 
     def _look_elsewhere(self, leader: int) -> None:
-        nodes = self._setting.nodes()
+        nodes = self._environment.nodes()
         follows = leader in nodes and self._dice.random() < 0.9
         self._target = leader if follows else self._dice.choice(nodes)
 
-    def take(self, sender: int, reply: Reply) -> None:
-        self._setting.story.trace(f"node {sender} answers consumer {self.address}")
+    def take(self, sender: int, reply: NodeReply) -> None:
+        self._environment.story.trace(f"node {sender} answers consumer {self.address}")
         result = reply.result
         if isinstance(result, QuiverError):
-            self._setting.story.counts[f"refused {result.code}"] += 1
+            self._environment.story.counts[f"refused {result.code}"] += 1
             self._look_elsewhere(getattr(result, "leader", 0))
         if reply.token == self._polling:
             self._polling = 0
-            if isinstance(result, Polled) and result.leased is not None:
+            if isinstance(result, PollReply) and result.leased is not None:
                 self._receive(result.leased)
-        elif reply.token in self._said and isinstance(result, Settled):
+        elif reply.token in self._said and isinstance(result, SettleReply):
             del self._said[reply.token]
         elif reply.token in self._said:
             self._say_again(reply.token)
 
     def _receive(self, leased: Leased) -> None:
         """Messages came: work on them, unless they are done already."""
-        self._setting.story.counts["deliveries"] += 1
+        self._environment.story.counts["deliveries"] += 1
         dice, habits = self._dice, self._habits
         if not leased.lease:
             return
         if not self.is_sweeping:
             if dice.random() < habits.vanishes:
-                self._setting.story.counts["consumers gone"] += 1
+                self._environment.story.counts["consumers gone"] += 1
                 return
             if dice.random() < 0.2:
                 self._say(Verb.EXTEND, leased, offsets_of(leased.pieces), habits.visibility_ms)
         late = not self.is_sweeping and dice.random() < habits.stalls
         work_ms = 1.5 * habits.visibility_ms if late else habits.work_ms
-        self._setting.time.after_ms(dice.uniform(0, 2 * work_ms), lambda: self._finish(leased))
+        self._environment.time.after_ms(dice.uniform(0, 2 * work_ms), lambda: self._finish(leased))
 
     def _finish(self, leased: Leased) -> None:
         """Say what became of it, message by message or all at once."""
@@ -157,7 +167,7 @@ class Consumer:
         if not offsets:
             return
         if verb is Verb.ACK:
-            self._setting.watch.tries(self.group, [(at, at + 1) for at in offsets])
+            self._environment.auditor.tries(self.group, [(at, at + 1) for at in offsets])
         intervals = tuple((at, at + 1) for at in offsets)
         said = Settle(verb, self.group, leased.lease, intervals, delay_ms, -self.address)
         self._send(said, PATIENCE if verb is Verb.ACK else 1)
@@ -165,12 +175,12 @@ class Consumer:
     def _send(self, said: Settle, patience: int) -> None:
         token = next(self._tokens)
         self._said[token] = (said, patience)
-        self._setting.network.send(self.address, self._target, Ask(token, said))
-        self._setting.time.after_ms(TIMEOUT_MS, lambda: self._miss(token))
+        self._environment.network.send(self.address, self._target, ClientRequest(token, said))
+        self._environment.time.after_ms(TIMEOUT_MS, lambda: self._miss(token))
 
     def _say_again(self, token: int) -> None:
         """It was refused, or nothing was heard; it may have happened all the same."""
         said, patience = self._said.pop(token)
         if patience > 1 and not self.is_stopped:
             wait_ms = self._dice.uniform(20, 400)
-            self._setting.time.after_ms(wait_ms, lambda: self._send(said, patience - 1))
+            self._environment.time.after_ms(wait_ms, lambda: self._send(said, patience - 1))

@@ -17,7 +17,7 @@ from quivermq.testing.simulation.world import World
 
 
 @dataclass(slots=True)
-class Stage:
+class FaultContext:
     """The world, and a generator of its own for whoever strikes it."""
 
     world: World
@@ -58,81 +58,81 @@ DISK_OPERATIONS_AHEAD = 14
 """A fault in the middle of disk work strikes within so many operations."""
 
 
-def kill(stage: Stage) -> None:
+def kill(context: FaultContext) -> None:
     """F1: a process dies, often the leader's."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is not None:
-        host.crash("killed", power=False, down_ms=stage.between(50, 4_000))
-        stage.world.story.strike("kill", f"node {host.member}")
+        host.crash("killed", power=False, down_ms=context.between(50, 4_000))
+        context.world.story.strike("kill", f"node {host.member}")
 
 
-def kill_all(stage: Stage) -> None:
+def kill_all(context: FaultContext) -> None:
     """F2: every process dies at once."""
-    for host in stage.world.running:
-        host.crash("killed with all", power=False, down_ms=stage.between(50, 2_000))
-    stage.world.story.strike("kill all", "everybody")
+    for host in context.world.running:
+        host.crash("killed with all", power=False, down_ms=context.between(50, 2_000))
+    context.world.story.strike("kill all", "everybody")
 
 
-def power_loss(stage: Stage) -> None:
+def power_loss(context: FaultContext) -> None:
     """F3: one, a majority, or all machines lose power."""
-    hosts = stage.several()
+    hosts = context.several()
     for host in hosts:
-        host.crash("loses power", power=True, down_ms=stage.between(50, 3_000))
-    stage.world.story.strike("power loss", f"nodes {[host.member for host in hosts]}")
+        host.crash("loses power", power=True, down_ms=context.between(50, 3_000))
+    context.world.story.strike("power loss", f"nodes {[host.member for host in hosts]}")
 
 
-def power_loss_with_pauses(stage: Stage) -> None:
+def power_loss_with_pauses(context: FaultContext) -> None:
     """F4: one machine loses power while others stand still."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is None:
         return
-    for other in stage.world.running:
-        if other is not host and stage.dice.random() < 0.6:
-            other.pause(stage.between(500, 3_000))
-    host.crash("loses power", power=True, down_ms=stage.between(50, 1_000))
-    stage.world.story.strike("power loss with pauses", f"node {host.member}")
+    for other in context.world.running:
+        if other is not host and context.dice.random() < 0.6:
+            other.pause(context.between(500, 3_000))
+    host.crash("loses power", power=True, down_ms=context.between(50, 1_000))
+    context.world.story.strike("power loss with pauses", f"node {host.member}")
 
 
-def kill_in_disk_work(stage: Stage) -> None:
+def kill_in_disk_work(context: FaultContext) -> None:
     """F1, F3: a process dies in the middle of a write, a sync, a rename."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is not None:
-        _fail_soon(stage, host, Killed)
-        stage.world.story.strike("kill in disk work", f"node {host.member}")
+        _fail_soon(context, host, Killed)
+        context.world.story.strike("kill in disk work", f"node {host.member}")
 
 
-def failed_disk(stage: Stage) -> None:
+def failed_disk(context: FaultContext) -> None:
     """F17: an operation of a disk fails, and nobody knows what it did."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is not None:
-        _fail_soon(stage, host, StorageFailed)
-        stage.world.story.strike("failed disk", f"node {host.member}")
+        _fail_soon(context, host, StorageFailed)
+        context.world.story.strike("failed disk", f"node {host.member}")
 
 
-def _fail_soon(stage: Stage, host: Host, failure: type[BaseException]) -> None:
-    ahead = stage.dice.randint(0, DISK_OPERATIONS_AHEAD)
+def _fail_soon(context: FaultContext, host: Host, failure: type[BaseException]) -> None:
+    ahead = context.dice.randint(0, DISK_OPERATIONS_AHEAD)
     host.disk.faults.fail_operation = host.disk.operations + ahead
     host.disk.faults.failure = failure
 
 
-def full_disk(stage: Stage) -> None:
+def full_disk(context: FaultContext) -> None:
     """F16: no space left, and space again after a while."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is None:
         return
     used = sum(len(host.disk.content(path)) for path in host.disk.paths())
-    host.disk.faults.capacity_bytes = used + stage.dice.choice((0, 500, 5_000))
+    host.disk.faults.capacity_bytes = used + context.dice.choice((0, 500, 5_000))
 
     def free() -> None:
         host.disk.faults.capacity_bytes = None
 
-    stage.after(stage.between(500, 6_000), free)
-    stage.world.story.strike("full disk", f"node {host.member}")
+    context.after(context.between(500, 6_000), free)
+    context.world.story.strike("full disk", f"node {host.member}")
 
 
-def read_only_disk(stage: Stage) -> None:
+def read_only_disk(context: FaultContext) -> None:
     """F18: a disk takes no more writes for a while."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is None:
         return
     host.disk.faults.read_only = True
@@ -140,80 +140,80 @@ def read_only_disk(stage: Stage) -> None:
     def remount() -> None:
         host.disk.faults.read_only = False
 
-    stage.after(stage.between(500, 4_000), remount)
-    stage.world.story.strike("read-only disk", f"node {host.member}")
+    context.after(context.between(500, 4_000), remount)
+    context.world.story.strike("read-only disk", f"node {host.member}")
 
 
-def slow_disk(stage: Stage) -> None:
+def slow_disk(context: FaultContext) -> None:
     """F19: one node's disk takes 0.2 to 5 seconds for everything."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is None:
         return
-    host.condition.disk_ms_min = stage.between(1, 200)
-    host.condition.disk_ms_max = stage.between(200, 5_000)
+    host.condition.disk_ms_min = context.between(1, 200)
+    host.condition.disk_ms_max = context.between(200, 5_000)
 
     def recover() -> None:
         host.condition.disk_ms_min, host.condition.disk_ms_max = 0.1, 3.0
 
-    stage.after(stage.between(1_000, 8_000), recover)
-    stage.world.story.strike("slow disk", f"node {host.member}")
+    context.after(context.between(1_000, 8_000), recover)
+    context.world.story.strike("slow disk", f"node {host.member}")
 
 
-def pause(stage: Stage) -> None:
+def pause(context: FaultContext) -> None:
     """F5: a process is stopped for a while and goes on as if nothing had happened."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is not None:
-        duration_ms = stage.between(300, 12_000)
+        duration_ms = context.between(300, 12_000)
         host.pause(duration_ms)
-        stage.world.story.strike("pause", f"node {host.member} for {duration_ms:.0f} ms")
+        context.world.story.strike("pause", f"node {host.member} for {duration_ms:.0f} ms")
 
 
-def slow_node(stage: Stage) -> None:
+def slow_node(context: FaultContext) -> None:
     """F42: a node gets to everything late."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is None:
         return
-    host.condition.lag_ms = stage.between(20, 600)
+    host.condition.lag_ms = context.between(20, 600)
 
     def recover() -> None:
         host.condition.lag_ms = 0.0
 
-    stage.after(stage.between(1_000, 6_000), recover)
-    stage.world.story.strike("slow node", f"node {host.member}")
+    context.after(context.between(1_000, 6_000), recover)
+    context.world.story.strike("slow node", f"node {host.member}")
 
 
-def odd_clock(stage: Stage) -> None:
+def odd_clock(context: FaultContext) -> None:
     """F20: a clock jumps by up to an hour, a day or a year, or runs wrong from now on."""
-    host = stage.somebody()
+    host = context.somebody()
     if host is None:
         return
-    if stage.dice.random() < 0.6:
-        farthest_ms = stage.dice.choice((HOUR_MS, 25 * HOUR_MS, YEAR_MS))
-        by_ms = stage.dice.randint(-farthest_ms, farthest_ms)
+    if context.dice.random() < 0.6:
+        farthest_ms = context.dice.choice((HOUR_MS, 25 * HOUR_MS, YEAR_MS))
+        by_ms = context.dice.randint(-farthest_ms, farthest_ms)
         host.clock.jump(by_ms)
-        stage.world.story.strike("odd clock", f"node {host.member} jumps by {by_ms} ms")
+        context.world.story.strike("odd clock", f"node {host.member} jumps by {by_ms} ms")
     else:
-        rate = stage.dice.uniform(0.85, 1.15)
+        rate = context.dice.uniform(0.85, 1.15)
         host.clock.drift(rate)
-        stage.world.story.strike("odd clock", f"node {host.member} runs at {rate:.2f}")
+        context.world.story.strike("odd clock", f"node {host.member} runs at {rate:.2f}")
 
 
-def rolling_restart(stage: Stage) -> None:
+def rolling_restart(context: FaultContext) -> None:
     """F24: every node is restarted, one after another."""
-    for number, host in enumerate(stage.world.running):
+    for number, host in enumerate(context.world.running):
         restart = partial(host.crash, "restarted", power=False, down_ms=200)
-        stage.after(number * stage.between(300, 1_500), restart)
-    stage.world.story.strike("rolling restart", "everybody in turn")
+        context.after(number * context.between(300, 1_500), restart)
+    context.world.story.strike("rolling restart", "everybody in turn")
 
 
-def partition(stage: Stage) -> None:
+def partition(context: FaultContext) -> None:
     """F6: a minority is cut off, or the cluster falls into a bridge or a ring."""
-    nodes = stage.world.nodes
+    nodes = context.world.nodes
     if len(nodes) == 1:
         return
-    stage.dice.shuffle(nodes)
-    shape = stage.dice.choice(("minority", "leader", "bridge", "ring"))
-    leader = stage.world.leader
+    context.dice.shuffle(nodes)
+    shape = context.dice.choice(("minority", "leader", "bridge", "ring"))
+    leader = context.world.leader
     if shape == "bridge":
         links = bridge(nodes)
     elif shape == "ring":
@@ -221,112 +221,114 @@ def partition(stage: Stage) -> None:
     elif shape == "leader" and leader is not None:
         links = split([leader.member], [node for node in nodes if node != leader.member])
     else:
-        size = stage.dice.randint(1, len(nodes) // 2)
+        size = context.dice.randint(1, len(nodes) // 2)
         links = split(nodes[:size], nodes[size:])
-    _cut_for_a_while(stage, links, "partition", f"{shape} {nodes}")
+    _cut_for_a_while(context, links, "partition", f"{shape} {nodes}")
 
 
-def one_way_partition(stage: Stage) -> None:
+def one_way_partition(context: FaultContext) -> None:
     """F7: some nodes are heard and do not hear, or hear and are not heard."""
-    nodes = stage.world.nodes
-    stage.dice.shuffle(nodes)
-    some = nodes[: stage.dice.randint(1, max(1, len(nodes) // 2))]
-    leader = stage.world.leader
-    if leader is not None and stage.dice.random() < 0.5:
+    nodes = context.world.nodes
+    context.dice.shuffle(nodes)
+    some = nodes[: context.dice.randint(1, max(1, len(nodes) // 2))]
+    leader = context.world.leader
+    if leader is not None and context.dice.random() < 0.5:
         some = [leader.member]
-    shape = stage.dice.choice((mute, deaf))
+    shape = context.dice.choice((mute, deaf))
     links = shape(nodes, some)
-    _cut_for_a_while(stage, links, "one-way partition", f"{shape.__name__} {some}")
+    _cut_for_a_while(context, links, "one-way partition", f"{shape.__name__} {some}")
 
 
-def _cut_for_a_while(stage: Stage, links: set[tuple[int, int]], name: str, text: str) -> None:
-    network = stage.world.network
+def _cut_for_a_while(
+    context: FaultContext, links: set[tuple[int, int]], name: str, text: str
+) -> None:
+    network = context.world.network
     network.cut(links)
-    stage.world.story.strike(name, text)
+    context.world.story.strike(name, text)
 
     def join() -> None:
         network.cut(())
-        stage.world.story.tell(f"{name} ends")
+        context.world.story.tell(f"{name} ends")
 
-    stage.after(stage.between(500, 8_000), join)
+    context.after(context.between(500, 8_000), join)
 
 
-def clog(stage: Stage) -> None:
+def clog(context: FaultContext) -> None:
     """F8: links clog one by one, and are restored in any order."""
-    network, nodes = stage.world.network, stage.world.nodes
+    network, nodes = context.world.network, context.world.nodes
     links = [(a, b) for a in nodes for b in nodes if a != b]
-    stage.dice.shuffle(links)
-    chosen = links[: stage.dice.randint(0, len(links))]
+    context.dice.shuffle(links)
+    chosen = links[: context.dice.randint(0, len(links))]
     for link in chosen:
-        stage.after(stage.between(0, 1_500), partial(network.clog, link))
-        stage.after(stage.between(2_000, 7_000), partial(network.restore, link))
-    stage.world.story.strike("clog", f"{len(chosen)} links")
+        context.after(context.between(0, 1_500), partial(network.clog, link))
+        context.after(context.between(2_000, 7_000), partial(network.restore, link))
+    context.world.story.strike("clog", f"{len(chosen)} links")
 
 
-def bad_weather(stage: Stage) -> None:
+def bad_weather(context: FaultContext) -> None:
     """F9: loss, jitter, repetition and reordering, for a while."""
-    dice = stage.dice
+    dice = context.dice
     weather = Weather(
         delay_ms_max=dice.choice((5.0, 50.0, 400.0)),
         loss=dice.choice((0.0, 0.02, 0.1, 0.3)),
         repetition=dice.choice((0.0, 0.05, 0.3)),
         is_ordered=dice.random() < 0.3,
     )
-    stage.world.network.weather = weather
-    stage.world.story.strike("bad weather", str(weather))
+    context.world.network.weather = weather
+    context.world.story.strike("bad weather", str(weather))
 
     def clear() -> None:
-        stage.world.network.weather = Weather()
+        context.world.network.weather = Weather()
 
-    stage.after(stage.between(2_000, 10_000), clear)
+    context.after(context.between(2_000, 10_000), clear)
 
 
 DOWN_MS_MAX = 2_000
 
 
-def damage(stage: Stage) -> None:
+def damage(context: FaultContext) -> None:
     """F10, F11, F12: something on the disk of a fragile member is not what was written."""
-    host = _fragile_host(stage)
+    host = _fragile_host(context)
     if host is None:
         return
     paths = host.disk.paths()
-    path = stage.dice.choice(paths)
-    act = stage.dice.choice((flip_bit, flip_bit, flip_bit, cut_short, lose_file))
-    if act(stage, host, path):
+    path = context.dice.choice(paths)
+    act = context.dice.choice((flip_bit, flip_bit, flip_bit, cut_short, lose_file))
+    if act(context, host, path):
         name = path.rpartition("/")[2]
-        stage.world.story.strike("damage", f"{act.__name__} {name} of node {host.member}")
+        context.world.story.strike("damage", f"{act.__name__} {name} of node {host.member}")
         # An active segment that is cut under a process which goes on writing gets its length back,
         # and looks torn after a power loss: the log promises nothing there.
         is_cut = act is cut_short and _is_last_segment(path, paths)
-        if is_cut or stage.dice.random() < 0.5:
-            host.crash("killed", power=False, down_ms=stage.between(50, DOWN_MS_MAX))
+        if is_cut or context.dice.random() < 0.5:
+            host.crash("killed", power=False, down_ms=context.between(50, DOWN_MS_MAX))
 
 
-def empty_disk(stage: Stage) -> None:
+def empty_disk(context: FaultContext) -> None:
     """F22: a node comes back with its old id and nothing else."""
-    host = _fragile_host(stage)
-    if host is None or stage.dice.random() < 0.5:
+    host = _fragile_host(context)
+    if host is None or context.dice.random() < 0.5:
         return
     for path in host.disk.paths():
         host.disk.lose_file(path)
-    host.crash("killed", power=False, down_ms=stage.between(50, DOWN_MS_MAX))
-    stage.world.story.strike("empty disk", f"node {host.member}")
+    host.crash("killed", power=False, down_ms=context.between(50, DOWN_MS_MAX))
+    context.world.story.strike("empty disk", f"node {host.member}")
 
 
-def _fragile_host(stage: Stage) -> Host | None:
-    hosts = [stage.world.hosts[member] for member in stage.fragile]
+def _fragile_host(context: FaultContext) -> Host | None:
+    hosts = [context.world.hosts[member] for member in context.fragile]
     sound = [host for host in hosts if host.disk.paths() and not host.is_retired]
-    return stage.dice.choice(sound) if sound else None
+    return context.dice.choice(sound) if sound else None
 
 
 def _is_last_segment(path: str, paths: list[str]) -> bool:
     return path == max((path for path in paths if path.endswith(".seg")), default="")
 
 
-Damage = Callable[[Stage, Host, str], bool]
+Damage = Callable[[FaultContext, Host, str], bool]
 
 
-def flip_bit(stage: Stage, host: Host, path: str) -> bool:
+def flip_bit(context: FaultContext, host: Host, path: str) -> bool:
     """One bit is wrong; False if there was none to flip."""
     content = host.disk.content(path)
     size = len(content)
@@ -335,69 +337,69 @@ def flip_bit(stage: Stage, host: Host, path: str) -> bool:
         size = max(0, content.rfind(MARK_PREFIX))
     if not size:
         return False
-    host.disk.flip_bit(path, stage.dice.randrange(size * 8))
+    host.disk.flip_bit(path, context.dice.randrange(size * 8))
     return True
 
 
-def cut_short(stage: Stage, host: Host, path: str) -> bool:
+def cut_short(context: FaultContext, host: Host, path: str) -> bool:
     """The end of a file is gone."""
     content = host.disk.content(path)
-    host.disk.replace_content(path, content[: stage.dice.randint(0, len(content))])
+    host.disk.replace_content(path, content[: context.dice.randint(0, len(content))])
     return True
 
 
-def lose_file(_: Stage, host: Host, path: str) -> bool:
+def lose_file(_: FaultContext, host: Host, path: str) -> bool:
     """A file is gone."""
     host.disk.lose_file(path)
     return True
 
 
-Fault = Callable[[Stage], None]
+Fault = Callable[[FaultContext], None]
 
 
-def change_membership(stage: Stage) -> None:
+def change_membership(context: FaultContext) -> None:
     """F21: members come and go while the cluster serves."""
-    if stage.dice.random() < 0.3:
-        stage.operator.retire_removed()
-    stage.operator.change_something()
-    stage.world.story.strike("membership", f"members are {stage.world.watch.members}")
+    if context.dice.random() < 0.3:
+        context.operator.retire_removed()
+    context.operator.change_something()
+    context.world.story.strike("membership", f"members are {context.world.auditor.members}")
 
 
-def retention(stage: Stage) -> None:
+def retention(context: FaultContext) -> None:
     """F25: the front of the log goes, so that who lags behind needs a checkpoint."""
-    for host in stage.world.running:
-        if stage.dice.random() < 0.7:
-            kept = stage.dice.choice((0, 5, 50))
+    for host in context.world.running:
+        if context.dice.random() < 0.7:
+            kept = context.dice.choice((0, 5, 50))
             host.drop_before(Index(max(1, host.replica.applied_index + 1 - kept)))
-    stage.world.story.strike("retention", "old segments go")
+    context.world.story.strike("retention", "old segments go")
 
 
-def transfer_leader(stage: Stage) -> None:
+def transfer_leader(context: FaultContext) -> None:
     """Leadership is handed over, to a member that may or may not keep up."""
-    leader = stage.world.leader
+    leader = context.world.leader
     if leader is not None:
-        target = stage.dice.choice(stage.world.watch.members)
+        target = context.dice.choice(context.world.auditor.members)
         leader.transfer_leader(target)
-        stage.world.story.strike("transfer", f"from node {leader.member} to {target}")
+        context.world.story.strike("transfer", f"from node {leader.member} to {target}")
 
 
-def dead_letters_unavailable(stage: Stage) -> None:
+def dead_letters_unavailable(context: FaultContext) -> None:
     """F31: the topic of dead letters cannot be written for a while."""
-    topic = stage.world.around.dead_letters
+    topic = context.world.environment.dead_letters
     topic.is_available = False
 
     def return_() -> None:
         topic.is_available = True
 
-    stage.after(stage.between(500, 8_000), return_)
-    stage.world.story.strike("no dead letters", "their topic is unavailable")
+    context.after(context.between(500, 8_000), return_)
+    context.world.story.strike("no dead letters", "their topic is unavailable")
 
 
-def lull(stage: Stage) -> None:
+def lull(context: FaultContext) -> None:
     """No fault, but the hour for some: clients have nothing to do, so that groups fall asleep."""
-    duration_ms = stage.between(500, 6_000)
-    stage.world.quiet_until_ms = stage.world.time.now_ms + round(duration_ms)
-    stage.world.story.strike("lull", f"for {duration_ms:.0f} ms")
+    duration_ms = context.between(500, 6_000)
+    context.world.quiet_until_ms = context.world.time.now_ms + round(duration_ms)
+    context.world.story.strike("lull", f"for {duration_ms:.0f} ms")
 
 
 FAULTS: Final[dict[Fault, float]] = {
@@ -432,16 +434,16 @@ FAULTS: Final[dict[Fault, float]] = {
 class Nemesis:
     """Strikes with each chosen fault at its own random pace, until it is told to stop."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        dice = stage.dice
+    def __init__(self, context: FaultContext) -> None:
+        self._context = context
+        dice = context.dice
         share = dice.choice((0.15, 0.3, 0.6))
         self.chosen = {
             fault: mean_ms * dice.choice((0.5, 1.0, 3.0))
             for fault, mean_ms in FAULTS.items()
             if dice.random() < share
         }
-        stage.world.story.tell(f"faults of this seed: {self.names}")
+        context.world.story.tell(f"faults of this seed: {self.names}")
         for fault in self.chosen:
             self._plan(fault)
 
@@ -450,13 +452,13 @@ class Nemesis:
         return ", ".join(fault.__name__.replace("_", " ") for fault in self.chosen) or "none"
 
     def stop(self) -> None:
-        self._stage.is_over = True
+        self._context.is_over = True
 
     def _plan(self, fault: Fault) -> None:
-        delay_ms = self._stage.dice.expovariate(1 / self.chosen[fault])
-        self._stage.world.time.after_ms(delay_ms, lambda: self._strike(fault))
+        delay_ms = self._context.dice.expovariate(1 / self.chosen[fault])
+        self._context.world.time.after_ms(delay_ms, lambda: self._strike(fault))
 
     def _strike(self, fault: Fault) -> None:
-        if not self._stage.is_over:
-            fault(self._stage)
+        if not self._context.is_over:
+            fault(self._context)
             self._plan(fault)

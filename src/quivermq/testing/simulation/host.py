@@ -9,17 +9,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from quivermq.batches import Index
 from quivermq.errors import ConnectionFailed, Corrupt, StorageFailed, StorageFull
 from quivermq.log import Log, LogSettings
-from quivermq.queue import Leased
 from quivermq.replica import Replica, ReplicaSettings, blank_log, carry_out, found_log
 from quivermq.replica.effects import (
     Answer,
     Effect,
-    Mail,
     Persist,
     Repair,
     Result,
@@ -28,57 +26,25 @@ from quivermq.replica.effects import (
     Token,
 )
 from quivermq.testing.simulated_disk import Faults, Killed, SimulatedDisk
-from quivermq.testing.simulation.consumer_service import DeadLetterTopic, Serving
+from quivermq.testing.simulation.consumer_service import ConsumerService, DeadLetterTopic
 from quivermq.testing.simulation.network import Network
-from quivermq.testing.simulation.process import Condition, DropBefore, Lookout, Process
+from quivermq.testing.simulation.process import Condition, DropBefore, FailureDetector, Process
 from quivermq.testing.simulation.requests import (
-    Ask,
     ChangeMembership,
+    ClientRequest,
+    NodeReply,
     Ping,
     Poll,
-    Polled,
+    PollReply,
     Produce,
-    Reply,
     Settle,
-    Settled,
+    SettleReply,
 )
 from quivermq.testing.simulation.story import Story
 from quivermq.testing.simulation.virtual_time import NodeClock, VirtualTime
 
 if TYPE_CHECKING:
-    from quivermq.testing.simulation.process import HostWork
-
-
-class Observer(Protocol):
-    """Sees what a host does, and may raise `Violation`."""
-
-    def stepped(self, host: "Host") -> None: ...
-    def started(self, host: "Host") -> None: ...
-    def writes(self, host: "Host", work: "HostWork") -> None: ...
-    def wrote(self, host: "Host", work: "HostWork") -> None: ...
-    def drops(self, host: "Host", end: Index) -> None: ...
-    def ask(self, host: "Host", token: Token) -> None: ...
-    def answer(self, host: "Host", token: Token) -> None: ...
-    def sends(self, host: "Host", to: int, mail: Mail) -> None: ...
-    def granted(self, host: "Host", poll: Poll, leased: Leased) -> None: ...
-    def settled(self, said: Settle, answer: Settled) -> None: ...
-    def tries(self, group: str, parts: Sequence[Sequence[int]]) -> None: ...
-
-
-@dataclass(slots=True)
-class Surroundings:
-    """What all hosts of a simulation share."""
-
-    time: VirtualTime
-    network: Network
-    story: Story
-    log_settings: LogSettings
-    replica_settings: ReplicaSettings
-    observer: Observer
-    nodes: Callable[[], Sequence[int]]
-    """Every node that was not switched off for good."""
-    dead_letters: DeadLetterTopic
-
+    from quivermq.testing.simulation.auditor import Auditor
 
 LOG_ID: Final = b"simulated-quiver"
 FOLDER: Final = "log/simulated/0"
@@ -86,15 +52,30 @@ RETRY_FULL_DISK_MS: Final = 300
 RESTART_MS: Final = 500
 
 
+@dataclass(slots=True)
+class HostEnvironment:
+    """What all hosts of a simulation share."""
+
+    time: VirtualTime
+    network: Network
+    story: Story
+    log_settings: LogSettings
+    replica_settings: ReplicaSettings
+    auditor: "Auditor"
+    nodes: Callable[[], Sequence[int]]
+    """Every node that was not switched off for good."""
+    dead_letters: DeadLetterTopic
+
+
 class Host:
     """One machine."""
 
-    def __init__(self, member: int, around: Surroundings, dice: Random) -> None:
+    def __init__(self, member: int, environment: HostEnvironment, dice: Random) -> None:
         self.member = member
-        self.around = around
+        self.environment = environment
         self.dice = dice
         self.disk = SimulatedDisk(Random(dice.random()))
-        self.clock = NodeClock(around.time)
+        self.clock = NodeClock(environment.time)
         self.condition = Condition()
         self._held: list[Callable[[], None]] = []
         """What came up during a pause."""
@@ -127,11 +108,11 @@ class Host:
         return self.process.log
 
     @property
-    def lookout(self) -> Lookout:
+    def detector(self) -> FailureDetector:
         """What the running process knows of its peers; ask `is_up` first."""
         if self.process is None:
             raise RuntimeError(f"node {self.member} is not running")
-        return self.process.lookout
+        return self.process.detector
 
     @property
     def has_disk_work(self) -> bool:
@@ -154,12 +135,12 @@ class Host:
     def found(self, members: tuple[int, ...]) -> None:
         """Make the log of a founding member. Once: an empty disk is no founding member."""
         self.disk.make_folder(FOLDER.rpartition("/")[0])
-        found_log(self.disk, FOLDER, LOG_ID, members, self.around.log_settings)
+        found_log(self.disk, FOLDER, LOG_ID, members, self.environment.log_settings)
 
     def join(self) -> None:
         """Make the log of a member that will be added to a running cluster."""
         self.disk.make_folder(FOLDER.rpartition("/")[0])
-        blank_log(self.disk, FOLDER, LOG_ID, self.around.log_settings)
+        blank_log(self.disk, FOLDER, LOG_ID, self.environment.log_settings)
 
     def start(self) -> None:
         """Start the process from what is on the disk, unless it runs or has nothing to run from."""
@@ -178,7 +159,7 @@ class Host:
             self._die(f"cannot start: {error}", RESTART_MS)
 
     def _open(self) -> None:
-        log = Log.open(self.disk, FOLDER, self.around.log_settings)
+        log = Log.open(self.disk, FOLDER, self.environment.log_settings)
         endless = [damage for damage in log.damage if damage.last_index is None]
         if endless:
             raise Corrupt(f"nothing tells what is missing: {endless[0]}")
@@ -186,36 +167,36 @@ class Host:
         self._run_on(log)
 
     def _run_on(self, log: Log) -> None:
-        around = self.around
-        replica = Replica(self.member, log, around.replica_settings, self.dice)
-        lookout = Lookout(around.replica_settings.election_ticks)
-        self.process = Process(log, replica, lookout, Serving(self))
+        environment = self.environment
+        replica = Replica(self.member, log, environment.replica_settings, self.dice)
+        detector = FailureDetector(environment.replica_settings.election_ticks)
+        self.process = Process(log, replica, detector, ConsumerService(self))
         mending = ", mending" if replica.is_mending else ""
         self._tell(
             f"starts: term {replica.term}, applied {replica.applied_index}, "
             f"log {log.first_index} to {log.edge.next_index - 1}{mending}"
         )
-        around.observer.started(self)
+        environment.auditor.started(self)
         self._later(self.dice.uniform(0, self._tick_ms()), self._tick)
 
     def _tick_ms(self) -> float:
-        return self.clock.real_ms(self.around.replica_settings.tick_ms)
+        return self.clock.real_ms(self.environment.replica_settings.tick_ms)
 
     def _tick(self) -> None:
         self._later(self._tick_ms(), self._tick)
-        if self.around.replica_settings.sleep_ticks:
+        if self.environment.replica_settings.sleep_ticks:
             self._look_after_peers()
         if not self.replica.is_asleep:
             self.replica.tick(self.clock.now_ms)
         if self.process is not None:
-            self.process.serving.tick()
+            self.process.service.tick()
 
     def _look_after_peers(self) -> None:
         """Give signs of life, and miss those of others, in place of a replica that sleeps."""
-        peers = [node for node in self.around.nodes() if node != self.member]
-        unspoken, silent = self.lookout.tick(peers)
+        peers = [node for node in self.environment.nodes() if node != self.member]
+        unspoken, silent = self.detector.tick(peers)
         for peer in unspoken:
-            self.around.network.send(self.member, peer, Ping(self._boot))
+            self.environment.network.send(self.member, peer, Ping(self._boot))
         for peer in silent:
             self._wake_for(peer)
 
@@ -236,7 +217,7 @@ class Host:
         self.disk.kill()
         self.disk.faults.fail_operation = None
         life = self.life
-        self.around.time.after_ms(down_ms, lambda: self.start() if life == self.life else None)
+        self.environment.time.after_ms(down_ms, lambda: self.start() if life == self.life else None)
 
     def give_up(self, why: str) -> None:
         """Declare the machine lost: whoever looks after the cluster has to replace it."""
@@ -261,46 +242,46 @@ class Host:
 
     def pause(self, duration_ms: float) -> None:
         """Do nothing for a while, as a stopped process; then go on as if no time had passed."""
-        until_us = self.around.time.now_us + round(duration_ms * 1000)
+        until_us = self.environment.time.now_us + round(duration_ms * 1000)
         self.condition.paused_until_us = max(self.condition.paused_until_us, until_us)
-        self.around.time.after_ms(duration_ms, self._resume)
+        self.environment.time.after_ms(duration_ms, self._resume)
 
     def _resume(self) -> None:
         """Get to everything that came up during a pause, in its order."""
         if not self.is_paused:
             held, self._held = self._held, []
             for action in held:
-                self.around.time.after_ms(0, action)
+                self.environment.time.after_ms(0, action)
 
     def take(self, sender: int, mail: object) -> None:
         """What the network delivers here."""
         if self.process is None:
-            if isinstance(mail, Ask) and not self.is_paused:
+            if isinstance(mail, ClientRequest) and not self.is_paused:
                 refusal = ConnectionFailed(f"node {self.member} is down")
-                self.around.network.send(self.member, sender, Reply(mail.token, refusal))
+                self.environment.network.send(self.member, sender, NodeReply(mail.token, refusal))
             return
         self._soon(lambda: self._take(sender, mail))
 
     def _take(self, sender: int, mail: object) -> None:
-        self.around.story.trace(f"{sender}>{self.member} {type(mail).__name__}")
-        self.lookout.hear(sender)
-        if isinstance(mail, Ask):
+        self.environment.story.trace(f"{sender}>{self.member} {type(mail).__name__}")
+        self.detector.hear(sender)
+        if isinstance(mail, ClientRequest):
             self._answer(sender, mail)
         elif isinstance(mail, Ping):
-            if self.lookout.meet(sender, mail.boot):
+            if self.detector.meet(sender, mail.boot):
                 self._wake_for(sender)
         else:
             self.replica.receive(sender, mail)  # type: ignore[arg-type]
 
-    def _answer(self, client: int, ask: Ask) -> None:
+    def _answer(self, client: int, ask: ClientRequest) -> None:
         process = self.process
         if process is None or ask.token in process.askers:
             return
         process.askers[ask.token] = client
-        self.around.observer.ask(self, ask.token)
+        self.environment.auditor.ask(self, ask.token)
         request = ask.request
         if isinstance(request, Poll | Settle):
-            refusal = process.serving.ask(ask.token, request)
+            refusal = process.service.ask(ask.token, request)
             if refusal is not None:
                 self._reply(process, ask.token, refusal)
         elif isinstance(request, Produce):
@@ -326,7 +307,7 @@ class Host:
 
     @property
     def is_paused(self) -> bool:
-        return self.condition.paused_until_us > self.around.time.now_us
+        return self.condition.paused_until_us > self.environment.time.now_us
 
     def _soon(self, action: Callable[[], None]) -> None:
         if self.condition.lag_ms or self.is_paused:
@@ -346,7 +327,7 @@ class Host:
             else:
                 self._run(action)
 
-        self.around.time.after_ms(delay_ms, happen)
+        self.environment.time.after_ms(delay_ms, happen)
 
     def _run(self, action: Callable[[], None]) -> None:
         """One step of the process, to its effects; whatever the disk does to it ends here."""
@@ -355,7 +336,7 @@ class Host:
         try:
             action()
             self._dispatch(self.replica.take_effects())
-            self.around.observer.stepped(self)
+            self.environment.auditor.stepped(self)
         except Killed:
             power = self.dice.random() < 0.5
             self.crash("killed in the middle of disk work", power=power, down_ms=RESTART_MS)
@@ -384,20 +365,24 @@ class Host:
             return
         for effect in effects:
             if isinstance(effect, Send):
-                self.around.observer.sends(self, effect.to, effect.mail)
-                process.lookout.tell(effect.to)
-                self.around.network.send(self.member, effect.to, effect.mail)
+                self.environment.auditor.sends(self, effect.to, effect.mail)
+                process.detector.tell(effect.to)
+                self.environment.network.send(self.member, effect.to, effect.mail)
             elif isinstance(effect, Answer):
-                result = process.serving.answered(effect.token, effect.result)
+                result = process.service.answered(effect.token, effect.result)
                 if result is not None:
                     self._reply(process, effect.token, result)
             elif isinstance(effect, Persist | SaveCheckpoint | Repair):
                 process.disk_queue.append(effect)
         self._work_on_disk()
 
-    def _reply(self, process: Process, token: Token, result: Result | Polled | Settled) -> None:
-        self.around.observer.answer(self, token)
-        self.around.network.send(self.member, process.askers.pop(token), Reply(token, result))
+    def _reply(
+        self, process: Process, token: Token, result: Result | PollReply | SettleReply
+    ) -> None:
+        self.environment.auditor.answer(self, token)
+        self.environment.network.send(
+            self.member, process.askers.pop(token), NodeReply(token, result)
+        )
 
     def _work_on_disk(self) -> None:
         """Begin the next piece of disk work, if there is one and none is under way."""
@@ -434,7 +419,7 @@ class Host:
         if process is None:
             return False
         work = process.disk_queue[0]
-        self.around.observer.writes(self, work)
+        self.environment.auditor.writes(self, work)
         try:
             if isinstance(work, DropBefore):
                 self._drop(process, work.index)
@@ -444,21 +429,21 @@ class Host:
             self._tell("has no space left")
             self._later(RETRY_FULL_DISK_MS, self._begin_writing)
             return False
-        self.around.observer.wrote(self, work)
+        self.environment.auditor.wrote(self, work)
         return True
 
     def _drop(self, process: Process, index: Index) -> None:
         first = process.log.first_index
         end = min(index, Index(process.replica.applied_index + 1))
-        self.around.observer.drops(self, end)
+        self.environment.auditor.drops(self, end)
         try:
             kept = process.log.drop_before(end)
         except Corrupt as error:
             self._tell(f"keeps what it should drop: {error}")
             return
         if kept != first:
-            self.around.story.counts["drops"] += 1
+            self.environment.story.counts["drops"] += 1
             self._tell(f"drops entries {first} to {kept - 1}")
 
     def _tell(self, text: str) -> None:
-        self.around.story.tell(f"node {self.member} {text}")
+        self.environment.story.tell(f"node {self.member} {text}")

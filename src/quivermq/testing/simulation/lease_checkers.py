@@ -13,7 +13,7 @@ from quivermq.queue import Piece
 from quivermq.testing import Violation
 from quivermq.testing.simulation.checkers import is_data
 
-Place = tuple[str, int]
+GroupOffset = tuple[str, int]
 """A group, and the offset of a message."""
 
 
@@ -27,11 +27,11 @@ class OneWinner:
     """I4: a token has one holder; a message is finished under one token, and then never again
     given to whoever asks after that was confirmed."""
 
-    holders: dict[Place, int] = field(default_factory=dict)
+    holders: dict[GroupOffset, int] = field(default_factory=dict)
     """By group and token."""
-    winners: dict[Place, int] = field(default_factory=dict)
+    winners: dict[GroupOffset, int] = field(default_factory=dict)
     """By message, the token under which it was finished; 0 if that was before it left."""
-    finished_us: dict[Place, int] = field(default_factory=dict)
+    finished_us: dict[GroupOffset, int] = field(default_factory=dict)
 
     def grant(
         self, group: str, consumer: int, lease: int, pieces: Sequence[Piece], asked_us: int
@@ -66,7 +66,7 @@ class OneWinner:
 class CountedFailures:
     """A message has not failed more often than it was given out before."""
 
-    given: dict[Place, int] = field(default_factory=dict)
+    given: dict[GroupOffset, int] = field(default_factory=dict)
 
     def grant(self, group: str, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
@@ -84,7 +84,7 @@ class CountedFailures:
 class NeverEarly:
     """I8: by the clock of whoever delivers it first, a delayed message is due."""
 
-    first_ms: dict[Place, int] = field(default_factory=dict)
+    first_ms: dict[GroupOffset, int] = field(default_factory=dict)
     """What the leader's clock showed when it gave a message out for the first time."""
 
     def grant(self, group: str, pieces: Sequence[Piece], clock_ms: int) -> None:
@@ -107,11 +107,11 @@ class NeverEarly:
 class EveryMessage:
     """I5: a message that a group has done with was finished by somebody, or is a dead letter."""
 
-    tried: set[Place] = field(default_factory=set)
+    tried: set[GroupOffset] = field(default_factory=set)
     """What somebody tried to finish: it may have happened, though nobody was told."""
 
     def check(
-        self, group: str, end: int, letters: Sequence[int], winners: dict[Place, int]
+        self, group: str, end: int, letters: Sequence[int], winners: dict[GroupOffset, int]
     ) -> None:
         """A group says that it has done with everything below `end`."""
         dead = set(letters)

@@ -12,7 +12,7 @@ from typing import Final
 from quivermq.raft import Act, Change, MembershipChange, Transition
 from quivermq.replica.effects import Changed
 from quivermq.testing.simulation.clients import TOKENS_PER_CLIENT
-from quivermq.testing.simulation.requests import Ask, ChangeMembership, Reply
+from quivermq.testing.simulation.requests import ChangeMembership, ClientRequest, NodeReply
 from quivermq.testing.simulation.world import World
 
 VOTERS_MIN: Final = 3
@@ -36,11 +36,11 @@ class Operator:
         """What was asked for last."""
         self._removed: set[int] = set()
         """Who is known to be removed for good."""
-        self._voters_min = min(VOTERS_MIN, len(world.watch.voters))
+        self._voters_min = min(VOTERS_MIN, len(world.auditor.voters))
         self.is_tidy = False
         """All members are sound voters."""
 
-    def take(self, sender: int, reply: Reply) -> None:
+    def take(self, sender: int, reply: NodeReply) -> None:
         if reply.token == self._asked:
             self._asked_at_ms = -PATIENCE_MS
             text = "is made" if isinstance(reply.result, Changed) else f"fails: {reply.result}"
@@ -67,14 +67,14 @@ class Operator:
             self._ask(MembershipChange(tuple(changes), transition))
 
     def _any_changes(self) -> list[Change]:
-        watch = self._world.watch
-        if watch.is_joint:
+        auditor = self._world.auditor
+        if auditor.is_joint:
             return []
-        leaving = Change(Act.REMOVE, self._dice.choice(watch.members))
+        leaving = Change(Act.REMOVE, self._dice.choice(auditor.members))
         kind = self._dice.choice(("add", "remove", "replace", "learn"))
         if kind == "remove":
             return [leaving]
-        learners = [member for member in watch.members if member not in watch.voters]
+        learners = [member for member in auditor.members if member not in auditor.voters]
         if learners and self._dice.random() < 0.5:
             return [Change(Act.ADD_VOTER, self._dice.choice(learners))]
         act = Act.ADD_LEARNER if kind == "learn" else Act.ADD_VOTER
@@ -84,7 +84,7 @@ class Operator:
     def _spare(self) -> int:
         """A machine that was never a member."""
         for member, host in self._world.hosts.items():
-            if member not in self._world.watch.ever_members and not host.is_lost:
+            if member not in self._world.auditor.ever_members and not host.is_lost:
                 return member
         return self._world.add_host().member
 
@@ -96,7 +96,7 @@ class Operator:
 
     def _is_safe(self, changes: Sequence[Change]) -> bool:
         """Whether sound voters are a majority after the change, and so many as to lose one."""
-        voters = set(self._world.watch.voters)
+        voters = set(self._world.auditor.voters)
         for change in changes:
             voters.discard(change.member)
             if change.act is Act.ADD_VOTER:
@@ -113,19 +113,19 @@ class Operator:
             self._ask(change)
 
     def _tidying_change(self) -> MembershipChange | None:
-        watch = self._world.watch
-        if watch.is_joint:
+        auditor = self._world.auditor
+        if auditor.is_joint:
             return MembershipChange()
         hosts = self._world.hosts
-        lost = [member for member in watch.members if hosts[member].is_lost]
+        lost = [member for member in auditor.members if hosts[member].is_lost]
         if lost:
             return MembershipChange((Change(Act.REMOVE, lost[0]),))
-        learners = [member for member in watch.members if member not in watch.voters]
+        learners = [member for member in auditor.members if member not in auditor.voters]
         if learners:
             return MembershipChange((Change(Act.ADD_VOTER, learners[0]),))
-        if len(watch.voters) < self._voters_min:
+        if len(auditor.voters) < self._voters_min:
             return MembershipChange((Change(Act.ADD_VOTER, self._spare()),))
-        gone = watch.ever_members.difference(watch.members, self._removed)
+        gone = auditor.ever_members.difference(auditor.members, self._removed)
         if gone:
             # The answer was lost. Asked again, the change changes nothing, and is answered.
             return MembershipChange((Change(Act.REMOVE, min(gone)),))
@@ -142,4 +142,6 @@ class Operator:
         self._asked_at_ms = world.time.now_ms
         story = " ".join(map(str, change.changes)) or "leave joint"
         world.story.tell(f"operator asks node {leader.member}: {change.transition.value} {story}")
-        world.network.send(self.address, leader.member, Ask(self._asked, ChangeMembership(change)))
+        world.network.send(
+            self.address, leader.member, ClientRequest(self._asked, ChangeMembership(change))
+        )

@@ -8,10 +8,10 @@ from quivermq.batches import Index
 from quivermq.log import Log
 from quivermq.replica import DiskWork, Replica
 from quivermq.replica.effects import Token
-from quivermq.testing.simulation.consumer_service import Serving
+from quivermq.testing.simulation.consumer_service import ConsumerService
 
 
-class Lookout:
+class FailureDetector:
     """The peers of one process, by the ticks of its own clock."""
 
     def __init__(self, silent_ticks: int) -> None:
@@ -71,8 +71,8 @@ class Process:
 
     log: Log
     replica: Replica
-    lookout: Lookout
-    serving: Serving
+    detector: FailureDetector
+    service: ConsumerService
     disk_queue: deque[HostWork] = field(default_factory=deque)
     is_writing: bool = False
     askers: dict[Token, int] = field(default_factory=dict)

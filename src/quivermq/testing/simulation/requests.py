@@ -65,14 +65,14 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollReply:
     """What a consumer is given; None: nothing."""
 
     leased: Leased | None
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettleReply:
     """It is so, but for what was lost."""
 
     lost: tuple[Interval, ...]
@@ -82,7 +82,7 @@ Consuming = Poll | Settle
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ClientRequest:
     """A client's request on its way to a node."""
 
     token: Token
@@ -90,11 +90,11 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class NodeReply:
     """A node's answer on its way to the client."""
 
     token: Token
-    result: Result | Polled | Settled
+    result: Result | PollReply | SettleReply
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,14 @@ from typing import Final
 from quivermq.log import LogSettings
 from quivermq.replica import ReplicaSettings
 from quivermq.testing import Violation
-from quivermq.testing.simulation.checkers import Copy
-from quivermq.testing.simulation.clients import Producer, Reader, Setting
-from quivermq.testing.simulation.consumers import GROUPS, Consumer
-from quivermq.testing.simulation.faults import YEAR_MS, Nemesis, Stage
+from quivermq.testing.simulation.checkers import ReplicaContents
+from quivermq.testing.simulation.clients import (
+    ClientEnvironment,
+    SimulatedProducer,
+    SimulatedReader,
+)
+from quivermq.testing.simulation.consumers import GROUPS, SimulatedConsumer
+from quivermq.testing.simulation.faults import YEAR_MS, FaultContext, Nemesis
 from quivermq.testing.simulation.host import Host
 from quivermq.testing.simulation.operator import Operator
 from quivermq.testing.simulation.world import World
@@ -69,25 +73,25 @@ class Simulation:
         self._dice = dice
         size = dice.choice((1, 3, 3, 3, 5, 5))
         self.world = World(dice, size, draw_log_settings(dice), draw_replica_settings(dice))
-        voters = self.world.watch.voters
+        voters = self.world.auditor.voters
         fragile = tuple(sorted(dice.sample(voters, (size - 1) // 2)))
         operator = Operator(_OPERATOR, self.world, Random(dice.random()), fragile)
         self.world.add_client(operator)
         self._operator = operator
-        self._producers: list[Producer] = []
-        self._consumers: list[Consumer] = []
+        self._producers: list[SimulatedProducer] = []
+        self._consumers: list[SimulatedConsumer] = []
         self._clocks_ms = 0
-        self._setting = Setting(
+        self._environment = ClientEnvironment(
             self.world.time,
             self.world.network,
             self.world.story,
-            self.world.watch,
+            self.world.auditor,
             self._nodes,
             lambda: self.world.is_quiet,
         )
-        self._reader = Reader(_READER, self._setting, Random(dice.random()))
+        self._reader = SimulatedReader(_READER, self._environment, Random(dice.random()))
         self.world.add_client(self._reader)
-        self._stage = Stage(self.world, Random(dice.random()), operator, fragile)
+        self._context = FaultContext(self.world, Random(dice.random()), operator, fragile)
 
     def run(self) -> Outcome:
         """All phases; raises `Violation` or `BrokenInvariant` with the story as a note."""
@@ -98,7 +102,7 @@ class Simulation:
             self._demand_service()
             self._drain()
             self._settle()
-            if self.world.around.replica_settings.sleep_ticks:
+            if self.world.environment.replica_settings.sleep_ticks:
                 self._sleep_and_wake()
             self._check_end()
         except Exception as error:
@@ -118,7 +122,7 @@ class Simulation:
         leader = self.world.leader
         return "\n".join(
             (
-                f"seed {self.seed}, {len(self.world.watch.voters)} voters, at "
+                f"seed {self.seed}, {len(self.world.auditor.voters)} voters, at "
                 f"{self.world.time.now_ms} ms, led by "
                 + (f"node {leader.member} in term {leader.replica.term}" if leader else "nobody"),
                 f"faults: {self._nemesis.names}",
@@ -132,7 +136,7 @@ class Simulation:
 
     def _suffer(self) -> None:
         """Clients work, faults strike."""
-        self._nemesis = Nemesis(self._stage)
+        self._nemesis = Nemesis(self._context)
         duration_ms = self._dice.randint(15_000, 35_000)
         for number in range(self._dice.randint(1, 4)):
             self._add_producer(producer_id=number + 1, epoch=0)
@@ -143,7 +147,7 @@ class Simulation:
         for number in range(self._dice.choice((0, 1, 2, 4))):
             dice = Random(self._dice.random())
             group = dice.choice(GROUPS)
-            consumer = Consumer(_FIRST_CONSUMER - number, self._setting, dice, group)
+            consumer = SimulatedConsumer(_FIRST_CONSUMER - number, self._environment, dice, group)
             self.world.add_client(consumer)
             self._consumers.append(consumer)
         self.world.time.run_for_ms(duration_ms)
@@ -151,7 +155,7 @@ class Simulation:
     def _add_producer(self, producer_id: int, epoch: int) -> None:
         address = _FIRST_PRODUCER - len(self._producers)
         dice = Random(self._dice.random())
-        producer = Producer(address, self._setting, dice, producer_id, epoch)
+        producer = SimulatedProducer(address, self._environment, dice, producer_id, epoch)
         self.world.add_client(producer)
         self._producers.append(producer)
 
@@ -161,7 +165,7 @@ class Simulation:
         self._nemesis.stop()
         world.network.heal()
         world.quiet_until_ms = 0
-        world.around.dead_letters.is_available = True
+        world.environment.dead_letters.is_available = True
         everybody = self._dice.random() < 0.5
         world.story.tell("healing" + (", everybody restarts" if everybody else ""))
         self._healed_at_ms = world.time.now_ms
@@ -209,9 +213,9 @@ class Simulation:
             raise Violation(f"I5: not drained in {DRAINING_MS_MAX} ms: {self._backlog()}")
         leader = world.leader
         for group in {consumer.group: 0 for consumer in self._consumers}:
-            letters = world.around.dead_letters.letters.get(group, [])
+            letters = world.environment.dead_letters.letters.get(group, [])
             if leader is not None:
-                world.watch.drained(group, leader.replica.edge.next_offset, letters)
+                world.auditor.drained(group, leader.replica.edge.next_offset, letters)
             world.story.counts["dead letters"] += len(letters)
         for consumer in self._consumers:
             consumer.is_stopped = True
@@ -300,7 +304,7 @@ class Simulation:
         return all(host.is_up and host.replica.is_asleep for host in self._members())
 
     def _members(self) -> list[Host]:
-        return [self.world.hosts[member] for member in self.world.watch.members]
+        return [self.world.hosts[member] for member in self.world.auditor.members]
 
     def _lives(self) -> dict[int, int]:
         return {host.member: host.life for host in self._members()}
@@ -315,16 +319,16 @@ class Simulation:
 
     def _check_end(self) -> None:
         """Read every member's log from its disk, and hold it against all that was promised."""
-        watch = self.world.watch
-        watch.one_answer.check(self._lives())
+        auditor = self.world.auditor
+        auditor.one_answer.check(self._lives())
         copies = []
         for host in self._members():
             host.replica.validate()
             log = host.log
             end = host.replica.edge.next_index
             frames = list(log.frames(log.first_index, end))
-            copies.append(Copy(host.member, host.replica.edge.next_offset, frames))
-        watch.check_end(copies)
+            copies.append(ReplicaContents(host.member, host.replica.edge.next_offset, frames))
+        auditor.check_end(copies)
 
 
 def draw_log_settings(dice: Random) -> LogSettings:

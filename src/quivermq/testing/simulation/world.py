@@ -4,12 +4,12 @@ from random import Random
 
 from quivermq.log import LogSettings
 from quivermq.replica import ReplicaSettings
-from quivermq.testing.simulation.auditor import Watch
-from quivermq.testing.simulation.clients import Client
+from quivermq.testing.simulation.auditor import Auditor
+from quivermq.testing.simulation.clients import SimulatedClient
 from quivermq.testing.simulation.consumer_service import DeadLetterTopic
-from quivermq.testing.simulation.host import Host, Surroundings
+from quivermq.testing.simulation.host import Host, HostEnvironment
 from quivermq.testing.simulation.network import Network
-from quivermq.testing.simulation.requests import Reply
+from quivermq.testing.simulation.requests import NodeReply
 from quivermq.testing.simulation.story import Story
 from quivermq.testing.simulation.virtual_time import VirtualTime
 
@@ -23,32 +23,32 @@ class World:
         self.dice = dice
         self.time = VirtualTime()
         self.story = Story(self.time)
-        self.watch = Watch(self.story)
+        self.auditor = Auditor(self.story)
         self.network = Network(self.time, Random(dice.random()), self.story)
         self.network.deliver = self._deliver
-        self.around = Surroundings(
+        self.environment = HostEnvironment(
             self.time,
             self.network,
             self.story,
             log_settings,
             settings,
-            self.watch,
+            self.auditor,
             lambda: self.nodes,
             DeadLetterTopic(Random(dice.random())),
         )
         self.quiet_until_ms = 0
         """Until then clients begin nothing."""
         self.hosts: dict[int, Host] = {}
-        self.clients: dict[int, Client] = {}
+        self.clients: dict[int, SimulatedClient] = {}
         members = tuple(range(1, size + 1))
         for member in members:
             self._new_host(member).found(members)
-        self.watch.found(members)
+        self.auditor.found(members)
         for host in self.hosts.values():
             host.start()
 
     def _new_host(self, member: int) -> Host:
-        host = Host(member, self.around, Random(self.dice.random()))
+        host = Host(member, self.environment, Random(self.dice.random()))
         self.hosts[member] = host
         return host
 
@@ -59,13 +59,13 @@ class World:
         host.start()
         return host
 
-    def add_client(self, client: Client) -> None:
+    def add_client(self, client: SimulatedClient) -> None:
         self.clients[client.address] = client
 
     def _deliver(self, sender: int, to: int, mail: object) -> None:
         if to > 0:
             self.hosts[to].take(sender, mail)
-        elif isinstance(mail, Reply):
+        elif isinstance(mail, NodeReply):
             self.clients[to].take(sender, mail)
 
     @property

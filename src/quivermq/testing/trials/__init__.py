@@ -3,35 +3,42 @@
 The checkers keep their own records and share nothing with the brokers but the reading of frames.
 """
 
-from quivermq.testing.trials.client_load import Load
-from quivermq.testing.trials.client_trial import fetched, settle, stored_copy, trial, verify
-from quivermq.testing.trials.consumer import ONLY_ACKS, Plan
+from quivermq.testing.trials.client_load import ClientLoad
+from quivermq.testing.trials.client_trial import fetch_copy, read_stored_copy, settle, trial, verify
+from quivermq.testing.trials.consumer import ONLY_ACKS, ConsumerPlan
 from quivermq.testing.trials.consumer_load import ConsumerLoad, ConsumerProcess
 from quivermq.testing.trials.consumer_trial import check_group, group_trial, lead_by, letters_of
-from quivermq.testing.trials.group_history import Act, Fate, GroupHistory, Said, Spot, journal_lines
-from quivermq.testing.trials.history import History, Place
+from quivermq.testing.trials.group_history import (
+    Fate,
+    GroupHistory,
+    SettleAction,
+    SettleCall,
+    Spot,
+    journal_lines,
+)
+from quivermq.testing.trials.history import History, TopicPartition
 
 __all__ = [
     "ONLY_ACKS",
-    "Act",
+    "ClientLoad",
     "ConsumerLoad",
+    "ConsumerPlan",
     "ConsumerProcess",
     "Fate",
     "GroupHistory",
     "History",
-    "Load",
-    "Place",
-    "Plan",
-    "Said",
+    "SettleAction",
+    "SettleCall",
     "Spot",
+    "TopicPartition",
     "check_group",
-    "fetched",
+    "fetch_copy",
     "group_trial",
     "journal_lines",
     "lead_by",
     "letters_of",
+    "read_stored_copy",
     "settle",
-    "stored_copy",
     "trial",
     "verify",
 ]

@@ -16,7 +16,7 @@ import quivermq
 from quivermq.errors import QuiverError
 from quivermq.testing import Violation
 from quivermq.testing.cluster import Cluster
-from quivermq.testing.trials.history import History, Place
+from quivermq.testing.trials.history import History, TopicPartition
 
 _PAUSE_S: Final = 0.004
 _WINDOW: Final = 50
@@ -26,13 +26,13 @@ _PROGRESS_S: Final = 30.0
 _JOIN_S: Final = 60.0
 
 
-class Load:
+class ClientLoad:
     """Use it in a `with`: at the end all producers have finished what they began."""
 
     def __init__(
         self,
         cluster: Cluster,
-        places: Iterable[Place],
+        places: Iterable[TopicPartition],
         *,
         history: History | None = None,
         seed: int = 1,
@@ -107,7 +107,9 @@ class Load:
         except BaseException as error:
             self._broken = error
 
-    def _values(self, producer: str, place: Place, numbers: "count[int]", many: int) -> list[bytes]:
+    def _values(
+        self, producer: str, place: TopicPartition, numbers: "count[int]", many: int
+    ) -> list[bytes]:
         values = [
             f"{producer} {next(numbers)} to {place} ".encode()
             + b"." * self._dice.randrange(_PADDING_MAX)
@@ -133,7 +135,7 @@ class Load:
             if receipt.offset % 10 == 0:
                 self._read_own(client, place, receipt.offset, value)
 
-    def _read_own(self, client: Any, place: Place, offset: int, value: bytes) -> None:
+    def _read_own(self, client: Any, place: TopicPartition, offset: int, value: bytes) -> None:
         """What was acknowledged is seen by a read that begins afterwards."""
         try:
             found = [m.value for m in client.read(*place, start=offset, stop=offset + 1)]
@@ -189,7 +191,7 @@ class Load:
                 return
             offsets[place] = self._read_on(client, place, offsets[place])
 
-    def _read_on(self, client: Any, place: Place, offset: int) -> int:
+    def _read_on(self, client: Any, place: TopicPartition, offset: int) -> int:
         try:
             for message in client.read(*place, start=offset, follower_ok=True):
                 if message.offset != offset:

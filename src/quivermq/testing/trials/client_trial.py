@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from quivermq.batches import Frame, Kind, decode_messages
 from quivermq.log import Log, RealDisk
 from quivermq.testing.cluster import Cluster
-from quivermq.testing.trials.client_load import Load
-from quivermq.testing.trials.history import Batch, Copy, History, Place
-from quivermq.testing.trials.observer import Observer
+from quivermq.testing.trials.client_load import ClientLoad
+from quivermq.testing.trials.history import History, ReplicaCopy, StoredBatch, TopicPartition
+from quivermq.testing.trials.observer import ReplicaObserver
 from quivermq.wire import proto
 
 TOPIC = "trial"
@@ -30,15 +30,15 @@ def trial(
     seed: int = 1,
     may_fail: bool = False,
     loses_disk: Collection[int] = (),
-) -> Iterator[Load]:
+) -> Iterator[ClientLoad]:
     """Begin the load, let things happen, see that it goes on, and check all promises. Unless
     `may_fail`, no client may be told of a failure, because all that happens passes in time. Nodes
     that lose their disk meanwhile may forget what they said before."""
     with cluster.connect() as client:
         client.create_topic(topic, partitions=partitions)
-    places = [Place(topic, number) for number in range(partitions)]
-    with Observer(cluster, places, loses_disk) as observer:
-        with Load(cluster, places, seed=seed) as load:
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    with ReplicaObserver(cluster, places, loses_disk) as observer:
+        with ClientLoad(cluster, places, seed=seed) as load:
             load.wait_progress()
             yield load
             load.wait_progress()
@@ -59,14 +59,16 @@ def verify(
     read each broker, stop them all, and read each disk."""
     cluster.start()
     holders = {place: settle(cluster, place, timeout) for place in history.places}
-    copies = [fetched(cluster, node, place) for place in holders for node in holders[place]]
+    copies = [fetch_copy(cluster, node, place) for place in holders for node in holders[place]]
     history.check(copies, may_be_dropped=may_be_dropped)
     cluster.stop()
-    stored = [stored_copy(cluster, node, place) for place in holders for node in holders[place]]
+    stored = [
+        read_stored_copy(cluster, node, place) for place in holders for node in holders[place]
+    ]
     history.check([*copies, *stored], may_be_dropped=may_be_dropped)
 
 
-def settle(cluster: Cluster, place: Place, timeout: float = 30.0) -> list[int]:
+def settle(cluster: Cluster, place: TopicPartition, timeout: float = 30.0) -> list[int]:
     """Wait until all replicas of a partition have committed the same; returns their nodes."""
     nodes: list[int] = []
 
@@ -87,7 +89,7 @@ def settle(cluster: Cluster, place: Place, timeout: float = 30.0) -> list[int]:
     return nodes
 
 
-def fetched(cluster: Cluster, node: int, place: Place) -> Copy:
+def fetch_copy(cluster: Cluster, node: int, place: TopicPartition) -> ReplicaCopy:
     """What a broker shows of its own replica."""
     frames: list[Frame] = []
     with cluster.direct(node, timeout=10.0) as broker:
@@ -102,22 +104,22 @@ def fetched(cluster: Cluster, node: int, place: Place) -> Copy:
             frames += answer.frames
             offset = answer.response.fetched.next_offset
             if not answer.frames:
-                return Copy(node, "fetched", place, start, list(_batches(frames)))
+                return ReplicaCopy(node, "fetched", place, start, list(_batches(frames)))
 
 
-def stored_copy(cluster: Cluster, node: int, place: Place) -> Copy:
+def read_stored_copy(cluster: Cluster, node: int, place: TopicPartition) -> ReplicaCopy:
     """What is on the disk of a broker that does not run, opened as it would open it itself."""
     disk = RealDisk(cluster.nodes[node].data_dir)
     log = Log.open(disk, f"log/{place.topic}/{place.partition}")
     frames = log.frames(log.first_index)
     data = (frame for frame in frames if frame.header.kind == Kind.DATA)
-    return Copy(node, "stored", place, log.start.next_offset, list(_batches(data)))
+    return ReplicaCopy(node, "stored", place, log.start.next_offset, list(_batches(data)))
 
 
-def _batches(frames: Iterator[Frame] | list[Frame]) -> Iterator[Batch]:
+def _batches(frames: Iterator[Frame] | list[Frame]) -> Iterator[StoredBatch]:
     for frame in frames:
         header = frame.header
-        yield Batch(
+        yield StoredBatch(
             header.base_offset,
             tuple(message.value for message in decode_messages(frame)),
             header.producer_id,

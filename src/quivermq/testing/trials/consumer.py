@@ -20,8 +20,14 @@ from typing import Any, Protocol
 
 from quivermq.client.leased import LeasedMessage
 from quivermq.errors import LeaseLost, QuiverError
-from quivermq.testing.trials.group_history import Act, Delivered, Fate, Said, journal_line
-from quivermq.testing.trials.history import Place
+from quivermq.testing.trials.group_history import (
+    Delivered,
+    Fate,
+    SettleAction,
+    SettleCall,
+    journal_line,
+)
+from quivermq.testing.trials.history import TopicPartition
 
 ALL_HABITS = {
     "ack": 60,
@@ -37,16 +43,16 @@ ONLY_ACKS = {"ack": 1}
 _LOOK_AGAIN_S = 0.05
 
 
-class Book(Protocol):
+class EventRecorder(Protocol):
     """Where events are written down."""
 
     def deliver(self, found: Sequence[Delivered], /) -> None: ...
-    def say(self, said: Sequence[Said], /) -> None: ...
+    def say(self, said: Sequence[SettleCall], /) -> None: ...
     def leave(self, consumer: str, at_ns: int, /) -> None: ...
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConsumerPlan:
     """What a consumer does."""
 
     topic: str
@@ -67,14 +73,14 @@ class Plan:
     """Kills its process when a value begins so, before it has settled anything."""
 
 
-class Consumer:
+class TrialConsumer:
     """Polls, settles, writes down."""
 
     def __init__(
         self,
         client: Any,
-        book: Book,
-        plan: Plan,
+        book: EventRecorder,
+        plan: ConsumerPlan,
         wait_for_word: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client = client
@@ -124,7 +130,7 @@ class Consumer:
                 at, wall_ms = time.monotonic_ns(), time.time() * 1000
                 # Which poll brought it is not to be seen: it may be as old as the subscription.
                 self._book.deliver([delivered(message, plan.name, began, at, wall_ms)])
-                self._say(Act.ACK, [message], lambda found: found[0].ack())
+                self._say(SettleAction.ACK, [message], lambda found: found[0].ack())
 
     def poll(self) -> list[LeasedMessage]:
         plan = self._plan
@@ -163,7 +169,7 @@ class Consumer:
             acts[habit](messages)
 
     def _ack(self, messages: list[LeasedMessage]) -> None:
-        self._say(Act.ACK, messages, self._client.ack)
+        self._say(SettleAction.ACK, messages, self._client.ack)
 
     def _ack_each(self, messages: list[LeasedMessage]) -> None:
         self._dice.shuffle(messages)
@@ -179,35 +185,39 @@ class Consumer:
 
     def _nack(self, messages: list[LeasedMessage]) -> None:
         delay, client = self._plan.nack_delay, self._client
-        self._say(Act.NACK, messages, lambda found: client.nack(found, delay=delay), delay or 0.0)
+        self._say(
+            SettleAction.NACK, messages, lambda found: client.nack(found, delay=delay), delay or 0.0
+        )
 
     def _release(self, messages: list[LeasedMessage]) -> None:
-        self._say(Act.RELEASE, messages, self._client.release)
+        self._say(SettleAction.RELEASE, messages, self._client.release)
 
     def _extend(self, messages: list[LeasedMessage]) -> None:
         client, longer = self._client, self._plan.visibility
-        self._say(Act.EXTEND, messages, lambda found: client.extend(found, longer))
+        self._say(SettleAction.EXTEND, messages, lambda found: client.extend(found, longer))
         self._ack(messages)
 
     def _reject(self, messages: list[LeasedMessage]) -> None:
         head, *rest = messages
         client = self._client
-        self._say(Act.REJECT, [head], lambda found: client.reject(found, "the dice said so"))
+        self._say(
+            SettleAction.REJECT, [head], lambda found: client.reject(found, "the dice said so")
+        )
         if rest:
             self._ack(rest)
 
     def _say(
         self,
-        act: Act,
+        act: SettleAction,
         messages: Sequence[LeasedMessage],
         call: Callable[[Sequence[LeasedMessage]], object],
         delay_s: float = 0.0,
     ) -> None:
         began, wall_ms = time.monotonic_ns(), time.time() * 1000
         said = [
-            Said(
+            SettleCall(
                 act,
-                Place(message.topic, message.partition),
+                TopicPartition(message.topic, message.partition),
                 message.offset,
                 message.lease.token,
                 self._plan.name,
@@ -239,7 +249,7 @@ def delivered(
 ) -> Delivered:
     """A message that a poll brought, for the history."""
     return Delivered(
-        Place(message.topic, message.partition),
+        TopicPartition(message.topic, message.partition),
         message.offset,
         message.value,
         message.lease.token,
@@ -260,7 +270,7 @@ class Journal:
     def deliver(self, found: Sequence[Delivered]) -> None:
         self._write(journal_line(delivered=found))
 
-    def say(self, said: Sequence[Said]) -> None:
+    def say(self, said: Sequence[SettleCall]) -> None:
         self._write(journal_line(said=said))
 
     def leave(self, consumer: str, at_ns: int) -> None:

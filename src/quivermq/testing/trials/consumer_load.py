@@ -22,9 +22,9 @@ import quivermq
 from quivermq.errors import QuiverError
 from quivermq.testing import Violation
 from quivermq.testing.cluster import Cluster
-from quivermq.testing.trials.consumer import ONLY_ACKS, Consumer, Plan
+from quivermq.testing.trials.consumer import ONLY_ACKS, ConsumerPlan, TrialConsumer
 from quivermq.testing.trials.group_history import GroupHistory, Spot, journal_lines
-from quivermq.testing.trials.history import Place
+from quivermq.testing.trials.history import TopicPartition
 
 _PROGRESS_S: Final = 30.0
 _DRAIN_S: Final = 60.0
@@ -34,7 +34,9 @@ _JOIN_S: Final = 60.0
 class ConsumerProcess:
     """A consumer that can be killed and paused."""
 
-    def __init__(self, servers: str, plan: Plan, journal: Path, timeout: float = 12.0) -> None:
+    def __init__(
+        self, servers: str, plan: ConsumerPlan, journal: Path, timeout: float = 12.0
+    ) -> None:
         self.journal = journal
         what = {
             "servers": servers,
@@ -84,7 +86,7 @@ class ConsumerProcess:
     def delivered(self) -> set[Spot]:
         """Messages that it was given."""
         return {
-            (Place(*place), offset)
+            (TopicPartition(*place), offset)
             for line in journal_lines(self.journal)
             for place, offset, *_ in line["delivered"]
         }
@@ -97,7 +99,9 @@ class ConsumerProcess:
 class ConsumerLoad:
     """Use it in a `with`: at the end all consumers have finished what they began."""
 
-    def __init__(self, cluster: Cluster, plan: Plan, *, threads: int = 3, timeout: float = 12.0):
+    def __init__(
+        self, cluster: Cluster, plan: ConsumerPlan, *, threads: int = 3, timeout: float = 12.0
+    ):
         self.history = GroupHistory(plan.group)
         self.plan = plan
         self.failures: list[QuiverError] = []
@@ -128,10 +132,10 @@ class ConsumerLoad:
         self.processes.append(process)
         return process
 
-    def _run(self, plan: Plan) -> None:
+    def _run(self, plan: ConsumerPlan) -> None:
         try:
             with quivermq.connect(self._cluster.servers, timeout=self._timeout) as client:
-                consumer = Consumer(client, self.history, plan)
+                consumer = TrialConsumer(client, self.history, plan)
                 consumer.failures = self.failures
                 consumer.run(self._stop.is_set)
         except BaseException as error:
@@ -159,7 +163,7 @@ class ConsumerLoad:
         self.stop()
         plan = replace(self.plan, name="drain", habits=ONLY_ACKS, max_messages=1000, wait=0.2)
         with quivermq.connect(self._cluster.servers, timeout=self._timeout) as client:
-            consumer = Consumer(client, self.history, plan)
+            consumer = TrialConsumer(client, self.history, plan)
             last = None
 
             def is_done() -> bool:

@@ -14,11 +14,11 @@ from quivermq.client.group_infos import DeadLetter
 from quivermq.errors import TopicNotFound
 from quivermq.testing import Violation
 from quivermq.testing.cluster import Cluster
-from quivermq.testing.trials.consumer import Plan
+from quivermq.testing.trials.consumer import ConsumerPlan
 from quivermq.testing.trials.consumer_load import ConsumerLoad
 from quivermq.testing.trials.feed import Feed
 from quivermq.testing.trials.group_history import GroupHistory, Letter, Original
-from quivermq.testing.trials.history import Place
+from quivermq.testing.trials.history import TopicPartition
 
 TOPIC, GROUP = "jobs", "workers"
 
@@ -38,7 +38,7 @@ def group_trial(
     check all promises. Unless `may_fail`, no client may be told of a failure."""
     with cluster.connect() as client:
         client.create_topic(topic, partitions=partitions)
-    wanted = Plan(topic, GROUP, seed=seed, **plan)
+    wanted = ConsumerPlan(topic, GROUP, seed=seed, **plan)
     with ConsumerLoad(cluster, wanted, threads=threads) as consumers:
         consumers.add_thread("pushed", is_pushed=True)
         with Feed(cluster, topic, partitions, [consumers.history], seed=seed) as feed:
@@ -98,10 +98,10 @@ def lead_by(cluster: Cluster, client: Any, topic: str, partition: int, node: int
     cluster.wait_until(does, f"node {node} does not become leader of {topic}/{partition}")
 
 
-def contents_of(client: Any, topic: str) -> dict[Place, dict[int, Original]]:
+def contents_of(client: Any, topic: str) -> dict[TopicPartition, dict[int, Original]]:
     """What is in all partitions of a topic."""
     return {
-        Place(topic, each.partition): {
+        TopicPartition(topic, each.partition): {
             message.offset: Original(message.key, message.value, dict(message.headers))
             for message in client.read(topic, each.partition)
         }

@@ -12,7 +12,7 @@ from quivermq.errors import QuiverError
 from quivermq.testing import Violation
 from quivermq.testing.cluster import Cluster
 from quivermq.testing.trials.group_history import GroupHistory, Original
-from quivermq.testing.trials.history import Place
+from quivermq.testing.trials.history import TopicPartition
 
 _JOIN_S: Final = 60.0
 _PRIORITIES: Final = (0, 0, 0, 3, 7)
@@ -35,8 +35,8 @@ class Feed:
         seed: int = 1,
         timeout: float = 12.0,
     ) -> None:
-        self.stored: dict[Place, dict[int, bytes]] = {
-            Place(topic, number): {} for number in range(partitions)
+        self.stored: dict[TopicPartition, dict[int, bytes]] = {
+            TopicPartition(topic, number): {} for number in range(partitions)
         }
         self.failures: list[QuiverError] = []
         """What the producer was told after all its retries."""
@@ -105,7 +105,7 @@ class Feed:
         if error is None:
             self.stop()
 
-    def check(self, contents: dict[Place, dict[int, Original]]) -> None:
+    def check(self, contents: dict[TopicPartition, dict[int, Original]]) -> None:
         """I1: what was stored is there."""
         for place, stored in self.stored.items():
             for offset, value in stored.items():

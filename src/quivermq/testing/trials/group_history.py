@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from quivermq.client.group_infos import GroupInfo
 from quivermq.testing import Violation
-from quivermq.testing.trials.history import Place
+from quivermq.testing.trials.history import TopicPartition
 
-Spot = tuple[Place, int]
+Spot = tuple[TopicPartition, int]
 """A message: where it is, and its offset there."""
 
 
-class Act(StrEnum):
+class SettleAction(StrEnum):
     """What a consumer can say of a message."""
 
     ACK = "ack"
@@ -45,7 +45,7 @@ class Fate(StrEnum):
 class Delivered(NamedTuple):
     """A message was given to a consumer."""
 
-    place: Place
+    place: TopicPartition
     offset: int
     value: bytes
     token: int
@@ -63,11 +63,11 @@ class Delivered(NamedTuple):
         )
 
 
-class Said(NamedTuple):
+class SettleCall(NamedTuple):
     """A consumer said something of a message."""
 
-    act: Act
-    place: Place
+    act: SettleAction
+    place: TopicPartition
     offset: int
     token: int
     consumer: str
@@ -111,7 +111,7 @@ class GroupHistory:
         self.group = group
         self._lock = threading.Lock()
         self._delivered: dict[Spot, list[Delivered]] = defaultdict(list)
-        self._said: dict[Spot, list[Said]] = defaultdict(list)
+        self._said: dict[Spot, list[SettleCall]] = defaultdict(list)
         self._not_before_ms: dict[bytes, float] = {}
         self._left_ns: dict[str, int] = {}
         self.acked_count = 0
@@ -125,12 +125,12 @@ class GroupHistory:
             for one in found:
                 self._delivered[one.place, one.offset].append(one)
 
-    def say(self, said: Iterable[Said]) -> None:
+    def say(self, said: Iterable[SettleCall]) -> None:
         """A consumer said this."""
         with self._lock:
             for one in said:
                 self._said[one.place, one.offset].append(one)
-                self.acked_count += one.act == Act.ACK and one.fate == Fate.DONE
+                self.acked_count += one.act == SettleAction.ACK and one.fate == Fate.DONE
 
     def leave(self, consumer: str, at_ns: int) -> None:
         """A consumer is about to end, and to give back what it holds."""
@@ -144,7 +144,7 @@ class GroupHistory:
 
     def take_in(self, journal: Path) -> None:
         """What a consumer in a process of its own wrote down."""
-        asked: list[Said] = []
+        asked: list[SettleCall] = []
         for line in journal_lines(journal):
             self.deliver(_delivered_of(line["delivered"]))
             said = _said_of(line["said"])
@@ -159,12 +159,12 @@ class GroupHistory:
 
     # What tests ask.
 
-    def deliveries(self, place: Place, offset: int) -> list[Delivered]:
+    def deliveries(self, place: TopicPartition, offset: int) -> list[Delivered]:
         """How often a message was given to somebody, in order."""
         with self._lock:
             return sorted(self._delivered[place, offset], key=lambda one: one.at_ns)
 
-    def offsets(self, act: Act, fate: Fate = Fate.DONE) -> set[Spot]:
+    def offsets(self, act: SettleAction, fate: Fate = Fate.DONE) -> set[Spot]:
         """Messages of which this was said, and so answered."""
         with self._lock:
             return {
@@ -182,7 +182,7 @@ class GroupHistory:
     # Checks.
 
     def check(
-        self, contents: Mapping[Place, Mapping[int, Original]], letters: Sequence[Letter]
+        self, contents: Mapping[TopicPartition, Mapping[int, Original]], letters: Sequence[Letter]
     ) -> None:
         """Judge all that is known, given what is in the partitions and among the dead letters of
         this group. For a group that is done with everything, `check_drained` knows more."""
@@ -198,7 +198,7 @@ class GroupHistory:
 
     def check_drained(
         self,
-        contents: Mapping[Place, Mapping[int, Original]],
+        contents: Mapping[TopicPartition, Mapping[int, Original]],
         letters: Sequence[Letter],
         *,
         kept_from: int = 0,
@@ -206,11 +206,13 @@ class GroupHistory:
         """I5: each message was acknowledged by somebody or is a dead letter, and not both. What is
         below `kept_from` the group may have lost."""
         self.check(contents, letters)
-        dead = {(Place(letter.topic, letter.partition), letter.offset) for letter in letters}
+        dead = {
+            (TopicPartition(letter.topic, letter.partition), letter.offset) for letter in letters
+        }
         missing = []
         for place, messages in contents.items():
             for offset in messages:
-                acks = [a for a in self._said.get((place, offset), []) if a.act == Act.ACK]
+                acks = [a for a in self._said.get((place, offset), []) if a.act == SettleAction.ACK]
                 is_acked = any(a.fate == Fate.DONE for a in acks)
                 may_be = is_acked or any(a.fate == Fate.UNKNOWN for a in acks)
                 if (place, offset) in dead:
@@ -227,7 +229,7 @@ class GroupHistory:
     def check_exclusive(self, visibility_s: float) -> None:
         """I4: nobody was given a message while another consumer had it. Holds only while no leader
         is lost, because the grant of a lease may go with it."""
-        returns = {Act.NACK, Act.RELEASE}
+        returns = {SettleAction.NACK, SettleAction.RELEASE}
         with self._lock:
             for spot, found in self._delivered.items():
                 said = self._said.get(spot, [])
@@ -248,12 +250,12 @@ class GroupHistory:
     def check_figures(
         self,
         info: GroupInfo,
-        contents: Mapping[Place, Mapping[int, Original]],
+        contents: Mapping[TopicPartition, Mapping[int, Original]],
         letters: Sequence[Letter],
     ) -> None:
         """I5: what brokers say of the group adds up, and fits to what consumers were told."""
         for part in info.partitions:
-            place = Place(info.topic, part.partition)
+            place = TopicPartition(info.topic, part.partition)
             states = (part.lag, part.in_flight, part.delayed, part.done, part.dead, part.lost)
             wanted = part.end_offset - part.start_offset
             if sum(states) != wanted or min(states) < 0:
@@ -267,7 +269,7 @@ class GroupHistory:
                     f"{part.end_offset}"
                 )
             acks = [
-                {a.fate for a in said if a.act == Act.ACK}
+                {a.fate for a in said if a.act == SettleAction.ACK}
                 for (where, _), said in self._said.items()
                 if where == place
             ]
@@ -289,7 +291,7 @@ class GroupHistory:
         self,
         spot: Spot,
         found: list[Delivered],
-        contents: Mapping[Place, Mapping[int, Original]],
+        contents: Mapping[TopicPartition, Mapping[int, Original]],
     ) -> None:
         place, offset = spot
         original = contents.get(place, {}).get(offset)
@@ -308,13 +310,15 @@ class GroupHistory:
             if one.wall_ms < due_ms:
                 raise Violation(f"I8: {one} came {due_ms - one.wall_ms:.0f} ms early")
 
-    def _check_tokens(self, spot: Spot, found: list[Delivered], said: list[Said]) -> None:
+    def _check_tokens(self, spot: Spot, found: list[Delivered], said: list[SettleCall]) -> None:
         """A token gives a message to one poll, and one token ends it."""
         tokens = [one.token for one in found if one.token]
         if len(tokens) != len(set(tokens)):
             raise Violation(f"I4: a lease brought the same message twice: {list(map(str, found))}")
         winners = {
-            one.token for one in said if one.act in {Act.ACK, Act.REJECT} and one.fate == Fate.DONE
+            one.token
+            for one in said
+            if one.act in {SettleAction.ACK, SettleAction.REJECT} and one.fate == Fate.DONE
         }
         if len(winners) > 1:
             raise Violation(
@@ -322,9 +326,13 @@ class GroupHistory:
                 + "\n".join(map(repr, [*found, *said]))
             )
 
-    def _check_final(self, found: list[Delivered], said: list[Said]) -> None:
+    def _check_final(self, found: list[Delivered], said: list[SettleCall]) -> None:
         """What is acknowledged or rejected is not given to anybody who asks afterwards."""
-        ended = [one for one in said if one.act in {Act.ACK, Act.REJECT} and one.fate == Fate.DONE]
+        ended = [
+            one
+            for one in said
+            if one.act in {SettleAction.ACK, SettleAction.REJECT} and one.fate == Fate.DONE
+        ]
         if not ended:
             return
         first = min(ended, key=lambda one: one.ended_ns)
@@ -337,10 +345,10 @@ class GroupHistory:
                     f"all of it: {list(map(str, found))} {said}"
                 )
 
-    def _check_pauses(self, found: list[Delivered], said: list[Said]) -> None:
+    def _check_pauses(self, found: list[Delivered], said: list[SettleCall]) -> None:
         """After a nack with a delay it is not given out before that is over."""
         for nack in said:
-            if nack.act != Act.NACK or nack.fate != Fate.DONE or not nack.delay_s:
+            if nack.act != SettleAction.NACK or nack.fate != Fate.DONE or not nack.delay_s:
                 continue
             due_ms = nack.began_wall_ms + nack.delay_s * 1000
             for one in found:
@@ -348,11 +356,11 @@ class GroupHistory:
                     raise Violation(f"I8: {one} came {due_ms - one.wall_ms:.0f} ms too early")
 
     def _check_letters(
-        self, contents: Mapping[Place, Mapping[int, Original]], letters: Sequence[Letter]
+        self, contents: Mapping[TopicPartition, Mapping[int, Original]], letters: Sequence[Letter]
     ) -> None:
         seen: dict[Spot, Letter] = {}
         for letter in letters:
-            spot = Place(letter.topic, letter.partition), letter.offset
+            spot = TopicPartition(letter.topic, letter.partition), letter.offset
             if spot in seen:
                 raise Violation(f"I5: {spot[0]}@{spot[1]} is among the dead letters twice")
             seen[spot] = letter
@@ -364,7 +372,7 @@ class GroupHistory:
             counts = [one.delivery for one in self._delivered.get(spot, [])]
             if counts and letter.deliveries < max(counts):
                 raise Violation(f"I5: {letter} died after delivery {max(counts)}")
-        for place, offset in self.offsets(Act.REJECT) - set(seen):
+        for place, offset in self.offsets(SettleAction.REJECT) - set(seen):
             raise Violation(f"I5: {place}@{offset} was rejected and is no dead letter")
 
 
@@ -379,7 +387,7 @@ def journal_lines(journal: Path) -> list[dict[str, Any]]:
 
 def journal_line(
     delivered: Sequence[Delivered] = (),
-    said: Sequence[Said] = (),
+    said: Sequence[SettleCall] = (),
     left: Sequence[tuple[str, int]] = (),
 ) -> str:
     """Events as `GroupHistory.take_in` reads them."""
@@ -389,15 +397,24 @@ def journal_line(
 
 def _delivered_of(found: Iterable[Sequence[Any]]) -> list[Delivered]:
     return [
-        Delivered(Place(*place), offset, bytes.fromhex(value), *rest)
+        Delivered(TopicPartition(*place), offset, bytes.fromhex(value), *rest)
         for place, offset, value, *rest in found
     ]
 
 
-def _said_of(found: Iterable[Sequence[Any]]) -> list[Said]:
+def _said_of(found: Iterable[Sequence[Any]]) -> list[SettleCall]:
     return [
-        Said(
-            Act(act), Place(*place), offset, token, consumer, began, wall, ended, Fate(fate), delay
+        SettleCall(
+            SettleAction(act),
+            TopicPartition(*place),
+            offset,
+            token,
+            consumer,
+            began,
+            wall,
+            ended,
+            Fate(fate),
+            delay,
         )
         for act, place, offset, token, consumer, began, wall, ended, fate, delay in found
     ]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from quivermq.testing import Violation
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition."""
 
     topic: str
@@ -23,15 +23,15 @@ class Place(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
-class Attempt(NamedTuple):
+class SendAttempt(NamedTuple):
     """Somebody began to send a value: who, where, and as which of its values for that place."""
 
     producer: str
-    place: Place
+    place: TopicPartition
     number: int
 
 
-class Batch(NamedTuple):
+class StoredBatch(NamedTuple):
     """A batch as one replica holds it."""
 
     first_offset: int
@@ -43,15 +43,15 @@ class Batch(NamedTuple):
     """Header and body."""
 
 
-class Copy(NamedTuple):
+class ReplicaCopy(NamedTuple):
     """What one replica of a partition holds."""
 
     node: int
     source: str
     """How it was read, for people."""
-    place: Place
+    place: TopicPartition
     start_offset: int
-    batches: Sequence[Batch]
+    batches: Sequence[StoredBatch]
 
     def __str__(self) -> str:
         return f"node {self.node}'s copy of {self.place} ({self.source})"
@@ -69,14 +69,14 @@ class History:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._numbers: Counter[tuple[str, Place]] = Counter()
-        self._attempts: dict[bytes, Attempt] = {}
-        self._acked: dict[Place, dict[int, bytes]] = defaultdict(dict)
-        self._seen: dict[Place, dict[int, bytes]] = defaultdict(dict)
+        self._numbers: Counter[tuple[str, TopicPartition]] = Counter()
+        self._attempts: dict[bytes, SendAttempt] = {}
+        self._acked: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
+        self._seen: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
 
     # What clients tell.
 
-    def attempt(self, producer: str, place: Place, values: Iterable[bytes]) -> None:
+    def attempt(self, producer: str, place: TopicPartition, values: Iterable[bytes]) -> None:
         """A producer is about to send these, in this order."""
         with self._lock:
             for value in values:
@@ -84,14 +84,14 @@ class History:
                     raise ValueError(f"{value!r} was sent before: values must be unique")
                 number = self._numbers[producer, place]
                 self._numbers[producer, place] += 1
-                self._attempts[value] = Attempt(producer, place, number)
+                self._attempts[value] = SendAttempt(producer, place, number)
 
-    def ack(self, place: Place, first_offset: int, values: Sequence[bytes]) -> None:
+    def ack(self, place: TopicPartition, first_offset: int, values: Sequence[bytes]) -> None:
         """A producer was told that these are stored, from this offset on."""
         with self._lock:
             self._note("acknowledged", self._acked[place], place, first_offset, values)
 
-    def see(self, place: Place, first_offset: int, values: Sequence[bytes]) -> None:
+    def see(self, place: TopicPartition, first_offset: int, values: Sequence[bytes]) -> None:
         """A reader was shown these, from this offset on."""
         with self._lock:
             self._note("shown", self._seen[place], place, first_offset, values)
@@ -100,7 +100,7 @@ class History:
         self,
         what: str,
         known: dict[int, bytes],
-        place: Place,
+        place: TopicPartition,
         first_offset: int,
         values: Sequence[bytes],
     ) -> None:
@@ -113,21 +113,21 @@ class History:
 
     # How far it is.
 
-    def acked_count(self, place: Place) -> int:
+    def acked_count(self, place: TopicPartition) -> int:
         return len(self._acked[place])
 
-    def acked_end(self, place: Place) -> int:
+    def acked_end(self, place: TopicPartition) -> int:
         """Behind the last offset that was acknowledged."""
         with self._lock:
             return max(self._acked[place], default=-1) + 1
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[TopicPartition]:
         return sorted({attempt.place for attempt in self._attempts.values()})
 
     # What must hold.
 
-    def check(self, copies: Sequence[Copy], *, may_be_dropped: bool = False) -> None:
+    def check(self, copies: Sequence[ReplicaCopy], *, may_be_dropped: bool = False) -> None:
         """Compare everything with all copies of all replicas, read after the cluster has healed.
         `may_be_dropped`: retention may have dropped messages from the front."""
         for place in self.places:
@@ -138,7 +138,7 @@ class History:
                 self._check_copy(copy, may_be_dropped=may_be_dropped)
             self._check_equal(here)
 
-    def _check_copy(self, copy: Copy, *, may_be_dropped: bool) -> None:
+    def _check_copy(self, copy: ReplicaCopy, *, may_be_dropped: bool) -> None:
         if copy.start_offset and not may_be_dropped:
             raise Violation(f"I1: {copy} begins at offset {copy.start_offset}")
         self._check_dense(copy)
@@ -149,7 +149,7 @@ class History:
         self._check_order(copy, messages)
         self._check_sequences(copy)
 
-    def _check_dense(self, copy: Copy) -> None:
+    def _check_dense(self, copy: ReplicaCopy) -> None:
         expected = copy.start_offset
         for batch in copy.batches:
             # Retention drops whole entries, so the first may begin before what is kept.
@@ -164,7 +164,7 @@ class History:
         promise: str,
         what: str,
         known: dict[int, bytes],
-        copy: Copy,
+        copy: ReplicaCopy,
         messages: dict[int, bytes],
     ) -> None:
         for offset, value in sorted(known.items()):
@@ -178,7 +178,7 @@ class History:
                     f"{promise}: {copy} has {found!r} at offset {offset}, {what} as {value!r}"
                 )
 
-    def _check_sent(self, copy: Copy, messages: dict[int, bytes]) -> None:
+    def _check_sent(self, copy: ReplicaCopy, messages: dict[int, bytes]) -> None:
         for offset, value in messages.items():
             attempt = self._attempts.get(value)
             if attempt is None or attempt.place != copy.place:
@@ -186,7 +186,7 @@ class History:
                     f"I2: {copy} has {value!r} at offset {offset}, which nobody sent there"
                 )
 
-    def _check_order(self, copy: Copy, messages: dict[int, bytes]) -> None:
+    def _check_order(self, copy: ReplicaCopy, messages: dict[int, bytes]) -> None:
         """In the order of offsets a producer's values come in its order, each once."""
         last: dict[str, tuple[int, int]] = {}
         places: dict[bytes, int] = {}
@@ -206,7 +206,7 @@ class History:
                 )
             last[attempt.producer] = (attempt.number, offset)
 
-    def _check_sequences(self, copy: Copy) -> None:
+    def _check_sequences(self, copy: ReplicaCopy) -> None:
         """The numbers that the client library gave: per producer and epoch each comes once, and
         they only grow."""
         reached: dict[int, tuple[int, int]] = {}
@@ -221,7 +221,7 @@ class History:
                 )
             reached[batch.producer_id] = (batch.epoch, batch.sequence + len(batch.values))
 
-    def _check_equal(self, copies: Sequence[Copy]) -> None:
+    def _check_equal(self, copies: Sequence[ReplicaCopy]) -> None:
         """Replicas have the same batches, byte for byte, as far as both keep them."""
         first, *others = copies
         for other in others:

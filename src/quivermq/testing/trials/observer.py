@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Self
 
 from quivermq.errors import QuiverError
 from quivermq.testing import Violation
-from quivermq.testing.cluster import Cluster, Direct
-from quivermq.testing.trials.history import Place
+from quivermq.testing.cluster import Cluster, DirectConnection
+from quivermq.testing.trials.history import TopicPartition
 from quivermq.wire import proto
 
 _PAUSE_S: Final = 0.05
@@ -26,7 +26,7 @@ class Sighting(NamedTuple):
     node: int
     life: int
     """Another number after every reconnect."""
-    place: Place
+    place: TopicPartition
     term: int
     commit_index: int
     start_offset: int
@@ -36,13 +36,13 @@ class Sighting(NamedTuple):
     """Another number after it was moved away and back."""
 
 
-class Progress:
+class ReplicaProgress:
     """Judges sightings, in the order in which each node made them."""
 
     def __init__(self) -> None:
-        self._reached: dict[tuple[int, int, Place], Sighting] = {}
-        self._led: dict[tuple[int, Place], int] = {}
-        self._leaders: dict[tuple[Place, int], int] = {}
+        self._reached: dict[tuple[int, int, TopicPartition], Sighting] = {}
+        self._led: dict[tuple[int, TopicPartition], int] = {}
+        self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self.count = 0
 
     def see(self, seen: Sighting) -> None:
@@ -71,28 +71,28 @@ class Progress:
                     f"I6: nodes {leader} and {seen.node} both lead {seen.place} in {seen.term}"
                 )
 
-    def move_away(self, node: int, place: Place) -> None:
+    def move_away(self, node: int, place: TopicPartition) -> None:
         """The node has no replica of this partition any more."""
         self._led.pop((node, place), None)
         for known in [known for known in self._reached if (known[0], known[2]) == (node, place)]:
             del self._reached[known]
 
 
-class Observer:
+class ReplicaObserver:
     """A thread that asks all brokers again and again. Raises what it found when it is closed."""
 
     def __init__(
-        self, cluster: Cluster, places: Iterable[Place], unwatched: Collection[int] = ()
+        self, cluster: Cluster, places: Iterable[TopicPartition], unwatched: Collection[int] = ()
     ) -> None:
         self._cluster = cluster
         self._unwatched = unwatched
         self._places = list(places)
-        self._connections: dict[int, Direct] = {}
+        self._connections: dict[int, DirectConnection] = {}
         self._lives = 0
         self._life_of: dict[int, int] = {}
         self._stop = threading.Event()
         self._violation: Violation | None = None
-        self.progress = Progress()
+        self.progress = ReplicaProgress()
         self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
         self._thread.start()
 
@@ -114,7 +114,7 @@ class Observer:
         try:
             connection = self._connection_to(node)
             found = connection.ask(request).response.partitions_described
-            here = {Place(seen.topic, seen.partition) for seen in found.partitions}
+            here = {TopicPartition(seen.topic, seen.partition) for seen in found.partitions}
             for place in self._places:
                 if place not in here and not _is_held(connection, node, place):
                     self.progress.move_away(node, place)
@@ -130,7 +130,7 @@ class Observer:
                 Sighting(
                     node,
                     self._life_of[node],
-                    Place(seen.topic, seen.partition),
+                    TopicPartition(seen.topic, seen.partition),
                     seen.term,
                     seen.commit_index,
                     seen.start_offset,
@@ -140,7 +140,7 @@ class Observer:
                 )
             )
 
-    def _connection_to(self, node: int) -> Direct:
+    def _connection_to(self, node: int) -> DirectConnection:
         if node not in self._connections:
             self._connections[node] = self._cluster.direct(node, timeout=1.0)
             self._lives += 1
@@ -162,7 +162,7 @@ class Observer:
             raise self._violation
 
 
-def _is_held(connection: Direct, node: int, place: Place) -> bool:
+def _is_held(connection: DirectConnection, node: int, place: TopicPartition) -> bool:
     """Whether a node is to have a replica, by what it knows of the cluster."""
     query = proto.MapQuery(topics=[place.topic])
     found = connection.ask(proto.Request(map=query)).response.map
