@@ -1,11 +1,11 @@
-"""What a node knows of its peers."""
+"""Silent and restarted peers are found."""
 
 from quivermq.testing.simulation.process import FailureDetector
 
 SILENT = 3
 
 
-def test_only_who_was_told_nothing_is_pinged() -> None:
+def test_only_a_peer_that_was_sent_nothing_is_pinged() -> None:
     detector = FailureDetector(SILENT)
     detector.tell(2)
     assert detector.tick([2, 3])[0] == [3]

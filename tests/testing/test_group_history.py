@@ -106,19 +106,19 @@ def test_a_lease_that_brings_a_message_twice_is_noticed(history: GroupHistory) -
     broken(history, "I4.*twice")
 
 
-def test_a_message_that_nobody_sent_is_noticed(history: GroupHistory) -> None:
+def test_a_delivered_message_that_was_not_sent_is_found(history: GroupHistory) -> None:
     history.deliver([given(1, 9, 5)._replace(value=b"another")])
     broken(history, "I2")
 
 
-def test_a_message_that_nobody_acknowledged_is_noticed() -> None:
+def test_a_message_that_no_consumer_acknowledged_is_found() -> None:
     history = GroupHistory("g")
     history.say([said(SettleAction.ACK, number, 1, 20) for number in (0, 1)])
     history.say([said(SettleAction.ACK, 2, 1, 20, Fate.LOST)])
     broken(history, "I5: 1 messages were neither.*jobs/0@2")
 
 
-def test_an_ack_whose_fate_nobody_knows_may_have_counted() -> None:
+def test_an_ack_without_an_answer_may_have_counted() -> None:
     history = GroupHistory("g")
     history.say([said(SettleAction.ACK, number, 1, 20, Fate.UNKNOWN) for number in (0, 1, 2)])
     history.check_drained(CONTENTS, [letter(3)])
@@ -160,8 +160,8 @@ def test_a_lease_that_expired_is_given_to_another_as_a_failure_and_not_before() 
         ([letter(3), letter(2)], "acknowledged and a dead letter"),
         ([letter(3, key=None)], "I2"),
         ([letter(3, headers={})], "I2"),
-        ([letter(3, reason="")], "does not say why"),
-        ([letter(3, group="h")], "does not say why"),
+        ([letter(3, reason="")], "lacks its reason"),
+        ([letter(3, group="h")], "lacks its reason"),
         ([letter(3, deliveries=0)], "died after delivery"),
     ],
 )
@@ -182,7 +182,7 @@ def test_figures_that_do_not_fit_are_noticed(
         history.check_figures(info(**changes), CONTENTS, [letter(3)])
 
 
-def test_what_a_killed_process_wrote_down_counts_and_its_last_word_is_in_doubt(
+def test_the_journal_of_a_killed_process_counts_and_its_last_call_is_in_doubt(
     tmp_path: Path,
 ) -> None:
     asked = said(SettleAction.ACK, 0, 1, 20, Fate.UNKNOWN)._replace(ended_ns=0)

@@ -40,7 +40,7 @@ def test_copies_that_keep_every_promise_pass() -> None:
     history().check([copy(GOOD), copy(GOOD, node=2), copy(GOOD, node=3)])
 
 
-def test_a_value_whose_fate_nobody_knew_may_be_there_or_not() -> None:
+def test_a_value_that_was_not_acknowledged_may_be_there_or_not() -> None:
     history().check([copy(GOOD[:2]), copy(GOOD[:2], node=2)])
 
 
@@ -131,7 +131,7 @@ def test_an_offset_that_is_told_with_two_values_is_found(
         tell(found, PLACE, 3, [b"b0"])
 
 
-def test_what_retention_dropped_from_the_front_is_missed_only_if_it_may_not() -> None:
+def test_messages_missing_at_the_front_are_a_violation_unless_they_may_be_dropped() -> None:
     late = [copy(GOOD[1:], start=2)]
     history().check(late, may_be_dropped=True)
     with pytest.raises(Violation, match="I1"):
@@ -157,7 +157,7 @@ def sighting(node: int = 1, life: int = 1, **changes: int) -> Sighting:
 
 
 @pytest.mark.parametrize("name", ["term", "commit_index", "start_offset", "end_offset"])
-def test_what_goes_back_within_a_life_is_found(name: str) -> None:
+def test_a_value_that_goes_back_within_a_process_is_found(name: str) -> None:
     progress = ReplicaProgress()
     progress.see(sighting())
     progress.see(sighting(**{name: getattr(sighting(), name) + 1}))
@@ -192,7 +192,7 @@ def test_a_replica_that_was_moved_away_and_back_begins_anew() -> None:
         progress.see(sighting(node=2, term=0))
 
 
-def test_a_replica_that_is_back_before_anybody_missed_it_is_another_one() -> None:
+def test_a_replica_that_was_moved_away_and_back_between_two_looks_begins_anew() -> None:
     progress = ReplicaProgress()
     progress.see(sighting(incarnation=4))
     progress.see(sighting(incarnation=9, term=0, commit_index=0, start_offset=0, end_offset=0))

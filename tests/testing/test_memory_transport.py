@@ -126,12 +126,12 @@ async def test_a_door_shares_one_connection_and_opens_another_when_it_is_lost(
 
 
 @on_loop
-async def test_nobody_is_found_where_nobody_listens(tmp_path: Path) -> None:
+async def test_a_connection_to_an_unknown_address_fails(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         door = MemoryDoor([server])
-        with pytest.raises(ConnectionFailed, match="nobody listens"):
+        with pytest.raises(ConnectionFailed, match="no broker listens"):
             await door.connection("127.0.0.1:1", door.now() + 1)
-    with pytest.raises(ConnectionFailed, match="nobody listens"):
+    with pytest.raises(ConnectionFailed, match="no broker listens"):
         await door.connection(server.listen, door.now() + 1)
 
 
@@ -234,7 +234,7 @@ async def test_a_close_waits_for_a_reader_that_is_slow() -> None:
 
 
 @on_loop
-async def test_an_abort_loses_what_is_on_its_way() -> None:
+async def test_an_abort_loses_bytes_on_their_way() -> None:
     one, other = two()
     one.end.write(b"never seen")
     one.end.abort()

@@ -1,4 +1,4 @@
-"""A `Storage` in memory: for tests, benchmarks, and as the plainest reading of the seam."""
+"""Raft's `Storage` in memory: for tests, benchmarks, and as its simplest implementation."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A door without sockets, for tests: the same packets, sessions and limits, within one event loop.
+"""Connects clients and brokers of one event loop without sockets: same packets, sessions, limits.
 
     client = memory_client([server])        # what `quivermq.aio.connect` gives, over a `MemoryDoor`
     await client.produce("orders", b"an order")
@@ -42,7 +42,7 @@ class _Pipe:
 
     def put(self, data: Buffer) -> None:
         if data and not self.is_deaf:
-            # A copy: whoever writes may use its buffer again.
+            # A copy: the writer may use its buffer again.
             self._chunks.append(memoryview(bytes(data)))
             self.size += len(data)
             self.arrived()
@@ -168,7 +168,7 @@ class PipeTransport(asyncio.Transport):
     def _stop_reading(self) -> None:
         self._inward.is_deaf = True
         self._inward.clear()
-        # Whoever waits for us to take it waits no more.
+        # A writer that waits for room waits no more.
         self._inward.taken()
 
     def _lose(self, error: Exception | None) -> None:
@@ -226,7 +226,7 @@ class MemoryDoor:
     async def _opened(self, address: str, deadline: float) -> AsyncioConnection:
         server = next((server for server in self._servers if server.listen == address), None)
         if server is None or server.reception is None or server.reception.is_closed:
-            raise ConnectionFailed(f"{address}: nobody listens there")
+            raise ConnectionFailed(f"{address}: no broker listens there")
         if self._is_closed:
             raise ConnectionFailed("the client is closed: connect again")
         connection = AsyncioConnection(address)
@@ -256,7 +256,7 @@ class MemoryDoor:
         await first_answered(posted, deadline)
 
     def turnstile(self, places: int) -> AsyncioTurnstile:
-        """Where at most `places` are in at a time."""
+        """A limiter of calls at a time."""
         return AsyncioTurnstile(places)
 
     async def close(self) -> None:

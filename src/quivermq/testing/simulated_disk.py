@@ -23,7 +23,7 @@ from quivermq.log import Unreadable
 
 SECTOR_BYTES: Final = 512
 BLOCK_BYTES: Final = 4096
-"""What the system reads at once, and so what a bad sector takes along."""
+"""The unit of reads: a bad sector makes a whole block unreadable."""
 
 
 class Killed(BaseException):
@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong. Change it at any time."""
+    """The faults in force. Change them at any time."""
 
     read_only: bool = False
     capacity_bytes: int | None = None
@@ -178,7 +178,7 @@ def _folders_above(path: str) -> Iterator[str]:
 
 
 class SimulatedDisk:
-    """Files in memory, and what would be left of them."""
+    """Files in memory, as programs see them and as a power loss would leave them."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -253,7 +253,7 @@ class SimulatedDisk:
             del self._changes[: touching[-1]]
 
     def operate(self, name: str, path: str, grow: int = 0) -> None:
-        """Count one operation, and let the faults have their say."""
+        """Count one operation; raises if a fault strikes it."""
         number, faults = self.operations, self.faults
         self.operations += 1
         if name == "read":

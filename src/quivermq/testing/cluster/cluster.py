@@ -1,4 +1,4 @@
-"""A cluster of real brokers on free ports, for tests.
+"""Starts a cluster of real brokers on free ports, for tests.
 
     from quivermq.testing import Cluster
 
@@ -32,35 +32,13 @@ from quivermq.testing.cluster.node import START_S, ClusterError, Node
 from quivermq.testing.cluster.wiring import Wiring
 from quivermq.wire import proto
 
-_CAN_HOLD = sys.platform == "linux"
-
-
-class HeldPort:
-    """A port of the loopback interface."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("127.0.0.1", 0))
-        self.number: int = self._socket.getsockname()[1]
-        if not _CAN_HOLD:
-            self._socket.close()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.number}"
-
-    def release(self) -> None:
-        """Let others have it."""
-        self._socket.close()
-
-
 READY_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 0.02
 _ASK_S: Final = 2.0
 _PORT: Final = 7640
 _PEER_PORT: Final = 7641
 """On a host of its own a broker has every port to itself."""
+_CAN_HOLD: Final = sys.platform == "linux"
 
 
 class Cluster:
@@ -113,7 +91,7 @@ class Cluster:
         self._ports += (listen, peer_listen)
         return {"listen": listen.address, "peer_listen": peer_listen.address}
 
-    # Its life.
+    # Starting and stopping.
 
     def __enter__(self) -> Self:
         try:
@@ -152,7 +130,7 @@ class Cluster:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def start(self, timeout: float = READY_S) -> None:
-        """Start all that do not run, and wait until they are a cluster."""
+        """Start all brokers that do not run, and wait until they form a cluster."""
         idle = [node for node in self.nodes.values() if not node.is_running]
         for node in idle:
             node.launch()
@@ -168,7 +146,7 @@ class Cluster:
             node.wait_stopped()
 
     def close(self) -> None:
-        """Kill what runs, and remove what was made."""
+        """Kill all brokers, and remove their files unless the `data_dir` was given."""
         for node in self.nodes.values():
             node.close()
         if self.wiring is not None:
@@ -179,7 +157,7 @@ class Cluster:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def add_node(self, *, start: bool = True) -> Node:
-        """One more broker, that joins those that are there."""
+        """Add a broker that joins the others."""
         self._last_id += 1
         node = self._make_node(self._last_id)
         node.settings["join"] = next(other.address for other in self.running)
@@ -188,16 +166,16 @@ class Cluster:
         return node
 
     def drop_node(self, node: int) -> None:
-        """Stop a broker that has left, and know it no more."""
+        """Stop a broker that has left the cluster, and forget it."""
         gone = self.nodes.pop(node)
         gone.stop()
         gone.close()
 
-    # Looking at it.
+    # Looking.
 
     @property
     def servers(self) -> str:
-        """What a client connects to."""
+        """The addresses that a client connects to."""
         return ",".join(self.address_of(node.id) for node in self.nodes.values())
 
     def address_of(self, node: int) -> str:
@@ -216,7 +194,7 @@ class Cluster:
         return quivermq.connect(self.servers, **options)
 
     def wait_ready(self, timeout: float = READY_S) -> None:
-        """Wait until all that run know each other, and a leader of everything."""
+        """Wait until all running brokers know each other, and a leader of every partition."""
         self.wait_until(self._is_ready, "not all brokers are ready", timeout)
 
     def _is_ready(self) -> bool:
@@ -270,7 +248,7 @@ class Cluster:
     def wait_until(
         self, condition: Callable[[], bool], failure: str, timeout: float = READY_S
     ) -> None:
-        """Wait for a condition; raises with the brokers' logs if it does not come."""
+        """Wait for a condition; raises with the brokers' logs after the timeout."""
         deadline = time.monotonic() + timeout
         trouble = ""
         while True:
@@ -289,9 +267,34 @@ class Cluster:
 
     @contextmanager
     def paused(self, node: int) -> Iterator[None]:
-        """A node stands still meanwhile."""
+        """Pause a node for the duration of a `with`."""
         self.nodes[node].pause()
         try:
             yield
         finally:
             self.nodes[node].resume()
+
+
+class HeldPort:
+    """A port of the loopback interface that stays ours while brokers on it are killed and started.
+
+    Linux lets a second socket listen on an address that another one has bound without listening, if
+    both allow reuse, and gives that port to no other listener and no outgoing connection. Elsewhere
+    the port is only known to have been free.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.number: int = self._socket.getsockname()[1]
+        if not _CAN_HOLD:
+            self._socket.close()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.number}"
+
+    def release(self) -> None:
+        """Let others have it."""
+        self._socket.close()

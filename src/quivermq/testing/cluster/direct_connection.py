@@ -1,6 +1,7 @@
 """A plain connection to one broker, that follows no leader and retries nothing.
 
-For looking at a broker as it is, and for being impolite to it. One request at a time.
+Tests use it to look at one broker's state and to send requests that no client would. One request
+at a time.
 """
 
 import socket
@@ -25,14 +26,14 @@ _TOO_LONG = "{} did not answer in time"
 
 
 class DirectAnswer(NamedTuple):
-    """What a broker said, and the batches behind it."""
+    """A broker's response, and the batches behind it."""
 
     response: proto.Response
     frames: list[Frame]
 
 
 class DirectConnection:
-    """One socket, past its handshake."""
+    """A socket, after the handshake."""
 
     def __init__(self, address: str, timeout: float = 5.0) -> None:
         self.address = address
@@ -67,12 +68,12 @@ class DirectConnection:
         self._socket.close()
 
     def ask(self, request: proto.Request, frames: Sequence[Frame] = ()) -> DirectAnswer:
-        """The answer; raises the refusal, or `ConnectionFailed` or `Timeout`."""
+        """Ask and wait for the answer; raises the refusal, `ConnectionFailed` or `Timeout`."""
         self.send(request, frames)
         return self.take(request.id)
 
     def send(self, request: proto.Request, frames: Sequence[Frame] = ()) -> None:
-        """Ask, and do not wait."""
+        """Send a request, and do not wait."""
         self._next_id += 1
         request.id = self._next_id
         try:

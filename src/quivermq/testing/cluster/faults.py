@@ -1,7 +1,7 @@
-"""Things that happen to real clusters, picked at random: each begins, lasts a while, and ends.
+"""Faults for real clusters.
 
-A fault is a method that strikes and returns what undoes it. Safety must hold through any mix of
-them; progress is owed once all are over.
+A fault is a method that strikes a random target and returns a function that ends it. Safety must
+hold through any mix of faults, progress once all are over.
 """
 
 import shutil
@@ -24,7 +24,7 @@ def _nothing() -> None:
 
 
 class ClusterFaults:
-    """Strikes a proxied cluster, by the dice."""
+    """Strikes a proxied cluster at random."""
 
     def __init__(self, cluster: Cluster, wiring: Wiring, dice: Random) -> None:
         self._cluster = cluster
@@ -34,7 +34,7 @@ class ClusterFaults:
         """Nodes whose disk was emptied."""
 
     def passing(self) -> list[Callable[[], Undo]]:
-        """Those that come and go within seconds, and may overlap."""
+        """Faults that last for seconds, and may overlap."""
         return [
             self.kill_one,
             self.kill_several,
@@ -54,7 +54,7 @@ class ClusterFaults:
         ]
 
     def lasting(self) -> list[Callable[[], Undo]]:
-        """Those that change the cluster, and wait until it has settled."""
+        """Faults that change the cluster, and wait until it has settled."""
         return [self.add_node, self.remove_node, self.lose_disk, self.rebalance]
 
     # Processes.
@@ -154,7 +154,7 @@ class ClusterFaults:
         self._dice.choice(list(self._wiring.doors.values())).cut_answers()
         return self._wiring.heal
 
-    # What operators do.
+    # Operations.
 
     def transfer(self) -> Undo:
         try:
@@ -206,7 +206,8 @@ class ClusterFaults:
             node.start()
             with self._cluster.connect(timeout=30.0) as client:
                 self._cluster.wait_until(
-                    lambda: client.replace_broker(node.id) is None, "it is not replaced"
+                    lambda: client.replace_broker(node.id) is None,
+                    "the broker is not replaced",
                 )
             self._cluster.wait_ready()
             self._wait_moved()
@@ -216,5 +217,5 @@ class ClusterFaults:
     def _wait_moved(self) -> None:
         with self._cluster.connect(timeout=30.0) as client:
             self._cluster.wait_until(
-                lambda: client.rebalance_status().moves_left == 0, "partitions move", _MOVED_S
+                lambda: client.rebalance_status().moves_left == 0, "partitions still move", _MOVED_S
             )

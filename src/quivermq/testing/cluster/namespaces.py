@@ -1,4 +1,4 @@
-"""Test hosts in network namespaces of their own, joined by a switch whose links can be cut.
+"""Test hosts in network namespaces, joined by a switch whose links can be cut.
 
     with Namespaces(["node-1", "node-2", "clients"]) as hosts:
         hosts.cut("node-1", "node-2")      # silently, in this direction only
@@ -91,7 +91,7 @@ class Namespaces:
         return f"02:00:00:00:00:{self.hosts.index(host) + 1:02x}"
 
     def command(self, host: str) -> list[str]:
-        """What to put in front of a command so that it runs on a host."""
+        """The prefix that makes a command run on a host."""
         return ["ip", "netns", "exec", self._name(host)]
 
     @contextmanager
@@ -113,7 +113,7 @@ class Namespaces:
         self._cuts.add((sender, receiver))
 
     def separate(self, *sides: Sequence[str]) -> None:
-        """Cut both ways between hosts of different sides. A host on no side reaches everybody."""
+        """Cut both ways between hosts of different sides. A host on no side reaches all."""
         for one, other in permutations(sides, 2):
             for sender in one:
                 for receiver in other:
@@ -156,7 +156,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _remove_left_over() -> None:
-    """Those of processes that ended without closing them."""
+    """Remove namespaces of processes that ended without closing them."""
     for path in _FOLDER.glob(f"{_PREFIX}*"):
         owner = path.name.removeprefix(_PREFIX).split("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():

@@ -1,4 +1,4 @@
-"""One broker of a `Cluster`: a process, and what can happen to it."""
+"""One broker of a `Cluster`: starts, stops and disturbs its process."""
 
 import json
 import os
@@ -18,7 +18,7 @@ STOP_S: Final = 30.0
 _TAIL_BYTES: Final = 4_000
 _TELLING_S: Final = 1.0
 _STACKS_BYTES: Final = 40_000
-"""Whoever does not stop has so long to say, in so many bytes, what it does instead."""
+"""A broker that does not stop has this long to log its stacks, of which so much is shown."""
 
 
 class ClusterError(RuntimeError):
@@ -35,8 +35,7 @@ class Node:
         self.command_prefix: list[str] = []
         """Put in front of the command that starts it."""
         self.code: Path | None = None
-        """A folder with the package of another release, to be run by the next start; None: the one
-        that runs here."""
+        """A folder with the package of another release, for the next start; None: this release."""
         self.data_dir = folder / "data"
         self.address: str = settings["listen"]
         """Where clients connect."""
@@ -82,9 +81,9 @@ class Node:
                 stderr=log,
                 text=True,
                 env=None if self.code is None else os.environ | {"PYTHONPATH": str(self.code)},
-                # Not the group of the terminal: an interrupt there is for the test. When whoever
-                # started it dies, the system continues the paused processes of such a group, so
-                # that they too notice.
+                # Not the terminal's process group: an interrupt there is for the test. When the
+                # test dies, the system continues the paused processes of such a group, so that
+                # they too notice.
                 process_group=0,
             )
 
@@ -94,7 +93,7 @@ class Node:
         self.http_address = found["http"]
 
     def _answer(self, timeout: float) -> dict[str, str]:
-        """The next line that it says."""
+        """The next line of its standard output."""
         process, (_, said) = self._live(), self._pipes()
         ready, _, _ = select.select([said], [], [], timeout)
         line = said.readline() if ready else ""
@@ -109,7 +108,7 @@ class Node:
     # Ending.
 
     def kill(self) -> None:
-        """SIGKILL: it gets to do nothing more."""
+        """SIGKILL."""
         process = self._process
         if process is not None:
             process.kill()
@@ -123,8 +122,7 @@ class Node:
         self.start(timeout)
 
     def wait_refused(self, timeout: float = START_S) -> str:
-        """Wait until it has ended by itself, as one that was launched and cannot serve does; what
-        it wrote to its log."""
+        """Wait until it has ended by itself because it cannot serve; returns its log."""
         code = self._live().wait(timeout)
         if code != 1:
             raise ClusterError(f"node {self.id} ended with {code}\n{self.log_tail()}")
@@ -162,7 +160,7 @@ class Node:
     # Disturbing.
 
     def pause(self) -> None:
-        """SIGSTOP: it stands still, and the world goes on. Returns once it does."""
+        """SIGSTOP. Returns once it stands still."""
         self._send(signal.SIGSTOP)
         self.is_paused = True
         deadline = time.monotonic() + START_S
@@ -172,7 +170,7 @@ class Node:
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """SIGCONT: it goes on, and does not know that time has passed."""
+        """SIGCONT."""
         if self.is_paused:
             self._send(signal.SIGCONT)
             self.is_paused = False
@@ -215,17 +213,17 @@ class Node:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def stalls(self) -> list[str]:
-        """What held its event loop for too long, with stacks, over all its lives."""
+        """Reports of its event loop being held for too long, with stacks, over all its lives."""
         _, *parts = self.log_text().split(HELD)
         return [f"{HELD}{part[:_TAIL_BYTES]}" for part in parts]
 
     def log_tail(self, bytes_max: int = _TAIL_BYTES) -> str:
-        """The last of it, for people."""
+        """The end of its log, under a headline."""
         text = self.log_text()
         return f"--- node {self.id}, {self._log}\n{text[-bytes_max:]}"
 
     def memory_bytes(self) -> int:
-        """What the process has in memory."""
+        """The resident memory of the process."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -245,6 +243,6 @@ class Node:
         return self._process
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
-        """What it hears, and what it says."""
+        """Its standard input and output."""
         process = self._live()
         return cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)

@@ -1,7 +1,7 @@
-"""Links that can be cut: TCP connections through this process, delayed, held up or lost at will.
+"""TCP proxies whose links tests can cut, clog and delay.
 
-A link listens on a port of its own and leads to one address. What goes there and what comes back
-can be disturbed apart. All links of a test share one thread with one event loop.
+A link listens on a port of its own and leads to one address. Each of its two directions can be
+disturbed alone. All links of a test share one thread with one event loop.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class LinkDirection:
         self._is_open.set()
 
     async def passable(self) -> None:
-        """Wait as long as bytes have to wait."""
+        """Wait until bytes may pass."""
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
         await self._is_open.wait()
@@ -51,31 +51,31 @@ class ProxiedLink:
         self._server: asyncio.Server | None = None
         self.address = ""
 
-    # What can happen to it.
+    # Disturbing.
 
     def cut(self) -> None:
-        """Nothing gets through in either direction, and nobody is told. What was under way is
-        lost: once healed, both ends find their connections gone."""
+        """Let nothing through in either direction, silently. Bytes under way are lost: once healed,
+        both ends find their connections gone."""
         self._proxies.call(self._shut(there=True, back=True, drops=True))
 
     def cut_answers(self) -> None:
-        """What is sent arrives, what is answered does not, nor is anybody told."""
+        """Let requests through and no answers, silently."""
         self._proxies.call(self._shut(there=False, back=True, drops=True))
 
     def clog(self) -> None:
-        """Nothing gets through; once healed all of it arrives, late."""
+        """Let nothing through; once healed all of it arrives, late."""
         self._proxies.call(self._shut(there=True, back=True, drops=False))
 
     def delay(self, seconds: float) -> None:
-        """Everything takes so much longer, each way."""
+        """Delay everything by so much, each way."""
         self._proxies.call(self._delay(seconds))
 
     def sever(self) -> None:
-        """Connections break, and cannot be made."""
+        """Break all connections, and accept none."""
         self._proxies.call(self._sever())
 
     def heal(self) -> None:
-        """As if nothing had been, but for what is lost."""
+        """Let everything through again."""
         self._proxies.call(self._heal())
 
     async def _shut(self, *, there: bool, back: bool, drops: bool) -> None:
@@ -99,7 +99,7 @@ class ProxiedLink:
         self._there.open()
         self._back.open()
 
-    # What it does.
+    # Forwarding.
 
     async def listen(self) -> None:
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
@@ -139,7 +139,7 @@ class ProxiedLink:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # First, for whoever ends all connections may cancel the wait below.
+            # First, because the end of all connections may cancel the wait below.
             far_writer.transport.abort()
             for task in ways:
                 task.cancel()
@@ -159,7 +159,7 @@ async def _pump(
 
 
 class Proxies:
-    """The thread that all links run in."""
+    """The thread in which all links run."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -180,7 +180,7 @@ class Proxies:
         return link
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this in the thread, and wait for it."""
+        """Run a coroutine in the thread, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
 
     def close(self) -> None:

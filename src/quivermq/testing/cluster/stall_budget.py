@@ -1,9 +1,9 @@
-"""No callback of a broker may hold its event loop: measured in tests, for loops of their process.
+"""Finds callbacks of in-process brokers that hold the event loop for too long.
 
     budget = StallBudget(0.2)
     budget.install()
     ...                      # brokers on asyncio's own loop, or on uvloop
-    found = budget.take()    # what held a loop for longer, with stacks
+    found = budget.take()    # descriptions of what held a loop for longer, with stacks
 
 On asyncio's own loop every callback is measured alone, by the processor time of its thread. On
 uvloop, which has no place to measure at, the broker's own `LoopWatch` tells. Tests share their loop
@@ -46,11 +46,11 @@ class _Run:
         self.began_s = time.monotonic()
 
     def look(self, now_s: float, stack: str) -> None:
-        """Where it is, and how long it has been there without the processor, or a wish for it."""
+        """Note where it is, and how long it has been there without wanting the processor."""
         used_s = time.clock_gettime(self._clock) + waited_s()
         before_s, used_before_s = self._looked
         if stack == self.stack:
-            # Whoever looks may have been late itself.
+            # The sampling thread may have been late itself.
             passed_s = min(now_s - before_s, 2 * _SAMPLE_S)
             self.blocked_s += max(0.0, passed_s - (used_s - used_before_s))
         self._looked = now_s, used_s
@@ -64,7 +64,7 @@ class StallBudget:
         self._budget_s = budget_s
         self._found: list[str] = []
         self.longest_s = 0.0
-        """What the longest callback took, of whomever; set it back at will."""
+        """The duration of the longest callback, of brokers and tests; set it back at will."""
         self._runs: dict[int, _Run] = {}
         # What the collector of garbage took: most of it is that of the tests.
         self._collected_s = 0.0
@@ -105,7 +105,7 @@ class StallBudget:
         logging.getLogger("quivermq.stalls").removeHandler(self._handler)
 
     def take(self) -> list[str]:
-        """What was found since the last time."""
+        """The findings since the last call."""
         found = list(self._found)
         self._found.clear()
         return found

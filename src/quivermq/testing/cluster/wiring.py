@@ -9,7 +9,7 @@ from quivermq.testing.cluster.proxies import ProxiedLink, Proxies
 
 
 class Wiring:
-    """Who reaches whom. A broker sends through the link that it dials, so each pair has one link a
+    """All links. A broker sends through the link that it dials, so each pair has one link a
     direction, and cutting one of the two is a one-way partition."""
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
@@ -24,10 +24,10 @@ class Wiring:
         self.doors: dict[int, ProxiedLink] = {
             node.id: self._proxies.link(node.address) for node in nodes.values()
         }
-        """By node: what clients, and brokers that pass requests on, go through."""
+        """By node: the link of clients, and of brokers that pass requests on."""
 
     def settings_of(self, node: int) -> dict[str, Any]:
-        """What makes a broker use the links."""
+        """The settings that make a broker use the links."""
         return {
             "advertise": self.doors[node].address,
             "peers": {
@@ -55,7 +55,7 @@ class Wiring:
                 link.cut()
 
     def isolate(self, node: int) -> None:
-        """Nobody hears this node, and it hears nobody."""
+        """Cut a node off from all others, both ways."""
         for link in self._links_of(node):
             link.cut()
 
@@ -63,7 +63,7 @@ class Wiring:
         return (link for pair, link in self.links.items() if node in pair)
 
     def heal(self) -> None:
-        """All links, and all doors."""
+        """Heal all links and doors."""
         for link in (*self.links.values(), *self.doors.values()):
             link.heal()
 

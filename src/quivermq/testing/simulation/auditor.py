@@ -1,4 +1,4 @@
-"""All checkers together, fed from what hosts and clients do."""
+"""Feeds all checkers with the actions of hosts and clients."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -45,7 +45,7 @@ from quivermq.testing.simulation.requests import Poll, Settle, SettleReply, Verb
 from quivermq.testing.simulation.story import Story
 
 FIRST_INDEX: Final = 2
-"""A group is founded by a checkpoint at index 1."""
+"""A partition begins with a checkpoint at index 1."""
 VALIDATE_EVERY: Final = 100
 """Replicas re-check themselves at every so many looks: it costs as much as all else together."""
 
@@ -69,7 +69,7 @@ class StoredEntries:
 
 
 class Auditor:
-    """Sees everything, which no node can."""
+    """Sees every node and client, and raises `Violation`."""
 
     def __init__(self, story: Story) -> None:
         self._story = story
@@ -89,7 +89,7 @@ class Auditor:
         self.every_message = EveryMessage()
         self.configuration_at = 0
         self.members: tuple[int, ...] = ()
-        """Who takes part, as of the last applied entry that anybody has shown."""
+        """The members, as of the last entry that any node has applied."""
         self.voters: tuple[int, ...] = ()
         self.is_joint = False
         self.ever_members: set[int] = set()
@@ -128,7 +128,7 @@ class Auditor:
         self._story.counts["messages given out"] += len(offsets_of(pieces))
 
     def settled(self, said: Settle, answer: SettleReply) -> None:
-        """A leader confirms what a consumer said of messages."""
+        """A leader confirms that messages are settled."""
         lost = set(offsets_of(answer.lost))
         kept = [offset for offset in offsets_of(said.intervals) if offset not in lost]
         self._story.counts[f"messages {said.verb.value}"] += len(kept)
@@ -137,11 +137,11 @@ class Auditor:
             self.one_winner.finish(said.group, said.lease, kept, self._story.now_us)
 
     def tries(self, group: str, parts: Sequence[Sequence[int]]) -> None:
-        """Somebody is about to finish messages, whatever comes of it."""
+        """A consumer is about to finish messages, whether that succeeds or not."""
         self.every_message.tried.update((group, offset) for offset in offsets_of(parts))
 
     def drained(self, group: str, end: int, letters: Sequence[int]) -> None:
-        """A group has done with everything below `end`."""
+        """A group is done with everything below `end`."""
         self.every_message.check(group, end, letters, self.one_winner.winners)
 
     def ask(self, host: Host, token: int) -> None:
@@ -158,7 +158,7 @@ class Auditor:
         self._stored.setdefault(host.member, StoredEntries()).forget_from(host.log.edge.next_index)
 
     def writes(self, host: Host, work: HostWork) -> None:
-        """Disk work begins: until it is done nobody knows what lies where it goes."""
+        """Disk work begins: until it is done the content of its target is unknown."""
         if isinstance(work, Persist):
             stored = self._stored[host.member]
             if work.checkpoint is not None:
@@ -184,7 +184,7 @@ class Auditor:
                 self.committed.apply(host.member, host.log.read(Index(index), bytes_max=1)[0])
 
     def sends(self, host: Host, to: int, mail: Mail) -> None:
-        """A node tells another something."""
+        """A node sends a message to another one."""
         if isinstance(mail, Consensus):
             message: Message = mail.message
             if message.kind is Kind.VOTE_REPLY and not message.reject:

@@ -1,8 +1,8 @@
-"""What must hold in every run, each promise a class of its own.
+"""Checkers of a simulation, one class for each guarantee.
 
-They see what nodes and clients show from outside, keep their own books, and share nothing with
-the code under test but the format of a frame. Each raises `Violation` with the promise's number
-from `docs/guarantees.md` in front.
+They see nodes and clients from outside, keep their own records, and share nothing with the code
+under test but the format of a frame. Each raises `Violation` with the number of the guarantee from
+`docs/guarantees.md` in front.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from quivermq.testing import Violation
 
 
 class BatchId(NamedTuple):
-    """What makes a batch the same batch, however often it is sent."""
+    """The identity of a batch, however often it is sent."""
 
     producer_id: int
     epoch: int
@@ -27,7 +27,7 @@ class BatchId(NamedTuple):
 
 
 class ReplicaContents(NamedTuple):
-    """What one replica holds in the end, read from its disk."""
+    """The log of one replica at the end, read from its disk."""
 
     member: int
     next_offset: int
@@ -70,7 +70,7 @@ class Acknowledged:
 
 @dataclass
 class NothingUnsent:
-    """I2: nothing is stored that nobody sent."""
+    """I2: everything stored was sent by a producer."""
 
     sent: dict[BatchId, list[bytes]] = field(default_factory=dict)
 
@@ -194,7 +194,7 @@ class SameDigest:
 
 @dataclass
 class OneLeader:
-    """Nobody shares a term's leadership, and no damaged node has it."""
+    """A term has one leader at most, and never a damaged one."""
 
     leaders: dict[int, int] = field(default_factory=dict)
 
@@ -222,7 +222,7 @@ class OneVote:
 
 
 class SoundSleep:
-    """A leader falls asleep only over a group whose members have everything that it has."""
+    """A leader falls asleep only when all members have everything that it has."""
 
     def see(self, leader: int, end: int, ends: dict[int, int]) -> None:
         """A leader whose log ends at `end` fell asleep, while its members' logs end at `ends`."""

@@ -1,8 +1,8 @@
-"""What clients do meanwhile: producers that retry, a zombie among them, and readers.
+"""Simulated clients: idempotent producers that retry, fenced ones among them, and a reader.
 
-Clients know nothing of the cluster but addresses. A producer sends its batches in order, several
-at a time. After an error or a timeout it sends everything that is not acknowledged again, with
-the same sequence numbers, perhaps elsewhere.
+Clients know only the addresses of the cluster. A producer sends its batches in order, several at a
+time. After an error or a timeout it sends all unacknowledged batches again, with the same sequence
+numbers, perhaps to another node.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ VALUE_BYTES_MAX: Final = 400
 
 
 class SimulatedClient(Protocol):
-    """Somebody who asks nodes and gets replies."""
+    """Sends requests to nodes and takes their replies."""
 
     address: int
 
@@ -37,16 +37,16 @@ class SimulatedClient(Protocol):
 
 @dataclass(slots=True)
 class ClientEnvironment:
-    """What every client needs of the world."""
+    """The parts of the world that every client uses."""
 
     time: VirtualTime
     network: Network
     story: Story
     auditor: Auditor
     nodes: Callable[[], Sequence[int]]
-    """Addresses that a client would know."""
+    """The addresses of all nodes."""
     is_quiet: Callable[[], bool]
-    """Whether there is nothing to do just now."""
+    """Whether clients send no new requests at present."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +72,7 @@ class SimulatedProducer:
         self.producer_id = producer_id
         self.epoch = epoch
         self.is_stopped = False
-        """Makes no more batches, but still sends those it made."""
+        """Makes no more batches, but still retries those it made."""
         self.is_fenced = False
         self.acked_made_at_ms = -1
         """When the youngest acknowledged batch was made."""
@@ -96,7 +96,7 @@ class SimulatedProducer:
         return self.is_fenced or not self._waiting
 
     def _produce(self) -> None:
-        """Make the next batch if the window allows, and come back."""
+        """Make the next batch if the window allows, and come back later."""
         if self.is_stopped or self.is_fenced:
             return
         if len(self._waiting) < self._window and not self._environment.is_quiet():
@@ -160,7 +160,7 @@ class SimulatedProducer:
         self.is_fenced = True
 
     def _fail(self, sent_in: int, why: str, leader: int = 0) -> None:
-        """Something went wrong in a round: begin the next one after a while, elsewhere."""
+        """Begin the next round after a backoff, perhaps with another node."""
         if sent_in != self._round or self.is_fenced:
             return
         self._round += 1
@@ -179,7 +179,7 @@ class SimulatedProducer:
 
 
 class SimulatedReader:
-    """Asks now and then how far the log reaches."""
+    """Reads the end of the log now and then."""
 
     def __init__(self, address: int, environment: ClientEnvironment, dice: Random) -> None:
         self.address = address

@@ -1,19 +1,20 @@
-"""How a simulated node serves consumers: what a broker does at the desk of a replica that leads.
+"""Serves the consumers of a simulated node, as a broker does for a leading replica.
 
-A poll is answered by who has a quorum's word that it still leads. Acknowledgements and the like
-are answered when they are committed. Leases end by an alarm, and a node that comes to lead looks
-at its desk once by itself. Dead letters are carried while there are any.
+A poll is answered once a quorum has confirmed that the node still leads; settlements are answered
+once they are committed. An alarm ends leases, and a new leader looks at its leases once by itself.
+Dead letters are moved while there are any, to a simulated topic.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from quivermq.errors import OutOfSequence, QuiverError
-from quivermq.queue import Ask as Wish
-from quivermq.queue import Desk, Dying, Leased
+from quivermq.errors import Fenced, NotEnoughReplicas, OutOfSequence, QuiverError, Timeout
+from quivermq.queue import Ask, Desk, Dying, Leased
 from quivermq.replica.effects import Changed, ReadReady, Result, Token
+from quivermq.testing import Violation
 from quivermq.testing.simulation.requests import (
     Consuming,
     Poll,
@@ -26,79 +27,30 @@ from quivermq.testing.simulation.requests import (
 if TYPE_CHECKING:
     from quivermq.testing.simulation.host import Host
 
-from collections.abc import Sequence
-from random import Random
-
-from quivermq.errors import Fenced, NotEnoughReplicas, Timeout
-from quivermq.testing import Violation
-
-LOST_ANSWERS: Final = 0.1
-
-
-class DeadLetterTopic:
-    """The letters of all groups, in the order in which they came."""
-
-    def __init__(self, dice: Random) -> None:
-        self._dice = dice
-        self.is_available = True
-        self.letters: dict[str, list[int]] = {}
-        """By group, the offsets of the messages."""
-        self._producers: dict[str, tuple[int, list[int]]] = {}
-        """By group, the epoch and what is stored in it, by number."""
-
-    def store(self, group: str, epoch: int, number: int, offsets: Sequence[int]) -> None:
-        """Take letters in, unless they are here; raises what a broker would answer."""
-        if not self.is_available:
-            raise NotEnoughReplicas("the dead-letter topic has no leader")
-        known_epoch, stored = self._producers.get(group, (epoch, []))
-        if epoch < known_epoch:
-            raise Fenced(f"epoch {known_epoch} of {group} is known, this is {epoch}")
-        if epoch > known_epoch:
-            stored = []
-        if number > len(stored):
-            raise OutOfSequence(f"{len(stored)} comes next", expected=len(stored))
-        self._producers[group] = (epoch, stored)
-        for position, offset in enumerate(offsets, number):
-            if position == len(stored):
-                self._add(group, offset)
-                stored.append(offset)
-            elif stored[position] != offset:
-                raise Violation(
-                    f"dead letter {position} of {group} is message {stored[position]}, so that "
-                    f"message {offset} is taken for a repeat"
-                )
-        if self._dice.random() < LOST_ANSWERS:
-            raise Timeout("no answer came")
-
-    def _add(self, group: str, offset: int) -> None:
-        letters = self.letters.setdefault(group, [])
-        if offset in letters:
-            raise Violation(f"message {offset} of {group} is a dead letter twice")
-        letters.append(offset)
-
-
 T = TypeVar("T")
 
 STEADY_APART_MS: Final = 1_000_000
 FORGOTTEN_LETTERS: Final = 0.2
-"""How often whoever carries letters is disturbed once they are stored."""
+"""How often the node forgets, after dead letters are stored, to note it."""
+LOST_ANSWERS: Final = 0.1
+"""The share of answers of the dead-letter topic that are lost."""
 
 
 @dataclass(slots=True)
 class ConsumerService:
-    """One process's dealings with consumers: gone when it dies."""
+    """The consumers' requests to one process: gone when it dies."""
 
     host: "Host"
     polls: dict[Token, Poll] = field(default_factory=dict)
-    """Those that wait for a quorum's word."""
+    """Polls that wait for the confirmation of a quorum."""
     waiting: dict[Token, tuple[Consuming, PollReply | SettleReply]] = field(default_factory=dict)
-    """What is answered once it is committed."""
+    """Answers that wait until their request is committed."""
     term: int = 0
-    """The last one in which this node looked at its desk."""
+    """The last term in which this node looked at its leases."""
     alarm_ms: int | None = None
     """When to look again, by the steady clock."""
     carrying: bool = False
-    """Whether there may be dead letters to carry."""
+    """Whether there may be dead letters to move."""
 
     @property
     def steady_ms(self) -> int:
@@ -106,7 +58,7 @@ class ConsumerService:
         return self.host.environment.time.now_ms + self.host.member * STEADY_APART_MS
 
     def ask(self, token: Token, request: Consuming) -> PollReply | QuiverError | None:
-        """A consumer asks; None if the answer comes later."""
+        """Take a consumer's request; None if the answer comes later."""
         if isinstance(request, Poll):
             self.polls[token] = request
             self.host.replica.read(token)
@@ -119,7 +71,7 @@ class ConsumerService:
         return None
 
     def _at_desk(self, act: Callable[[Desk], T], token: Token | None = None) -> T:
-        """Say something at the desk; afterwards it is known when to come back."""
+        """Change the leases, and note when to look at them again."""
         host = self.host
 
         def act_and_look(desk: Desk) -> T:
@@ -148,7 +100,7 @@ class ConsumerService:
         return [] if is_held else intervals
 
     def answered(self, token: Token, result: Result) -> Result | PollReply | SettleReply | None:
-        """The replica answers; returns what the client is told, None if that comes later."""
+        """Turn a replica's answer into the client's; None if that comes later."""
         poll = self.polls.pop(token, None)
         if poll is not None:
             return self._grant(token, poll) if isinstance(result, ReadReady) else result
@@ -163,13 +115,13 @@ class ConsumerService:
         return answer
 
     def _grant(self, token: Token, poll: Poll) -> PollReply | QuiverError | None:
-        """What can be leased, at once; acknowledged in advance, once that is committed."""
+        """Lease messages at once, or, if acknowledged in advance, once that is committed."""
         host = self.host
-        wish = Wish(poll.group, poll.consumer, poll.messages_max, poll.visibility_ms, poll.auto_ack)
+        ask = Ask(poll.group, poll.consumer, poll.messages_max, poll.visibility_ms, poll.auto_ack)
 
         def lease(desk: Desk) -> Leased | None:
             desk.open_group(poll.group, 0)
-            return desk.lease(wish, host.replica.edge.next_offset, host.clock.now_ms, steady_ms)
+            return desk.lease(ask, host.replica.edge.next_offset, host.clock.now_ms, steady_ms)
 
         steady_ms = self.steady_ms
         try:
@@ -186,7 +138,7 @@ class ConsumerService:
         return None
 
     def tick(self) -> None:
-        """Look at the desk if there is a reason to: whoever sleeps is not woken for nothing."""
+        """Look at the leases if there is a reason: a sleeping replica is not woken for nothing."""
         replica = self.host.replica
         if not replica.is_serving:
             self.alarm_ms, self.carrying = None, False
@@ -204,7 +156,7 @@ class ConsumerService:
             return
 
     def _carry(self) -> None:
-        """Store the next dead letters, and say that they are."""
+        """Store the next dead letters, and note that they are stored."""
         for group, record in self._at_desk(lambda desk: desk.dying()):
             if not self._at_desk(partial(self._carry_record, group, record)):
                 return
@@ -225,3 +177,49 @@ class ConsumerService:
             return False
         desk.bury(group, record.number)
         return True
+
+
+class DeadLetterTopic:
+    """The dead letters of all groups: another topic, as the simulated one sees it.
+
+    It keeps the rules of an idempotent producer. Now and then it cannot be reached, and an answer
+    may be lost though the letters are stored.
+    """
+
+    def __init__(self, dice: Random) -> None:
+        self._dice = dice
+        self.is_available = True
+        self.letters: dict[str, list[int]] = {}
+        """By group, the offsets of the messages."""
+        self._producers: dict[str, tuple[int, list[int]]] = {}
+        """By group, the epoch and what is stored in it, by number."""
+
+    def store(self, group: str, epoch: int, number: int, offsets: Sequence[int]) -> None:
+        """Store letters that are not here yet; raises what a broker would answer."""
+        if not self.is_available:
+            raise NotEnoughReplicas("the dead-letter topic has no leader")
+        known_epoch, stored = self._producers.get(group, (epoch, []))
+        if epoch < known_epoch:
+            raise Fenced(f"epoch {known_epoch} of {group} is known, this is {epoch}")
+        if epoch > known_epoch:
+            stored = []
+        if number > len(stored):
+            raise OutOfSequence(f"{len(stored)} comes next", expected=len(stored))
+        self._producers[group] = (epoch, stored)
+        for position, offset in enumerate(offsets, number):
+            if position == len(stored):
+                self._add(group, offset)
+                stored.append(offset)
+            elif stored[position] != offset:
+                raise Violation(
+                    f"dead letter {position} of {group} is message {stored[position]}, so that "
+                    f"message {offset} is taken for a repeat"
+                )
+        if self._dice.random() < LOST_ANSWERS:
+            raise Timeout("no answer came")
+
+    def _add(self, group: str, offset: int) -> None:
+        letters = self.letters.setdefault(group, [])
+        if offset in letters:
+            raise Violation(f"message {offset} of {group} is a dead letter twice")
+        letters.append(offset)

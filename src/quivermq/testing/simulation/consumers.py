@@ -1,7 +1,7 @@
-"""Consumers of a simulation: good ones and bad ones, all of which die, stall and forget.
+"""Simulated consumers of shared groups, which die, stall and fail.
 
-Each polls at whatever node it believes to lead, works for a while, and says what became of the
-messages. What it says is repeated until it is answered, or until it loses patience.
+Each polls the node that it believes to lead, works for a while, and settles the messages. It
+repeats a settlement until that is answered, a limited number of times.
 """
 
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ from quivermq.testing.simulation.requests import (
 
 GROUPS: Final = ("alpha", "beta")
 POISON: Final = 17
-"""F30: one message in so many makes whoever gets it fail."""
+"""F30: one message in so many makes its consumer fail."""
 PATIENCE: Final = 6
-"""So often something is said again."""
+"""Attempts at an acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What a consumer is like."""
+    """How a consumer behaves."""
 
     wanted: int
     visibility_ms: int
@@ -40,9 +40,9 @@ class Habits:
     pause_ms: float
     auto_ack: bool
     vanishes: float
-    """How often it dies with what it holds (F28)."""
+    """How often it dies with its leases (F28)."""
     stalls: float
-    """How often it is paused past its lease, and goes on as if nothing had happened (F28)."""
+    """How often it is paused past its lease, and goes on without noticing (F28)."""
     fails: float
 
     @classmethod
@@ -69,7 +69,7 @@ class SimulatedConsumer:
         self.group = group
         self.is_stopped = False
         self.is_sweeping = False
-        """Does all it gets at once, and well."""
+        """Polls for more, works at once, and fails at nothing but poison."""
         self._environment = environment
         self._dice = dice
         self._habits = Habits.drawn(dice)
@@ -77,12 +77,12 @@ class SimulatedConsumer:
         self._polling = 0
         """The token of the poll that is under way."""
         self._said: dict[int, tuple[Settle, int]] = {}
-        """By token, and how often it is said again."""
+        """By token, the settlement and the attempts left."""
         self._target = dice.choice(environment.nodes())
         environment.time.after_ms(dice.uniform(0, 1_000), self._poll)
 
     def _poll(self) -> None:
-        """Ask for messages unless that is under way, and come back."""
+        """Poll unless a poll is under way, and come back later."""
         if self.is_stopped:
             return
         environment, habits = self._environment, self._habits
@@ -102,7 +102,7 @@ class SimulatedConsumer:
         environment.time.after_ms(self._dice.expovariate(1 / pause_ms), self._poll)
 
     def _miss(self, token: int) -> None:
-        """No answer came."""
+        """A request timed out."""
         if token == self._polling:
             self._polling = 0
             self._look_elsewhere(0)
@@ -131,7 +131,7 @@ class SimulatedConsumer:
             self._say_again(reply.token)
 
     def _receive(self, leased: Leased) -> None:
-        """Messages came: work on them, unless they are done already."""
+        """Work on messages, unless they were acknowledged in advance."""
         self._environment.story.counts["deliveries"] += 1
         dice, habits = self._dice, self._habits
         if not leased.lease:
@@ -147,7 +147,7 @@ class SimulatedConsumer:
         self._environment.time.after_ms(dice.uniform(0, 2 * work_ms), lambda: self._finish(leased))
 
     def _finish(self, leased: Leased) -> None:
-        """Say what became of it, message by message or all at once."""
+        """Settle the messages of a lease."""
         dice = self._dice
         offsets = offsets_of(leased.pieces)
         poison = [offset for offset in offsets if offset % POISON == POISON // 2]
@@ -179,7 +179,7 @@ class SimulatedConsumer:
         self._environment.time.after_ms(TIMEOUT_MS, lambda: self._miss(token))
 
     def _say_again(self, token: int) -> None:
-        """It was refused, or nothing was heard; it may have happened all the same."""
+        """Repeat a settlement that was refused or not answered: it may have happened, or not."""
         said, patience = self._said.pop(token)
         if patience > 1 and not self.is_stopped:
             wait_ms = self._dice.uniform(20, 400)

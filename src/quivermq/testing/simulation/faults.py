@@ -1,4 +1,7 @@
-"""The mix of faults of one seed: which of them strike, and how often."""
+"""The faults of a simulation, and the nemesis that strikes with a random mix of them.
+
+Disks are damaged only in fragile members, always a minority: what a majority forgot is lost.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from quivermq.testing.simulation.world import World
 
 @dataclass(slots=True)
 class FaultContext:
-    """The world, and a generator of its own for whoever strikes it."""
+    """The world that faults strike, with a random generator of their own."""
 
     world: World
     dice: Random
@@ -26,29 +29,29 @@ class FaultContext:
     fragile: tuple[int, ...]
     """Members whose disks may be damaged: always a minority of the voters."""
     is_over: bool = False
-    """Healing has begun: what faults planned for later does not happen any more."""
+    """Healing has begun: actions that faults planned for later do not happen."""
 
-    def somebody(self) -> Host | None:
-        """A running node, often the leader."""
+    def pick_one(self) -> Host | None:
+        """Pick a running node, often the leader."""
         leader = self.world.leader
         if leader is not None and self.dice.random() < 0.5:
             return leader
         running = self.world.running
         return self.dice.choice(running) if running else None
 
-    def several(self) -> list[Host]:
-        """One node, a majority of them, or all."""
+    def pick_several(self) -> list[Host]:
+        """Pick one node, a majority of them, or all."""
         hosts = [host for host in self.world.hosts.values() if not host.is_retired]
         self.dice.shuffle(hosts)
         size = self.dice.choice((1, len(hosts) // 2 + 1, len(hosts)))
         return hosts[:size]
 
     def between(self, low_ms: float, high_ms: float) -> float:
-        """A duration."""
+        """Draw a duration."""
         return self.dice.uniform(low_ms, high_ms)
 
     def after(self, delay_ms: float, action: Callable[[], None]) -> None:
-        """Let something more happen later, unless healing comes first."""
+        """Plan an action, unless healing comes first."""
         self.world.time.after_ms(delay_ms, lambda: None if self.is_over else action())
 
 
@@ -60,7 +63,7 @@ DISK_OPERATIONS_AHEAD = 14
 
 def kill(context: FaultContext) -> None:
     """F1: a process dies, often the leader's."""
-    host = context.somebody()
+    host = context.pick_one()
     if host is not None:
         host.crash("killed", power=False, down_ms=context.between(50, 4_000))
         context.world.story.strike("kill", f"node {host.member}")
@@ -70,12 +73,12 @@ def kill_all(context: FaultContext) -> None:
     """F2: every process dies at once."""
     for host in context.world.running:
         host.crash("killed with all", power=False, down_ms=context.between(50, 2_000))
-    context.world.story.strike("kill all", "everybody")
+    context.world.story.strike("kill all", "all nodes")
 
 
 def power_loss(context: FaultContext) -> None:
     """F3: one, a majority, or all machines lose power."""
-    hosts = context.several()
+    hosts = context.pick_several()
     for host in hosts:
         host.crash("loses power", power=True, down_ms=context.between(50, 3_000))
     context.world.story.strike("power loss", f"nodes {[host.member for host in hosts]}")
@@ -83,7 +86,7 @@ def power_loss(context: FaultContext) -> None:
 
 def power_loss_with_pauses(context: FaultContext) -> None:
     """F4: one machine loses power while others stand still."""
-    host = context.somebody()
+    host = context.pick_one()
     if host is None:
         return
     for other in context.world.running:
@@ -95,15 +98,15 @@ def power_loss_with_pauses(context: FaultContext) -> None:
 
 def kill_in_disk_work(context: FaultContext) -> None:
     """F1, F3: a process dies in the middle of a write, a sync, a rename."""
-    host = context.somebody()
+    host = context.pick_one()
     if host is not None:
         _fail_soon(context, host, Killed)
         context.world.story.strike("kill in disk work", f"node {host.member}")
 
 
 def failed_disk(context: FaultContext) -> None:
-    """F17: an operation of a disk fails, and nobody knows what it did."""
-    host = context.somebody()
+    """F17: an operation of a disk fails, and may have happened or not."""
+    host = context.pick_one()
     if host is not None:
         _fail_soon(context, host, StorageFailed)
         context.world.story.strike("failed disk", f"node {host.member}")
@@ -117,7 +120,7 @@ def _fail_soon(context: FaultContext, host: Host, failure: type[BaseException]) 
 
 def full_disk(context: FaultContext) -> None:
     """F16: no space left, and space again after a while."""
-    host = context.somebody()
+    host = context.pick_one()
     if host is None:
         return
     used = sum(len(host.disk.content(path)) for path in host.disk.paths())
@@ -132,7 +135,7 @@ def full_disk(context: FaultContext) -> None:
 
 def read_only_disk(context: FaultContext) -> None:
     """F18: a disk takes no more writes for a while."""
-    host = context.somebody()
+    host = context.pick_one()
     if host is None:
         return
     host.disk.faults.read_only = True
@@ -146,7 +149,7 @@ def read_only_disk(context: FaultContext) -> None:
 
 def slow_disk(context: FaultContext) -> None:
     """F19: one node's disk takes 0.2 to 5 seconds for everything."""
-    host = context.somebody()
+    host = context.pick_one()
     if host is None:
         return
     host.condition.disk_ms_min = context.between(1, 200)
@@ -161,7 +164,7 @@ def slow_disk(context: FaultContext) -> None:
 
 def pause(context: FaultContext) -> None:
     """F5: a process is stopped for a while and goes on as if nothing had happened."""
-    host = context.somebody()
+    host = context.pick_one()
     if host is not None:
         duration_ms = context.between(300, 12_000)
         host.pause(duration_ms)
@@ -170,7 +173,7 @@ def pause(context: FaultContext) -> None:
 
 def slow_node(context: FaultContext) -> None:
     """F42: a node gets to everything late."""
-    host = context.somebody()
+    host = context.pick_one()
     if host is None:
         return
     host.condition.lag_ms = context.between(20, 600)
@@ -184,7 +187,7 @@ def slow_node(context: FaultContext) -> None:
 
 def odd_clock(context: FaultContext) -> None:
     """F20: a clock jumps by up to an hour, a day or a year, or runs wrong from now on."""
-    host = context.somebody()
+    host = context.pick_one()
     if host is None:
         return
     if context.dice.random() < 0.6:
@@ -203,7 +206,7 @@ def rolling_restart(context: FaultContext) -> None:
     for number, host in enumerate(context.world.running):
         restart = partial(host.crash, "restarted", power=False, down_ms=200)
         context.after(number * context.between(300, 1_500), restart)
-    context.world.story.strike("rolling restart", "everybody in turn")
+    context.world.story.strike("rolling restart", "one node after another")
 
 
 def partition(context: FaultContext) -> None:
@@ -366,7 +369,7 @@ def change_membership(context: FaultContext) -> None:
 
 
 def retention(context: FaultContext) -> None:
-    """F25: the front of the log goes, so that who lags behind needs a checkpoint."""
+    """F25: retention drops the front of the log, so that a lagging node needs a checkpoint."""
     for host in context.world.running:
         if context.dice.random() < 0.7:
             kept = context.dice.choice((0, 5, 50))
@@ -384,7 +387,7 @@ def transfer_leader(context: FaultContext) -> None:
 
 
 def dead_letters_unavailable(context: FaultContext) -> None:
-    """F31: the topic of dead letters cannot be written for a while."""
+    """F31: the dead-letter topic cannot be written for a while."""
     topic = context.world.environment.dead_letters
     topic.is_available = False
 
@@ -396,7 +399,7 @@ def dead_letters_unavailable(context: FaultContext) -> None:
 
 
 def lull(context: FaultContext) -> None:
-    """No fault, but the hour for some: clients have nothing to do, so that groups fall asleep."""
+    """No fault, but clients are idle, so that replicas fall asleep."""
     duration_ms = context.between(500, 6_000)
     context.world.quiet_until_ms = context.world.time.now_ms + round(duration_ms)
     context.world.story.strike("lull", f"for {duration_ms:.0f} ms")
@@ -428,11 +431,11 @@ FAULTS: Final[dict[Fault, float]] = {
     dead_letters_unavailable: 6_000,
     lull: 6_000,
 }
-"""Each fault with its usual time between two strikes, in ms."""
+"""Each fault with its mean time between two strikes, in ms."""
 
 
 class Nemesis:
-    """Strikes with each chosen fault at its own random pace, until it is told to stop."""
+    """Strikes with each chosen fault at its own random pace, until it is stopped."""
 
     def __init__(self, context: FaultContext) -> None:
         self._context = context

@@ -1,7 +1,7 @@
 """A simulated machine: one process with one replica, a disk, a clock, and ways to fail.
 
-Does for a replica what a node does: carries out its disk work strictly in order and after a
-delay, sends its mail, hands its answers to who asked. A crash loses the process's memory and all
+It does for its replica what a broker does: carries out disk work strictly in order and after a
+delay, sends messages to peers and answers to clients. A crash loses the process's memory and all
 queued work; a supervisor starts the process again after a while.
 """
 
@@ -54,7 +54,7 @@ RESTART_MS: Final = 500
 
 @dataclass(slots=True)
 class HostEnvironment:
-    """What all hosts of a simulation share."""
+    """The parts of the world that all hosts share."""
 
     time: VirtualTime
     network: Network
@@ -78,10 +78,10 @@ class Host:
         self.clock = NodeClock(environment.time)
         self.condition = Condition()
         self._held: list[Callable[[], None]] = []
-        """What came up during a pause."""
+        """Actions that came due during a pause."""
         self.process: Process | None = None
         self.life = 0
-        """Grows whenever a process ends: whatever was planned for it then does not happen."""
+        """Grows whenever a process ends: actions planned for that process do not happen."""
         self._boot = 0
         """Counts the starts that other nodes can notice."""
         self.is_lost = False
@@ -109,7 +109,7 @@ class Host:
 
     @property
     def detector(self) -> FailureDetector:
-        """What the running process knows of its peers; ask `is_up` first."""
+        """The running process's failure detector; ask `is_up` first."""
         if self.process is None:
             raise RuntimeError(f"node {self.member} is not running")
         return self.process.detector
@@ -120,7 +120,7 @@ class Host:
 
     @property
     def standing(self) -> str:
-        """How far it is, for people."""
+        """Its state, for failure messages."""
         if self.process is None:
             return "lost" if self.is_lost else "down"
         replica = self.process.replica
@@ -192,7 +192,7 @@ class Host:
             self.process.service.tick()
 
     def _look_after_peers(self) -> None:
-        """Give signs of life, and miss those of others, in place of a replica that sleeps."""
+        """Send heartbeats and miss those of others, in place of a replica that sleeps."""
         peers = [node for node in self.environment.nodes() if node != self.member]
         unspoken, silent = self.detector.tick(peers)
         for peer in unspoken:
@@ -220,7 +220,7 @@ class Host:
         self.environment.time.after_ms(down_ms, lambda: self.start() if life == self.life else None)
 
     def give_up(self, why: str) -> None:
-        """Declare the machine lost: whoever looks after the cluster has to replace it."""
+        """Declare the machine lost: the operator has to replace it."""
         self._tell(f"is given up: {why}")
         self.is_lost = True
         self.life += 1
@@ -234,7 +234,7 @@ class Host:
         self._tell("is switched off for good")
 
     def heal(self) -> None:
-        """Everything about the machine is well again, and its process runs."""
+        """End all faults of the machine, and start its process."""
         self.disk.faults = Faults()
         self.condition = Condition()
         self._resume()
@@ -247,14 +247,14 @@ class Host:
         self.environment.time.after_ms(duration_ms, self._resume)
 
     def _resume(self) -> None:
-        """Get to everything that came up during a pause, in its order."""
+        """Do everything that came due during a pause, in its order."""
         if not self.is_paused:
             held, self._held = self._held, []
             for action in held:
                 self.environment.time.after_ms(0, action)
 
     def take(self, sender: int, mail: object) -> None:
-        """What the network delivers here."""
+        """Take a message from the network."""
         if self.process is None:
             if isinstance(mail, ClientRequest) and not self.is_paused:
                 refusal = ConnectionFailed(f"node {self.member} is down")
@@ -292,11 +292,11 @@ class Host:
             process.replica.read(ask.token)
 
     def read_all(self) -> None:
-        """Read everything that is kept, as a consumer would; damage that nobody met shows."""
+        """Read everything that is kept, to meet damage that no read has met yet."""
         self._soon(lambda: deque(self.log.frames(self.log.first_index), maxlen=0).clear())
 
     def transfer_leader(self, target: int) -> None:
-        """Ask the replica here to hand its office over."""
+        """Ask the replica to hand its leadership over."""
         self._soon(lambda: self.replica.transfer_leader(target))
 
     def drop_before(self, index: Index) -> None:
@@ -330,7 +330,7 @@ class Host:
         self.environment.time.after_ms(delay_ms, happen)
 
     def _run(self, action: Callable[[], None]) -> None:
-        """One step of the process, to its effects; whatever the disk does to it ends here."""
+        """Do one step of the process and its effects; failures of the disk are handled here."""
         if self.process is None:
             return
         try:

@@ -1,8 +1,8 @@
-"""What must hold of consuming in every run, each promise a class of its own; see `checkers`.
+"""Checkers of shared groups, one class for each guarantee; see `checkers`.
 
-They see what leaders give out and confirm, and what consumers say. A lease that was given out by a
-leader that was deposed meanwhile may be unknown to the next: that is no promise. What was confirmed
-is one.
+They see the leases and confirmations of leaders, and the requests of consumers. A lease that a
+leader granted before it was deposed may be unknown to the next one: only what a leader confirmed is
+guaranteed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,13 @@ def offsets_of(parts: Iterable[Sequence[int]]) -> list[int]:
 
 @dataclass
 class OneWinner:
-    """I4: a token has one holder; a message is finished under one token, and then never again
-    given to whoever asks after that was confirmed."""
+    """I4: a token has one holder; a message is finished under one token, and not delivered to a
+    poll that begins after that was confirmed."""
 
     holders: dict[GroupOffset, int] = field(default_factory=dict)
     """By group and token."""
     winners: dict[GroupOffset, int] = field(default_factory=dict)
-    """By message, the token under which it was finished; 0 if that was before it left."""
+    """By message, the token under which it was finished; 0 if it was acknowledged in advance."""
     finished_us: dict[GroupOffset, int] = field(default_factory=dict)
 
     def grant(
@@ -48,7 +48,7 @@ class OneWinner:
                 raise Violation(
                     f"I4: message {offset} of {group} is given out again: it was finished under "
                     f"token {self.winners[group, offset]} {asked_us - finished_us} us before "
-                    "somebody asked"
+                    "the poll began"
                 )
 
     def finish(self, group: str, lease: int, offsets: Iterable[int], now_us: int) -> None:
@@ -82,10 +82,10 @@ class CountedFailures:
 
 @dataclass
 class NeverEarly:
-    """I8: by the clock of whoever delivers it first, a delayed message is due."""
+    """I8: a delayed message is due by the clock of the leader that delivers it first."""
 
     first_ms: dict[GroupOffset, int] = field(default_factory=dict)
-    """What the leader's clock showed when it gave a message out for the first time."""
+    """The leader's clock at the first delivery of a message."""
 
     def grant(self, group: str, pieces: Sequence[Piece], clock_ms: int) -> None:
         for offset in offsets_of(pieces):
@@ -105,19 +105,19 @@ class NeverEarly:
 
 @dataclass
 class EveryMessage:
-    """I5: a message that a group has done with was finished by somebody, or is a dead letter."""
+    """I5: a message that a group is done with was finished by a consumer, or is a dead letter."""
 
     tried: set[GroupOffset] = field(default_factory=set)
-    """What somebody tried to finish: it may have happened, though nobody was told."""
+    """Messages that a consumer tried to finish: it may have happened without an answer."""
 
     def check(
         self, group: str, end: int, letters: Sequence[int], winners: dict[GroupOffset, int]
     ) -> None:
-        """A group says that it has done with everything below `end`."""
+        """A group is done with everything below `end`."""
         dead = set(letters)
         for offset in range(end):
             is_finished = (group, offset) in winners
             if is_finished and offset in dead:
                 raise Violation(f"I5: message {offset} of {group} is finished, and a dead letter")
             if not (is_finished or offset in dead or (group, offset) in self.tried):
-                raise Violation(f"I5: {group} has done with message {offset}, but nobody did it")
+                raise Violation(f"I5: {group} is done with message {offset}, no consumer is")

@@ -1,4 +1,4 @@
-"""A network that loses, repeats, delays, reorders, cuts one way or both, and clogs.
+"""The simulated network: loses, repeats, delays and reorders messages, cuts and clogs links.
 
 Links are ordered pairs, so that every fault can be one-way. Nodes have positive addresses and
 clients negative ones; partitions are between nodes, as a client is often on the wrong side.
@@ -105,17 +105,17 @@ class Network:
 
 
 def split(left: Sequence[int], right: Sequence[int]) -> set[Link]:
-    """No word between two sides."""
+    """Two sides cannot reach each other."""
     return {link for a in left for b in right for link in ((a, b), (b, a))}
 
 
 def mute(nodes: Sequence[int], silenced: Sequence[int]) -> set[Link]:
-    """Some nodes hear everybody, and nobody hears them."""
+    """Some nodes receive from all others, and reach none."""
     return {(a, b) for a in silenced for b in nodes if b not in silenced}
 
 
 def deaf(nodes: Sequence[int], deafened: Sequence[int]) -> set[Link]:
-    """Some nodes are heard by everybody, and hear nobody."""
+    """Some nodes reach all others, and receive from none."""
     return {(b, a) for a in deafened for b in nodes if b not in deafened}
 
 

@@ -1,7 +1,7 @@
-"""Who looks after the cluster: adds, removes and replaces members while it serves.
+"""The simulated operator: adds, removes and replaces members while the cluster serves.
 
-Asks the leader as any client would and forgets a request that is not answered. Keeps the one rule
-that an operator has to keep: sound members stay a majority of the voters.
+It asks the leader as any client would, and forgets a request that is not answered. It keeps the one
+rule of operators: sound members stay a majority of the voters.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ class Operator:
         self._asked_at_ms = -PATIENCE_MS
         self._asked = 0
         self._change = MembershipChange()
-        """What was asked for last."""
+        """The last change that was asked for."""
         self._removed: set[int] = set()
-        """Who is known to be removed for good."""
+        """Members that are known to be removed."""
         self._voters_min = min(VOTERS_MIN, len(world.auditor.voters))
         self.is_tidy = False
         """All members are sound voters."""
@@ -50,7 +50,7 @@ class Operator:
                 self._note_removals()
 
     def _note_removals(self) -> None:
-        """A change is answered: whom it removed may be switched off at once."""
+        """A change is made: the members that it removed may be switched off at once."""
         if self._change.transition is Transition.EXPLICIT:
             return
         self._removed |= {c.member for c in self._change.changes if c.act is Act.REMOVE}

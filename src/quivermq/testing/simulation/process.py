@@ -1,4 +1,4 @@
-"""A simulated process: what is in its memory, what its disk is to do, and how well it is."""
+"""The state of a simulated process: replica, log, disk queue, failure detector, condition."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,7 +12,11 @@ from quivermq.testing.simulation.consumer_service import ConsumerService
 
 
 class FailureDetector:
-    """The peers of one process, by the ticks of its own clock."""
+    """Tells which peers of a process are silent, and which have restarted, by ticks of its clock.
+
+    It watches peers in place of replicas that sleep. Any message counts as a heartbeat; where there
+    is nothing to send, a ping is sent.
+    """
 
     def __init__(self, silent_ticks: int) -> None:
         self._silent_ticks = silent_ticks
@@ -30,13 +34,13 @@ class FailureDetector:
         self._heard[peer] = self._ticks
 
     def meet(self, peer: int, boot: int) -> bool:
-        """A peer says which of its lives this is; True if it is another one than before."""
+        """Note the boot number of a peer; True if it is another one than before."""
         known = self._boots.get(peer, boot)
         self._boots[peer] = boot
         return known != boot
 
     def tick(self, peers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Of these peers, who is to be pinged and who is silent."""
+        """The peers to ping, and the peers that are silent."""
         self._ticks += 1
         since = self._ticks - self._silent_ticks
         unspoken = [peer for peer in peers if peer not in self._told]
@@ -56,12 +60,12 @@ HostWork = DiskWork | DropBefore
 
 @dataclass(slots=True)
 class Condition:
-    """How well a machine is; healing makes a new one."""
+    """The faults of a machine that are in force; healing makes a new one."""
 
     disk_ms_min: float = 0.1
     disk_ms_max: float = 3.0
     lag_ms: float = 0.0
-    """How much later than others it gets to anything."""
+    """The delay of everything that it does."""
     paused_until_us: int = 0
 
 

@@ -1,4 +1,4 @@
-"""What clients and nodes of a simulation say to each other."""
+"""The messages between the clients and nodes of a simulation."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -18,12 +18,12 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Say up to where everything acknowledged so far reaches."""
+    """Ask for the end of everything acknowledged so far (a linearizable read)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeMembership:
-    """Change who takes part."""
+    """Change the members."""
 
     change: MembershipChange
 
@@ -38,11 +38,11 @@ class Poll:
     visibility_ms: int
     auto_ack: bool
     sent_us: int
-    """When it was sent, by the one clock that is right; for the checkers alone."""
+    """When it was sent, in virtual time; for the checkers alone."""
 
 
 class Verb(Enum):
-    """What a consumer says of messages that it has."""
+    """The ways to settle leased messages."""
 
     ACK = "acked"
     FAIL = "nacked"
@@ -53,7 +53,7 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """What became of leased messages."""
+    """Settle leased messages."""
 
     verb: Verb
     group: str
@@ -66,14 +66,14 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class PollReply:
-    """What a consumer is given; None: nothing."""
+    """The lease that a poll got; None: no messages."""
 
     leased: Leased | None
 
 
 @dataclass(frozen=True, slots=True)
 class SettleReply:
-    """It is so, but for what was lost."""
+    """The answer to `Settle`, with the messages whose lease was lost."""
 
     lost: tuple[Interval, ...]
 
@@ -99,7 +99,7 @@ class NodeReply:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A sign of life between nodes that have nothing else to say."""
+    """A heartbeat between nodes that have nothing else to send."""
 
     boot: int
     """Which start of the sender's process this is."""

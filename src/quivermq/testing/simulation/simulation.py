@@ -1,10 +1,10 @@
-"""A whole cluster in one thread on virtual time, from one seed: first faults, then healing.
+"""Runs one seed: first faults, then healing, then the final checks.
 
     outcome = Simulation(seed=7).run()
 
-While faults strike, nothing that was promised may break. Then everything heals, and the cluster
-has to serve again within a stated time, to bring every replica to the same state, and to show that
-nothing acknowledged was lost. The same seed is the same run, event for event.
+While faults strike, every guarantee must hold. Then everything heals, and the cluster has to serve
+again within a stated time, to bring every replica to the same state, and to show that nothing
+acknowledged was lost. The same seed is the same run, event for event.
 """
 
 from collections import Counter
@@ -34,12 +34,12 @@ SETTLING_MS_MAX: Final = 60_000
 MENDING_MS_MAX: Final = 15_000
 """A damaged replica that could not be mended by then is replaced."""
 SLEEPING_MS_MAX: Final = 20_000
-"""A settled group that nobody uses is asleep by then."""
+"""The replicas of a settled partition that is not used are asleep by then."""
 SLEPT_MS: Final = 5_000
 ANSWER_MS_MAX: Final = 4_000
 """No request waits longer than this for its answer in a cluster that serves."""
 DRAINING_MS_MAX: Final = 60_000
-"""Consumers that do all they get have done everything by then."""
+"""Consumers that fail at nothing but poison have finished everything by then."""
 CLOCKS_WRONG_MS_MAX: Final = 100 * YEAR_MS
 """No clock was ever further ahead: each jumps by a year at most, and not a hundred times."""
 CHECK_MS: Final = 250
@@ -51,17 +51,17 @@ _LATE_PRODUCER_ID: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run was like."""
+    """The result of a run."""
 
     seed: int
     virtual_ms: int
     events: int
     digest: str
-    """Of every event: equal for equal runs."""
+    """A hash of every event: equal for equal runs."""
     faults: Counter[str]
     counts: Counter[str]
     failure: str = ""
-    """What broke, with the end of the story; empty if nothing did."""
+    """The error, with the end of the story; empty if the seed passed."""
 
 
 class Simulation:
@@ -94,7 +94,7 @@ class Simulation:
         self._context = FaultContext(self.world, Random(dice.random()), operator, fragile)
 
     def run(self) -> Outcome:
-        """All phases; raises `Violation` or `BrokenInvariant` with the story as a note."""
+        """Run all phases; raises `Violation` or `BrokenInvariant` with the story as a note."""
         try:
             self._suffer()
             self._heal()
@@ -118,13 +118,13 @@ class Simulation:
         )
 
     def story(self) -> str:
-        """Where things stand and how they came to this, for people."""
+        """The state and the last events, for a failure message."""
         leader = self.world.leader
         return "\n".join(
             (
                 f"seed {self.seed}, {len(self.world.auditor.voters)} voters, at "
                 f"{self.world.time.now_ms} ms, led by "
-                + (f"node {leader.member} in term {leader.replica.term}" if leader else "nobody"),
+                + (f"node {leader.member} in term {leader.replica.term}" if leader else "no node"),
                 f"faults: {self._nemesis.names}",
                 f"struck: {dict(self.world.story.faults)}",
                 self.world.story.last(STORY_LINES),
@@ -135,13 +135,13 @@ class Simulation:
         return self.world.nodes
 
     def _suffer(self) -> None:
-        """Clients work, faults strike."""
+        """Let clients work while faults strike."""
         self._nemesis = Nemesis(self._context)
         duration_ms = self._dice.randint(15_000, 35_000)
         for number in range(self._dice.randint(1, 4)):
             self._add_producer(producer_id=number + 1, epoch=0)
         if self._dice.random() < 0.4:
-            # F27: another life of the first producer, while the first one goes on.
+            # F27: a newer producer with the id of the first one, which goes on.
             start_ms = self._dice.uniform(1_000, duration_ms)
             self.world.time.after_ms(start_ms, lambda: self._add_producer(1, epoch=1))
         for number in range(self._dice.choice((0, 1, 2, 4))):
@@ -160,18 +160,18 @@ class Simulation:
         self._producers.append(producer)
 
     def _heal(self) -> None:
-        """Everything that is wrong with machines and network ends; all processes run."""
+        """End all faults of machines and network, and start all processes."""
         world = self.world
         self._nemesis.stop()
         world.network.heal()
         world.quiet_until_ms = 0
         world.environment.dead_letters.is_available = True
-        everybody = self._dice.random() < 0.5
-        world.story.tell("healing" + (", everybody restarts" if everybody else ""))
+        restarts_all = self._dice.random() < 0.5
+        world.story.tell("healing" + (", all restart" if restarts_all else ""))
         self._healed_at_ms = world.time.now_ms
         for host in world.hosts.values():
             host.heal()
-            if everybody and host.is_up:
+            if restarts_all and host.is_up:
                 host.crash("restarts", power=False, down_ms=0)
 
     def _demand_service(self) -> None:
@@ -187,7 +187,7 @@ class Simulation:
         return any(p.acked_made_at_ms >= self._healed_at_ms for p in self._producers)
 
     def _look_after(self) -> None:
-        """The operator replaces what cannot be mended, and finishes what was begun."""
+        """Have the operator replace members that cannot be mended, and finish changes."""
         world = self.world
         if world.time.now_ms - self._healed_at_ms > MENDING_MS_MAX:
             for host in world.running:
@@ -199,11 +199,11 @@ class Simulation:
         world.time.after_ms(CHECK_MS, self._look_after)
 
     def _drain(self) -> None:
-        """No new batches; consumers do all that is left, and it must be all that was not done."""
+        """Stop producing; consumers must finish every message that is left."""
         for producer in self._producers:
             producer.is_stopped = True
         world = self.world
-        # Whatever a wrong clock postponed is due.
+        # Messages that a wrong clock postponed become due.
         latest_ms = max(host.clock.now_ms for host in world.hosts.values())
         self._clocks_ms = latest_ms + CLOCKS_WRONG_MS_MAX
         self._set_clocks()
@@ -221,7 +221,7 @@ class Simulation:
             consumer.is_stopped = True
 
     def _set_clocks(self) -> None:
-        """No clock is behind, also none of a machine that comes later."""
+        """Set every clock that is behind, also those of machines that come later."""
         for host in self.world.hosts.values():
             if host.clock.now_ms < self._clocks_ms:
                 host.clock.jump(self._clocks_ms - host.clock.now_ms)
@@ -247,7 +247,7 @@ class Simulation:
         )
 
     def _settle(self) -> None:
-        """No new batches; all that were made are acknowledged, all replicas become equal."""
+        """Stop producing; all batches must be acknowledged, all replicas become equal."""
         for producer in self._producers:
             producer.is_stopped = True
         self._reader.is_stopped = True
@@ -260,7 +260,7 @@ class Simulation:
             lives = self._lives()
             for host in self._members():
                 host.read_all()
-            # Whoever met damage in that begins a new life; the others answer what they owe.
+            # A node that met damage in that restarts; the others answer what they owe.
             time.run_for_ms(ANSWER_MS_MAX)
         self.world.story.tell("settled")
 
@@ -278,8 +278,8 @@ class Simulation:
         )
 
     def _sleep_and_wake(self) -> None:
-        """Nobody asks for anything, so all fall asleep, and stay so. Then they are needed again,
-        perhaps after something happened to one of them."""
+        """Without requests all replicas must fall asleep, and stay so. Then they must serve again,
+        perhaps after a fault of one of them."""
         time = self.world.time
         if not time.run_for_ms(SLEEPING_MS_MAX, self._sleeps):
             raise Violation(f"awake {SLEEPING_MS_MAX} ms after settling: {self._standing()}")
@@ -310,7 +310,7 @@ class Simulation:
         return {host.member: host.life for host in self._members()}
 
     def _standing(self) -> str:
-        """How far everybody is."""
+        """The state of every node."""
         return "; ".join(
             f"node {host.member} {host.standing}"
             for host in self.world.hosts.values()
@@ -318,7 +318,7 @@ class Simulation:
         )
 
     def _check_end(self) -> None:
-        """Read every member's log from its disk, and hold it against all that was promised."""
+        """Read every member's log from its disk, and check it against all guarantees."""
         auditor = self.world.auditor
         auditor.one_answer.check(self._lives())
         copies = []

@@ -1,4 +1,4 @@
-"""What happened, for people and for machines: the last events, and a digest of all of them.
+"""Records the events of a run: the last ones as text, and a digest of all of them.
 
 Two runs are the same run exactly if their digests are equal.
 """
@@ -13,7 +13,7 @@ LINES_KEPT: Final = 400
 
 
 class Story:
-    """The record of one run."""
+    """The events of one run."""
 
     def __init__(self, time: VirtualTime) -> None:
         self._time = time
@@ -35,7 +35,7 @@ class Story:
         self.trace(text)
 
     def trace(self, text: str) -> None:
-        """An event that belongs to the run's identity, too frequent to be told."""
+        """An event that counts for the digest, and is too frequent to be shown."""
         self._digest.update(f"{self._time.now_us} {text}\n".encode())
 
     def strike(self, fault: str, text: str) -> None:

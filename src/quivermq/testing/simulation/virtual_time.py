@@ -1,7 +1,7 @@
-"""Time that passes only when something happens: an event queue in one thread.
+"""Virtual time, as an event queue in one thread, and the wrong clocks that nodes see it through.
 
-Whole microseconds, so that no sum depends on rounding; events of the same moment happen in the
-order in which they were planned. That alone makes a run repeat itself exactly.
+Time is in whole microseconds, so that no sum depends on rounding. Events of the same moment happen
+in the order in which they were planned. That alone makes a run repeat itself exactly.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from typing import Final
 US_PER_MS = 1000
 
 EVENTS_MAX = 1_000_000
-"""More than any run needs: whoever plans so many never comes to an end."""
+"""More than any run needs."""
 
 Action = Callable[[], None]
 
 
 class VirtualTime:
-    """What is planned, and the moment that has been reached."""
+    """The planned events, and the current time."""
 
     def __init__(self) -> None:
         self.now_us = 0
@@ -32,18 +32,18 @@ class VirtualTime:
         return self.now_us // US_PER_MS
 
     def after_ms(self, delay_ms: float, action: Action) -> None:
-        """Let `action` happen after a delay, at once at the earliest: never in the past."""
+        """Plan an action after a delay; a negative delay counts as none."""
         due_us = self.now_us + max(0, round(delay_ms * US_PER_MS))
         heappush(self._planned, (due_us, next(self._numbers), action))
 
     def run_for_ms(self, duration_ms: int, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; stops early, and says True, once `until` holds after an event."""
+        """Let time pass; stops early, and returns True, once `until` holds after an event."""
         end_us = self.now_us + duration_ms * US_PER_MS
         while self._planned and self._planned[0][0] <= end_us:
             self.now_us, _, action = heappop(self._planned)
             self.events += 1
             if self.events > EVENTS_MAX:
-                raise RuntimeError(f"{EVENTS_MAX:,} events: somebody goes round in circles")
+                raise RuntimeError(f"{EVENTS_MAX:,} events: the run does not end")
             action()
             if until is not None and until():
                 return True
@@ -52,11 +52,11 @@ class VirtualTime:
 
 
 EPOCH_MS: Final = 1_700_000_000_000
-"""What the clocks show when a simulation starts."""
+"""The time on all clocks when a simulation starts."""
 
 
 class NodeClock:
-    """A wall clock that nobody should trust."""
+    """A node's wall clock: runs a little fast or slow, and jumps."""
 
     def __init__(self, time: VirtualTime) -> None:
         self._time = time

@@ -1,4 +1,4 @@
-"""The cluster that a simulation runs: machines, a network between them, and who watches."""
+"""The simulated cluster: its machines, their network, its clients and the auditor."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ from quivermq.testing.simulation.virtual_time import VirtualTime
 
 
 class World:
-    """Everything there is."""
+    """Everything that a simulation consists of."""
 
     def __init__(
         self, dice: Random, size: int, log_settings: LogSettings, settings: ReplicaSettings
@@ -37,7 +37,7 @@ class World:
             DeadLetterTopic(Random(dice.random())),
         )
         self.quiet_until_ms = 0
-        """Until then clients begin nothing."""
+        """Until then clients send no new requests."""
         self.hosts: dict[int, Host] = {}
         self.clients: dict[int, SimulatedClient] = {}
         members = tuple(range(1, size + 1))
@@ -53,7 +53,7 @@ class World:
         return host
 
     def add_host(self) -> Host:
-        """A further machine with an id that nobody had before, not yet a member."""
+        """Start another machine with an unused id, not yet a member."""
         host = self._new_host(max(self.hosts) + 1)
         host.join()
         host.start()
@@ -84,6 +84,6 @@ class World:
 
     @property
     def leader(self) -> Host | None:
-        """Who leads the latest term that anybody leads."""
+        """The leader of the latest term that has a running one."""
         leaders = [host for host in self.running if host.replica.is_leader]
         return max(leaders, key=lambda host: host.replica.term, default=None)

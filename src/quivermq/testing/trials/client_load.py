@@ -1,7 +1,7 @@
-"""Clients at work while a cluster is disturbed: several producers, and readers beside them.
+"""Runs producers and a reader while a cluster is disturbed.
 
-Everything goes through the public client, as users would: one by one, gathered by a producer, and
-many at once. What they attempt, get acknowledged and are shown goes into a `History`.
+They use the public client, as users would: `produce`, a `producer`, and `produce_many`. Attempts,
+acknowledgements and reads go into a `History`.
 """
 
 import threading
@@ -41,7 +41,7 @@ class ClientLoad:
         self.history = history or History()
         self.places = list(places)
         self.failures: list[QuiverError] = []
-        """What clients were told after all their retries."""
+        """Errors that clients got after all their retries."""
         self.slowest_s = 0.0
         """The longest that a single produce took, since it was last set to 0."""
         self._cluster = cluster
@@ -57,8 +57,6 @@ class ClientLoad:
         for thread in self._threads:
             thread.start()
 
-    # Waiting for it.
-
     def wait_progress(self, messages: int = 20, timeout: float = _PROGRESS_S) -> None:
         """Wait until so many more messages are acknowledged in every partition."""
         goals = {place: self.history.acked_count(place) + messages for place in self.places}
@@ -73,7 +71,7 @@ class ClientLoad:
         self._raise_broken()
 
     def stop(self) -> None:
-        """Send no more, and wait for what is under way."""
+        """Stop sending, and wait for calls under way."""
         self._stop.set()
         for thread in self._threads:
             thread.join(_JOIN_S)
@@ -98,7 +96,7 @@ class ClientLoad:
         if error is None:
             self.stop()
 
-    # What the threads do.
+    # Threads.
 
     def _run(self, job: Callable[[Any, str], None], name: str) -> None:
         try:
@@ -136,7 +134,7 @@ class ClientLoad:
                 self._read_own(client, place, receipt.offset, value)
 
     def _read_own(self, client: Any, place: TopicPartition, offset: int, value: bytes) -> None:
-        """What was acknowledged is seen by a read that begins afterwards."""
+        """Check that a read which begins after an acknowledgement shows the message."""
         try:
             found = [m.value for m in client.read(*place, start=offset, stop=offset + 1)]
         except quivermq.OffsetOutOfRange as error:
@@ -184,7 +182,7 @@ class ClientLoad:
                 self.history.ack(place, receipt.first_offset, head)
 
     def _reading(self, client: Any, name: str) -> None:  # noqa: ARG002
-        """From any replica, behind the producers."""
+        """Read from any replica, behind the producers."""
         offsets = dict.fromkeys(self.places, 0)
         for place in cycle(self.places):
             if self._stop.wait(_PAUSE_S):

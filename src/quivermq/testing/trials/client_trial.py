@@ -1,10 +1,11 @@
-"""A trial: a cluster under load while something happens to it, and the judgement afterwards.
+"""Runs a cluster under load while a test disturbs it, then checks every replica.
 
     with Cluster(nodes=3) as cluster, trial(cluster) as load:
         cluster.nodes[cluster.leader("trial")].kill()
         load.wait_progress()
 
-Once the `with` ends, every replica has been read and compared with what clients were told.
+When the `with` ends, every replica is read, from its broker and from its disk, and compared with
+the history of the clients.
 """
 
 from collections.abc import Collection, Iterator
@@ -31,9 +32,9 @@ def trial(
     may_fail: bool = False,
     loses_disk: Collection[int] = (),
 ) -> Iterator[ClientLoad]:
-    """Begin the load, let things happen, see that it goes on, and check all promises. Unless
-    `may_fail`, no client may be told of a failure, because all that happens passes in time. Nodes
-    that lose their disk meanwhile may forget what they said before."""
+    """Run producers and readers around the body of the `with`, see that they make progress before
+    and after it, and check all guarantees. Unless `may_fail`, no client may get an error: the
+    disturbances are shorter than its timeout. `loses_disk` names nodes that are not observed."""
     with cluster.connect() as client:
         client.create_topic(topic, partitions=partitions)
     places = [TopicPartition(topic, number) for number in range(partitions)]
@@ -46,7 +47,7 @@ def trial(
             raise load.failures[0]
         verify(cluster, load.history)
     if not observer.progress.count:
-        raise AssertionError("nobody was observed")
+        raise AssertionError("no replica was observed")
 
 
 _FETCH_BYTES = 4 << 20
@@ -90,7 +91,7 @@ def settle(cluster: Cluster, place: TopicPartition, timeout: float = 30.0) -> li
 
 
 def fetch_copy(cluster: Cluster, node: int, place: TopicPartition) -> ReplicaCopy:
-    """What a broker shows of its own replica."""
+    """Fetch all of a partition from one broker's replica."""
     frames: list[Frame] = []
     with cluster.direct(node, timeout=10.0) as broker:
         find = proto.FindOffset(**place._asdict(), earliest=True, follower_ok=True)
@@ -108,7 +109,7 @@ def fetch_copy(cluster: Cluster, node: int, place: TopicPartition) -> ReplicaCop
 
 
 def read_stored_copy(cluster: Cluster, node: int, place: TopicPartition) -> ReplicaCopy:
-    """What is on the disk of a broker that does not run, opened as it would open it itself."""
+    """Read a partition from the disk of a stopped broker, as the broker would open it."""
     disk = RealDisk(cluster.nodes[node].data_dir)
     log = Log.open(disk, f"log/{place.topic}/{place.partition}")
     frames = log.frames(log.first_index)

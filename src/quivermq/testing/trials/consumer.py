@@ -1,11 +1,6 @@
-"""A consumer of a shared group that settles what it gets as dice decide, and writes all of it down.
+"""A consumer of a shared group that settles messages at random, and records every event.
 
-The same in a thread of a test and in a process that can be killed:
-
-    python -m quivermq.testing.trials.consumer '{"servers": ..., "journal": ..., "plan": {...}}'
-
-Such a process ends when its standard input does, and each line there is one word to go on for a
-plan that `waits_for_word`.
+It runs in a thread of a test, or in a process that can be killed: `testing.consumer_process`.
 """
 
 import os
@@ -44,7 +39,7 @@ _LOOK_AGAIN_S = 0.05
 
 
 class EventRecorder(Protocol):
-    """Where events are written down."""
+    """Takes down events: a history, or a journal."""
 
     def deliver(self, found: Sequence[Delivered], /) -> None: ...
     def say(self, said: Sequence[SettleCall], /) -> None: ...
@@ -53,7 +48,7 @@ class EventRecorder(Protocol):
 
 @dataclass(frozen=True)
 class ConsumerPlan:
-    """What a consumer does."""
+    """How a consumer polls and settles."""
 
     topic: str
     group: str
@@ -62,19 +57,19 @@ class ConsumerPlan:
     visibility: float = 2.0
     wait: float = 0.5
     habits: dict[str, int] = field(default_factory=lambda: dict(ALL_HABITS))
-    """How likely it does what with the messages of one poll."""
+    """The relative frequency of each way to settle the messages of one poll."""
     nack_delay: float | None = 0.05
     seed: int = 1
     waits_for_word: bool = False
-    """Settles nothing before it is told to, once for each poll that brought something."""
+    """Settles the messages of a poll only after a line on standard input."""
     is_pushed: bool = False
     """Subscribes instead of polling, and acknowledges one by one."""
     crashes_on: str = ""
-    """Kills its process when a value begins so, before it has settled anything."""
+    """Kills its process at a value with this prefix, before it has settled anything."""
 
 
 class TrialConsumer:
-    """Polls, settles, writes down."""
+    """Polls, settles, and records both."""
 
     def __init__(
         self,
@@ -89,7 +84,7 @@ class TrialConsumer:
         self._dice = Random(f"{plan.seed} {plan.name}")
         self._wait_for_word = wait_for_word
         self.failures: list[QuiverError] = []
-        """What it was told after all its client's retries."""
+        """Errors that it got after all its client's retries."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
@@ -108,7 +103,7 @@ class TrialConsumer:
 
     def _take_one_poll(self) -> None:
         messages = self.poll()
-        # Whoever is to end while it waits for a word leaves with what it holds.
+        # A consumer that is stopped while it waits for a word leaves its messages unsettled.
         if messages and (not self._plan.waits_for_word or self._wait_for_word()):
             self.settle(messages)
 
@@ -128,7 +123,7 @@ class TrialConsumer:
             threading.Thread(target=close_when_over, daemon=True).start()
             for message in pushed:
                 at, wall_ms = time.monotonic_ns(), time.time() * 1000
-                # Which poll brought it is not to be seen: it may be as old as the subscription.
+                # The poll that brought it is hidden: it may be as old as the subscription.
                 self._book.deliver([delivered(message, plan.name, began, at, wall_ms)])
                 self._say(SettleAction.ACK, [message], lambda found: found[0].ack())
 
@@ -153,7 +148,7 @@ class TrialConsumer:
         return found
 
     def settle(self, messages: list[LeasedMessage]) -> None:
-        """As the dice decide; a habit that is not among these forgets them: their lease expires."""
+        """Settle at random; a habit that is not listed here lets the lease expire."""
         habits = self._plan.habits
         (habit,) = self._dice.choices(list(habits), list(habits.values()))
         acts = {
@@ -235,7 +230,7 @@ class TrialConsumer:
         try:
             call(messages)
         except LeaseLost:
-            # Of several it does not say which.
+            # Of several messages, the error does not say which.
             fate = Fate.LOST if len(messages) == 1 else Fate.UNKNOWN
         except QuiverError as error:
             self.failures.append(error)
@@ -247,7 +242,7 @@ class TrialConsumer:
 def delivered(
     message: LeasedMessage, consumer: str, began_ns: int, at_ns: int, wall_ms: float
 ) -> Delivered:
-    """A message that a poll brought, for the history."""
+    """Make the record of a delivery."""
     return Delivered(
         TopicPartition(message.topic, message.partition),
         message.offset,
@@ -262,7 +257,7 @@ def delivered(
 
 
 class Journal:
-    """A file that holds every event the moment it happened, whatever becomes of the process."""
+    """A file to which every event is written at once, so that it survives the process."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

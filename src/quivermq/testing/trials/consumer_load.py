@@ -1,4 +1,4 @@
-"""Consumers of shared groups at work while a cluster is disturbed: threads, and processes to kill.
+"""Runs consumers of a shared group while a cluster is disturbed: in threads and in processes.
 
 with ConsumerLoad(cluster, Plan("orders", "billing"), threads=3) as consumers:
     ...
@@ -61,12 +61,12 @@ class ConsumerProcess:
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL: it gives nothing back."""
+        """SIGKILL: it keeps its leases until they expire."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, and wait: it gives back what it holds."""
+        """SIGTERM, and wait: it releases its leases."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(_JOIN_S)
 
@@ -77,14 +77,14 @@ class ConsumerProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def tell(self) -> None:
-        """A word to go on."""
+        """Let it settle the messages of one poll: see `waits_for_word`."""
         words = cast("IO[str]", self._process.stdin)
         words.write("go\n")
         words.flush()
 
     @property
     def delivered(self) -> set[Spot]:
-        """Messages that it was given."""
+        """Messages that it received."""
         return {
             (TopicPartition(*place), offset)
             for line in journal_lines(self.journal)
@@ -105,7 +105,7 @@ class ConsumerLoad:
         self.history = GroupHistory(plan.group)
         self.plan = plan
         self.failures: list[QuiverError] = []
-        """What consumers in threads were told after all their client's retries."""
+        """Errors that consumers in threads got after all their client's retries."""
         self.processes: list[ConsumerProcess] = []
         self._cluster = cluster
         self._timeout = timeout
@@ -141,8 +141,6 @@ class ConsumerLoad:
         except BaseException as error:
             self._broken = error
 
-    # Waiting for it.
-
     def wait_progress(self, messages: int = 20, timeout: float = _PROGRESS_S) -> None:
         """Wait until threads have acknowledged so many more."""
         goal = self.history.acked_count + messages
@@ -153,13 +151,13 @@ class ConsumerLoad:
     def wait_until(
         self, condition: Callable[[], bool], failure: str, timeout: float = _PROGRESS_S
     ) -> None:
-        """Wait for a condition, or for what broke a consumer."""
+        """Wait for a condition; raises the error of a consumer that broke."""
         self._cluster.wait_until(lambda: self._broken is not None or condition(), failure, timeout)
         self._raise_broken()
 
     def drain(self, timeout: float = _DRAIN_S) -> None:
-        """End the consumers; have one more acknowledge all that is left, and wait until the group
-        is done with everything."""
+        """Stop the consumers; have one more acknowledge all that is left, until the group has no
+        unfinished messages."""
         self.stop()
         plan = replace(self.plan, name="drain", habits=ONLY_ACKS, max_messages=1000, wait=0.2)
         with quivermq.connect(self._cluster.servers, timeout=self._timeout) as client:
@@ -178,13 +176,13 @@ class ConsumerLoad:
                 )
 
             try:
-                self._cluster.wait_until(is_done, "the group is not done", timeout)
+                self._cluster.wait_until(is_done, "the group has unfinished messages", timeout)
             except BaseException as error:
                 error.add_note(f"{last} {last and last.partitions}")
                 raise
 
     def stop(self) -> None:
-        """Poll no more, and wait for what is under way."""
+        """Stop polling, and wait for calls under way."""
         self._stop.set()
         for process in self.processes:
             if process.is_running:

@@ -1,9 +1,8 @@
-"""A trial of a shared group: work comes in, consumers do it while something happens, and then all
-replicas are asked what became of it.
+"""Runs consumers of a shared group while a test disturbs the cluster, then checks every replica.
 
-    with Cluster(nodes=3) as cluster, group_trial(cluster) as consumers:
-        cluster.nodes[cluster.leader("jobs")].kill()
-        consumers.wait_progress()
+with Cluster(nodes=3) as cluster, group_trial(cluster) as consumers:
+    cluster.nodes[cluster.leader("jobs")].kill()
+    consumers.wait_progress()
 """
 
 from collections.abc import Iterator
@@ -34,8 +33,9 @@ def group_trial(
     seed: int = 1,
     **plan: Any,
 ) -> Iterator[ConsumerLoad]:
-    """Begin the work, let things happen, see that it goes on, let consumers finish everything, and
-    check all promises. Unless `may_fail`, no client may be told of a failure."""
+    """Run a producer and consumers around the body of the `with`, see that they make progress
+    before and after it, let the consumers finish everything, and check all guarantees. Unless
+    `may_fail`, no client may get an error."""
     with cluster.connect() as client:
         client.create_topic(topic, partitions=partitions)
     wanted = ConsumerPlan(topic, GROUP, seed=seed, **plan)
@@ -64,8 +64,8 @@ def check_group(
     lost: int = 0,
     kept_from: int = 0,
 ) -> None:
-    """Compare a group that is done with everything with what is there, as every replica tells it
-    once it leads."""
+    """Check a group without unfinished messages: its history against the partitions and the dead
+    letters, and the numbers of each replica, which leads for that."""
     dead = client.group(topic, history.group).dead
     cluster.wait_until(
         lambda: len(letters_of(client, topic, history.group)) >= dead,
@@ -86,7 +86,7 @@ def check_group(
 
 
 def lead_by(cluster: Cluster, client: Any, topic: str, partition: int, node: int) -> None:
-    """Have a node lead a partition."""
+    """Make a node lead a partition."""
 
     def does() -> bool:
         seen = cluster.describe(node, topic, partition)
@@ -99,7 +99,7 @@ def lead_by(cluster: Cluster, client: Any, topic: str, partition: int, node: int
 
 
 def contents_of(client: Any, topic: str) -> dict[TopicPartition, dict[int, Original]]:
-    """What is in all partitions of a topic."""
+    """Read all partitions of a topic."""
     return {
         TopicPartition(topic, each.partition): {
             message.offset: Original(message.key, message.value, dict(message.headers))
@@ -110,7 +110,7 @@ def contents_of(client: Any, topic: str) -> dict[TopicPartition, dict[int, Origi
 
 
 def letters_of(client: Any, topic: str, group: str) -> list[Letter]:
-    """Everything that is in a topic's dead-letter topic of one group, repeats included."""
+    """Read all dead letters of one group of a topic, repeats included."""
     place = client.topic(topic).dead_letter or f"{topic}.dlq"
     try:
         partitions = client.topic(place).partitions

@@ -1,4 +1,4 @@
-"""A producer of work: small batches with keys and headers, of several priorities, some delayed."""
+"""Produces work for consumers: small batches with keys and headers, priorities, and delays."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ _DELAY_MAX_S: Final = 1.0
 
 
 class Feed:
-    """Use it in a `with`. What is delayed is told to all `histories`."""
+    """Use it in a `with`. Delays are recorded in all `histories`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Feed:
             TopicPartition(topic, number): {} for number in range(partitions)
         }
         self.failures: list[QuiverError] = []
-        """What the producer was told after all its retries."""
+        """Errors that the producer got after all its retries."""
         self._histories = histories
         self._batch = batch
         self._pause = pause
@@ -84,7 +84,7 @@ class Feed:
         self.stored[place].update(enumerate(values, receipt.first_offset))
 
     def stop(self) -> None:
-        """Send no more, and wait for what is under way."""
+        """Stop sending, and wait for calls under way."""
         self._stop.set()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
@@ -106,7 +106,7 @@ class Feed:
             self.stop()
 
     def check(self, contents: dict[TopicPartition, dict[int, Original]]) -> None:
-        """I1: what was stored is there."""
+        """I1: every acknowledged message is there."""
         for place, stored in self.stored.items():
             for offset, value in stored.items():
                 found = contents[place].get(offset)

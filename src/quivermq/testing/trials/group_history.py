@@ -1,8 +1,8 @@
-"""What the consumers of a group were given and said, and whether it keeps the promises of groups.
+"""Records what the consumers of a group received and settled, and checks the guarantees of groups.
 
-Keeps books of its own: it knows messages by partition and offset, leases by their tokens, and the
-order of events by one clock that all processes of a machine share. Each check raises `Violation`
-with the number of the promise (`docs/guarantees.md`) in front.
+It knows messages by partition and offset, leases by their tokens, and the order of events by the
+steady clock that all processes of a machine share. Each check raises `Violation` with the number of
+the guarantee (`docs/guarantees.md`) in front.
 """
 
 import json
@@ -19,11 +19,11 @@ from quivermq.testing import Violation
 from quivermq.testing.trials.history import TopicPartition
 
 Spot = tuple[TopicPartition, int]
-"""A message: where it is, and its offset there."""
+"""A message: its partition and its offset."""
 
 
 class SettleAction(StrEnum):
-    """What a consumer can say of a message."""
+    """The ways to settle a message."""
 
     ACK = "ack"
     NACK = "nack"
@@ -33,17 +33,17 @@ class SettleAction(StrEnum):
 
 
 class Fate(StrEnum):
-    """What it was told then."""
+    """The outcome of settling, as the consumer knows it."""
 
     DONE = "done"
     LOST = "lost"
-    """`LeaseLost`: the message is somebody else's."""
+    """`LeaseLost`: another consumer may have the message."""
     UNKNOWN = "unknown"
     """No answer, or one that was not about this message alone."""
 
 
 class Delivered(NamedTuple):
-    """A message was given to a consumer."""
+    """A consumer received a message."""
 
     place: TopicPartition
     offset: int
@@ -64,7 +64,7 @@ class Delivered(NamedTuple):
 
 
 class SettleCall(NamedTuple):
-    """A consumer said something of a message."""
+    """A consumer settled a message."""
 
     act: SettleAction
     place: TopicPartition
@@ -74,7 +74,7 @@ class SettleCall(NamedTuple):
     began_ns: int
     began_wall_ms: float
     ended_ns: int
-    """0: there was no answer yet."""
+    """0: the call has not returned."""
     fate: Fate
     delay_s: float = 0.0
 
@@ -105,7 +105,7 @@ class Original(NamedTuple):
 
 
 class GroupHistory:
-    """Deliveries and what was said of them, from any number of threads and journals. One group."""
+    """The deliveries and settlements of one group, from any number of threads and journals."""
 
     def __init__(self, group: str) -> None:
         self.group = group
@@ -117,23 +117,23 @@ class GroupHistory:
         self.acked_count = 0
         """Acknowledgements that were answered."""
 
-    # What consumers tell.
+    # Recording.
 
     def deliver(self, found: Iterable[Delivered]) -> None:
-        """These were given to a consumer."""
+        """A consumer received these."""
         with self._lock:
             for one in found:
                 self._delivered[one.place, one.offset].append(one)
 
     def say(self, said: Iterable[SettleCall]) -> None:
-        """A consumer said this."""
+        """A consumer settled these."""
         with self._lock:
             for one in said:
                 self._said[one.place, one.offset].append(one)
                 self.acked_count += one.act == SettleAction.ACK and one.fate == Fate.DONE
 
     def leave(self, consumer: str, at_ns: int) -> None:
-        """A consumer is about to end, and to give back what it holds."""
+        """A consumer is about to end, and to release its leases."""
         with self._lock:
             self._left_ns.setdefault(consumer, at_ns)
 
@@ -143,7 +143,7 @@ class GroupHistory:
             self._not_before_ms.update(dict.fromkeys(values, not_before_ms))
 
     def take_in(self, journal: Path) -> None:
-        """What a consumer in a process of its own wrote down."""
+        """Add the events in the journal of a consumer process."""
         asked: list[SettleCall] = []
         for line in journal_lines(journal):
             self.deliver(_delivered_of(line["delivered"]))
@@ -157,15 +157,15 @@ class GroupHistory:
                 self.leave(consumer, at_ns)
         self.say(asked)
 
-    # What tests ask.
+    # Looking up.
 
     def deliveries(self, place: TopicPartition, offset: int) -> list[Delivered]:
-        """How often a message was given to somebody, in order."""
+        """All deliveries of a message, in order."""
         with self._lock:
             return sorted(self._delivered[place, offset], key=lambda one: one.at_ns)
 
     def offsets(self, act: SettleAction, fate: Fate = Fate.DONE) -> set[Spot]:
-        """Messages of which this was said, and so answered."""
+        """Messages that were settled in this way, with this outcome."""
         with self._lock:
             return {
                 spot
@@ -175,17 +175,17 @@ class GroupHistory:
 
     @property
     def delivered(self) -> set[Spot]:
-        """Messages that were given to somebody."""
+        """Messages that any consumer received."""
         with self._lock:
             return {spot for spot, found in self._delivered.items() if found}
 
-    # Checks.
+    # Checking.
 
     def check(
         self, contents: Mapping[TopicPartition, Mapping[int, Original]], letters: Sequence[Letter]
     ) -> None:
-        """Judge all that is known, given what is in the partitions and among the dead letters of
-        this group. For a group that is done with everything, `check_drained` knows more."""
+        """Check the history against the partitions and the dead letters of this group. For a group
+        without unfinished messages, `check_drained` checks more."""
         with self._lock:
             for spot, found in self._delivered.items():
                 said = self._said.get(spot, [])
@@ -203,8 +203,8 @@ class GroupHistory:
         *,
         kept_from: int = 0,
     ) -> None:
-        """I5: each message was acknowledged by somebody or is a dead letter, and not both. What is
-        below `kept_from` the group may have lost."""
+        """I5: each message was acknowledged or is a dead letter, and not both. The group may have
+        lost messages below `kept_from`."""
         self.check(contents, letters)
         dead = {
             (TopicPartition(letter.topic, letter.partition), letter.offset) for letter in letters
@@ -227,8 +227,8 @@ class GroupHistory:
             )
 
     def check_exclusive(self, visibility_s: float) -> None:
-        """I4: nobody was given a message while another consumer had it. Holds only while no leader
-        is lost, because the grant of a lease may go with it."""
+        """I4: no consumer received a message while another one had it. Holds only while no leader
+        is lost, because a leader that dies takes leases along."""
         returns = {SettleAction.NACK, SettleAction.RELEASE}
         with self._lock:
             for spot, found in self._delivered.items():
@@ -253,7 +253,7 @@ class GroupHistory:
         contents: Mapping[TopicPartition, Mapping[int, Original]],
         letters: Sequence[Letter],
     ) -> None:
-        """I5: what brokers say of the group adds up, and fits to what consumers were told."""
+        """I5: the numbers that brokers give for the group add up, and fit to the history."""
         for part in info.partitions:
             place = TopicPartition(info.topic, part.partition)
             states = (part.lag, part.in_flight, part.delayed, part.done, part.dead, part.lost)
@@ -311,7 +311,7 @@ class GroupHistory:
                 raise Violation(f"I8: {one} came {due_ms - one.wall_ms:.0f} ms early")
 
     def _check_tokens(self, spot: Spot, found: list[Delivered], said: list[SettleCall]) -> None:
-        """A token gives a message to one poll, and one token ends it."""
+        """A token delivers a message in one poll, and one token finishes it."""
         tokens = [one.token for one in found if one.token]
         if len(tokens) != len(set(tokens)):
             raise Violation(f"I4: a lease brought the same message twice: {list(map(str, found))}")
@@ -327,7 +327,7 @@ class GroupHistory:
             )
 
     def _check_final(self, found: list[Delivered], said: list[SettleCall]) -> None:
-        """What is acknowledged or rejected is not given to anybody who asks afterwards."""
+        """A poll that begins after an ack or a reject has returned does not get the message."""
         ended = [
             one
             for one in said
@@ -346,7 +346,7 @@ class GroupHistory:
                 )
 
     def _check_pauses(self, found: list[Delivered], said: list[SettleCall]) -> None:
-        """After a nack with a delay it is not given out before that is over."""
+        """A message that was nacked with a delay is not delivered before it is over."""
         for nack in said:
             if nack.act != SettleAction.NACK or nack.fate != Fate.DONE or not nack.delay_s:
                 continue
@@ -368,7 +368,7 @@ class GroupHistory:
             if original != Original(letter.key, letter.value, letter.headers):
                 raise Violation(f"I2: the dead letter {letter} was {original}")
             if letter.group != self.group or not letter.reason or not letter.died:
-                raise Violation(f"I5: the dead letter {letter} does not say why, whose or when")
+                raise Violation(f"I5: the dead letter {letter} lacks its reason, group or time")
             counts = [one.delivery for one in self._delivered.get(spot, [])]
             if counts and letter.deliveries < max(counts):
                 raise Violation(f"I5: {letter} died after delivery {max(counts)}")

@@ -1,8 +1,8 @@
-"""What clients did and saw, and whether the replicas agree with it: the checker of real clusters.
+"""Records what producers and readers did and saw, and checks the replicas against it.
 
-Keeps books of its own. It knows messages by their values, which must be unique, and shares nothing
-with the brokers but the reading of frames. Each check raises `Violation` with the number of the
-promise (`docs/guarantees.md`) in front.
+It knows messages by their values, which must be unique, and shares nothing with the brokers but the
+reading of frames. Each check raises `Violation` with the number of the guarantee
+(`docs/guarantees.md`) in front.
 """
 
 import threading
@@ -24,7 +24,7 @@ class TopicPartition(NamedTuple):
 
 
 class SendAttempt(NamedTuple):
-    """Somebody began to send a value: who, where, and as which of its values for that place."""
+    """A producer began to send a value, its `number`-th for that partition."""
 
     producer: str
     place: TopicPartition
@@ -44,11 +44,11 @@ class StoredBatch(NamedTuple):
 
 
 class ReplicaCopy(NamedTuple):
-    """What one replica of a partition holds."""
+    """The batches of one replica of a partition."""
 
     node: int
     source: str
-    """How it was read, for people."""
+    """How it was read, for messages."""
     place: TopicPartition
     start_offset: int
     batches: Sequence[StoredBatch]
@@ -74,7 +74,7 @@ class History:
         self._acked: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
         self._seen: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
 
-    # What clients tell.
+    # Recording.
 
     def attempt(self, producer: str, place: TopicPartition, values: Iterable[bytes]) -> None:
         """A producer is about to send these, in this order."""
@@ -111,7 +111,7 @@ class History:
                     f"I6: offset {offset} of {place} was {what} as {before!r}, then as {value!r}"
                 )
 
-    # How far it is.
+    # Counting.
 
     def acked_count(self, place: TopicPartition) -> int:
         return len(self._acked[place])
@@ -125,7 +125,7 @@ class History:
     def places(self) -> list[TopicPartition]:
         return sorted({attempt.place for attempt in self._attempts.values()})
 
-    # What must hold.
+    # Checking.
 
     def check(self, copies: Sequence[ReplicaCopy], *, may_be_dropped: bool = False) -> None:
         """Compare everything with all copies of all replicas, read after the cluster has healed.
@@ -133,7 +133,7 @@ class History:
         for place in self.places:
             here = [copy for copy in copies if copy.place == place]
             if not here:
-                raise Violation(f"I1: nobody has a copy of {place}")
+                raise Violation(f"I1: no replica of {place} was read")
             for copy in here:
                 self._check_copy(copy, may_be_dropped=may_be_dropped)
             self._check_equal(here)
@@ -183,7 +183,7 @@ class History:
             attempt = self._attempts.get(value)
             if attempt is None or attempt.place != copy.place:
                 raise Violation(
-                    f"I2: {copy} has {value!r} at offset {offset}, which nobody sent there"
+                    f"I2: {copy} has {value!r} at offset {offset}, which no producer sent there"
                 )
 
     def _check_order(self, copy: ReplicaCopy, messages: dict[int, bytes]) -> None:

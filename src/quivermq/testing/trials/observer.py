@@ -1,9 +1,9 @@
-"""Watches every broker of a cluster while it runs: what each says of itself must never go back.
+"""Asks every broker for its replicas all the time: term, commit index and end must never go back.
 
-I6 within a process: term, commit index and readable end of a replica only grow. Over all its lives
-a replica does not forget a term that it led: it has stored that one. (It may forget one that it
-only heard of, until it has promised something in it.) Over all brokers: a term has one leader at
-most. A replica that was moved away and back begins anew.
+I6 within a process: term, commit index and readable end of a replica only grow. Across restarts a
+replica does not forget a term that it led, because it has stored it. (It may forget one that it
+only heard of, until it has voted or appended in it.) Over all brokers, a term has at most one
+leader. A replica that was moved away and back begins anew.
 """
 
 import threading
@@ -21,7 +21,7 @@ _PAUSE_S: Final = 0.05
 
 
 class Sighting(NamedTuple):
-    """What a replica says of itself."""
+    """A replica's state at one look."""
 
     node: int
     life: int
@@ -37,7 +37,7 @@ class Sighting(NamedTuple):
 
 
 class ReplicaProgress:
-    """Judges sightings, in the order in which each node made them."""
+    """Checks sightings, in the order in which they were made of each node."""
 
     def __init__(self) -> None:
         self._reached: dict[tuple[int, int, TopicPartition], Sighting] = {}
@@ -79,7 +79,7 @@ class ReplicaProgress:
 
 
 class ReplicaObserver:
-    """A thread that asks all brokers again and again. Raises what it found when it is closed."""
+    """A thread that asks all brokers again and again. Its `with` raises the violation it found."""
 
     def __init__(
         self, cluster: Cluster, places: Iterable[TopicPartition], unwatched: Collection[int] = ()
