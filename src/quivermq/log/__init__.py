@@ -1,4 +1,4 @@
-"""The log of a partition: segments, checkpoints and the vote, behind a small disk seam.
+"""The log of a partition: segments, checkpoints and the vote, on a small disk interface.
 
 Knows batches and files; must never know Raft's rules, what a command means, or the network.
 """
