@@ -19,7 +19,7 @@ from quivermq.testing.trials import (
     check_group,
     group_trial,
     journal_lines,
-    settle,
+    wait_until_level,
 )
 from quivermq.testing.trials.consumer_trial import GROUP
 
@@ -116,7 +116,7 @@ def test_a_handler_slower_than_the_visibility_is_no_duplicate_though_the_leader_
             for _ in range(4):
                 assert begun.acquire(timeout=20.0)
             # Leases are granted without waiting for a majority to know of them.
-            settle(cluster, TopicPartition(topic, 0))
+            wait_until_level(cluster, TopicPartition(topic, 0))
             leader = cluster.nodes[cluster.leader(topic)]
             leader.kill()
             cluster.wait_until(lambda: sum(handled.values()) >= 4, "no handler ends")

@@ -14,7 +14,7 @@ from quivermq.testing.trials import (
     check_group,
     group_trial,
     lead_by,
-    letters_of,
+    read_dead_letters,
 )
 from quivermq.testing.trials.consumer_trial import GROUP
 
@@ -43,11 +43,12 @@ def test_a_message_that_crashes_every_consumer_dies_once_though_the_leader_does_
             consumers.wait_until(lambda: crashed() >= 3, "it does not come again")
             leader.start()
             consumers.wait_until(
-                lambda: bool(letters_of(client, topic, GROUP)), "it is not among the dead letters"
+                lambda: bool(read_dead_letters(client, topic, GROUP)),
+                "it is not among the dead letters",
             )
             assert crashed() == 3
             consumers.drain()
-        (letter,) = letters_of(client, topic, GROUP)
+        (letter,) = read_dead_letters(client, topic, GROUP)
         assert (letter.value, letter.key) == (b"poison", b"k")
         assert (letter.deliveries, letter.reason) == (3, "lease expired 3 times")
         check_group(cluster, client, topic, consumers.history)
@@ -92,7 +93,7 @@ def test_without_its_dead_letter_topic_a_message_stays_and_moves_once_when_it_is
         cluster.wait_until(
             lambda: client.group(topic, GROUP).partitions[0].floor == 10, "they do not move"
         )
-        letters = letters_of(client, topic, GROUP)
+        letters = read_dead_letters(client, topic, GROUP)
         assert [letter.offset for letter in letters] == [m.offset for m in messages[:5]]
         assert {letter.reason for letter in letters} == {"no good"}
 
@@ -126,7 +127,7 @@ def test_redriven_messages_come_back_once_though_the_leader_dies(
         assert len(first) == 100
         client.reject(first, "try later")
         cluster.wait_until(
-            lambda: len(letters_of(client, topic, GROUP)) == 100, "they are not dead letters"
+            lambda: len(read_dead_letters(client, topic, GROUP)) == 100, "they are not dead letters"
         )
         leader = cluster.nodes[cluster.leader(f"{topic}.dlq")]
         assert client.redrive(topic) == 100

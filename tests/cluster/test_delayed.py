@@ -24,7 +24,7 @@ def test_ten_thousand_due_in_one_second_while_the_leader_dies_are_never_early_an
                 # On a slow machine the last ones are late from the beginning.
                 delay = max(due - time.time(), 0.001)
                 # From a time after this one on, so never before it.
-                consumers.history.delay(values, int((time.time() + delay) * 1000))
+                consumers.history.record_delay(values, int((time.time() + delay) * 1000))
                 client.produce_many(topic, values, delay=delay)
             assert client.group(topic, GROUP).delayed > 0
             consumers.wait_until(lambda: consumers.history.acked_count > 500, "nothing comes due")

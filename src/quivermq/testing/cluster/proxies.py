@@ -31,7 +31,7 @@ class LinkDirection:
         self.delay_s = 0.0
         self._is_open.set()
 
-    async def passable(self) -> None:
+    async def wait_open(self) -> None:
         """Wait until bytes may pass."""
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
@@ -102,7 +102,7 @@ class ProxiedLink:
     # Forwarding.
 
     async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def end(self) -> None:
@@ -116,7 +116,7 @@ class ProxiedLink:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._connections.add(task)
         try:
@@ -129,7 +129,7 @@ class ProxiedLink:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Connect, and carry bytes both ways until either end closes."""
-        await self._there.passable()
+        await self._there.wait_open()
         host, _, port = self._target.rpartition(":")
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
         ways = [
@@ -151,7 +151,7 @@ async def _pump(
 ) -> None:
     while True:
         data = await reader.read(_CHUNK_BYTES)
-        await way.passable()
+        await way.wait_open()
         if not data:
             return
         writer.write(data)

@@ -95,12 +95,12 @@ class StallBudget:
 
         asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]  # noqa: SLF001
         logging.getLogger("quivermq.stalls").addHandler(self._handler)
-        gc.callbacks.append(self._collected)
+        gc.callbacks.append(self._note_collection)
         threading.Thread(target=self._sample, name="stall budget", daemon=True).start()
 
     def remove(self) -> None:
         self._ended.set()
-        gc.callbacks.remove(self._collected)
+        gc.callbacks.remove(self._note_collection)
         asyncio.Handle._run = self._original  # type: ignore[method-assign]  # noqa: SLF001
         logging.getLogger("quivermq.stalls").removeHandler(self._handler)
 
@@ -110,7 +110,7 @@ class StallBudget:
         self._found.clear()
         return found
 
-    def _collected(self, phase: str, _: dict[str, int]) -> None:
+    def _note_collection(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":
             self._collecting_s = time.thread_time()
         else:

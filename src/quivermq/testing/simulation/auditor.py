@@ -100,24 +100,24 @@ class Auditor:
         self._shown: dict[int, int] = {}
         """By node, up to where its applied entries were compared."""
 
-    def found(self, members: tuple[int, ...]) -> None:
+    def note_founders(self, members: tuple[int, ...]) -> None:
         """A cluster begins with these members."""
         self.members = self.voters = members
         self.ever_members.update(members)
 
-    def send(self, frame: Frame, values: list[bytes]) -> None:
+    def note_produce(self, frame: Frame, values: list[bytes]) -> None:
         self.nothing_unsent.send(frame, values)
 
-    def ack(self, frame: Frame, produced: Produced) -> None:
+    def note_ack(self, frame: Frame, produced: Produced) -> None:
         self.acknowledged.ack(frame, produced)
         self.fresh_reads.end = max(self.fresh_reads.end, produced.base_offset + produced.count)
         self._story.counts["repeats" if produced.is_repeat else "acks"] += 1
 
-    def read(self, end_at_start: int, ready: ReadReady) -> None:
+    def note_read(self, end_at_start: int, ready: ReadReady) -> None:
         self.fresh_reads.finish(end_at_start, ready.end)
         self._story.counts["reads"] += 1
 
-    def granted(self, host: Host, poll: Poll, leased: Leased) -> None:
+    def note_grant(self, host: Host, poll: Poll, leased: Leased) -> None:
         """A leader gives messages out."""
         group, pieces = poll.group, leased.pieces
         self.one_winner.grant(group, poll.consumer, leased.lease, pieces, poll.sent_us)
@@ -127,7 +127,7 @@ class Auditor:
             self.one_winner.finish(group, 0, offsets_of(pieces), self._story.now_us)
         self._story.counts["messages given out"] += len(offsets_of(pieces))
 
-    def settled(self, said: Settle, answer: SettleReply) -> None:
+    def note_settlement(self, said: Settle, answer: SettleReply) -> None:
         """A leader confirms that messages are settled."""
         lost = set(offsets_of(answer.lost))
         kept = [offset for offset in offsets_of(said.intervals) if offset not in lost]
@@ -136,28 +136,28 @@ class Auditor:
         if said.verb is Verb.ACK:
             self.one_winner.finish(said.group, said.lease, kept, self._story.now_us)
 
-    def tries(self, group: str, parts: Sequence[Sequence[int]]) -> None:
+    def note_attempt(self, group: str, parts: Sequence[Sequence[int]]) -> None:
         """A consumer is about to finish messages, whether that succeeds or not."""
         self.every_message.tried.update((group, offset) for offset in offsets_of(parts))
 
-    def drained(self, group: str, end: int, letters: Sequence[int]) -> None:
+    def check_drained(self, group: str, end: int, letters: Sequence[int]) -> None:
         """A group is done with everything below `end`."""
         self.every_message.check(group, end, letters, self.one_winner.winners)
 
-    def ask(self, host: Host, token: int) -> None:
+    def note_request(self, host: Host, token: int) -> None:
         self.one_answer.ask(token, host.member, host.life)
 
-    def answer(self, host: Host, token: int) -> None:
+    def note_answer(self, host: Host, token: int) -> None:
         self.one_answer.answer(token, host.member)
 
-    def started(self, host: Host) -> None:
+    def note_start(self, host: Host) -> None:
         """A process began: what its log lost of its own writing is forgotten here too."""
         self._hosts[host.member] = host
         self._shown[host.member] = 0
         self.nothing_goes_back.save_term(host.member, host.log.term)
         self._stored.setdefault(host.member, StoredEntries()).forget_from(host.log.edge.next_index)
 
-    def writes(self, host: Host, work: HostWork) -> None:
+    def note_write(self, host: Host, work: HostWork) -> None:
         """Disk work begins: until it is done the content of its target is unknown."""
         if isinstance(work, Persist):
             stored = self._stored[host.member]
@@ -166,7 +166,7 @@ class Auditor:
             if work.frames:
                 stored.forget_from(work.frames[0].header.index)
 
-    def wrote(self, host: Host, work: HostWork) -> None:
+    def note_written(self, host: Host, work: HostWork) -> None:
         """Disk work is done."""
         if isinstance(work, Persist | Repair):
             self._stored[host.member].add(work.frames)
@@ -177,13 +177,13 @@ class Auditor:
             self._story.counts["repairs"] += 1
         self.nothing_goes_back.save_term(host.member, host.log.term)
 
-    def drops(self, host: Host, end: Index) -> None:
+    def note_drop(self, host: Host, end: Index) -> None:
         """Applied entries are about to go: look at those that no node has shown yet."""
         for index in range(host.log.first_index, end):
             if index not in self.committed.history:
                 self.committed.apply(host.member, host.log.read(Index(index), bytes_max=1)[0])
 
-    def sends(self, host: Host, to: int, mail: Mail) -> None:
+    def note_message(self, host: Host, to: int, mail: Mail) -> None:
         """A node sends a message to another one."""
         if isinstance(mail, Consensus):
             message: Message = mail.message
@@ -191,7 +191,7 @@ class Auditor:
                 mending = host.replica.is_mending
                 self.one_vote.see(host.member, message.term, to, is_mending=mending)
 
-    def stepped(self, host: Host) -> None:
+    def note_step(self, host: Host) -> None:
         """A node took one step."""
         replica = host.replica
         applied = replica.applied_index
@@ -202,11 +202,11 @@ class Auditor:
                 self._story.tell(f"node {member} leads term {replica.term}")
             self.one_leader.see(member, replica.term, is_mending=replica.is_mending)
         if applied != self._shown.get(member):
-            self._applied(host, applied)
+            self._compare_applied(host, applied)
         if replica.is_asleep != (member in self._asleep):
-            self._turned(host)
+            self._note_sleep(host)
 
-    def _turned(self, host: Host) -> None:
+    def _note_sleep(self, host: Host) -> None:
         """A node fell asleep or woke up."""
         replica = host.replica
         self._story.trace(f"node {host.member} {'sleeps' if replica.is_asleep else 'wakes'}")
@@ -222,7 +222,7 @@ class Auditor:
             }
             SoundSleep().see(host.member, host.log.edge.next_index, ends)
 
-    def _applied(self, host: Host, applied: int) -> None:
+    def _compare_applied(self, host: Host, applied: int) -> None:
         member, replica = host.member, host.replica
         self.same_digest.see(member, applied, replica.digest)
         if applied > self.configuration_at:

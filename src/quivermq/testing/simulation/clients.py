@@ -119,7 +119,7 @@ class SimulatedProducer:
         origin = Origin(self.producer_id, self.epoch, self._sequence, priority, not_before_ms)
         self._sequence += len(values)
         frame = encode_batch(values, origin=origin)
-        self._environment.auditor.send(frame, values)
+        self._environment.auditor.note_produce(frame, values)
         return UnackedBatch(frame, self._environment.time.now_ms)
 
     def _send(self, batch: UnackedBatch) -> None:
@@ -142,7 +142,7 @@ class SimulatedProducer:
             return
         result = reply.result
         if isinstance(result, Produced):
-            self._environment.auditor.ack(batch.frame, result)
+            self._environment.auditor.note_ack(batch.frame, result)
             self.acked_made_at_ms = max(self.acked_made_at_ms, batch.made_at_ms)
             if batch in self._waiting:
                 self._waiting.remove(batch)
@@ -205,4 +205,4 @@ class SimulatedReader:
         self._environment.story.trace(f"node {sender} answers the reader")
         known = self._asked.pop(reply.token, None)
         if known is not None and isinstance(reply.result, ReadReady):
-            self._environment.auditor.read(known, reply.result)
+            self._environment.auditor.note_read(known, reply.result)

@@ -99,7 +99,7 @@ class ConsumerService:
         is_held = desk.extend(group, lease, said.delay_ms or 1, self.steady_ms, consumer)
         return [] if is_held else intervals
 
-    def answered(self, token: Token, result: Result) -> Result | PollReply | SettleReply | None:
+    def translate(self, token: Token, result: Result) -> Result | PollReply | SettleReply | None:
         """Turn a replica's answer into the client's; None if that comes later."""
         poll = self.polls.pop(token, None)
         if poll is not None:
@@ -109,9 +109,9 @@ class ConsumerService:
             return result
         auditor = self.host.environment.auditor
         if isinstance(request, Settle) and isinstance(answer, SettleReply):
-            auditor.settled(request, answer)
+            auditor.note_settlement(request, answer)
         elif isinstance(request, Poll) and isinstance(answer, PollReply) and answer.leased:
-            auditor.granted(self.host, request, answer.leased)
+            auditor.note_grant(self.host, request, answer.leased)
         return answer
 
     def _grant(self, token: Token, poll: Poll) -> PollReply | QuiverError | None:
@@ -130,10 +130,10 @@ class ConsumerService:
             return error
         if not poll.auto_ack:
             if leased is not None:
-                host.environment.auditor.granted(host, poll, leased)
+                host.environment.auditor.note_grant(host, poll, leased)
             return PollReply(leased)
         if leased is not None:
-            host.environment.auditor.tries(poll.group, leased.pieces)
+            host.environment.auditor.note_attempt(poll.group, leased.pieces)
         self.waiting[token] = (poll, PollReply(leased))
         return None
 

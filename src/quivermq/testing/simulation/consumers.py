@@ -46,7 +46,7 @@ class Habits:
     fails: float
 
     @classmethod
-    def drawn(cls, dice: Random) -> "Habits":
+    def draw(cls, dice: Random) -> "Habits":
         return cls(
             dice.choice((1, 3, 20)),
             dice.choice((300, 1_000, 3_000)),
@@ -72,7 +72,7 @@ class SimulatedConsumer:
         """Polls for more, works at once, and fails at nothing but poison."""
         self._environment = environment
         self._dice = dice
-        self._habits = Habits.drawn(dice)
+        self._habits = Habits.draw(dice)
         self._tokens = count(-address * TOKENS_PER_CLIENT)
         self._polling = 0
         """The token of the poll that is under way."""
@@ -167,7 +167,7 @@ class SimulatedConsumer:
         if not offsets:
             return
         if verb is Verb.ACK:
-            self._environment.auditor.tries(self.group, [(at, at + 1) for at in offsets])
+            self._environment.auditor.note_attempt(self.group, [(at, at + 1) for at in offsets])
         intervals = tuple((at, at + 1) for at in offsets)
         said = Settle(verb, self.group, leased.lease, intervals, delay_ms, -self.address)
         self._send(said, PATIENCE if verb is Verb.ACK else 1)

@@ -176,7 +176,7 @@ class Host:
             f"starts: term {replica.term}, applied {replica.applied_index}, "
             f"log {log.first_index} to {log.edge.next_index - 1}{mending}"
         )
-        environment.auditor.started(self)
+        environment.auditor.note_start(self)
         self._later(self.dice.uniform(0, self._tick_ms()), self._tick)
 
     def _tick_ms(self) -> float:
@@ -278,7 +278,7 @@ class Host:
         if process is None or ask.token in process.askers:
             return
         process.askers[ask.token] = client
-        self.environment.auditor.ask(self, ask.token)
+        self.environment.auditor.note_request(self, ask.token)
         request = ask.request
         if isinstance(request, Poll | Settle):
             refusal = process.service.ask(ask.token, request)
@@ -336,7 +336,7 @@ class Host:
         try:
             action()
             self._dispatch(self.replica.take_effects())
-            self.environment.auditor.stepped(self)
+            self.environment.auditor.note_step(self)
         except Killed:
             power = self.dice.random() < 0.5
             self.crash("killed in the middle of disk work", power=power, down_ms=RESTART_MS)
@@ -365,11 +365,11 @@ class Host:
             return
         for effect in effects:
             if isinstance(effect, Send):
-                self.environment.auditor.sends(self, effect.to, effect.mail)
+                self.environment.auditor.note_message(self, effect.to, effect.mail)
                 process.detector.tell(effect.to)
                 self.environment.network.send(self.member, effect.to, effect.mail)
             elif isinstance(effect, Answer):
-                result = process.service.answered(effect.token, effect.result)
+                result = process.service.translate(effect.token, effect.result)
                 if result is not None:
                     self._reply(process, effect.token, result)
             elif isinstance(effect, Persist | SaveCheckpoint | Repair):
@@ -379,7 +379,7 @@ class Host:
     def _reply(
         self, process: Process, token: Token, result: Result | PollReply | SettleReply
     ) -> None:
-        self.environment.auditor.answer(self, token)
+        self.environment.auditor.note_answer(self, token)
         self.environment.network.send(
             self.member, process.askers.pop(token), NodeReply(token, result)
         )
@@ -419,7 +419,7 @@ class Host:
         if process is None:
             return False
         work = process.disk_queue[0]
-        self.environment.auditor.writes(self, work)
+        self.environment.auditor.note_write(self, work)
         try:
             if isinstance(work, DropBefore):
                 self._drop(process, work.index)
@@ -429,13 +429,13 @@ class Host:
             self._tell("has no space left")
             self._later(RETRY_FULL_DISK_MS, self._begin_writing)
             return False
-        self.environment.auditor.wrote(self, work)
+        self.environment.auditor.note_written(self, work)
         return True
 
     def _drop(self, process: Process, index: Index) -> None:
         first = process.log.first_index
         end = min(index, Index(process.replica.applied_index + 1))
-        self.environment.auditor.drops(self, end)
+        self.environment.auditor.note_drop(self, end)
         try:
             kept = process.log.drop_before(end)
         except Corrupt as error:

@@ -215,7 +215,7 @@ class Simulation:
         for group in {consumer.group: 0 for consumer in self._consumers}:
             letters = world.environment.dead_letters.letters.get(group, [])
             if leader is not None:
-                world.auditor.drained(group, leader.replica.edge.next_offset, letters)
+                world.auditor.check_drained(group, leader.replica.edge.next_offset, letters)
             world.story.counts["dead letters"] += len(letters)
         for consumer in self._consumers:
             consumer.is_stopped = True

@@ -43,7 +43,7 @@ class World:
         members = tuple(range(1, size + 1))
         for member in members:
             self._new_host(member).found(members)
-        self.auditor.found(members)
+        self.auditor.note_founders(members)
         for host in self.hosts.values():
             host.start()
 

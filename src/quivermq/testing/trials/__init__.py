@@ -4,10 +4,21 @@ The checkers keep their own records and share nothing with the brokers but the r
 """
 
 from quivermq.testing.trials.client_load import ClientLoad
-from quivermq.testing.trials.client_trial import fetch_copy, read_stored_copy, settle, trial, verify
+from quivermq.testing.trials.client_trial import (
+    fetch_copy,
+    read_stored_copy,
+    trial,
+    verify,
+    wait_until_level,
+)
 from quivermq.testing.trials.consumer import ONLY_ACKS, ConsumerPlan
 from quivermq.testing.trials.consumer_load import ConsumerLoad, ConsumerProcess
-from quivermq.testing.trials.consumer_trial import check_group, group_trial, lead_by, letters_of
+from quivermq.testing.trials.consumer_trial import (
+    check_group,
+    group_trial,
+    lead_by,
+    read_dead_letters,
+)
 from quivermq.testing.trials.group_history import (
     Fate,
     GroupHistory,
@@ -36,9 +47,9 @@ __all__ = [
     "group_trial",
     "journal_lines",
     "lead_by",
-    "letters_of",
+    "read_dead_letters",
     "read_stored_copy",
-    "settle",
     "trial",
     "verify",
+    "wait_until_level",
 ]

@@ -59,7 +59,7 @@ def verify(
     """Check a history against all replicas: start what is down, wait until all of them are level,
     read each broker, stop them all, and read each disk."""
     cluster.start()
-    holders = {place: settle(cluster, place, timeout) for place in history.places}
+    holders = {place: wait_until_level(cluster, place, timeout) for place in history.places}
     copies = [fetch_copy(cluster, node, place) for place in holders for node in holders[place]]
     history.check(copies, may_be_dropped=may_be_dropped)
     cluster.stop()
@@ -69,7 +69,7 @@ def verify(
     history.check([*copies, *stored], may_be_dropped=may_be_dropped)
 
 
-def settle(cluster: Cluster, place: TopicPartition, timeout: float = 30.0) -> list[int]:
+def wait_until_level(cluster: Cluster, place: TopicPartition, timeout: float = 30.0) -> list[int]:
     """Wait until all replicas of a partition have committed the same; returns their nodes."""
     nodes: list[int] = []
 

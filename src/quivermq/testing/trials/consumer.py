@@ -41,9 +41,9 @@ _LOOK_AGAIN_S = 0.05
 class EventRecorder(Protocol):
     """Takes down events: a history, or a journal."""
 
-    def deliver(self, found: Sequence[Delivered], /) -> None: ...
-    def say(self, said: Sequence[SettleCall], /) -> None: ...
-    def leave(self, consumer: str, at_ns: int, /) -> None: ...
+    def record_deliveries(self, found: Sequence[Delivered], /) -> None: ...
+    def record_calls(self, said: Sequence[SettleCall], /) -> None: ...
+    def record_leave(self, consumer: str, at_ns: int, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class TrialConsumer:
     def __init__(
         self,
         client: Any,
-        book: EventRecorder,
+        recorder: EventRecorder,
         plan: ConsumerPlan,
         wait_for_word: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client = client
-        self._book = book
+        self._recorder = recorder
         self._plan = plan
         self._dice = Random(f"{plan.seed} {plan.name}")
         self._wait_for_word = wait_for_word
@@ -99,7 +99,7 @@ class TrialConsumer:
         self._leave()
 
     def _leave(self) -> None:
-        self._book.leave(self._plan.name, time.monotonic_ns())
+        self._recorder.record_leave(self._plan.name, time.monotonic_ns())
 
     def _take_one_poll(self) -> None:
         messages = self.poll()
@@ -124,7 +124,9 @@ class TrialConsumer:
             for message in pushed:
                 at, wall_ms = time.monotonic_ns(), time.time() * 1000
                 # The poll that brought it is hidden: it may be as old as the subscription.
-                self._book.deliver([delivered(message, plan.name, began, at, wall_ms)])
+                self._recorder.record_deliveries(
+                    [make_delivery(message, plan.name, began, at, wall_ms)]
+                )
                 self._say(SettleAction.ACK, [message], lambda found: found[0].ack())
 
     def poll(self) -> list[LeasedMessage]:
@@ -139,8 +141,8 @@ class TrialConsumer:
         )
         at, wall_ms = time.monotonic_ns(), time.time() * 1000
         if found:
-            self._book.deliver(
-                [delivered(m, plan.name, began, at, wall_ms) for m in found],
+            self._recorder.record_deliveries(
+                [make_delivery(m, plan.name, began, at, wall_ms) for m in found],
             )
         crash = plan.crashes_on.encode()
         if crash and any(m.value.startswith(crash) for m in found):
@@ -224,8 +226,8 @@ class TrialConsumer:
             )
             for message in messages
         ]
-        if isinstance(self._book, Journal):
-            self._book.say(said)
+        if isinstance(self._recorder, Journal):
+            self._recorder.record_calls(said)
         fate = Fate.DONE
         try:
             call(messages)
@@ -236,10 +238,10 @@ class TrialConsumer:
             self.failures.append(error)
             fate = Fate.UNKNOWN
         at = time.monotonic_ns()
-        self._book.say([one._replace(fate=fate, ended_ns=at) for one in said])
+        self._recorder.record_calls([one._replace(fate=fate, ended_ns=at) for one in said])
 
 
-def delivered(
+def make_delivery(
     message: LeasedMessage, consumer: str, began_ns: int, at_ns: int, wall_ms: float
 ) -> Delivered:
     """Make the record of a delivery."""
@@ -262,13 +264,13 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def deliver(self, found: Sequence[Delivered]) -> None:
+    def record_deliveries(self, found: Sequence[Delivered]) -> None:
         self._write(journal_line(delivered=found))
 
-    def say(self, said: Sequence[SettleCall]) -> None:
+    def record_calls(self, said: Sequence[SettleCall]) -> None:
         self._write(journal_line(said=said))
 
-    def leave(self, consumer: str, at_ns: int) -> None:
+    def record_leave(self, consumer: str, at_ns: int) -> None:
         self._write(journal_line(left=[(consumer, at_ns)]))
 
     def _write(self, line: str) -> None:

@@ -193,7 +193,7 @@ class ConsumerLoad:
             if thread.is_alive():
                 raise Violation(f"I9: a consumer did not come back within {_JOIN_S:.0f} s")
         for process in self.processes:
-            self.history.take_in(process.journal)
+            self.history.read_journal(process.journal)
             process.close()
         self.processes.clear()
         self._raise_broken()

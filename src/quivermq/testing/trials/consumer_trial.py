@@ -51,7 +51,7 @@ def group_trial(
     if failures and not may_fail:
         raise failures[0]
     with cluster.connect() as client:
-        feed.check(contents_of(client, topic))
+        feed.check(read_contents(client, topic))
         check_group(cluster, client, topic, consumers.history)
 
 
@@ -68,11 +68,11 @@ def check_group(
     letters, and the numbers of each replica, which leads for that."""
     dead = client.group(topic, history.group).dead
     cluster.wait_until(
-        lambda: len(letters_of(client, topic, history.group)) >= dead,
+        lambda: len(read_dead_letters(client, topic, history.group)) >= dead,
         f"{dead} messages are dead, and not all of them among the dead letters",
     )
-    contents = contents_of(client, topic)
-    letters = letters_of(client, topic, history.group)
+    contents = read_contents(client, topic)
+    letters = read_dead_letters(client, topic, history.group)
     history.check_drained(contents, letters, kept_from=kept_from)
     partitions = client.topic(topic).partitions
     for node in sorted({node for each in partitions for node in each.replicas}):
@@ -98,7 +98,7 @@ def lead_by(cluster: Cluster, client: Any, topic: str, partition: int, node: int
     cluster.wait_until(does, f"node {node} does not become leader of {topic}/{partition}")
 
 
-def contents_of(client: Any, topic: str) -> dict[TopicPartition, dict[int, Original]]:
+def read_contents(client: Any, topic: str) -> dict[TopicPartition, dict[int, Original]]:
     """Read all partitions of a topic."""
     return {
         TopicPartition(topic, each.partition): {
@@ -109,7 +109,7 @@ def contents_of(client: Any, topic: str) -> dict[TopicPartition, dict[int, Origi
     }
 
 
-def letters_of(client: Any, topic: str, group: str) -> list[Letter]:
+def read_dead_letters(client: Any, topic: str, group: str) -> list[Letter]:
     """Read all dead letters of one group of a topic, repeats included."""
     place = client.topic(topic).dead_letter or f"{topic}.dlq"
     try:
@@ -124,11 +124,11 @@ def letters_of(client: Any, topic: str, group: str) -> list[Letter]:
     return [
         Letter(
             letter.topic,
-            _told(letter.original_partition),
-            _told(letter.original_offset),
+            _number(letter.original_partition),
+            _number(letter.original_offset),
             letter.group,
             letter.reason,
-            _told(letter.deliveries),
+            _number(letter.deliveries),
             letter.key,
             letter.value,
             dict(letter.headers),
@@ -139,5 +139,5 @@ def letters_of(client: Any, topic: str, group: str) -> list[Letter]:
     ]
 
 
-def _told(number: int | None) -> int:
+def _number(number: int | None) -> int:
     return -1 if number is None else number

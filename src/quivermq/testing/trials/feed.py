@@ -67,7 +67,7 @@ class Feed:
         if self._dice.random() < _DELAYED_CHANCE:
             delay = self._dice.uniform(0.01, _DELAY_MAX_S)
             for history in self._histories:
-                history.delay(values, int((time.time() + delay) * 1000))
+                history.record_delay(values, int((time.time() + delay) * 1000))
         try:
             (receipt,) = client.produce_many(
                 place.topic,

@@ -119,43 +119,43 @@ class GroupHistory:
 
     # Recording.
 
-    def deliver(self, found: Iterable[Delivered]) -> None:
+    def record_deliveries(self, found: Iterable[Delivered]) -> None:
         """A consumer received these."""
         with self._lock:
             for one in found:
                 self._delivered[one.place, one.offset].append(one)
 
-    def say(self, said: Iterable[SettleCall]) -> None:
+    def record_calls(self, said: Iterable[SettleCall]) -> None:
         """A consumer settled these."""
         with self._lock:
             for one in said:
                 self._said[one.place, one.offset].append(one)
                 self.acked_count += one.act == SettleAction.ACK and one.fate == Fate.DONE
 
-    def leave(self, consumer: str, at_ns: int) -> None:
+    def record_leave(self, consumer: str, at_ns: int) -> None:
         """A consumer is about to end, and to release its leases."""
         with self._lock:
             self._left_ns.setdefault(consumer, at_ns)
 
-    def delay(self, values: Iterable[bytes], not_before_ms: float) -> None:
+    def record_delay(self, values: Iterable[bytes], not_before_ms: float) -> None:
         """These are sent, and not to be delivered before a time."""
         with self._lock:
             self._not_before_ms.update(dict.fromkeys(values, not_before_ms))
 
-    def take_in(self, journal: Path) -> None:
+    def read_journal(self, journal: Path) -> None:
         """Add the events in the journal of a consumer process."""
         asked: list[SettleCall] = []
         for line in journal_lines(journal):
-            self.deliver(_delivered_of(line["delivered"]))
-            said = _said_of(line["said"])
+            self.record_deliveries(_parse_deliveries(line["delivered"]))
+            said = _parse_calls(line["said"])
             if said and said[0].fate == Fate.UNKNOWN and not said[0].ended_ns:
                 asked = said
             elif said:
                 asked = []
-                self.say(said)
+                self.record_calls(said)
             for consumer, at_ns in line["left"]:
-                self.leave(consumer, at_ns)
-        self.say(asked)
+                self.record_leave(consumer, at_ns)
+        self.record_calls(asked)
 
     # Looking up.
 
@@ -390,19 +390,19 @@ def journal_line(
     said: Sequence[SettleCall] = (),
     left: Sequence[tuple[str, int]] = (),
 ) -> str:
-    """Events as `GroupHistory.take_in` reads them."""
+    """Events as `GroupHistory.read_journal` reads them."""
     given = [(one.place, one.offset, one.value.hex(), *one[3:]) for one in delivered]
     return json.dumps({"delivered": given, "said": said, "left": left})
 
 
-def _delivered_of(found: Iterable[Sequence[Any]]) -> list[Delivered]:
+def _parse_deliveries(found: Iterable[Sequence[Any]]) -> list[Delivered]:
     return [
         Delivered(TopicPartition(*place), offset, bytes.fromhex(value), *rest)
         for place, offset, value, *rest in found
     ]
 
 
-def _said_of(found: Iterable[Sequence[Any]]) -> list[SettleCall]:
+def _parse_calls(found: Iterable[Sequence[Any]]) -> list[SettleCall]:
     return [
         SettleCall(
             SettleAction(act),
