@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, Final
 
 from quivermq.batches import Buffer
-from quivermq.client.aio_client import AsyncClient
+from quivermq.client import AsyncClient
 from quivermq.client.asyncio_door import AsyncioConnection, AsyncioTurnstile, first_answered
 from quivermq.client.door import Connection
 from quivermq.client.options import ConnectOptions
 from quivermq.errors import ConnectionFailed
-from quivermq.transports.server import Server
+from quivermq.transports import Server
 
 _HIGH_BYTES: Final = 64 << 10
 

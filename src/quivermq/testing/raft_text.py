@@ -7,8 +7,7 @@ hexadecimal in messages and decimal elsewhere.
 import json
 from collections.abc import Iterable
 
-from quivermq.raft.membership import MembershipChange, Transition
-from quivermq.raft.messages import (
+from quivermq.raft import (
     APPEND_THREAD,
     APPLY_THREAD,
     NOBODY,
@@ -17,13 +16,16 @@ from quivermq.raft.messages import (
     EntryKind,
     HardState,
     Kind,
+    MembershipChange,
+    MemberStatus,
     Message,
     Ready,
     Role,
     Snapshot,
     SoftState,
+    Status,
+    Transition,
 )
-from quivermq.raft.status import MemberStatus, Status
 
 KIND_NAMES = {
     Kind.PROPOSE: "MsgProp",

@@ -6,14 +6,7 @@ from typing import Final
 from quivermq.batches import Frame, Index
 from quivermq.queue import Leased
 from quivermq.raft import Kind, Message
-from quivermq.replica.effects import (
-    Consensus,
-    Mail,
-    Persist,
-    Produced,
-    ReadReady,
-    Repair,
-)
+from quivermq.replica import Consensus, Mail, Persist, Produced, ReadReady, Repair
 from quivermq.testing import Violation
 from quivermq.testing.simulation.checkers import (
     Acknowledged,

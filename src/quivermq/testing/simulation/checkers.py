@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quivermq.batches import Frame, Header, Kind, decode_messages
-from quivermq.replica.effects import Produced
+from quivermq.replica import Produced
 from quivermq.testing import Violation
 
 

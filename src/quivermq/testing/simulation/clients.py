@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from quivermq.batches import Frame, Origin, encode_batch
 from quivermq.errors import Fenced, QuiverError
-from quivermq.replica.effects import Produced, ReadReady
+from quivermq.replica import Produced, ReadReady
 from quivermq.testing import Violation
 from quivermq.testing.simulation.auditor import Auditor
 from quivermq.testing.simulation.network import Network

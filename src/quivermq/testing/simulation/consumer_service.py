@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from quivermq.errors import Fenced, NotEnoughReplicas, OutOfSequence, QuiverError, Timeout
 from quivermq.queue import Ask, Desk, Dying, Leased
-from quivermq.replica.effects import Changed, ReadReady, Result, Token
+from quivermq.replica import Changed, ReadReady, Result, Token
 from quivermq.testing import Violation
 from quivermq.testing.simulation.requests import (
     Consuming,

@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING, Final
 from quivermq.batches import Index
 from quivermq.errors import ConnectionFailed, Corrupt, StorageFailed, StorageFull
 from quivermq.log import Log, LogSettings
-from quivermq.replica import Replica, ReplicaSettings, blank_log, carry_out, found_log
-from quivermq.replica.effects import (
+from quivermq.replica import (
     Answer,
     Effect,
     Persist,
     Repair,
+    Replica,
+    ReplicaSettings,
     Result,
     SaveCheckpoint,
     Send,
     Token,
+    blank_log,
+    carry_out,
+    found_log,
 )
 from quivermq.testing.simulated_disk import Faults, Killed, SimulatedDisk
 from quivermq.testing.simulation.consumer_service import ConsumerService, DeadLetterTopic

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from quivermq.raft import Act, Change, MembershipChange, Transition
-from quivermq.replica.effects import Changed
+from quivermq.replica import Changed
 from quivermq.testing.simulation.clients import TOKENS_PER_CLIENT
 from quivermq.testing.simulation.requests import ChangeMembership, ClientRequest, NodeReply
 from quivermq.testing.simulation.world import World

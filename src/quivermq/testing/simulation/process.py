@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from quivermq.batches import Index
 from quivermq.log import Log
-from quivermq.replica import DiskWork, Replica
-from quivermq.replica.effects import Token
+from quivermq.replica import DiskWork, Replica, Token
 from quivermq.testing.simulation.consumer_service import ConsumerService
 
 

@@ -6,7 +6,7 @@ from enum import Enum
 from quivermq.batches import Frame
 from quivermq.queue import Interval, Leased
 from quivermq.raft import MembershipChange
-from quivermq.replica.effects import Result, Token
+from quivermq.replica import Result, Token
 
 
 @dataclass(frozen=True, slots=True)

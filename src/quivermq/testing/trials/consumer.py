@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-from quivermq.client.leased import LeasedMessage
+from quivermq.client import LeasedMessage
 from quivermq.errors import LeaseLost, QuiverError
 from quivermq.testing.trials.group_history import (
     Delivered,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from quivermq.client.group_infos import DeadLetter
+from quivermq.client import DeadLetter
 from quivermq.errors import TopicNotFound
 from quivermq.testing import Violation
 from quivermq.testing.cluster import Cluster

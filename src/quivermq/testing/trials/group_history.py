@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quivermq.client.group_infos import GroupInfo
+from quivermq.client import GroupInfo
 from quivermq.testing import Violation
 from quivermq.testing.trials.history import TopicPartition
 
