@@ -219,11 +219,11 @@ class MemoryDoor:
         async with self._opening:
             connection = self._connections.get(address)
             if connection is None or not connection.is_open:
-                connection = await self._opened(address, deadline)
+                connection = await self._open(address, deadline)
                 self._connections[address] = connection
             return connection
 
-    async def _opened(self, address: str, deadline: float) -> AsyncioConnection:
+    async def _open(self, address: str, deadline: float) -> AsyncioConnection:
         server = next((server for server in self._servers if server.listen == address), None)
         if server is None or server.reception is None or server.reception.is_closed:
             raise ConnectionFailed(f"{address}: no broker listens there")

@@ -127,7 +127,7 @@ class SimulatedFile:
             self._disk.settle(inode, self._disk.random.random() < 0.5)
             raise
         inode.before = bytes(inode.durable)
-        inode.durable[:] = _replayed(inode.durable, inode.pending)
+        inode.durable[:] = _replay(inode.durable, inode.pending)
         inode.pending.clear()
 
     def allocate(self, size: int) -> None:
@@ -161,7 +161,7 @@ def _overlaps(block: int, at: int, size: int) -> bool:
     return at < (block + 1) * BLOCK_BYTES and block * BLOCK_BYTES < at + size
 
 
-def _replayed(durable: bytearray, pending: Sequence[tuple[int, bytes | None]]) -> bytearray:
+def _replay(durable: bytearray, pending: Sequence[tuple[int, bytes | None]]) -> bytearray:
     content = bytearray(durable)
     for at, data in pending:
         if data is None:
@@ -292,7 +292,7 @@ class SimulatedDisk:
             inode.pending.clear()
         elif mood >= 0.5:
             inode.pending = list(self._surviving(inode.pending))
-        inode.durable[:] = _replayed(inode.durable, inode.pending)
+        inode.durable[:] = _replay(inode.durable, inode.pending)
         inode.seen[:] = inode.durable
         inode.pending.clear()
 
@@ -319,7 +319,7 @@ class SimulatedDisk:
     def settle(self, inode: Inode, keep_some: bool) -> None:  # noqa: FBT001
         """A failed sync: some sectors are durable, the others never will be, reads show all."""
         pending = list(self._surviving(inode.pending)) if keep_some else []
-        inode.durable[:] = _replayed(inode.durable, pending)
+        inode.durable[:] = _replay(inode.durable, pending)
         inode.pending.clear()
 
     def _change_names(self, paths: set[str], change: Callable[[dict[str, Inode]], object]) -> None:

@@ -170,12 +170,12 @@ class Proxies:
     def link(self, target: str) -> ProxiedLink:
         """A link to an address."""
 
-        async def made() -> ProxiedLink:
+        async def make() -> ProxiedLink:
             link = ProxiedLink(self, target)
             await link.listen()
             return link
 
-        link = self.call(made())
+        link = self.call(make())
         self._links.append(link)
         return link
 

@@ -78,7 +78,7 @@ class StallBudget:
         self._original = original = asyncio.Handle._run  # noqa: SLF001  (nothing else sees them)
         threads, budget_s = threading.local(), self._budget_s
 
-        def measured(handle: asyncio.Handle) -> None:
+        def run_measured(handle: asyncio.Handle) -> None:
             run = getattr(threads, "run", None)
             if run is None:
                 run = threads.run = self._runs[threading.get_ident()] = _Run()
@@ -93,7 +93,7 @@ class StallBudget:
                 if cpu_s > budget_s or run.blocked_s > BLOCKED_FACTOR * budget_s:
                     self._judge(handle, cpu_s, run)
 
-        asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]  # noqa: SLF001
+        asyncio.Handle._run = run_measured  # type: ignore[method-assign,assignment]  # noqa: SLF001
         logging.getLogger("quivermq.stalls").addHandler(self._handler)
         gc.callbacks.append(self._note_collection)
         threading.Thread(target=self._sample, name="stall budget", daemon=True).start()
