@@ -26,7 +26,7 @@ class Level(IntEnum):
 
     @property
     def brings(self) -> str:
-        """What it adds, for people."""
+        """Its additions, for people."""
         return _NOTES[self][1]
 
 

@@ -148,7 +148,7 @@ def configuration_text(configuration: Configuration) -> str:
 
 
 def member_text(member: MemberStatus) -> str:
-    """What a leader knows of one member."""
+    """One member, as its leader knows it."""
     text = f"{member.pace.value} match={member.match} next={member.next}"
     if member.is_learner:
         text += " learner"
