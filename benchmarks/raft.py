@@ -20,13 +20,13 @@ from quivermq.raft import (
     Configuration,
     Entry,
     HardState,
-    MemoryStorage,
     Message,
     Options,
     RawNode,
     Role,
     Snapshot,
 )
+from quivermq.testing.memory_storage import MemoryStorage
 
 QUEUED = (1, 8, 64)
 TARGET_PER_S = 10_000

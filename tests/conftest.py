@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from quivermq.testing import Cluster
-from quivermq.testing.stall_budget import StallBudget
+from quivermq.testing.cluster import StallBudget
 
 # In CI the same examples every time, so that a change is judged and not its luck; elsewhere new
 # ones with every run.

@@ -9,7 +9,7 @@
     ├── OffsetOutOfRange        the offset is no longer kept, or not there yet
     ├── NotLeader, NotEnoughReplicas, Timeout, Overloaded, ConnectionFailed      (retriable)
     ├── OutOfSequence           a producer's batch came before the one it follows    (retriable)
-    ├── LeaseLost, Fenced       somebody else has it now
+    ├── LeaseLost, Fenced       another client has it now
     ├── Unauthenticated, Forbidden
     ├── Corrupt                 bytes that fail their checks
     ├── UnsupportedFormat       intact bytes of another release, which this one does not read
@@ -19,7 +19,7 @@
 
     BrokenInvariant             not a refusal: our own code is wrong; the part that noticed stops
 
-Imports nothing of ours: everybody may import it.
+Imports nothing of ours: any module may import it.
 """
 
 from collections.abc import Sequence
@@ -169,7 +169,7 @@ class StorageFull(StorageFailed):
     retriable = True
 
     undone = False
-    """Set by whoever met the refusal and put everything back: only then may work go on."""
+    """Set by the code that met the refusal and undid its work: only then may writes go on."""
 
 
 class UnknownError(QuiverError):

@@ -61,12 +61,14 @@ class BrokerSettings(BaseModel):
         "127.0.0.1:9600", description="Health, metrics and the HTTP API; empty: off."
     )
     advertise: AddressOrEmpty = Field(
-        "", description="What clients are told to connect to, if not `listen`."
+        "", description="The address that clients are told, if not `listen`."
     )
     advertise_peer: AddressOrEmpty = Field(
-        "", description="What other brokers are told, if not `peer_listen`."
+        "", description="The address that other brokers are told, if not `peer_listen`."
     )
-    advertise_http: AddressOrEmpty = Field("", description="What people are told, if not `http`.")
+    advertise_http: AddressOrEmpty = Field(
+        "", description="The address that people are told, if not `http`."
+    )
 
     peers: Annotated[dict[NodeId, Address], BeforeValidator(_peers)] = Field(
         default_factory=dict,
@@ -82,8 +84,10 @@ class BrokerSettings(BaseModel):
     default_partitions: int = Field(1, ge=1, le=10_000, description="Partitions of a new topic.")
     partitions_max: int = Field(10_000, ge=1, description="Partitions that one topic may have.")
 
-    tick_ms: int = Field(100, ge=10, description="The heartbeat of everything.")
-    election_ticks: int = Field(10, ge=2, description="An election starts after 1 to 2 of these.")
+    tick_ms: int = Field(100, ge=10, description="The unit of heartbeats and of election timeouts.")
+    election_ticks: int = Field(
+        10, ge=2, description="An election starts after 1 to 2 times as many ticks of silence."
+    )
     segment_bytes: int = Field(64 * MIB, ge=64 * KIB, description="A segment is sealed past this.")
     message_bytes_max: int = Field(8 * MIB, ge=1, description="The largest message.")
     batch_bytes_max: int = Field(16 * MIB, ge=1, description="The largest batch.")
@@ -96,7 +100,7 @@ class BrokerSettings(BaseModel):
     requests_max: int = Field(1_024, ge=1, description="Open requests of one connection.")
     request_bytes_max: int = Field(64 * MIB, ge=1, description="The bytes of such requests.")
     unread_bytes_max: int = Field(
-        64 * MIB, ge=1, description="Answers that a client has not taken."
+        64 * MIB, ge=1, description="Bytes of answers that a client has not taken."
     )
     idle_timeout_ms: int = Field(600_000, ge=100, description="A silent connection is closed.")
     hello_timeout_ms: int = Field(5_000, ge=10, description="A connection must say hello by then.")
@@ -106,15 +110,21 @@ class BrokerSettings(BaseModel):
         10_000, ge=10, description="An HTTP request must be sent, and its answer taken, by then."
     )
     request_timeout_ms: int = Field(10_000, ge=1, description="For requests that name no timeout.")
-    outbox_bytes_max: int = Field(64 * MIB, ge=1, description="What may wait for one slow peer.")
-    rebalance_bytes_per_second: int = Field(64 * MIB, ge=1, description="What moving may cost.")
+    outbox_bytes_max: int = Field(
+        64 * MIB, ge=1, description="Bytes that may wait for one slow peer."
+    )
+    rebalance_bytes_per_second: int = Field(
+        64 * MIB, ge=1, description="The rate at which partitions are moved."
+    )
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop may take.")
 
     stall_budget_ms: int = Field(
         200, ge=20, description="Work that holds the event loop for longer is logged."
     )
 
-    log_level: LogLevel = Field("info", description="What is worth a line on standard error.")
+    log_level: LogLevel = Field(
+        "info", description="The lowest level that is logged to standard error."
+    )
     log_format: LogFormat = Field("text", description="Lines for people, or JSON for machines.")
 
     @model_validator(mode="after")

@@ -7,12 +7,21 @@ from dataclasses import replace
 
 import quivermq
 from quivermq.testing import Cluster
-from quivermq.testing.consumer import Plan
-from quivermq.testing.consumer_load import ConsumerLoad, ConsumerProcess
-from quivermq.testing.copies import settle
-from quivermq.testing.group_history import Act, Fate, Said, Spot, journal_lines
-from quivermq.testing.group_trial import GROUP, check_group, group_trial
-from quivermq.testing.history import Place
+from quivermq.testing.trials import (
+    ConsumerLoad,
+    ConsumerPlan,
+    ConsumerProcess,
+    Fate,
+    SettleAction,
+    SettleCall,
+    Spot,
+    TopicPartition,
+    check_group,
+    group_trial,
+    journal_lines,
+    wait_until_level,
+)
+from quivermq.testing.trials.consumer_trial import GROUP
 
 VISIBILITY_S = 1.5
 
@@ -29,7 +38,7 @@ def said(process: ConsumerProcess) -> int:
         1
         for line in journal_lines(process.journal)
         for one in line["said"]
-        if one[Said._fields.index("ended_ns")]
+        if one[SettleCall._fields.index("ended_ns")]
     )
 
 
@@ -62,11 +71,11 @@ def test_late_acks_of_a_consumer_that_stood_still_are_refused(
         held = holding(consumers, sleeper)
         sleeper.pause()
         acked = consumers.history.offsets
-        consumers.wait_until(lambda: held <= acked(Act.ACK), "others do not take over")
+        consumers.wait_until(lambda: held <= acked(SettleAction.ACK), "others do not take over")
         sleeper.tell()
         sleeper.resume()
         consumers.wait_until(lambda: said(sleeper) >= len(held), "it does not go on")
-    assert held <= consumers.history.offsets(Act.ACK, Fate.LOST)
+    assert held <= consumers.history.offsets(SettleAction.ACK, Fate.LOST)
     consumers.history.check_exclusive(VISIBILITY_S)
 
 
@@ -78,7 +87,7 @@ def test_a_consumer_that_ends_politely_gives_back_at_once_what_it_held(
         held = holding(consumers, leaver)
         leaver.stop()
         acked = consumers.history.offsets
-        consumers.wait_until(lambda: held <= acked(Act.ACK), "others do not get it")
+        consumers.wait_until(lambda: held <= acked(SettleAction.ACK), "others do not get it")
     consumers.history.check_exclusive(600.0)
     assert all(
         one.delivery == 1
@@ -107,7 +116,7 @@ def test_a_handler_slower_than_the_visibility_is_no_duplicate_though_the_leader_
             for _ in range(4):
                 assert begun.acquire(timeout=20.0)
             # Leases are granted without waiting for a majority to know of them.
-            settle(cluster, Place(topic, 0))
+            wait_until_level(cluster, TopicPartition(topic, 0))
             leader = cluster.nodes[cluster.leader(topic)]
             leader.kill()
             cluster.wait_until(lambda: sum(handled.values()) >= 4, "no handler ends")
@@ -125,10 +134,10 @@ def test_acks_against_leases_of_a_few_milliseconds_have_one_winner_each(
         retry = quivermq.Retry(first=0.0, base=0.001, longest=0.001)
         client.create_topic(topic, max_deliveries=1_000_000, retry=retry)
         client.produce_many(topic, [b"job %d" % number for number in range(2_000)])
-        plan = Plan(topic, GROUP, visibility=0.006, max_messages=5, habits={"ack_each": 1})
+        plan = ConsumerPlan(topic, GROUP, visibility=0.006, max_messages=5, habits={"ack_each": 1})
         with ConsumerLoad(cluster, plan, threads=4) as consumers:
             consumers.wait_until(
-                lambda: len(consumers.history.offsets(Act.ACK, Fate.LOST)) > 200,
+                lambda: len(consumers.history.offsets(SettleAction.ACK, Fate.LOST)) > 200,
                 "no ack comes too late",
             )
             consumers.plan = replace(plan, visibility=30.0)

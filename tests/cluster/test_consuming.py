@@ -4,8 +4,9 @@ import pytest
 
 from quivermq.errors import NotEnoughReplicas, NotLeader, Timeout
 from quivermq.testing import Cluster
-from quivermq.testing.direct import Direct
-from quivermq.testing.group_trial import GROUP, TOPIC, group_trial
+from quivermq.testing.cluster import DirectConnection
+from quivermq.testing.trials import group_trial
+from quivermq.testing.trials.consumer_trial import GROUP, TOPIC
 from quivermq.wire import proto
 
 FAST = {"tick_ms": 50}
@@ -103,7 +104,7 @@ def ack_of(lease: int, offset: int) -> proto.Settle:
     return proto.Settle(topic=TOPIC, group=OTHERS, verdicts=[verdict], consumer=1)
 
 
-def take_one(broker: Direct) -> tuple[int, int]:
+def take_one(broker: DirectConnection) -> tuple[int, int]:
     """Lease one message for a moment; its lease and offset."""
     (leased,) = broker.ask(proto.Request(poll=poll_of(OTHERS), direct=True)).response.polled.leased
     return leased.lease, leased.pieces[0].start

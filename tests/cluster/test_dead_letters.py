@@ -7,9 +7,16 @@ from typing import Any
 
 import quivermq
 from quivermq.testing import Cluster
-from quivermq.testing.consumer import ONLY_ACKS, Plan
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.group_trial import GROUP, check_group, group_trial, lead_by, letters_of
+from quivermq.testing.trials import (
+    ONLY_ACKS,
+    ConsumerLoad,
+    ConsumerPlan,
+    check_group,
+    group_trial,
+    lead_by,
+    read_dead_letters,
+)
+from quivermq.testing.trials.consumer_trial import GROUP
 
 QUICKLY = quivermq.Retry(first=0.0, base=0.05, longest=0.05)
 
@@ -21,7 +28,7 @@ def test_a_message_that_crashes_every_consumer_dies_once_though_the_leader_does_
         client.create_topic(topic, max_deliveries=3, retry=QUICKLY)
         client.produce(topic, b"poison", key=b"k", headers={"from": b"a test"})
         client.produce_many(topic, [b"food %d" % number for number in range(30)])
-        plan = Plan(
+        plan = ConsumerPlan(
             topic, GROUP, max_messages=1, visibility=0.5, habits=ONLY_ACKS, crashes_on="poison"
         )
         with ConsumerLoad(cluster, plan, threads=0) as consumers:
@@ -36,11 +43,12 @@ def test_a_message_that_crashes_every_consumer_dies_once_though_the_leader_does_
             consumers.wait_until(lambda: crashed() >= 3, "it does not come again")
             leader.start()
             consumers.wait_until(
-                lambda: bool(letters_of(client, topic, GROUP)), "it is not among the dead letters"
+                lambda: bool(read_dead_letters(client, topic, GROUP)),
+                "it is not among the dead letters",
             )
             assert crashed() == 3
             consumers.drain()
-        (letter,) = letters_of(client, topic, GROUP)
+        (letter,) = read_dead_letters(client, topic, GROUP)
         assert (letter.value, letter.key) == (b"poison", b"k")
         assert (letter.deliveries, letter.reason) == (3, "lease expired 3 times")
         check_group(cluster, client, topic, consumers.history)
@@ -85,7 +93,7 @@ def test_without_its_dead_letter_topic_a_message_stays_and_moves_once_when_it_is
         cluster.wait_until(
             lambda: client.group(topic, GROUP).partitions[0].floor == 10, "they do not move"
         )
-        letters = letters_of(client, topic, GROUP)
+        letters = read_dead_letters(client, topic, GROUP)
         assert [letter.offset for letter in letters] == [m.offset for m in messages[:5]]
         assert {letter.reason for letter in letters} == {"no good"}
 
@@ -119,7 +127,7 @@ def test_redriven_messages_come_back_once_though_the_leader_dies(
         assert len(first) == 100
         client.reject(first, "try later")
         cluster.wait_until(
-            lambda: len(letters_of(client, topic, GROUP)) == 100, "they are not dead letters"
+            lambda: len(read_dead_letters(client, topic, GROUP)) == 100, "they are not dead letters"
         )
         leader = cluster.nodes[cluster.leader(f"{topic}.dlq")]
         assert client.redrive(topic) == 100

@@ -3,9 +3,8 @@
 import time
 
 from quivermq.testing import Cluster
-from quivermq.testing.consumer import ONLY_ACKS, Plan
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.group_trial import GROUP, check_group
+from quivermq.testing.trials import ONLY_ACKS, ConsumerLoad, ConsumerPlan, check_group
+from quivermq.testing.trials.consumer_trial import GROUP
 
 MESSAGES, BATCH = 10_000, 100
 AHEAD_S = 3.0
@@ -16,7 +15,7 @@ def test_ten_thousand_due_in_one_second_while_the_leader_dies_are_never_early_an
 ) -> None:  # F35
     with cluster.connect() as client:
         client.create_topic(topic)
-        plan = Plan(topic, GROUP, max_messages=500, visibility=30.0, habits=ONLY_ACKS)
+        plan = ConsumerPlan(topic, GROUP, max_messages=500, visibility=30.0, habits=ONLY_ACKS)
         with ConsumerLoad(cluster, plan, threads=2) as consumers:
             first_due = time.time() + AHEAD_S
             for start in range(0, MESSAGES, BATCH):
@@ -25,7 +24,7 @@ def test_ten_thousand_due_in_one_second_while_the_leader_dies_are_never_early_an
                 # On a slow machine the last ones are late from the beginning.
                 delay = max(due - time.time(), 0.001)
                 # From a time after this one on, so never before it.
-                consumers.history.delay(values, int((time.time() + delay) * 1000))
+                consumers.history.record_delay(values, int((time.time() + delay) * 1000))
                 client.produce_many(topic, values, delay=delay)
             assert client.group(topic, GROUP).delayed > 0
             consumers.wait_until(lambda: consumers.history.acked_count > 500, "nothing comes due")

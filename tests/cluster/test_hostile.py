@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from quivermq.testing import Cluster
-from quivermq.testing.direct import Direct
-from quivermq.testing.trial import trial
+from quivermq.testing.cluster import DirectConnection
+from quivermq.testing.trials import trial
 
 SETTINGS = {"tick_ms": 50, "hello_timeout_ms": 500, "connections_max": 100}
 MIB = 1 << 20
@@ -121,7 +121,7 @@ def test_more_connections_than_allowed_are_refused_and_then_let_in_again(
     cluster: Cluster,
 ) -> None:  # F41
     with ExitStack() as stack:
-        friend = stack.enter_context(Direct(client_door(cluster)))
+        friend = stack.enter_context(DirectConnection(client_door(cluster)))
         crowd = [stack.enter_context(dial(client_door(cluster))) for _ in range(300)]
         assert sum(map(is_closed, crowd)) == len(crowd)
         assert friend.address

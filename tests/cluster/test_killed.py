@@ -7,7 +7,8 @@ import pytest
 from quivermq.batches import Origin, encode_batch
 from quivermq.errors import NotLeader, Timeout
 from quivermq.testing import Cluster
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import trial
+from quivermq.testing.trials.client_trial import TOPIC
 from quivermq.wire import proto
 
 FAST = {"tick_ms": 50}

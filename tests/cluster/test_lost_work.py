@@ -6,10 +6,8 @@ import pytest
 
 import quivermq
 from quivermq.testing import Cluster
-from quivermq.testing.consumer import ONLY_ACKS, Plan
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.group_history import Act
-from quivermq.testing.group_trial import GROUP
+from quivermq.testing.trials import ONLY_ACKS, ConsumerLoad, ConsumerPlan, SettleAction
+from quivermq.testing.trials.consumer_trial import GROUP
 
 SMALL = {"tick_ms": 50, "segment_bytes": 64 << 10, "retention_interval_ms": 50}
 
@@ -26,12 +24,12 @@ def test_what_retention_deletes_before_a_slow_group_read_it_is_counted_as_lost()
             lambda: (client.topic("kept").partitions[0].start_offset or 0) > 2_000,
             "nothing is dropped",
         )
-        plan = Plan("kept", GROUP, max_messages=500, habits=ONLY_ACKS)
+        plan = ConsumerPlan("kept", GROUP, max_messages=500, habits=ONLY_ACKS)
         with ConsumerLoad(cluster, plan, threads=1) as consumers:
             consumers.wait_progress(100)
             consumers.drain()
         (part,) = client.group("kept", GROUP).partitions
-        assert part.done == 4 + len(consumers.history.offsets(Act.ACK))
+        assert part.done == 4 + len(consumers.history.offsets(SettleAction.ACK))
         assert part.lost == part.end_offset - part.done > 1_900
         with pytest.raises(quivermq.LeaseLost):
             client.ack(slow[4:])

@@ -8,9 +8,8 @@ import quivermq
 from quivermq.batches import Origin, encode_batch
 from quivermq.errors import NotEnoughReplicas, QuiverError
 from quivermq.testing import Cluster
-from quivermq.testing.copies import fetched
-from quivermq.testing.history import Place
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import TopicPartition, fetch_copy, trial
+from quivermq.testing.trials.client_trial import TOPIC
 from quivermq.wire import proto
 
 FAST = {"tick_ms": 50}
@@ -53,7 +52,7 @@ def test_what_is_not_committed_is_shown_by_nobody() -> None:
     with Cluster(nodes=5, settings=FAST, proxied=True) as cluster, cluster.connect() as client:
         client.create_topic("orders", replication=5)
         client.produce("orders", b"committed")
-        place = Place("orders", 0)
+        place = TopicPartition("orders", 0)
         leader = cluster.leader(*place)
         follower = leader % 5 + 1
         few = [leader, follower]
@@ -67,25 +66,25 @@ def test_what_is_not_committed_is_shown_by_nobody() -> None:
                 "the entry is not on the follower's disk",
             )
             for node in few:
-                assert fetched(cluster, node, place).messages() == {0: b"committed"}
+                assert fetch_copy(cluster, node, place).messages() == {0: b"committed"}
             # Those that never had it decide: it was never stored.
             assert client.produce("orders", b"instead").offset == 1
             for node in few:
-                assert fetched(cluster, node, place).messages() == {0: b"committed"}
+                assert fetch_copy(cluster, node, place).messages() == {0: b"committed"}
             cluster.wiring.heal()
             with pytest.raises(QuiverError):
                 broker.take(request.id)
         for node in cluster.nodes:
             cluster.wait_until(
                 lambda node=node: (
-                    fetched(cluster, node, place).messages()  # type: ignore[misc]
+                    fetch_copy(cluster, node, place).messages()  # type: ignore[misc]
                     == {0: b"committed", 1: b"instead"}
                 ),
                 f"node {node} shows something else",
             )
 
 
-def size(cluster: Cluster, node: int, place: Place) -> int:
+def size(cluster: Cluster, node: int, place: TopicPartition) -> int:
     seen = cluster.describe(node, *place)
     return seen.size_bytes if seen else 0
 

@@ -8,7 +8,7 @@ from itertools import count
 import quivermq
 import quivermq.aio
 from quivermq.testing import Cluster
-from quivermq.testing.group_trial import GROUP
+from quivermq.testing.trials.consumer_trial import GROUP
 from quivermq.wire import proto
 
 CONSUMERS, AT_ONCE = 1_000, 50

@@ -6,8 +6,8 @@ import pytest
 
 from quivermq.errors import NotEnoughReplicas
 from quivermq.testing import Cluster, ClusterError
-from quivermq.testing.load import Load
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import ClientLoad, trial
+from quivermq.testing.trials.client_trial import TOPIC
 from quivermq.wire import proto
 
 FAST = {"tick_ms": 50}
@@ -20,7 +20,7 @@ def wait_moved(cluster: Cluster) -> None:
         )
 
 
-def bounce_leader(cluster: Cluster, load: Load) -> None:
+def bounce_leader(cluster: Cluster, load: ClientLoad) -> None:
     leader = cluster.nodes[cluster.leader(TOPIC)]
     leader.kill()
     load.wait_progress()

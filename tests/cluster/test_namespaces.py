@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from quivermq.testing import Cluster
-from quivermq.testing.namespaces import Namespaces, why_not
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.cluster import Namespaces, why_not
+from quivermq.testing.trials import trial
+from quivermq.testing.trials.client_trial import TOPIC
 
 NODES = ("node-1", "node-2", "node-3")
 FAST = {"tick_ms": 50}

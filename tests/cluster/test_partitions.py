@@ -3,7 +3,8 @@
 from random import Random
 
 from quivermq.testing import Cluster
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import trial
+from quivermq.testing.trials.client_trial import TOPIC
 
 FAST = {"tick_ms": 50}
 

@@ -4,8 +4,8 @@ import pytest
 
 import quivermq
 from quivermq.testing import Cluster
-from quivermq.testing.history import Place
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import TopicPartition, trial
+from quivermq.testing.trials.client_trial import TOPIC
 
 FAST = {"tick_ms": 50}
 
@@ -25,7 +25,7 @@ def test_acknowledgements_that_get_lost_after_the_commit_make_no_duplicates() ->
             door.cut_answers()
             acked = {other: load.history.acked_end(other) for other in led}
 
-            def is_ahead(leader: int = leader, acked: dict[Place, int] = acked) -> bool:
+            def is_ahead(leader: int = leader, acked: dict[TopicPartition, int] = acked) -> bool:
                 # Any of its partitions: a producer waits for one answer at a time.
                 seen = [(cluster.describe(leader, *other), end) for other, end in acked.items()]
                 return any(one is not None and one.end_offset > end for one, end in seen)

@@ -6,7 +6,8 @@ from typing import Any
 
 import quivermq
 from quivermq.testing import Cluster
-from quivermq.testing.group_trial import GROUP, lead_by
+from quivermq.testing.trials import lead_by
+from quivermq.testing.trials.consumer_trial import GROUP
 
 RATE, BURST = 50.0, 5
 

@@ -1,7 +1,7 @@
 """Brokers that stop gracefully: nobody waits for an election."""
 
 from quivermq.testing import Cluster
-from quivermq.testing.trial import trial
+from quivermq.testing.trials import trial
 
 ELECTION_S = 3.0
 SLOW_ELECTIONS = {"tick_ms": 300}

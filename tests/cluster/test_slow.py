@@ -1,7 +1,8 @@
 """Brokers that are slow: their disks, their event loops."""
 
 from quivermq.testing import Cluster
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import trial
+from quivermq.testing.trials.client_trial import TOPIC
 
 # Elections after 0.8 to 1.6 s: short, and yet longer than a busy machine keeps a process waiting.
 FAST = {"tick_ms": 80}

@@ -8,9 +8,7 @@ import pytest
 import quivermq
 from quivermq.log import Log, RealDisk
 from quivermq.testing import Cluster
-from quivermq.testing.copies import verify
-from quivermq.testing.history import History, Place
-from quivermq.testing.trial import trial
+from quivermq.testing.trials import History, TopicPartition, trial, verify
 
 FAST = {"tick_ms": 50}
 SMALL = {**FAST, "segment_bytes": 64 << 10, "retention_interval_ms": 50}
@@ -69,7 +67,7 @@ def test_a_topic_deleted_and_created_again_in_use_shows_nothing_of_the_old_one()
                 assert not before & {m.value for m in messages}
         finally:
             writer.stop()
-        history, place = History(), Place("again", 0)
+        history, place = History(), TopicPartition("again", 0)
         values = [m.value for m in client.read("again")]
         history.attempt("writer", place, values)
         history.ack(place, 0, values)
@@ -111,7 +109,7 @@ RETENTIONS = {
 def test_retention_drops_the_oldest_on_every_replica_and_nothing_else(limit: str) -> None:
     with Cluster(settings=SMALL) as cluster, cluster.connect() as client:
         client.create_topic("kept", retention=RETENTIONS[limit])
-        history, place = History(), Place("kept", 0)
+        history, place = History(), TopicPartition("kept", 0)
         for number in range(60):
             values = [b"%d %d " % (number, n) + b"." * 100 for n in range(100)]
             history.attempt("writer", place, values)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from random import Random
 
 from quivermq.batches import Frame, Index
-from quivermq.log import Log, LogSettings, Report, SimulatedDisk, Verification
+from quivermq.log import Log, LogSettings, Report, Verification
+from quivermq.testing.simulated_disk import SimulatedDisk
 from tests.log.entries import LOG_ID, entries
 
 FOLDER = "log/orders/0"

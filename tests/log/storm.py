@@ -17,8 +17,8 @@ from rich.progress import Progress
 
 from quivermq.batches import Frame, Index
 from quivermq.errors import StorageFailed, StorageFull
-from quivermq.log import Checkpoint, Edge, Log, LogSettings, SimulatedDisk, Verification
-from quivermq.log.simulated_disk import Faults, Killed
+from quivermq.log import Checkpoint, Edge, Log, LogSettings, Verification
+from quivermq.testing.simulated_disk import Faults, Killed, SimulatedDisk
 from tests.log.entries import LOG_ID, random_entries
 
 FOLDER = "log/orders/0"

@@ -7,8 +7,8 @@ import pytest
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, StorageFailed, StorageFull
-from quivermq.log import Checkpoint, Edge, Log, SimulatedDisk
-from quivermq.log.simulated_disk import Faults, Killed
+from quivermq.log import Checkpoint, Edge, Log
+from quivermq.testing.simulated_disk import Faults, Killed, SimulatedDisk
 from tests.log.entries import LOG_ID, entries, entry
 from tests.log.logs import (
     FOLDER,

@@ -7,7 +7,8 @@ import pytest
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt
-from quivermq.log import Log, LogSettings, SimulatedDisk
+from quivermq.log import Log, LogSettings
+from quivermq.testing.simulated_disk import SimulatedDisk
 from tests.log.entries import LOG_ID, random_entries
 from tests.log.storm import FOLDER, Model
 

@@ -7,10 +7,11 @@ import pytest
 
 from quivermq.batches import HEADER_BYTES, Frame, Index, Offset
 from quivermq.errors import Corrupt
-from quivermq.log import Edge, Log, SimulatedDisk
+from quivermq.log import Edge, Log
 from quivermq.log.index import SegmentIndex
 from quivermq.log.marks import MARK_BYTES, Mark, packed_mark
 from quivermq.log.settings import ENTRIES_MAX
+from quivermq.testing.simulated_disk import SimulatedDisk
 from tests.log.entries import LOG_ID, entry
 from tests.log.logs import all_entries, fill, new_log, reopened, segment_paths
 

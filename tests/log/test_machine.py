@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from quivermq.batches import Index
 from quivermq.errors import StorageFailed
-from quivermq.log import Checkpoint, Edge, Log, LogSettings, SimulatedDisk
-from quivermq.log.simulated_disk import Faults, Killed
+from quivermq.log import Checkpoint, Edge, Log, LogSettings
+from quivermq.testing.simulated_disk import Faults, Killed, SimulatedDisk
 from tests.log.entries import LOG_ID, entry
 from tests.log.logs import FOLDER
 from tests.log.storm import Model

@@ -11,12 +11,13 @@ from crc32c import crc32c
 
 from quivermq.batches import HEADER_BYTES, Frame, Index
 from quivermq.errors import Corrupt, UnsupportedFormat
-from quivermq.log import Log, SimulatedDisk
+from quivermq.log import Log
 from quivermq.log.checkpoints import _HEADER as CHECKPOINT_RECORD
 from quivermq.log.layout import _FOOTER, _HEADER, FOOTER_BYTES, Footer
 from quivermq.log.marks import MARK_BYTES
 from quivermq.log.state import _FORMER, _RECORD, STATE_BYTES
 from quivermq.log.synced import _RECORD as SYNCED_RECORD
+from quivermq.testing.simulated_disk import SimulatedDisk
 from tests.log.entries import LOG_ID
 from tests.log.logs import FOLDER, SMALL, all_entries, fill, new_log, reopened, verified
 

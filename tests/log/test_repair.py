@@ -5,7 +5,7 @@ import pytest
 from quivermq.batches import Index
 from quivermq.errors import BrokenInvariant, Corrupt, StorageFull
 from quivermq.log import Log
-from quivermq.log.simulated_disk import Faults, Killed
+from quivermq.testing.simulated_disk import Faults, Killed
 from tests.log.entries import entry
 from tests.log.logs import (
     FOLDER,

@@ -12,9 +12,9 @@ import pytest
 
 from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt, StorageFailed
-from quivermq.log import Log, LogSettings, SimulatedDisk
+from quivermq.log import Log, LogSettings
 from quivermq.log.disk import Unreadable
-from quivermq.log.simulated_disk import BLOCK_BYTES, Faults
+from quivermq.testing.simulated_disk import BLOCK_BYTES, Faults, SimulatedDisk
 from tests.log.entries import LOG_ID
 from tests.log.logs import FOLDER, all_entries, fill, segment_paths
 

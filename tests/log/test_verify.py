@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from quivermq.batches import Frame, Index, Kind, encode_batch
-from quivermq.log import Checkpoint, Log, SimulatedDisk, Verification, find_logs, log_bytes
+from quivermq.log import Checkpoint, Log, Verification, find_logs, log_bytes
 from quivermq.log.checkpoints import RESET
-from quivermq.log.simulated_disk import Faults, Killed
+from quivermq.testing.simulated_disk import Faults, Killed, SimulatedDisk
 from tests.log.entries import LOG_ID, entries, entry
 from tests.log.logs import FOLDER, SMALL, fill, new_log, reopened, segment_paths, verified
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.log import SimulatedDisk, window
+from quivermq.log import window
 from quivermq.log.window import Window, erase, first_data, occurrences, overwrite
+from quivermq.testing.simulated_disk import SimulatedDisk
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from quivermq.client.asyncio_door import AsyncioConnection
 from quivermq.cluster import node_of
 from quivermq.errors import QuiverError
 from quivermq.node.clerk import Clerk
+from quivermq.testing.memory_transport import MemoryDoor
 from quivermq.transports import Server
-from quivermq.transports.memory import MemoryDoor
 from quivermq.wire import error_from_proto, frames_of, proto
 from tests.node.cluster_stage import Brokers
 from tests.transports.stage import PATIENCE_S

@@ -8,13 +8,14 @@ from random import Random
 from threading import Event
 
 from quivermq.batches import encode_batch
-from quivermq.log import Log, LogSettings, SimulatedDisk
+from quivermq.log import Log, LogSettings
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disk_work import opened
 from quivermq.node.group import Group
 from quivermq.node.group_names import GroupName
 from quivermq.node.runner import GroupRunner
 from quivermq.replica import Produced, ReplicaSettings, Result, founding_checkpoint
+from quivermq.testing.simulated_disk import SimulatedDisk
 from tests.transports.stage import until
 
 SMALL = LogSettings(segment_bytes=16_384, allocation_bytes_min=4_096, allocation_bytes_step=4_096)

@@ -25,7 +25,7 @@ from quivermq.raft import (
     UnknownPeer,
     parse_changes,
 )
-from quivermq.raft.describe import message_text, status_text
+from quivermq.testing.raft_text import message_text, status_text
 from tests.raft.cluster_checks import Checker, Violation
 from tests.raft.cluster_member import Crashed, Member
 

@@ -17,13 +17,13 @@ from quivermq.raft import (
     EntryKind,
     HardState,
     MembershipChange,
-    MemoryStorage,
     Message,
     Options,
     RawNode,
     Ready,
     Snapshot,
 )
+from quivermq.testing.memory_storage import MemoryStorage
 
 
 class Crashed(Exception):

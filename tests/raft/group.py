@@ -13,7 +13,6 @@ from quivermq.raft import (
     HardState,
     Kind,
     MembershipChange,
-    MemoryStorage,
     Message,
     Options,
     RawNode,
@@ -23,6 +22,7 @@ from quivermq.raft import (
     Transition,
     parse_changes,
 )
+from quivermq.testing.memory_storage import MemoryStorage
 
 CALM = Options(prevote=False, check_quorum=False)
 """Plain Raft, so that a test of one rule is not about two others."""

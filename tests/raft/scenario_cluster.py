@@ -11,14 +11,14 @@ from quivermq.raft import (
     HardState,
     Kind,
     MembershipChange,
-    MemoryStorage,
     Message,
     Options,
     RawNode,
     Snapshot,
     UnknownPeer,
 )
-from quivermq.raft.describe import entry_text, message_text, ready_text
+from quivermq.testing.memory_storage import MemoryStorage
+from quivermq.testing.raft_text import entry_text, message_text, ready_text
 
 
 class LongestTimeout:

@@ -16,7 +16,7 @@ from quivermq.raft import (
     Transition,
     parse_changes,
 )
-from quivermq.raft.describe import KIND_NAMES, member_text, message_text, status_text
+from quivermq.testing.raft_text import KIND_NAMES, member_text, message_text, status_text
 from tests.raft.scenario_cluster import Cluster, Member
 from tests.raft.scenario_grammar import Directive
 from tests.raft.scenario_pure import Memberships, Quorums

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from quivermq.raft import Configuration, MembershipRefused, parse_changes
-from quivermq.raft.describe import configuration_text, member_text
 from quivermq.raft.membership import enter_joint, leave_joint, simple
-from quivermq.raft.memory_storage import MemoryStorage
 from quivermq.raft.messages import Entry, Role
 from quivermq.raft.options import Options
 from quivermq.raft.quorum import EVERYTHING, agreed_index, joint_vote
 from quivermq.raft.replica import Replica
 from quivermq.raft.status import status_of
+from quivermq.testing.memory_storage import MemoryStorage
+from quivermq.testing.raft_text import configuration_text, member_text
 from tests.raft.scenario_grammar import Directive
 
 

@@ -9,7 +9,6 @@ from quivermq.raft import (
     Configuration,
     HardState,
     Kind,
-    MemoryStorage,
     Message,
     Options,
     RawNode,
@@ -18,6 +17,7 @@ from quivermq.raft import (
     parse_changes,
 )
 from quivermq.raft.membership import MembershipChange
+from quivermq.testing.memory_storage import MemoryStorage
 
 OPTIONS = Options(async_storage=True, prevote=False, check_quorum=False)
 

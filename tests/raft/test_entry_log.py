@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from quivermq.errors import BrokenInvariant
-from quivermq.raft import Configuration, Entry, MemoryStorage, Snapshot
+from quivermq.raft import Configuration, Entry, Snapshot
 from quivermq.raft.entry_log import EntryLog
 from quivermq.raft.messages import entry_bytes
+from quivermq.testing.memory_storage import MemoryStorage
 
 
 class TwoPartLog(RuleBasedStateMachine):

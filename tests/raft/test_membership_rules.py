@@ -12,7 +12,6 @@ from quivermq.raft import (
     HardState,
     Kind,
     MembershipRefused,
-    MemoryStorage,
     Message,
     Options,
     RawNode,
@@ -21,6 +20,7 @@ from quivermq.raft import (
     Transition,
     UnknownPeer,
 )
+from quivermq.testing.memory_storage import MemoryStorage
 from tests.raft.group import CALM, Group, acked, change, elected, node_with, of_kind, settle, step
 
 JOINT = Configuration(voters=(1, 2, 3), outgoing=(1, 4, 5))

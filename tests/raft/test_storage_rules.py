@@ -12,7 +12,6 @@ from quivermq.raft import (
     HardState,
     Kind,
     MembershipChange,
-    MemoryStorage,
     Message,
     Options,
     PeerNonsense,
@@ -21,6 +20,7 @@ from quivermq.raft import (
     Role,
     parse_changes,
 )
+from quivermq.testing.memory_storage import MemoryStorage
 from tests.raft.group import node_with, settle, storage_with
 
 ASYNC = Options(prevote=False, check_quorum=False, async_storage=True)

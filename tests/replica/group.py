@@ -9,7 +9,7 @@ from random import Random
 
 from quivermq.batches import Frame, Origin, encode_batch
 from quivermq.errors import Corrupt
-from quivermq.log import Log, LogSettings, SimulatedDisk
+from quivermq.log import Log, LogSettings
 from quivermq.replica import (
     Answer,
     Effect,
@@ -24,6 +24,7 @@ from quivermq.replica import (
     carry_out,
     found_log,
 )
+from quivermq.testing.simulated_disk import SimulatedDisk
 
 FOLDER = "log/orders/0"
 SMALL = LogSettings(segment_bytes=4096, allocation_bytes_min=512, allocation_bytes_step=4096)

@@ -11,7 +11,6 @@ from quivermq.errors import Corrupt, NotLeader, Overloaded, Timeout
 from quivermq.log import Damage
 from quivermq.log.disk import Unreadable
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
-from quivermq.log.simulated_disk import SimulatedFile
 from quivermq.raft import Configuration, MembershipChange, parse_changes
 from quivermq.raft import Kind as Said
 from quivermq.replica import (
@@ -33,6 +32,7 @@ from quivermq.replica import (
     carry_out,
     newest_state,
 )
+from quivermq.testing.simulated_disk import SimulatedFile
 from tests.replica.group import FOLDER, Group, Node, batch
 
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from quivermq.batches import Frame, Index, Kind, Offset
 from quivermq.errors import StorageFailed, StorageFull
-from quivermq.log import Log, SimulatedDisk
+from quivermq.log import Log
 from quivermq.replica import Persist, SaveCheckpoint, carry_out, carry_out_group, found_log
 from quivermq.replica.storage import GROUP_BYTES_MAX, newest_state
+from quivermq.testing.simulated_disk import SimulatedDisk
 from tests.replica.group import FOLDER, SMALL, Group
 
 LOG_ID = b"0123456789abcdef"

@@ -6,10 +6,10 @@ import pytest
 
 from quivermq.batches import Frame, Index, Kind, Offset, Origin, encode_batch
 from quivermq.replica.effects import Produced
-from quivermq.testing.checkers import (
+from quivermq.testing import Violation
+from quivermq.testing.simulation.checkers import (
     Acknowledged,
     CommittedPrefix,
-    Copy,
     FreshReads,
     NewestEpoch,
     NothingGoesBack,
@@ -19,11 +19,11 @@ from quivermq.testing.checkers import (
     OneLeader,
     OneVote,
     ProducerOrder,
+    ReplicaContents,
     SameDigest,
     SoundSleep,
     TimeOrder,
 )
-from quivermq.testing.story import Violation
 
 
 def batch(sequence: int, *, producer: int = 1, epoch: int = 0, count: int = 1) -> Frame:
@@ -63,7 +63,13 @@ def acknowledged() -> Acknowledged:
 
 
 def test_acknowledged_passes_equal_copies_and_those_that_dropped_their_front() -> None:
-    acknowledged().check([Copy(1, 4, HONEST), Copy(2, 4, HONEST[2:]), Copy(3, 4, [])])
+    acknowledged().check(
+        [
+            ReplicaContents(1, 4, HONEST),
+            ReplicaContents(2, 4, HONEST[2:]),
+            ReplicaContents(3, 4, []),
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_acknowledged_passes_equal_copies_and_those_that_dropped_their_front() -
 )
 def test_acknowledged_fails_on_what_is_missing_or_different(frames: list[Frame]) -> None:
     with pytest.raises(Violation, match="I1"):
-        acknowledged().check([Copy(1, 4, HONEST), Copy(2, 4, frames)])
+        acknowledged().check([ReplicaContents(1, 4, HONEST), ReplicaContents(2, 4, frames)])
 
 
 def test_acknowledged_fails_when_a_repeat_is_told_other_offsets() -> None:
@@ -154,7 +160,9 @@ def test_the_committed_prefix_is_the_same_everywhere_and_for_ever() -> None:
     checker = CommittedPrefix()
     for member in (1, 2):
         checker.apply(member, HONEST[0])
-    assert checker.check([Copy(1, 4, HONEST), Copy(2, 4, HONEST[1:])]) == HONEST
+    assert (
+        checker.check([ReplicaContents(1, 4, HONEST), ReplicaContents(2, 4, HONEST[1:])]) == HONEST
+    )
     with pytest.raises(Violation, match="I6"):
         checker.apply(3, placed(batch(9), 2, 0))
 

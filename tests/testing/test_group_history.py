@@ -6,19 +6,10 @@ import pytest
 
 from quivermq.client.group_infos import GroupInfo, GroupPartitionInfo
 from quivermq.testing import Violation
-from quivermq.testing.group_history import (
-    Act,
-    Delivered,
-    Fate,
-    GroupHistory,
-    Letter,
-    Original,
-    Said,
-    journal_line,
-)
-from quivermq.testing.history import Place
+from quivermq.testing.trials import Fate, GroupHistory, SettleAction, SettleCall, TopicPartition
+from quivermq.testing.trials.group_history import Delivered, Letter, Original, journal_line
 
-PLACE = Place("jobs", 0)
+PLACE = TopicPartition("jobs", 0)
 CONTENTS = {PLACE: {n: Original(b"k", b"job %d" % n, {"n": b"%d" % n}) for n in range(4)}}
 MS = 1_000_000
 
@@ -38,9 +29,14 @@ def given(offset: int, token: int, began_ms: int, delivery: int = 1) -> Delivere
 
 
 def said(
-    act: Act, offset: int, token: int, began_ms: int, fate: Fate = Fate.DONE, delay_s: float = 0.0
-) -> Said:
-    return Said(
+    act: SettleAction,
+    offset: int,
+    token: int,
+    began_ms: int,
+    fate: Fate = Fate.DONE,
+    delay_s: float = 0.0,
+) -> SettleCall:
+    return SettleCall(
         act,
         PLACE,
         offset,
@@ -64,11 +60,15 @@ def letter(offset: int, **changes: object) -> Letter:
 def history() -> GroupHistory:
     """All of four messages done: the last as a dead letter, the first at its second delivery."""
     history = GroupHistory("g")
-    history.deliver([given(0, 1, 10), given(1, 1, 10), given(2, 2, 12), given(3, 2, 12)])
-    history.say([said(Act.NACK, 0, 1, 20, delay_s=0.03), said(Act.ACK, 1, 1, 22)])
-    history.say([said(Act.ACK, 2, 2, 24), said(Act.REJECT, 3, 2, 25)])
-    history.deliver([given(0, 3, 60, delivery=2)])
-    history.say([said(Act.ACK, 0, 1, 61, Fate.LOST), said(Act.ACK, 0, 3, 63)])
+    history.record_deliveries([given(0, 1, 10), given(1, 1, 10), given(2, 2, 12), given(3, 2, 12)])
+    history.record_calls(
+        [said(SettleAction.NACK, 0, 1, 20, delay_s=0.03), said(SettleAction.ACK, 1, 1, 22)]
+    )
+    history.record_calls([said(SettleAction.ACK, 2, 2, 24), said(SettleAction.REJECT, 3, 2, 25)])
+    history.record_deliveries([given(0, 3, 60, delivery=2)])
+    history.record_calls(
+        [said(SettleAction.ACK, 0, 1, 61, Fate.LOST), said(SettleAction.ACK, 0, 3, 63)]
+    )
     return history
 
 
@@ -89,68 +89,70 @@ def broken(history: GroupHistory, match: str, letters: list[Letter] | None = Non
 
 
 def test_a_message_given_out_after_its_ack_returned_is_noticed(history: GroupHistory) -> None:
-    history.deliver([given(1, 9, 24)])
+    history.record_deliveries([given(1, 9, 24)])
     broken(history, "I5.*after the ack")
 
 
 def test_a_poll_that_began_before_the_ack_returned_may_still_bring_it(
     history: GroupHistory,
 ) -> None:
-    history.deliver([given(1, 9, 23)])
+    history.record_deliveries([given(1, 9, 23)])
     history.check_drained(CONTENTS, [letter(3)])
 
 
 def test_two_leases_that_end_one_message_are_noticed(history: GroupHistory) -> None:
-    history.say([said(Act.ACK, 2, 9, 30)])
+    history.record_calls([said(SettleAction.ACK, 2, 9, 30)])
     broken(history, "I4.*2 leases")
 
 
 def test_a_lease_that_brings_a_message_twice_is_noticed(history: GroupHistory) -> None:
-    history.deliver([given(2, 2, 13)])
+    history.record_deliveries([given(2, 2, 13)])
     broken(history, "I4.*twice")
 
 
-def test_a_message_that_nobody_sent_is_noticed(history: GroupHistory) -> None:
-    history.deliver([given(1, 9, 5)._replace(value=b"another")])
+def test_a_delivered_message_that_was_not_sent_is_found(history: GroupHistory) -> None:
+    history.record_deliveries([given(1, 9, 5)._replace(value=b"another")])
     broken(history, "I2")
 
 
-def test_a_message_that_nobody_acknowledged_is_noticed() -> None:
+def test_a_message_that_no_consumer_acknowledged_is_found() -> None:
     history = GroupHistory("g")
-    history.say([said(Act.ACK, number, 1, 20) for number in (0, 1)])
-    history.say([said(Act.ACK, 2, 1, 20, Fate.LOST)])
+    history.record_calls([said(SettleAction.ACK, number, 1, 20) for number in (0, 1)])
+    history.record_calls([said(SettleAction.ACK, 2, 1, 20, Fate.LOST)])
     broken(history, "I5: 1 messages were neither.*jobs/0@2")
 
 
-def test_an_ack_whose_fate_nobody_knows_may_have_counted() -> None:
+def test_an_ack_without_an_answer_may_have_counted() -> None:
     history = GroupHistory("g")
-    history.say([said(Act.ACK, number, 1, 20, Fate.UNKNOWN) for number in (0, 1, 2)])
+    history.record_calls(
+        [said(SettleAction.ACK, number, 1, 20, Fate.UNKNOWN) for number in (0, 1, 2)]
+    )
     history.check_drained(CONTENTS, [letter(3)])
     history.check_figures(info(), CONTENTS, [letter(3)])
 
 
 def test_an_early_delivery_is_noticed(history: GroupHistory) -> None:
-    history.delay([b"job 2"], 14.0)
+    history.record_delay([b"job 2"], 14.0)
     broken(history, "I8.*early")
 
 
 def test_a_delivery_before_the_delay_of_a_nack_is_over_is_noticed(history: GroupHistory) -> None:
-    history.deliver([given(0, 9, 40, delivery=2)])
+    history.record_deliveries([given(0, 9, 40, delivery=2)])
     broken(history, "I8.*too early")
 
 
 def test_a_message_given_out_while_it_is_leased_is_noticed(history: GroupHistory) -> None:
     history.check_exclusive(visibility_s=0.03)
-    history.deliver([given(2, 9, 13)])
+    history.record_deliveries([given(2, 9, 13)])
     with pytest.raises(Violation, match="while it was leased"):
         history.check_exclusive(visibility_s=0.03)
-    history.leave("a", 13 * MS)
+    history.record_leave("a", 13 * MS)
     history.check_exclusive(visibility_s=0.03)
 
 
 def test_a_lease_that_expired_is_given_to_another_as_a_failure_and_not_before() -> None:
     history = GroupHistory("g")
-    history.deliver([given(0, 1, 10), given(0, 2, 50, delivery=2)])
+    history.record_deliveries([given(0, 1, 10), given(0, 2, 50, delivery=2)])
     history.check_exclusive(visibility_s=0.03)
     with pytest.raises(Violation, match="I4"):
         history.check_exclusive(visibility_s=0.05)
@@ -164,8 +166,8 @@ def test_a_lease_that_expired_is_given_to_another_as_a_failure_and_not_before() 
         ([letter(3), letter(2)], "acknowledged and a dead letter"),
         ([letter(3, key=None)], "I2"),
         ([letter(3, headers={})], "I2"),
-        ([letter(3, reason="")], "does not say why"),
-        ([letter(3, group="h")], "does not say why"),
+        ([letter(3, reason="")], "lacks its reason"),
+        ([letter(3, group="h")], "lacks its reason"),
         ([letter(3, deliveries=0)], "died after delivery"),
     ],
 )
@@ -186,10 +188,10 @@ def test_figures_that_do_not_fit_are_noticed(
         history.check_figures(info(**changes), CONTENTS, [letter(3)])
 
 
-def test_what_a_killed_process_wrote_down_counts_and_its_last_word_is_in_doubt(
+def test_the_journal_of_a_killed_process_counts_and_its_last_call_is_in_doubt(
     tmp_path: Path,
 ) -> None:
-    asked = said(Act.ACK, 0, 1, 20, Fate.UNKNOWN)._replace(ended_ns=0)
+    asked = said(SettleAction.ACK, 0, 1, 20, Fate.UNKNOWN)._replace(ended_ns=0)
     lines = [
         journal_line(delivered=[given(0, 1, 10), given(1, 1, 10)]),
         journal_line(said=[asked]),
@@ -200,7 +202,7 @@ def test_what_a_killed_process_wrote_down_counts_and_its_last_word_is_in_doubt(
     journal = tmp_path / "journal"
     journal.write_text("\n".join(lines))
     history = GroupHistory("g")
-    history.take_in(journal)
+    history.read_journal(journal)
     assert history.deliveries(PLACE, 0) == [given(0, 1, 10)]
-    assert history.offsets(Act.ACK, Fate.LOST) == {(PLACE, 0)}
-    assert history.offsets(Act.ACK, Fate.UNKNOWN) == {(PLACE, 1)}
+    assert history.offsets(SettleAction.ACK, Fate.LOST) == {(PLACE, 0)}
+    assert history.offsets(SettleAction.ACK, Fate.UNKNOWN) == {(PLACE, 1)}

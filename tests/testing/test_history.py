@@ -5,15 +5,16 @@ from collections.abc import Callable
 import pytest
 
 from quivermq.testing import Violation
-from quivermq.testing.history import Batch, Copy, History, Place
-from quivermq.testing.observer import Progress, Sighting
+from quivermq.testing.trials import History, TopicPartition
+from quivermq.testing.trials.history import ReplicaCopy, StoredBatch
+from quivermq.testing.trials.observer import ReplicaProgress, Sighting
 
-PLACE = Place("orders", 0)
+PLACE = TopicPartition("orders", 0)
 
 
-def batch(first_offset: int, *values: bytes, producer: int = 1, sequence: int = 0) -> Batch:
+def batch(first_offset: int, *values: bytes, producer: int = 1, sequence: int = 0) -> StoredBatch:
     raw = b"%d %d %d " % (first_offset, producer, sequence) + b"|".join(values)
-    return Batch(first_offset, values, producer, 0, sequence, raw)
+    return StoredBatch(first_offset, values, producer, 0, sequence, raw)
 
 
 def history() -> History:
@@ -29,19 +30,21 @@ def history() -> History:
 GOOD = [batch(0, b"a0", b"a1"), batch(2, b"b0", producer=2), batch(3, b"a2", sequence=2)]
 
 
-def copy(batches: list[Batch], node: int = 1, start: int = 0, place: Place = PLACE) -> Copy:
-    return Copy(node, "planted", place, start, batches)
+def copy(
+    batches: list[StoredBatch], node: int = 1, start: int = 0, place: TopicPartition = PLACE
+) -> ReplicaCopy:
+    return ReplicaCopy(node, "planted", place, start, batches)
 
 
 def test_copies_that_keep_every_promise_pass() -> None:
     history().check([copy(GOOD), copy(GOOD, node=2), copy(GOOD, node=3)])
 
 
-def test_a_value_whose_fate_nobody_knew_may_be_there_or_not() -> None:
+def test_a_value_that_was_not_acknowledged_may_be_there_or_not() -> None:
     history().check([copy(GOOD[:2]), copy(GOOD[:2], node=2)])
 
 
-LIES: dict[str, tuple[str, list[Batch]]] = {
+LIES: dict[str, tuple[str, list[StoredBatch]]] = {
     "an acknowledged batch is missing": ("I1", GOOD[:1]),
     "acknowledged messages are missing at the front": (
         "I6",
@@ -89,7 +92,7 @@ def test_values_of_a_producer_out_of_their_order_are_found() -> None:
 
 def test_a_value_in_another_partition_is_found() -> None:
     found = history()
-    other = Place("orders", 1)
+    other = TopicPartition("orders", 1)
     found.attempt("a", other, [b"a9"])
     with pytest.raises(Violation, match="I2"):
         found.check([copy(GOOD), copy([batch(0, b"a2")], place=other)])
@@ -120,7 +123,7 @@ def test_a_message_that_was_shown_and_is_not_stored_is_found() -> None:
 
 @pytest.mark.parametrize("tell", [History.ack, History.see])
 def test_an_offset_that_is_told_with_two_values_is_found(
-    tell: Callable[[History, Place, int, list[bytes]], None],
+    tell: Callable[[History, TopicPartition, int, list[bytes]], None],
 ) -> None:
     found = history()
     tell(found, PLACE, 3, [b"a2"])
@@ -128,7 +131,7 @@ def test_an_offset_that_is_told_with_two_values_is_found(
         tell(found, PLACE, 3, [b"b0"])
 
 
-def test_what_retention_dropped_from_the_front_is_missed_only_if_it_may_not() -> None:
+def test_messages_missing_at_the_front_are_a_violation_unless_they_may_be_dropped() -> None:
     late = [copy(GOOD[1:], start=2)]
     history().check(late, may_be_dropped=True)
     with pytest.raises(Violation, match="I1"):
@@ -154,8 +157,8 @@ def sighting(node: int = 1, life: int = 1, **changes: int) -> Sighting:
 
 
 @pytest.mark.parametrize("name", ["term", "commit_index", "start_offset", "end_offset"])
-def test_what_goes_back_within_a_life_is_found(name: str) -> None:
-    progress = Progress()
+def test_a_value_that_goes_back_within_a_process_is_found(name: str) -> None:
+    progress = ReplicaProgress()
     progress.see(sighting())
     progress.see(sighting(**{name: getattr(sighting(), name) + 1}))
     with pytest.raises(Violation, match="I6"):
@@ -163,7 +166,7 @@ def test_what_goes_back_within_a_life_is_found(name: str) -> None:
 
 
 def test_a_process_that_starts_again_may_know_less_but_not_of_a_term_that_it_led() -> None:
-    progress = Progress()
+    progress = ReplicaProgress()
     progress.see(sighting())
     progress.see(sighting(life=2, commit_index=90, end_offset=40, term=4))
     progress.see(sighting(life=2, term=5)._replace(leads=True))
@@ -172,7 +175,7 @@ def test_a_process_that_starts_again_may_know_less_but_not_of_a_term_that_it_led
 
 
 def test_two_leaders_of_one_term_are_found() -> None:
-    progress = Progress()
+    progress = ReplicaProgress()
     progress.see(sighting()._replace(leads=True))
     progress.see(sighting(node=2, term=6)._replace(leads=True))
     with pytest.raises(Violation, match="both lead"):
@@ -180,7 +183,7 @@ def test_two_leaders_of_one_term_are_found() -> None:
 
 
 def test_a_replica_that_was_moved_away_and_back_begins_anew() -> None:
-    progress = Progress()
+    progress = ReplicaProgress()
     progress.see(sighting()._replace(leads=True))
     progress.see(sighting(node=2))
     progress.move_away(1, PLACE)
@@ -189,8 +192,8 @@ def test_a_replica_that_was_moved_away_and_back_begins_anew() -> None:
         progress.see(sighting(node=2, term=0))
 
 
-def test_a_replica_that_is_back_before_anybody_missed_it_is_another_one() -> None:
-    progress = Progress()
+def test_a_replica_that_was_moved_away_and_back_between_two_looks_begins_anew() -> None:
+    progress = ReplicaProgress()
     progress.see(sighting(incarnation=4))
     progress.see(sighting(incarnation=9, term=0, commit_index=0, start_offset=0, end_offset=0))
     progress.see(sighting(incarnation=9, term=5))

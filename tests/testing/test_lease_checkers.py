@@ -7,17 +7,22 @@ import pytest
 from quivermq.batches import Frame, Index, Offset, Origin, encode_batch
 from quivermq.errors import NotEnoughReplicas, OutOfSequence, Timeout
 from quivermq.queue import Piece
-from quivermq.testing import dead_letter_topic
-from quivermq.testing.dead_letter_topic import DeadLetterTopic
-from quivermq.testing.lease_checkers import CountedFailures, EveryMessage, NeverEarly, OneWinner
-from quivermq.testing.story import Violation
+from quivermq.testing import Violation
+from quivermq.testing.simulation import consumer_service
+from quivermq.testing.simulation.consumer_service import DeadLetterTopic
+from quivermq.testing.simulation.lease_checkers import (
+    CountedFailures,
+    EveryMessage,
+    NeverEarly,
+    OneWinner,
+)
 
 
 def piece(start: int, end: int, failures: int = 0) -> Piece:
     return Piece(start, end, 0, failures)
 
 
-def test_a_message_that_was_finished_is_not_given_to_who_asks_afterwards() -> None:
+def test_a_finished_message_is_not_delivered_to_a_later_poll() -> None:
     checker = OneWinner()
     checker.grant("g", 1, 5, [piece(0, 3)], asked_us=0)
     checker.finish("g", 5, [0, 1], now_us=100)
@@ -42,7 +47,7 @@ def test_a_token_has_one_holder_and_a_message_one_winner() -> None:
         checker.finish("g", 6, [0], now_us=3)
 
 
-def test_what_is_finished_before_it_leaves_leaves_once() -> None:
+def test_a_message_that_is_acknowledged_in_advance_is_delivered_once() -> None:
     checker = OneWinner()
     checker.finish("g", 0, [4], now_us=1)
     with pytest.raises(Violation, match="I4: message 4 of g"):
@@ -71,11 +76,11 @@ def test_a_delayed_message_may_not_be_given_out_before_its_time() -> None:
         checker.check([delayed(1_001)])
 
 
-def test_everything_that_a_group_has_done_with_was_done_by_somebody() -> None:
+def test_a_message_that_a_group_is_done_with_was_finished_or_is_a_dead_letter() -> None:
     checker = EveryMessage(tried={("g", 1)})
     winners = {("g", 0): 5}
     checker.check("g", 3, [2], winners)
-    with pytest.raises(Violation, match="I5: g has done with message 2"):
+    with pytest.raises(Violation, match="I5: g is done with message 2"):
         checker.check("g", 3, [], winners)
     with pytest.raises(Violation, match="I5: message 0 of g is finished, and a dead letter"):
         checker.check("g", 3, [0, 2], winners)
@@ -83,7 +88,7 @@ def test_everything_that_a_group_has_done_with_was_done_by_somebody() -> None:
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> DeadLetterTopic:
-    monkeypatch.setattr(dead_letter_topic, "LOST_ANSWERS", 0.0)
+    monkeypatch.setattr(consumer_service, "LOST_ANSWERS", 0.0)
     return DeadLetterTopic(Random(0))
 
 
@@ -108,7 +113,7 @@ def test_a_topic_of_dead_letters_may_be_unavailable_or_its_answer_lost(
         topic.store("g", 1, 0, [7])
     assert topic.letters == {}
     topic.is_available = True
-    monkeypatch.setattr(dead_letter_topic, "LOST_ANSWERS", 1.0)
+    monkeypatch.setattr(consumer_service, "LOST_ANSWERS", 1.0)
     with pytest.raises(Timeout):
         topic.store("g", 1, 0, [7])
     assert topic.letters == {"g": [7]}

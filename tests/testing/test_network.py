@@ -4,9 +4,18 @@ from random import Random
 
 import pytest
 
-from quivermq.testing.network import CLOGGED_MAX, Network, Weather, bridge, deaf, mute, ring, split
-from quivermq.testing.story import Story
-from quivermq.testing.virtual_time import VirtualTime
+from quivermq.testing.simulation.network import (
+    CLOGGED_MAX,
+    Network,
+    Weather,
+    bridge,
+    deaf,
+    mute,
+    ring,
+    split,
+)
+from quivermq.testing.simulation.story import Story
+from quivermq.testing.simulation.virtual_time import VirtualTime
 
 
 class Post:

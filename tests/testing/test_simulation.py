@@ -9,7 +9,7 @@ import pytest
 
 from quivermq.testing import Simulation, Violation, run_seed
 from quivermq.testing.__main__ import main
-from quivermq.testing.faults import FAULTS
+from quivermq.testing.simulation.faults import FAULTS
 
 BLOCKS, SEEDS_PER_BLOCK = 8, 10
 REPLAYED = 7
@@ -26,9 +26,9 @@ def test_a_cluster_keeps_its_promises_and_recovers(block: int) -> None:
         faults += outcome.faults
     assert counts["acks"] > 40 * SEEDS_PER_BLOCK, "too little was stored to show anything"
     assert faults.total() > 10 * SEEDS_PER_BLOCK, "the seeds were too calm to show anything"
-    assert counts["sleeps"] > 3 * SEEDS_PER_BLOCK, "hardly anybody slept"
+    assert counts["sleeps"] > 3 * SEEDS_PER_BLOCK, "hardly any replica slept"
     assert counts["messages acked"] > 20 * SEEDS_PER_BLOCK, "hardly anything was consumed"
-    assert counts["dead letters"], "nobody despaired of a message"
+    assert counts["dead letters"], "no message became a dead letter"
 
 
 def test_every_kind_of_fault_has_a_name_of_its_own_and_a_pace() -> None:
@@ -69,7 +69,9 @@ def test_a_failure_tells_its_story_and_how_to_see_it_again(
     assert "digest" in shown
 
 
-def test_many_seeds_end_with_what_they_were_like(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_seeds_end_with_a_summary_of_faults_and_counts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["--seeds", "4", "--first", "20"]) == 0
     shown = capsys.readouterr().out
     assert "4 seeds passed" in shown

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quivermq.testing import Cluster
-from quivermq.testing.cluster_node import ClusterError
+from quivermq.testing.cluster import ClusterError
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.conftest import STALL_BUDGET

@@ -2,8 +2,7 @@
 
 from random import Random
 
-from quivermq.testing.clock import EPOCH_MS, NodeClock
-from quivermq.testing.virtual_time import VirtualTime
+from quivermq.testing.simulation.virtual_time import EPOCH_MS, NodeClock, VirtualTime
 
 
 def test_events_happen_in_the_order_of_their_time_and_then_of_their_planning() -> None:
@@ -15,14 +14,14 @@ def test_events_happen_in_the_order_of_their_time_and_then_of_their_planning() -
     assert time.now_ms == 10
 
 
-def test_what_an_event_plans_for_now_happens_now_and_nothing_happens_in_the_past() -> None:
+def test_an_event_planned_for_now_or_the_past_happens_now() -> None:
     time, seen = VirtualTime(), []
     time.after_ms(3, lambda: time.after_ms(-1, lambda: seen.append(time.now_ms)))
     time.run_for_ms(3)
     assert seen == [3]
 
 
-def test_time_stops_early_when_what_was_waited_for_holds() -> None:
+def test_time_stops_early_when_the_condition_holds() -> None:
     time = VirtualTime()
     for delay_ms in (1, 2, 3):
         time.after_ms(delay_ms, lambda: None)

@@ -13,8 +13,8 @@ import uvloop
 from quivermq.addresses import split_address
 from quivermq.batches import Frame, encode_batch
 from quivermq.settings import BrokerSettings
+from quivermq.testing.memory_transport import connect
 from quivermq.transports import Server
-from quivermq.transports.memory import connect
 from quivermq.wire import PROTOCOL, Receiver, packet, parse_response, proto
 
 PATIENCE_S = 20.0

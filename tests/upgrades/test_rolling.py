@@ -11,13 +11,18 @@ import quivermq
 from quivermq.cluster import FEATURE_LEVEL_MAX, Level
 from quivermq.errors import InvalidRequest
 from quivermq.testing import Cluster
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.copies import stored_copy
-from quivermq.testing.group_trial import GROUP, group_trial, lead_by
-from quivermq.testing.group_trial import TOPIC as JOBS
-from quivermq.testing.history import Place
-from quivermq.testing.load import Load
-from quivermq.testing.trial import TOPIC, trial
+from quivermq.testing.trials import (
+    ClientLoad,
+    ConsumerLoad,
+    TopicPartition,
+    group_trial,
+    lead_by,
+    read_stored_copy,
+    trial,
+)
+from quivermq.testing.trials.client_trial import TOPIC
+from quivermq.testing.trials.consumer_trial import GROUP
+from quivermq.testing.trials.consumer_trial import TOPIC as JOBS
 from quivermq.wire import proto
 from tests.cli.commands import environment, quiver
 from tests.upgrades.releases import packages, release_of, unpacked_package
@@ -55,7 +60,7 @@ def cluster(last_release: Path) -> Iterator[Cluster]:
         yield made
 
 
-def roll(cluster: Cluster, node: int, code: Path | None, *loads: Load | ConsumerLoad) -> None:
+def roll(cluster: Cluster, node: int, code: Path | None, *loads: ClientLoad | ConsumerLoad) -> None:
     """One broker goes over to another release, and everything goes on."""
     cluster.nodes[node].change_release(code)
     cluster.wait_ready()
@@ -207,13 +212,13 @@ def check_not_let_in(cluster: Cluster, code: Path) -> None:
     """Its directory does not say the level yet: the others do. So it opens its logs, as after any
     end, and adds nothing to them."""
     node = cluster.nodes[3]
-    before = stored_copy(cluster, 3, Place("orders", 0))
+    before = read_stored_copy(cluster, 3, TopicPartition("orders", 0))
     assert before.batches
     node.code = code
     node.launch()
     said = node.wait_refused()
     assert f"use release {Level(FEATURE_LEVEL_MAX).release} or later" in said
-    assert stored_copy(cluster, 3, Place("orders", 0)) == before
+    assert read_stored_copy(cluster, 3, TopicPartition("orders", 0)) == before
     node.code = None
 
 

@@ -1,4 +1,4 @@
-"""What callers pass in, brought into the columns of a body: Arrow record batches of our schema."""
+"""Turns the arguments of callers into the columns of a body: Arrow batches of our schema."""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple

@@ -1,4 +1,4 @@
-"""A part of a batch as a batch of its own: for who wants a few messages of many."""
+"""Cuts a part of a batch into a batch of its own, for readers of a few messages of many."""
 
 from crc32c import crc32c
 

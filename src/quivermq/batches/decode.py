@@ -1,4 +1,4 @@
-"""Bodies into Arrow and into Python messages. Whoever decodes validates first: a lying body raises.
+"""Decodes bodies into Arrow and into Python messages. It validates first: a lying body raises.
 
 Arrow columns are views of the received buffer; only decompression and Python objects cost memory.
 """
@@ -147,7 +147,7 @@ def check_sizes(batch: Any, batch_bytes: int, limits: Limits) -> None:
 
 
 def _check_columns(batch: Any, flags: int) -> None:
-    """What Arrow's own validation leaves open: nulls where we allow none, times nobody can show."""
+    """Check what Arrow's validation leaves open: forbidden nulls, and times out of range."""
     if batch.column(0).null_count:
         raise Corrupt("a message has no value")
     if flags & _HEADERS:

@@ -1,4 +1,4 @@
-"""Messages into frames: from Python sequences and from Arrow, laid out once.
+"""Encodes messages into frames: from Python sequences and from Arrow, laid out once.
 
 A frame has one priority, one not-before time and one producer, so that a broker can treat it as
 one interval; callers split what differs. What is too large for one frame is split here, by rows.
@@ -33,7 +33,7 @@ _DATA: Final = int(Kind.DATA)
 
 
 class Origin(NamedTuple):
-    """What a producer says of its batch, the same for all messages in it."""
+    """The producer's fields of a batch, the same for all messages in it."""
 
     producer_id: int = 0
     producer_epoch: int = 0
@@ -132,7 +132,7 @@ def encode_batch(
 
 
 class _Layout(NamedTuple):
-    """What all frames of one call have in common."""
+    """The parameters that all frames of one call share."""
 
     compression: Compression
     origin: Origin
@@ -235,7 +235,7 @@ def without_surroundings(batch: Any) -> Any:
     """A copy of `batch` if it is a slice, else itself.
 
     Arrow pads a slice's buffers to 64 bytes with whatever lies behind the slice: bytes of rows
-    that the caller did not pass, and that may belong to somebody else.
+    that the caller did not pass, and that may belong to another user.
     """
     if batch.get_total_buffer_size() <= batch.nbytes:
         return batch

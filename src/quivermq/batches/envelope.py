@@ -1,4 +1,4 @@
-"""What an Arrow IPC message says of itself, read before Arrow is allowed to believe it.
+"""Reads and checks the metadata of an Arrow IPC message before Arrow is given it.
 
 pyarrow checks that buffers lie inside the message, but it allocates what a compressed buffer
 claims to decompress to: 16 MiB of zstd can become hundreds of gigabytes; and it lets buffers

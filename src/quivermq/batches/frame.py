@@ -27,7 +27,7 @@ class Frame:
     def of(cls, kind: Kind, body: Buffer = b"", limits: Limits = DEFAULT_LIMITS) -> Self:
         """An entry that is not messages: a command, a membership change, a no-op.
 
-        Raises what `parse` would: nobody stores a frame that cannot be read back.
+        Raises what `parse` would, so that no frame is stored that cannot be read back.
         """
         size = len(body)
         header = Header(kind, body_bytes=size, body_crc=crc32c(body), decoded_bytes=size)
@@ -64,7 +64,7 @@ class Frame:
         return type(self)(self.header.stamped(term, index, base_offset, timestamp_ms), self.body)
 
     def buffers(self) -> tuple[bytes, Buffer]:
-        """What to hand to a gathering write: no copy joins them."""
+        """The buffers for a gathering write: no copy joins them."""
         return self.packed_header, self.body
 
     def __bytes__(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The fixed header in front of every body: what the broker reads and stamps of a batch.
+"""The fixed header in front of every body: the fields that brokers read and stamp.
 
 Byte table in `docs/formats.md`. Magic, version and the checksum at the end keep their places in
 every version, so that intact bytes of another version are told from damaged ones.
@@ -39,14 +39,14 @@ HEADER_BYTES: Final = _FIELDS.size + _CHECKSUM.size
 
 
 class Kind(IntEnum):
-    """What a frame's body is."""
+    """The kind of a frame's body."""
 
     DATA = 1
     """An Arrow record batch of messages."""
     COMMAND = 2
     """A change of the partition's state that is not a message."""
     MEMBERSHIP = 3
-    """A change of the Raft group's members."""
+    """A change of the partition's members."""
     NOOP = 4
     """Nothing: what a new leader commits first."""
     MARK = 5
@@ -70,13 +70,13 @@ _KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)
 
 
 MARK_PREFIX: Final = Struct("<HBB").pack(MAGIC, VERSION, Kind.MARK)
-"""What every mark starts with."""
+"""The first bytes of every mark."""
 
 
 class Header(NamedTuple):
     """The header's fields. A tuple, because one is made for every batch that passes through.
 
-    Two fields hide methods of `tuple` that nobody calls on a header.
+    Two fields hide methods of `tuple` that are never called on a header.
     """
 
     kind: int
@@ -178,5 +178,5 @@ class Header(NamedTuple):
 
 
 def _of_another_release(what: str) -> UnsupportedFormat:
-    """The refusal of a header whose checksum holds: somebody meant it, and it is not damaged."""
+    """The refusal of a header whose checksum holds: it is not damaged, but of another release."""
     return UnsupportedFormat(f"{what}: read it with the release that wrote it, or upgrade")

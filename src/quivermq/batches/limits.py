@@ -17,7 +17,7 @@ COUNTER_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one batch may be. Checked before anything is allocated, stored or proposed."""
+    """The limits of one batch. Checked before anything is allocated, stored or proposed."""
 
     message_bytes_max: int = 8 * MIB
     """Value, key and headers of one message together."""

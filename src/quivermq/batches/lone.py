@@ -1,7 +1,7 @@
-"""The body of a batch that holds one plain message: what Arrow writes, without asking it to.
+"""Encodes a batch of one plain message without Arrow, to the bytes that Arrow would write.
 
-Who sends messages one by one pays the price of a whole batch for each, most of it to Arrow. But
-what Arrow writes in front of a lone value depends on nothing but the value's size.
+A client that sends messages one by one pays for a whole batch each, most of it to Arrow. But what
+Arrow writes in front of a lone value depends on nothing but the value's size.
 """
 
 from functools import lru_cache

@@ -1,7 +1,7 @@
 """The cluster as the catalog knows it: records, where partitions go, plans and edits.
 
 Pure. Knows names, numbers and topic settings; must never know Raft, the wire, disks or clocks. The
-metadata group keeps the catalog; whoever leads it makes plans of it, and edits of the plans.
+metadata partition keeps the catalog; its leader makes plans of it, and edits of the plans.
 """
 
 from quivermq.cluster.assignors import ASSIGNORS

@@ -1,7 +1,7 @@
 """Assignors: which member of a sticky group gets which partition.
 
-Pure functions, found by name in `ASSIGNORS`. Each gets the partitions, the members, and who owns
-what so far; each gives every partition to exactly one member, as evenly as can be: the loads of
+Pure functions, found by name in `ASSIGNORS`. Each gets the partitions, the members, and the
+owners so far; each gives every partition to exactly one member, as evenly as can be: the loads of
 two members differ by one at most. What they do depends on nothing else, not even on the order of
 the members.
 """
@@ -18,7 +18,7 @@ Assignor = Callable[[Sequence[int], Sequence[int], Mapping[int, int]], dict[int,
 def sticky(
     partitions: Sequence[int], members: Sequence[int], current: Mapping[int, int]
 ) -> dict[int, int]:
-    """Balance with the fewest moves: whoever has too many gives up those that are named last.
+    """Balance with the fewest moves: a member with too many gives up those that are named last.
 
     Balanced, `extra` members have one partition more than the `least` of the others. So a member
     can keep `least`, and one more if it is among the extra ones; it is best to let those be extra

@@ -1,7 +1,7 @@
-"""Levelling: things that lie on nodes are moved until no node has two more than another.
+"""Balances replicas and leaders over nodes until no node has two more than another.
 
-A thing may lie on some nodes and not on others, so the way from a heavy node to a light one may
-lead over nodes in between: each passes one thing on. A shortest such way is looked for, and as long
+An item may lie on some nodes and not on others, so the way from a heavy node to a light one may
+lead over nodes in between: each passes one item on. A shortest such way is looked for, and as long
 as there is one, loads can be made more even; when there is none, they cannot.
 
 `Replicas` levels the replicas of partitions, `Leaders` which of its replicas leads each.
@@ -19,15 +19,15 @@ class _Step(NamedTuple):
 
 
 class _Leveller:
-    """What both have in common: loads, and who may be taken from where."""
+    """The common part: loads, and which items may be moved from which node."""
 
     def __init__(self, nodes: Iterable[int]) -> None:
         self.load = dict.fromkeys(nodes, 0)
         self.loose: dict[int, dict[int, None]] = {node: {} for node in self.load}
-        """What may be moved, by where it lies."""
+        """The items that may be moved, by node."""
 
     def level(self) -> None:
-        """Move the fewest things that make the loads as even as they can be."""
+        """Move the fewest items that make the loads as even as they can be."""
         while steps := self._next():
             # Backwards, so that no node holds more in between than before.
             for step in reversed(steps):
@@ -40,11 +40,11 @@ class _Leveller:
         self.loose[to][item] = None
 
     def best(self, source: int, to: int) -> int | None:
-        """What is best moved from one node to another; None if nothing may be."""
+        """The best item to move from one node to another; None if none may be."""
         raise NotImplementedError
 
     def exits(self, source: int) -> Iterator[tuple[int, int]]:
-        """Where something of a node may go, each with something that may."""
+        """The nodes that an item of a node may go to, each with such an item."""
         raise NotImplementedError
 
     def _next(self) -> list[_Step]:

@@ -1,7 +1,7 @@
 """The catalog as typed records, at one version.
 
 A `View` never changes; `updated` gives the next one and parses only what differs. Everything that
-is found by searching is found here; what should change is the business of plans and edits.
+is found by searching is found here; plans and edits decide what should change.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ from quivermq.errors import Corrupt, InvalidRequest, TopicNotFound
 
 
 class Hosted(NamedTuple):
-    """A partition that a node holds or is to hold, and which member the node is in its group."""
+    """A partition that a node holds or is to hold, and the node's member number in it."""
 
     topic: Topic
     partition: int
@@ -37,7 +37,7 @@ class Hosted(NamedTuple):
 
 
 class View:
-    """What the catalog says, by name and by number."""
+    """The catalog, by name and by number."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class View:
         return placements[partition]
 
     def partition_of(self, group: bytes) -> tuple[Topic, int] | None:
-        """Whose group that is; None if no topic has it (any more)."""
+        """The partition with that id; None if no topic has it (any more)."""
         topic = self.topics_by_id.get(group[:TOPIC_ID_BYTES].hex())
         partition = int.from_bytes(group[TOPIC_ID_BYTES:], "big")
         if topic is None or len(group) != TOPIC_ID_BYTES + 4 or partition >= len(topic.partitions):
@@ -107,7 +107,7 @@ class View:
                 yield topic, partition, placement
 
     def hosted(self, node: int) -> Iterator[Hosted]:
-        """What `node` holds or is to hold, by topic name and number."""
+        """The partitions that `node` holds or is to hold, by topic name and number."""
         if self._hosted is None:
             self._hosted = self._by_node()
         return iter(self._hosted.get(node, ()))

@@ -63,7 +63,7 @@ def found_cluster(cluster_id: str, created_ms: int, brokers: Iterable[Broker]) -
 
 
 def grant_producers(view: View, count: int = 1) -> tuple[Edit, int]:
-    """So many producer ids for nobody else, and the first of them."""
+    """Reserve producer ids; returns the first of them too."""
     first = view.next_producer
     return Edit({PRODUCERS_KEY: {"next": first + count}}), first
 
@@ -246,7 +246,7 @@ def remove_broker(view: View, node: int, *, force: bool = False) -> Edit:
 
 def set_targets(view: View, moves: Iterable[Move]) -> Edit | None:
     """Start these moves. One that changes only the order, and so the preferred leader, is done at
-    once. The founders stay until the members have changed: the group may not have started yet."""
+    once. The founders stay until the members have changed: it may not have started yet."""
     return _placed(view, ((move, _aimed(view, move)) for move in moves))
 
 
@@ -294,7 +294,7 @@ def _aimed(view: View, move: Move) -> Placement:
         )
     if not placement.target and set(placement.replicas) == set(move.replicas):
         return replace(placement, replicas=move.replicas)
-    # The group may have reached the old target, and nobody noted it yet.
+    # The replicas may have reached the old target, without its being noted yet.
     left = {node_of(member): member for member in sorted({*placement.leaving, *placement.target})}
     for member in (*placement.replicas, *move.replicas):
         left.pop(node_of(member), None)

@@ -1,6 +1,6 @@
 """Feature levels: what the brokers of a cluster may store and say to one another.
 
-A release reads and writes a range of levels. A cluster is at one level, and nobody writes what
+A release reads and writes a range of levels. A cluster is at one level, and no broker writes what
 belongs to a higher one, so brokers of two releases work together, and going back to the earlier
 release works. `quiver cluster upgrade` raises the level once every broker knows the next one, and
 there is no way back from that (decision 0038).
@@ -26,13 +26,13 @@ class Level(IntEnum):
 
     @property
     def brings(self) -> str:
-        """What clusters that have it can do, for people."""
+        """Its additions, for people."""
         return _NOTES[self][1]
 
 
 _NOTES: Final = {
     Level.FIRST: ("0.2.0", "everything that release 0.2.0 stores and says"),
-    Level.IDLE_GROUPS: ("0.3.0", "shared groups that nobody uses any more are forgotten"),
+    Level.IDLE_GROUPS: ("0.3.0", "shared groups that are no longer used are forgotten"),
 }
 
 

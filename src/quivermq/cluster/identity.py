@@ -1,4 +1,4 @@
-"""Whether a broker that registers is who it says: the identity of data directories.
+"""Checks the identity of a broker that registers, by its data directory.
 
 A directory that was emptied, swapped or restored from a copy has forgotten what it promised to
 others: its vote, the entries that it acknowledged. Such a broker must not count (decision 0013).

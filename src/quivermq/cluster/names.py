@@ -1,4 +1,4 @@
-"""Which names topics and groups may have.
+"""Checks the names of topics and groups.
 
 A topic's name is also the name of a folder, so what passes here must be harmless as one.
 """

@@ -1,4 +1,4 @@
-"""Where the partitions of a topic go: balanced over brokers by replicas and by leaders.
+"""Places the partitions of a topic on brokers, balanced by replicas and by leaders.
 
 Replicas go to the brokers that hold the fewest. Two rules more keep the preferred leaders level as
 well, for any sequence of topics with any replication. Brokers differ by at most one in replicas, so

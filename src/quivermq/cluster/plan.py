@@ -112,8 +112,8 @@ def rebalance_leaders(
     view: View, leaders: Mapping[bytes, int], alive: Collection[int] | None = None
 ) -> list[LeaderMove]:
     """The transfers that let every serving broker lead as many partitions as any other, as far as
-    replicas allow. `leaders` says which node leads each group; only nodes that are `alive` are
-    chosen, if that is given; groups that nobody leads are left out."""
+    replicas allow. `leaders` says which node leads each partition; only nodes that are `alive` are
+    chosen, if that is given; partitions without a leader are left out."""
     nodes = [b.id for b in view.serving if alive is None or b.id in alive]
     spread, found = Leaders(nodes), []
     for topic, partition, placement in view.partitions():
@@ -132,8 +132,8 @@ def rebalance_leaders(
 def metadata_voters(
     view: View, current: Collection[int] = ()
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The members of the metadata group: voters and learners. Those that vote already (`current`,
-    by member number) stay voters while they serve; a broker that leaves only listens."""
+    """The members of the metadata partition: voters and learners. Members that vote already
+    (`current`) stay voters while they serve; a broker that leaves only listens."""
     order = sorted(view.serving, key=lambda broker: (broker.member not in current, broker.id))
     voters = {broker.member for broker in order[:METADATA_VOTERS_MAX]}
     members = [broker.member for broker in view.brokers.values()]
@@ -169,7 +169,7 @@ class _Plan:
         self.replicas.level()
 
     def moves(self, may_lead_elsewhere: Sequence[bool]) -> list[Move]:
-        """What is to be done, with the preferred leaders levelled where they may be."""
+        """The moves to make, with the preferred leaders balanced where they may be."""
         leaders = Leaders(self._members)
         for item, ((_, _, placement), free) in enumerate(
             zip(self.partitions, may_lead_elsewhere, strict=True)

@@ -1,12 +1,12 @@
-"""The records of the catalog: what the metadata group keeps about brokers, topics and placement.
+"""The records of the catalog: what the metadata partition keeps about brokers, topics, placement.
 
 Each is a frozen dataclass with `to_json` and `from_json`. Keys that this build does not know are
 kept as they are (`others`), so a record that an earlier release changes loses nothing; a value that
 no build writes raises `Corrupt`. Knows names, numbers and topic settings; must never know how the
 catalog is replicated.
 
-A *member* is a number that Raft groups know: epoch << 16 | node id. A node that lost its disk comes
-back under a higher epoch, so it cannot be taken for who it was (decision 0013).
+A *member* is the number of a replica in Raft: epoch << 16 | node id. A node that lost its disk
+comes back under a higher epoch, so it cannot be taken for its former self (decision 0013).
 """
 
 import re
@@ -62,7 +62,7 @@ def member_of(node: int, epoch: int) -> int:
 
 
 def group_id(topic_id: str, partition: int) -> bytes:
-    """The 16 bytes that name the Raft group, and the log, of a partition."""
+    """The 16 bytes that name a partition and its log in Raft."""
     return bytes.fromhex(topic_id) + partition.to_bytes(4, "big")
 
 
@@ -73,9 +73,9 @@ class Cluster:
     id: str
     created_ms: int
     level: int = int(FEATURE_LEVEL_MAX)
-    """The feature level: nobody writes what belongs to a higher one."""
+    """The feature level: brokers write nothing that belongs to a higher one."""
     release: str = FEATURE_LEVEL_MAX.release
-    """The first release that knows the level, for those who do not."""
+    """The first release that knows the level, for brokers that do not."""
     others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -178,12 +178,12 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one partition is: the members of its group."""
+    """The members of one partition."""
 
     replicas: tuple[int, ...]
     """The first is the preferred leader."""
     founders: tuple[int, ...] = ()
-    """Who starts the group, as its first configuration; empty once the members have changed."""
+    """The first configuration; empty once the members have changed."""
     target: tuple[int, ...] = ()
     """Who the members are to be, while the partition is moved."""
     leaving: tuple[int, ...] = ()
@@ -336,7 +336,7 @@ def _members(value: Any) -> tuple[int, ...]:
 
 
 def _others(found: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    """What a later release added to a record."""
+    """The fields that a later release added to a record."""
     return {key: found[key] for key in found if key not in known}
 
 

@@ -8,7 +8,7 @@ The *generation* counts the changes of a group, and an epoch is the generation t
 began with. A group without members is forgotten; one that is made anew begins behind the version
 of the catalog. That grows at least as fast as any generation, so epochs never go back.
 
-Pure. Who is alive is for others to judge.
+Pure: does not decide who is alive.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ _TEXT_CHARACTERS_MAX: Final = 200
 
 
 class Enrolled(NamedTuple):
-    """What is known of a member."""
+    """A member's entry in a group."""
 
     name: str
     session_ms: int
@@ -37,7 +37,7 @@ class Enrolled(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who owns a partition, and since which generation."""
+    """The owner of a partition, and since which generation."""
 
     member: int
     epoch: int
@@ -51,7 +51,7 @@ class Revocation(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one member owns."""
+    """The partitions of one member."""
 
     assigned: tuple[tuple[int, int], ...]
     """Partitions to read, each with its epoch."""
@@ -66,7 +66,7 @@ _NOTHING: Final = Share((), (), 0)
 
 @dataclass(slots=True)
 class Changes:
-    """What happened to a group since it was last changed: first the leaves, then the joins."""
+    """Events of a group since it was last changed: first the leaves, then the joins."""
 
     assignor: str = "sticky"
     """For a group that does not exist yet."""
@@ -160,7 +160,7 @@ class StickyGroup:
         )
 
     def _holders(self, changes: Changes, partitions: int) -> dict[int, int]:
-        """Who has each partition in hand: 0 if nobody has, any more or yet."""
+        """The member that holds each partition: 0 if none does, any more or yet."""
         holders = dict.fromkeys(range(partitions), 0)
         for number, (member, _) in enumerate(self.owners):
             if member not in changes.leaves:
@@ -219,9 +219,9 @@ class StickyGroup:
         named = {owner.member for owner in group.owners}
         named |= {revocation.heir for revocation in group.revoking.values()}
         if not named <= group.members.keys():
-            raise Corrupt(f"partitions of sticky group {group.group} belong to nobody")
+            raise Corrupt(f"partitions of sticky group {group.group} belong to no member")
         if any(number >= len(group.owners) for number in group.revoking):
-            raise Corrupt(f"sticky group {group.group} revokes a partition that nobody owns")
+            raise Corrupt(f"sticky group {group.group} revokes a partition that it does not have")
         return group
 
 

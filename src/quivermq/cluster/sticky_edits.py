@@ -28,7 +28,7 @@ class GroupName(NamedTuple):
 
 
 class Regrouping(NamedTuple):
-    """What became of changes."""
+    """The result of changes."""
 
     edit: Edit | None
     done: list[GroupName]

@@ -1,4 +1,4 @@
-"""The log of a partition: segments, checkpoints and the vote, behind a small disk seam.
+"""The log of a partition: segments, checkpoints and the vote, on a small disk interface.
 
 Knows batches and files; must never know Raft's rules, what a command means, or the network.
 """
@@ -6,12 +6,11 @@ Knows batches and files; must never know Raft's rules, what a command means, or 
 from quivermq.log.checkpoints import Checkpoint, CheckpointSummary
 from quivermq.log.creation import name_logs, prepare_log
 from quivermq.log.damage import Damage
-from quivermq.log.disk import Disk, File
+from quivermq.log.disk import Disk, File, Unreadable
 from quivermq.log.edge import Edge
 from quivermq.log.log import Log
 from quivermq.log.real_disk import ReadOnlyDisk, RealDisk
 from quivermq.log.settings import LogSettings
-from quivermq.log.simulated_disk import SimulatedDisk
 from quivermq.log.state import Owner, read_owner
 from quivermq.log.verify import Finding, Report, Verification, find_logs, log_bytes
 
@@ -29,7 +28,7 @@ __all__ = [
     "ReadOnlyDisk",
     "RealDisk",
     "Report",
-    "SimulatedDisk",
+    "Unreadable",
     "Verification",
     "find_logs",
     "log_bytes",

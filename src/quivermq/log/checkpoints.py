@@ -33,7 +33,7 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointSummary(NamedTuple):
-    """What a checkpoint's header says."""
+    """The header of a checkpoint."""
 
     edge: Edge
     size: int
@@ -90,7 +90,7 @@ class Checkpoints:
             try:
                 self.load_file(index, suffix)
             except (Corrupt, StorageFailed) as error:
-                # If neither is intact, whoever needs the checkpoint finds out.
+                # If neither is intact, the next load of the checkpoint raises.
                 with suppress(Corrupt, StorageFailed):
                     self.save(self.load_file(index, other), suffix)
                     notes.append(f"made a checkpoint again from its other copy: {error}")
@@ -106,7 +106,7 @@ class Checkpoints:
                 raise
             checkpoint = self.load_file(index, COPY)
             with suppress(StorageFailed):
-                # Whoever asked needs no more than the content.
+                # The caller needs no more than the content.
                 self.save(checkpoint)
             return checkpoint
 
@@ -119,7 +119,7 @@ class Checkpoints:
             return Checkpoint(summary.edge, data)
 
     def summary(self, index: Index) -> CheckpointSummary:
-        """What its header says of a checkpoint; its content is not looked at."""
+        """The header of a checkpoint; its content is not looked at."""
         return self._from_either(index, lambda _, summary: summary)
 
     def part(self, index: Index, at: int, size: int) -> bytes:
@@ -132,7 +132,7 @@ class Checkpoints:
         return self._from_either(index, take)
 
     def _from_either(self, index: Index, take: Callable[[File, CheckpointSummary], T]) -> T:
-        """What can be had of a checkpoint's file, or else of its copy."""
+        """Take something from a checkpoint's file, or else from its copy."""
         try:
             with self._opened(index) as opened:
                 return take(*opened)

@@ -1,4 +1,4 @@
-"""Making a log: whole under another name first, so that what has its name is complete."""
+"""Creates a log under a temporary name first, so that a log with its final name is complete."""
 
 from collections.abc import Collection
 from secrets import token_bytes

@@ -1,4 +1,4 @@
-"""What is wrong with a log's files, said so that a person or a replica can act on it."""
+"""Damage of a log's files, described so that a person or a replica can act on it."""
 
 from dataclasses import dataclass, replace
 

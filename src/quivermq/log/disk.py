@@ -1,4 +1,4 @@
-"""The seam between the log and a disk: everything the log ever asks of one, and nothing more.
+"""The interface between the log and a disk: everything that the log asks of one.
 
 Implementations raise `StorageFull` where there is no space, `Unreadable` where the medium has lost
 what was stored, and `StorageFailed` for every other refusal; no `OSError` passes this seam. Paths
@@ -62,7 +62,7 @@ class Disk(Protocol):
         """An existing file, to be read only: works on a file system that takes no writes."""
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder, sorted; empty if there is no such folder."""
+        """The names in a folder, sorted; empty if there is no such folder."""
 
     def is_folder(self, path: str) -> bool:
         """Whether there is such a folder."""

@@ -8,7 +8,7 @@ from quivermq.errors import StorageFailed, StorageFull
 class Fence:
     """A context for writes. Closes for good when a write leaves its outcome unknown.
 
-    A full disk is let pass if whoever met it has put everything back; then writes go on.
+    A full disk is let pass if the write that met it was undone; then writes go on.
     """
 
     __slots__ = ("_folder", "_reason")

@@ -1,4 +1,4 @@
-"""Where the entries of one segment are: 24 bytes an entry, in arrays, found by bisection."""
+"""The index of one segment's entries: 24 bytes an entry, in arrays, found by bisection."""
 
 import sys
 from array import array
@@ -73,7 +73,7 @@ class SegmentIndex:
 
     def edge_before(self, index: Index, start: Edge) -> Edge:
         """The edge before an entry of this segment, which starts at `start`; `Corrupt` in the
-        middle of a hole, where nobody knows it."""
+        middle of a hole, where it is unknown."""
         number = index - self.first
         if number == 0:
             return start
@@ -104,7 +104,7 @@ class SegmentIndex:
 
     @classmethod
     def unpack(cls, first: Index, buffer: Buffer, checksum: int) -> "SegmentIndex":
-        """What `pack` wrote, or `Corrupt`, or `UnsupportedFormat`."""
+        """Read what `pack` wrote; raises `Corrupt` or `UnsupportedFormat`."""
         if crc32c(buffer) != checksum or len(buffer) < _COUNTS.size:
             raise Corrupt("the segment's index fails its checksum")
         version, count, runs = _COUNTS.unpack_from(buffer)

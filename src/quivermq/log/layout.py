@@ -36,7 +36,7 @@ def file_name(index: Index, kind: str) -> str:
 
 
 def index_of(name: str, kind: str) -> Index | None:
-    """What `file_name` was given, or None for any other name."""
+    """The index in a name that `file_name` made, or None for any other name."""
     digits = name.removesuffix(kind)
     if name == digits or len(digits) != _DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
@@ -48,7 +48,7 @@ class SegmentHeader(NamedTuple):
 
     log_id: bytes
     secret: bytes
-    """What the marks of this file bear; see `State.secret`."""
+    """The secret in the marks of this file; see `State.secret`."""
     start: Edge
 
     def pack(self) -> bytes:

@@ -1,9 +1,9 @@
-"""A partition's log: entries appended in groups, read by index, offset or time, never rewritten.
+"""A partition's log: entries are appended, read by index, offset or time, and never rewritten.
 
 One writer (the disk thread) appends, syncs, cuts and drops; any thread may read. What is written
 is durable after `sync`. A refusal for lack of space leaves the log as it was. Any other failed
-write, and every failed fsync, fences the log: nobody knows what is on the disk, so it takes no
-more writes until it is opened anew, and nothing of that group is ever acknowledged.
+write, and every failed fsync, fences the log: what is on the disk is unknown, so it takes no
+more writes until it is opened anew, and nothing of that write is ever acknowledged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Log(LogReader):
         self._synced: SyncedFile = recovery.synced
         self._fence = Fence(folder)
         self.notes: list[str] = recovery.notes
-        """What opening the log found and put right, for people."""
+        """Repairs that were made when the log was opened, for people."""
         self.commit_index: Index = recovery.commit_index
         """How far the log was known to be committed when it was last synced."""
 
@@ -88,7 +88,7 @@ class Log(LogReader):
             self._state_file.save(state._replace(term=term, vote=vote))
 
     def append(self, frames: Sequence[Frame]) -> None:
-        """Write a group of entries behind the last one: all of them, or none. Not yet durable.
+        """Write entries behind the last one: all of them, or none. Not yet durable.
 
         `StorageFull` leaves the log as it was; try again when there is space.
         """
@@ -108,7 +108,7 @@ class Log(LogReader):
                 raise
 
     def _make_room(self, size: int) -> None:
-        """Seal the active segment if it is full, and preallocate what the group needs."""
+        """Seal the active segment if it is full, and preallocate what the entries need."""
         if size > SEGMENT_BYTES_MAX:
             raise BrokenInvariant(f"a group of {size:,} bytes: gather less per append")
         full = self._active.room_for(size) > self._settings.segment_bytes

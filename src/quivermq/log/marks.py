@@ -1,6 +1,6 @@
 """Marks: notes in the segment that everything before them was fsynced.
 
-A mark is written behind each group of entries right after its fsync. It costs no fsync of its own:
+A mark is written behind the entries of each fsync, right after it. It costs no fsync of its own:
 it survives the death of the process at once, and a power loss from the next fsync on. So a bad
 frame with a mark behind it was durable and is damage; one without may be a torn write.
 
@@ -23,7 +23,7 @@ MARK_BYTES: Final = HEADER_BYTES + _BODY.size
 
 
 class Mark(NamedTuple):
-    """What a mark says."""
+    """The content of a mark."""
 
     edge: Edge
     """The log's end when it was fsynced."""
@@ -49,7 +49,7 @@ def packed_mark(secret: bytes, position: int, mark: Mark) -> bytes:
 
 
 def read_mark(frame: Frame, secret: bytes, position: int) -> Mark | None:
-    """What the mark at `position` says, or None if it is not one of this log at this place."""
+    """The mark at `position`, or None if it is not one of this log at this place."""
     header = frame.header
     if header.kind != Kind.MARK:
         return None

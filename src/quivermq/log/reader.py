@@ -1,6 +1,6 @@
-"""The reading side of a log: what is kept, found by index, offset or time. Any thread may read.
+"""The reading side of a log: finds entries by index, offset or time. Any thread may read.
 
-Whatever a read finds damaged is remembered in `damage`, for whoever can mend it.
+Damage that a read meets is remembered in `damage`, for the replica to mend.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class LogReader:
 
     @property
     def member(self) -> int:
-        """The member of its group that this log belongs to, and that has voted."""
+        """The member that this log belongs to, and that has voted."""
         return self._state_file.state.member
 
     @property
@@ -67,17 +67,17 @@ class LogReader:
 
     @property
     def vote(self) -> int:
-        """Whom this replica voted for in that term; 0 for nobody."""
+        """The member that this replica voted for in that term; 0: none."""
         return self._state_file.state.vote
 
     @property
     def size_bytes(self) -> int:
-        """What the entries take on disk."""
+        """The disk space of the entries."""
         return sum(footer.file_bytes for footer in self._sealed.footers) + self._active.end
 
     @property
     def sealed(self) -> tuple[Footer, ...]:
-        """What is known of each sealed segment, oldest first."""
+        """The footers of the sealed segments, oldest first."""
         return self._sealed.footers
 
     @property
@@ -229,13 +229,13 @@ class LogReader:
         self._preloaded = None
 
     def preload_checkpoint(self) -> None:
-        """Read the newest checkpoint for who cannot wait for a disk, and asks for it next."""
+        """Read the newest checkpoint in advance, for a caller that cannot wait for a disk."""
         newest = [index for index in self.checkpoints() if index <= self.edge.next_index][-1:]
         with suppress(Corrupt, StorageFailed):
             self._preloaded = self._checkpoints.load(newest[0]) if newest else None
 
     def checkpoint_summary(self, index: Index) -> CheckpointSummary:
-        """What the header of a kept checkpoint says, or `Corrupt`."""
+        """The header of a kept checkpoint, or `Corrupt`."""
         return self._checkpoints.summary(index)
 
     def checkpoint_part(self, index: Index, at: int, size: int) -> bytes:

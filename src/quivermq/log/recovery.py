@@ -1,4 +1,4 @@
-"""Opening a log: from whatever a crash, a power loss or a bad disk left to a log that can go on.
+"""Opens a log after a crash, a power loss or a failure of the disk.
 
 What may be put right is put right: unfinished work is finished or undone, a torn tail is cut, a
 lost header or footer is made again from what it repeats. What was durable and is gone is reported,

@@ -1,4 +1,4 @@
-"""Making a segment whole again from entries that a peer gave: a new file in place of the old."""
+"""Repairs a segment with entries from a peer: writes a new file in place of the old one."""
 
 from collections.abc import Iterator, Mapping
 

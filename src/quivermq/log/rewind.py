@@ -1,7 +1,7 @@
-"""Cutting the end of a log, and replacing all of it: work of several steps that survives a crash.
+"""Cuts the end of a log, or replaces all of it, in several steps that survive a crash.
 
-Each is announced in the state file first and struck out there last. Whoever opens the log in
-between finishes it, so both are written to be begun again from any point.
+Each is announced in the state file first and struck out there last. Opening the log in between
+finishes it, so both are written to be begun again from any point.
 """
 
 from quivermq.batches import Index

@@ -1,12 +1,12 @@
-"""Walking a segment's frames: what is there, what is torn and may be cut, what is damaged.
+"""Walks a segment's frames, and tells intact ones from torn ones, which are cut, and damage.
 
 Nothing is changed here; recovery and `quiver verify` both act on what a scan found.
 
 The rule (decision 0003): where the bytes stop being frames that follow each other, look at what
 proves that they once were. A later mark of this log proves that all before it was fsynced; so does
 a later segment, which is only begun when this one is durable. With such a proof it is damage, up to
-where the proof stands. Without one, nobody was ever promised these bytes: a torn write, to be cut;
-unless the disk cannot read them, and so nobody knows what they were.
+where the proof stands. Without one, these bytes were never acknowledged: a torn write, to be
+cut; unless the disk cannot read them, so that it is unknown what they were.
 
 Intact frames of another release are neither: `UnsupportedFormat` ends the walk, and nothing is cut.
 Only what this log wrote itself counts as such. What a client can make, inside of a message, proves
@@ -31,7 +31,7 @@ from quivermq.log.window import LossyFile, Window, first_data, occurrences
 
 @dataclass(slots=True)
 class Scan:
-    """What a walk over one segment found."""
+    """The findings of a walk over one segment."""
 
     index: SegmentIndex
     edge: Edge
@@ -150,7 +150,7 @@ class Scanner:
 
     def _is_more_told(self) -> bool:
         """Whether entries stood here that are not found any more. Where the file does not even
-        reach so far, nobody knows what else it held."""
+        reach so far, the rest of its content is unknown."""
         told = self._told
         if told is None or told.position + MARK_BYTES > self._size:
             return False
@@ -202,7 +202,7 @@ class Scanner:
 
     def _next_proof(self) -> tuple[int, Mark] | None:
         """The next mark that stands where bytes of this log were once durable."""
-        # By the secret, which nobody else knows: clients could fill messages with anything else
+        # By the secret, which only this log knows: clients could fill messages with anything else
         # that a mark holds.
         start = self.found.end + 1 + HEADER_BYTES
         for found in occurrences(self._file, self._secret, start, self._size):

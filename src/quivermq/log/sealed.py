@@ -117,5 +117,5 @@ class SealedSegments:
 def _unless_dropped(footers: tuple[Footer, ...], number: int) -> Footer:
     """The footer with that number; -1 is that of a segment that the writer has dropped."""
     if number < 0:
-        raise StorageFailed("the segment was dropped while somebody looked for it")
+        raise StorageFailed("the segment was dropped during the read")
     return footers[number]

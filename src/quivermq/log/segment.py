@@ -250,7 +250,7 @@ class ActiveSegment(Segment):
         self.file.sync()
 
     def cut(self, index: Index) -> None:
-        """Erase the entries from `index` on, durably; `Corrupt` if nobody knows where it starts."""
+        """Erase the entries from `index` on, durably; `Corrupt` if its start is unknown."""
         number = index - self.index.first
         if number < len(self.index):
             self.edge = self.index.edge_before(index, self.head.start)
@@ -271,7 +271,7 @@ class ActiveSegment(Segment):
         return footer
 
     def footer(self, packed_index: bytes = b"") -> Footer:
-        """What the segment's footer says, or would."""
+        """The segment's footer, also before it is written."""
         start = self.head.start
         return Footer(
             log_id=self.head.log_id,

@@ -12,10 +12,10 @@ class LogSettings:
     """How a partition's log uses its disk."""
 
     segment_bytes: int = 64 * MIB
-    """A segment that would grow past this is sealed. One group of entries may exceed it."""
+    """A segment that would grow past this is sealed. One write may exceed it."""
 
     allocation_bytes_min: int = 64 * KIB
-    """What an idle partition costs on disk."""
+    """The disk space of an idle partition."""
 
     allocation_bytes_step: int = 16 * MIB
     """A growing segment is preallocated in growing steps up to this one."""
@@ -24,14 +24,14 @@ class LogSettings:
     """Sealed segments whose file and index are kept open per partition."""
 
     unmarked_bytes_max: int = 0
-    """What a sync may leave without a mark: for disks that sync later by themselves, where a mark
-    for each small write would cost as much as the write."""
+    """Bytes that a sync may leave without a mark: for disks that sync later by themselves, where a
+    mark for each small write would cost as much as the write."""
 
     checkpoint_bytes_max: int = 256 * MIB
     """The largest state that a checkpoint may hold."""
 
     limits: Limits = field(default=DEFAULT_LIMITS)
-    """What is appended is held to these; what is stored is not."""
+    """The limits of appended batches; stored ones are not held to them."""
 
     @property
     def syncs_at_once(self) -> bool:
@@ -48,7 +48,7 @@ class LogSettings:
             raise ValueError("allocation_bytes_step and open_segments_max must be positive")
 
 
-# Positions in a segment are 32 bits, and a group may go past `segment_bytes`.
+# Positions in a segment are 32 bits, and one write may go past `segment_bytes`.
 SEGMENT_BYTES_MAX: Final = 1 << 30
 FILE_BYTES_MAX: Final = (1 << 32) - 1
 ENTRIES_MAX: Final = 2 * SEGMENT_BYTES_MAX // HEADER_BYTES
@@ -56,4 +56,4 @@ ENTRIES_MAX: Final = 2 * SEGMENT_BYTES_MAX // HEADER_BYTES
 
 _ANY: Final = (1 << 31) - 1
 STORED_LIMITS: Final = Limits(_ANY, _ANY, _ANY)
-"""What is in a log was accepted once, and stays readable whatever a broker is set to accept now."""
+"""Stored batches were accepted once, and stay readable under any limits of the broker."""

@@ -17,33 +17,33 @@ from quivermq.log.records import Record
 
 _RECORD: Final = Record(b"QUIVRSTA", "16s16sQQQQQQQQQ", 512, version_1="16sQQQQQQQQQ")
 _FORMER: Final = Record(b"QUIVRVOT", "16s16sQQQQQQQQ", 512, version_1="16sQQQQQQQQ")
-"""What earlier builds kept twice in one file."""
+"""The record that earlier builds kept twice in one file."""
 
 # No single write of a disk reaches more than one block.
 STATE_BYTES: Final = 4096
 
 
 class Owner(NamedTuple):
-    """Whose log it is: that of one member of one group."""
+    """The replica that a log belongs to."""
 
     log_id: bytes
     member: int
 
 
 class State(NamedTuple):
-    """What a log remembers beside its entries."""
+    """The facts that a log keeps beside its entries."""
 
     log_id: bytes
     secret: bytes
     """Known to this log alone, and never sent: bytes that bear it were written by the log, and not
     by a client inside of a message."""
     member: int = 0
-    """The number in its group under which the replica has voted."""
+    """The member number under which the replica has voted."""
     serial: int = 0
     """Grows with every save; the greater of two copies is the newer."""
     term: int = 0
     vote: int = 0
-    """Whom this replica voted for in `term`; 0 for nobody."""
+    """The member that this replica voted for in `term`; 0: none."""
     first_index: Index = Index(1)
     """Where the log starts: a segment missing from here on was lost, not dropped."""
     active_index: Index = Index(1)
@@ -60,7 +60,7 @@ class State(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong with one of the two files."""
+    """A fault of one of the two files."""
 
     path: str
     text: str

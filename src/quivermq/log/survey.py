@@ -1,4 +1,4 @@
-"""Before a log is touched: is all of it of this release?
+"""Checks, before a log is touched, that all of it is of this release.
 
 What another release wrote must stay as it is: what this one takes for damage, or for left over, may
 be what that one needs. So every record and every frame that opening the log would act on is looked
@@ -76,7 +76,7 @@ class Survey:
             self.scans[first] = (head, scan)
 
     def _guessed_head(self, first: Index, file: File) -> SegmentHeader:
-        """What the header would say, by the first entry: enough to walk on from there."""
+        """The header as the first entry implies it: enough to walk on from there."""
         start = Edge(first)
         with suppress(*_DAMAGE):
             data = file.read(SEGMENT_HEADER_BYTES, HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""How far the last segment was fsynced, told outside of it: a copy of its last mark.
+"""A file that tells how far the last segment was fsynced: a copy of its last mark.
 
 A mark stands right behind the entries that it vouches for. What takes both, a block that reads as
 zeros, say, would leave a log that looks as if it ended earlier. So the same is written to a file of
@@ -49,7 +49,7 @@ class SyncedFile:
 
     @classmethod
     def open(cls, disk: Disk, folder: str, log_id: bytes) -> "SyncedFile":
-        """What the file tells; nothing, if it is damaged or that of another log."""
+        """Open the file; it tells nothing if it is damaged or that of another log."""
         told, fault = read_synced(disk, folder, log_id)
         if fault:
             return cls.create(disk, folder, log_id)
@@ -73,8 +73,8 @@ class SyncedFile:
 
 
 def read_synced(disk: Disk, folder: str, log_id: bytes) -> tuple[Synced, str]:
-    """What the file tells, and what is wrong with it; `UnsupportedFormat` if it is of another
-    release."""
+    """The content of the file, and its fault if it has one; `UnsupportedFormat` if it is of
+    another release."""
     if SYNCED not in disk.names(folder):
         return NOTHING, "missing"
     path = f"{folder}/{SYNCED}"

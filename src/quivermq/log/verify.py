@@ -1,4 +1,4 @@
-"""Checking a log's files without touching them: every frame, index, footer, checkpoint and copy.
+"""Checks a log's files without changing them: every frame, index, footer, checkpoint and copy.
 
 Looks at more than opening a log does, which trusts footers, and changes nothing, so it also runs
 beside a broker that was stopped by the damage it reports.
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What is in a log's folder."""
+    """The contents and findings of a log's folder."""
 
     folder: str
     segments: int = 0
@@ -110,7 +110,7 @@ def _files(disk: Disk, folder: str) -> list[str]:
 
 
 def _ignore(_: int) -> None:
-    """Nobody watches."""
+    """No progress is shown."""
 
 
 class Verification:

@@ -1,4 +1,4 @@
-"""Reading a file from front to back through a bounded window, past what the disk has lost."""
+"""Reads a file from front to back through a bounded window, past unreadable blocks."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -185,10 +185,6 @@ class Peer:
         """Not "": one of the two does not accept the other, and why."""
         self.lanes = {lane: Link(self, lane) for lane in Lane}
 
-    @property
-    def is_connected(self) -> bool:
-        return all(link.connection is not None for link in self.lanes.values())
-
     def refused(self, reason: str) -> None:
         if reason and reason != self.refusal:
             level = logging.INFO if reason == STARTING else logging.ERROR

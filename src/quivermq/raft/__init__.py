@@ -11,7 +11,6 @@ from quivermq.raft.membership import (
     Transition,
     parse_changes,
 )
-from quivermq.raft.memory_storage import MemoryStorage
 from quivermq.raft.messages import (
     APPEND_THREAD,
     APPLY_THREAD,
@@ -27,6 +26,7 @@ from quivermq.raft.messages import (
     Role,
     Snapshot,
     SoftState,
+    fitting,
 )
 from quivermq.raft.node import PeerNonsense, RawNode, UnknownPeer
 from quivermq.raft.options import NO_LIMIT, Options
@@ -51,7 +51,6 @@ __all__ = [
     "MemberStatus",
     "MembershipChange",
     "MembershipRefused",
-    "MemoryStorage",
     "Message",
     "Options",
     "Pace",
@@ -66,5 +65,6 @@ __all__ = [
     "Storage",
     "Transition",
     "UnknownPeer",
+    "fitting",
     "parse_changes",
 ]

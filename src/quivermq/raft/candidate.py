@@ -43,7 +43,7 @@ def may_campaign(replica: Replica) -> bool:
     applied it would count votes in a configuration that is already history. With two such changes
     behind it, its majority need not meet the current one: of voters {1, 2, 3}, growing to four
     and then five, member 2 holds both changes. Were it to stand as one of three, it could win
-    with 3 while {1, 4, 5} commits. Whoever holds the second change knows that the first is
+    with 3 while {1, 4, 5} commits. A member that holds the second change knows that the first is
     committed, at the latest by `Replica.commit_by_membership`, so this check is enough.
     """
     if replica.role is Role.LEADER or not can_lead(replica):
@@ -57,7 +57,7 @@ def on_vote_request(replica: Replica, message: Message) -> None:
     """Give or refuse a vote, or say how one would be given.
 
     Learners answer too: the candidate may know of a promotion that this member has not heard of,
-    and without its vote the group could be stuck. A promise for a future term costs nothing, so a
+    and without its vote no leader could be elected. A promise for a future term costs nothing, so a
     pre-vote does not look at the vote of this term.
     """
     is_prevote = message.kind is Kind.PREVOTE
@@ -105,10 +105,10 @@ def _learn_commit(replica: Replica, message: Message) -> bool:
     """Take over a commit index from a vote message if it decides about the membership.
 
     A leader that removed itself is gone once it has applied that, and may not have told everyone.
-    Whoever has not heard goes on to ask the old voters, who may refuse it for good or be gone,
-    and refuses in turn those who have heard and whose log is shorter. Having the very entry that
-    another knows to be committed is proof enough. It ends a candidacy, whose votes would be counted
-    in a configuration that is history: see `may_campaign`.
+    A member that has not heard goes on to ask the old voters, which may refuse it for good or be
+    gone, and refuses in turn those that have heard and whose log is shorter. Having the very entry
+    that another knows to be committed is proof enough. It ends a candidacy, whose votes would be
+    counted in a configuration that is history: see `may_campaign`.
     """
     term, index = message.known_commit
     log = replica.log
@@ -131,7 +131,7 @@ def _ask_for_votes(replica: Replica, kind: Kind, term: int, *, by_transfer: bool
     log = replica.log
     for member in replica.configuration.all_voters:
         if member == replica.id:
-            # The own vote counts once it is durable, like everybody's.
+            # The own vote counts once it is durable, like any other.
             reply = Kind.PREVOTE_REPLY if kind is Kind.PREVOTE else Kind.VOTE_REPLY
             replica.send(Message(reply, member, replica.id, term))
         else:

@@ -23,7 +23,7 @@ PAGE_BYTES = 1 * MIB
 
 
 def fail(what: str) -> NoReturn:
-    """Stop; whoever has more of a story to tell passes a function that tells it."""
+    """Raise; a caller that knows more of the story passes its own function instead."""
     raise BrokenInvariant(what)
 
 

@@ -1,4 +1,4 @@
-"""What a member does that follows: store what the leader sends, and answer (§5.2, §5.3, §7)."""
+"""The follower's role: store what the leader sends, and answer (§5.2, §5.3, §7)."""
 
 from quivermq.errors import NotLeader
 from quivermq.raft.candidate import campaign_for_transfer
@@ -77,7 +77,7 @@ def on_propose(replica: Replica, message: Message) -> None:
 def on_read(replica: Replica, message: Message) -> None:
     """Ask the leader up to where this member must apply before it may answer a read.
 
-    A read of somebody else was meant for a leader: the asker will learn of the new one, and ask it.
+    A read of another member was meant for a leader: that member will learn of the new one.
     """
     if message.sender != replica.id:
         return

@@ -1,4 +1,4 @@
-"""What must hold between any two steps of a member, checked from scratch.
+"""Checks the invariants that hold between any two steps of a member, from scratch.
 
 Tests call this after every step; it is too slow for every step of a server.
 """

@@ -1,4 +1,4 @@
-"""What a leader does: take proposals, keep its office or give it up, answer reads.
+"""The leader's role: take proposals, keep the leadership or give it up, answer reads.
 
 Sending and accounting is `replication`; serving reads is `read_index`.
 """
@@ -23,7 +23,7 @@ from quivermq.raft.replica import Replica
 
 def take_office(replica: Replica) -> None:
     """Lead, beginning with an empty entry: until one of its own term is committed, a leader can
-    neither commit what it inherited (§5.4.2) nor know how far the group has committed (§8)."""
+    neither commit what it inherited (§5.4.2) nor know the commit index (§8)."""
     replica.become_leader()
     _append(replica, [Entry(0, 0)])
     replication.broadcast(replica)
@@ -38,7 +38,7 @@ def tick(replica: Replica) -> None:
         if options.check_quorum and not _hears_quorum(replica):
             replica.become_follower(replica.term, NOBODY)
             return
-        # The transfer had its election timeout: go on leading, or the group would take no
+        # The transfer had its election timeout: go on leading, or this member would take no
         # proposals for as long as the target is gone.
         _end_transfer(replica)
     if replica.heartbeat_elapsed >= options.heartbeat_ticks:
@@ -133,7 +133,7 @@ def leave_joint_if_due(replica: Replica) -> None:
     """
     is_due = replica.configuration.auto_leave and replica.log.applied >= replica.pending_membership
     if is_due and replica.transferee == NOBODY and replica.id in replica.progress:
-        # It is as small as an entry can be, and the group needs it: no limit refuses it.
+        # It is as small as an entry can be, and it is needed: no limit refuses it.
         leave = Entry(0, 0, EntryKind.MEMBERSHIP, MembershipChange().encode())
         replica.pending_membership = replica.log.last_index + 1
         _append(replica, [leave], forced=True)
@@ -143,7 +143,7 @@ def leave_joint_if_due(replica: Replica) -> None:
 def configuration_adopted(replica: Replica) -> None:
     """A membership change took effect while this member leads."""
     if not replica.is_voter:
-        # It could go on to commit without counting itself, but nobody could depose it by silence.
+        # It could go on to commit without counting itself, but silence could not depose it.
         if replica.options.step_down_on_removal:
             replica.become_follower(replica.term, NOBODY)
         return
@@ -206,8 +206,8 @@ def _append(replica: Replica, entries: Iterable[Entry], *, forced: bool = False)
 def append(replica: Replica, stamped: Sequence[Entry], *, forced: bool = False) -> bool:
     """Put entries behind the own log; False if too much waits to be committed.
 
-    Something too large for the limit alone is taken when nothing else waits: refusing it for ever
-    would help nobody.
+    Something too large for the limit alone is taken when nothing else waits: it could
+    never be taken otherwise.
     """
     size = entries_bytes(stamped)
     waiting = replica.uncommitted_bytes

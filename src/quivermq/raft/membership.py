@@ -1,7 +1,7 @@
 """Changes of membership: which configuration follows from another.
 
 Pure functions from one `Configuration` to the next; what the leader tracks of each member follows
-from the configuration and is no business of this module. One voter at a time may change directly,
+from the configuration and does not belong here. One voter at a time may change directly,
 because majorities of two such configurations always overlap (thesis §4.1); anything more goes
 through a joint configuration (§4.3). No path leads to a configuration without voters.
 """
@@ -19,7 +19,7 @@ class MembershipRefused(InvalidRequest):
 
 
 class Act(Enum):
-    """What to do with one member; the value is its letter in the text of a change."""
+    """A change of one member; the value is its letter in the text of a change."""
 
     ADD_VOTER = "v"
     ADD_LEARNER = "l"
@@ -49,7 +49,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class MembershipChange:
-    """What a membership entry asks for; no changes at all asks to leave the joint configuration."""
+    """The content of a membership entry; no changes ask to leave the joint configuration."""
 
     changes: tuple[Change, ...] = ()
     transition: Transition = Transition.AUTO

@@ -1,9 +1,9 @@
-"""The values of consensus: what members say to each other, store, and hand to the world.
+"""The values of consensus: messages between members, entries, states, and what a `Ready` holds.
 
 Imports nothing. Everything here is immutable. `Entry`, `Message` and `Ready` are named tuples: they
 are made for every proposal, and a frozen dataclass costs four times as much to build. Payloads are
 opaque: nothing in this package copies, joins or compares them, so they may be views of a frame.
-`index` hides a method of tuples that nobody misses, which the type checker has to be told.
+`index` hides an unused method of tuples, which the type checker has to be told.
 """
 
 from collections.abc import Sequence, Sized
@@ -23,7 +23,7 @@ ENTRY_OVERHEAD_BYTES = 8
 
 
 class Kind(IntEnum):
-    """What a message says."""
+    """The kind of a message."""
 
     PROPOSE = 0
     APPEND = 1
@@ -55,7 +55,7 @@ class Role(IntEnum):
 
 
 class EntryKind(IntEnum):
-    """What an entry's payload is for; consensus itself reads only `MEMBERSHIP`."""
+    """The purpose of an entry's payload; consensus itself reads only `MEMBERSHIP`."""
 
     NORMAL = 0
     MEMBERSHIP = 1
@@ -108,7 +108,7 @@ class Snapshot:
 
 
 class HardState(NamedTuple):
-    """What must survive a crash. A vote belongs to its term, so the two are one value."""
+    """The state that must survive a crash. A vote belongs to its term, so the two are one value."""
 
     term: int = 0
     vote: int = NOBODY
@@ -116,7 +116,7 @@ class HardState(NamedTuple):
 
 
 class SoftState(NamedTuple):
-    """What is worth telling about, but need not survive."""
+    """The state that is worth reporting, but need not survive a crash."""
 
     leader: int = NOBODY
     role: Role = Role.FOLLOWER
@@ -152,7 +152,7 @@ class Message(NamedTuple):
     responses: tuple["Message", ...] = ()
     # Read confirmation that a heartbeat asks for; echoed by its reply.
     round: int = 0
-    # Names a read for whoever asked.
+    # Names a read for the member that asked.
     context: bytes = b""
     # A vote request on behalf of the leader itself, which its lease must not block (thesis §3.10).
     by_transfer: bool = False
@@ -183,7 +183,7 @@ class Ready(NamedTuple):
 
 
 def entry_bytes(entry: Entry) -> int:
-    """What one entry counts against every byte limit."""
+    """The bytes that one entry counts against every limit."""
     return len(entry.data) + ENTRY_OVERHEAD_BYTES
 
 

@@ -1,4 +1,4 @@
-"""The facade: one member of a group, driven from outside, doing no I/O and reading no clock.
+"""The facade: one member, driven from outside, doing no I/O and reading no clock.
 
     node.tick() · node.step(message) · node.propose(data)      something happened
     while (ready := node.ready()) is not None:                 what follows from it
@@ -48,11 +48,11 @@ class PeerNonsense(InvalidRequest):
 
 
 class UnknownPeer(PeerNonsense):
-    """An answer came from somebody who is not a member; it means nothing here."""
+    """An answer came from a peer that is not a member; it means nothing here."""
 
 
 class RawNode:
-    """One member of one Raft group."""
+    """One member of a partition's replicas."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class RawNode:
         """Put a committed change into force; the caller applies it in its place in the log."""
         replica = self.replica
         if not replica.configuration.voters:
-            # On its own the change could make this member the only voter, in a group of its own.
+            # On its own the change could make this member the only voter, of a log of its own.
             replica.fail("a change of a configuration that was never learnt")
         configuration = changed(replica.configuration, change)
         replica.adopt(configuration)
@@ -129,7 +129,7 @@ class RawNode:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this member leads a group of nobody else, and has handed all its writes out.
+        """Whether this member leads, is the only member, and has handed all its writes out.
 
         What it stores is then committed, so proposals can take a shorter way: `append_alone`.
         """
@@ -181,7 +181,7 @@ class RawNode:
         return entries
 
     def _stored_in_company(self, last: Entry) -> None:
-        """What would have followed the write if the member had not been alone."""
+        """Take the steps that would have followed the write if the member had not been alone."""
         me = self.replica.id
         step(self.replica, Message(Kind.APPEND_REPLY, me, me, last.term, index=last.index))
         stored = Message(
@@ -226,7 +226,7 @@ class RawNode:
 
     @property
     def is_settled(self) -> bool:
-        """Whether this member leads, and there is nothing that it would have to do for anybody."""
+        """Whether this member leads, and no member needs anything from it."""
         return is_settled(self.replica)
 
     def status(self) -> Status:

@@ -1,4 +1,4 @@
-"""Every knob of one replica, by name, with its unit last.
+"""Every option of one replica, by name, with its unit last.
 
 A limit of 0 is refused: one reader takes it for "no limit", another for "nothing at all".
 """

@@ -1,4 +1,4 @@
-"""What a leader knows of one member, and how much it may send there.
+"""The progress of one member, as its leader knows it, and how much the leader may send there.
 
 A member is *probed* while its log is unknown (one append at a time, to find where the logs agree),
 *replicated* to optimistically once they agree (appends are pipelined), and *fed a snapshot* when

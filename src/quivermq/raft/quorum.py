@@ -10,7 +10,7 @@ from enum import Enum
 from quivermq.raft.messages import Configuration
 
 EVERYTHING = (1 << 64) - 1
-"""What an empty set of voters has agreed on: above every index."""
+"""The index that an empty set of voters has agreed on: above every other."""
 
 
 class VoteResult(Enum):

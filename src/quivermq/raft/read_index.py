@@ -10,8 +10,8 @@ from quivermq.raft.replication import send_heartbeats
 def take(replica: Replica, message: Message) -> None:
     """Queue a read of this member or of one that follows it.
 
-    Past the limit a follower's read is dropped: a refusal would help nobody here, and its asker
-    has to ask again anyway when a message is lost.
+    Past the limit a follower's read is dropped: it has to be asked again anyway when a message
+    is lost.
     """
     if len(replica.reads) >= replica.options.reads_pending_max:
         if message.sender != replica.id:

@@ -1,4 +1,4 @@
-"""The state of one member of a Raft group, and the moves between roles.
+"""The state of one member, and the moves between roles.
 
 What each role does with a message lives in `follower`, `candidate` and `leader`; which of them is
 asked is decided by `step`. This module knows none of these: it holds what they share.
@@ -137,7 +137,7 @@ class Replica:
         self.leader = leader
 
     def become_pre_candidate(self) -> None:
-        """Ask before disturbing anybody: neither term nor vote changes (thesis §9.6)."""
+        """Ask before disturbing other members: neither term nor vote changes (thesis §9.6)."""
         self.role = Role.PRE_CANDIDATE
         self.votes = {}
         self.leader = NOBODY

@@ -134,7 +134,7 @@ def snapshot_reported(replica: Replica, member: int, *, arrived: bool) -> None:
 
 def _send_snapshot(replica: Replica, member: int, progress: Progress) -> bool:
     if not progress.active:
-        # It may be gone for good: do not make a snapshot for nobody.
+        # It may be gone for good: do not make a snapshot in vain.
         return False
     snapshot = replica.log.incoming or replica.log.storage.snapshot()
     if snapshot is None:

@@ -1,4 +1,4 @@
-"""What can be told about a member from outside: a copy, safe to keep."""
+"""The status of a member, for the outside: a copy, safe to keep."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from quivermq.raft.replica import Replica
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """What a leader knows of one member."""
+    """One member, as its leader knows it."""
 
     match: int
     next: int
@@ -36,11 +36,11 @@ class Status:
     configuration: Configuration
     progress: dict[int, MemberStatus]
     is_settled: bool
-    """A leader whose members all have everything: the group may sleep."""
+    """A leader whose members all have everything: they may sleep."""
 
 
 def is_settled(replica: Replica) -> bool:
-    """Whether this member leads, and there is nothing that it would have to do for anybody."""
+    """Whether this member leads, and no member needs anything from it."""
     log = replica.log
     last_index = log.last_index
     return (

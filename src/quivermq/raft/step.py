@@ -1,4 +1,4 @@
-"""Where a message goes: the rule of terms, then the handler for its kind and the role.
+"""Dispatches a message: the rule of terms, then the handler for its kind and the role.
 
 The tables below are the whole protocol at a glance. A kind that a role has no handler for says
 nothing to that role: an old answer, or one to a question that another has already answered.

@@ -1,6 +1,6 @@
-"""The seam to the stored log: what consensus reads, and what it never does itself, which is write.
+"""The interface through which consensus reads the stored log. It never writes through it.
 
-Writes leave as a `Ready` or as storage messages; whoever runs the replica makes them durable. An
+Writes leave as a `Ready` or as storage messages; the driver of the replica makes them durable. An
 implementation sees no calls while a method runs, and must show a write in full once it is done.
 """
 
@@ -14,11 +14,11 @@ class Storage(Protocol):
     """The durable part of the log."""
 
     def initial_state(self) -> tuple[HardState, Configuration]:
-        """What was last persisted; read once, at start.
+        """The last persisted state; read once, at start.
 
         The configuration is the one in force at the applied index that the node is started with.
-        A group is founded by giving its first members the same snapshot, at index 1 or later, and
-        a hard state of at least its term: the founding configuration is in no entry, so members
+        A partition is founded by giving its first members the same snapshot, at index 1 or later,
+        and a hard state of at least its term: the founding configuration is in no entry, so members
         added later can only get it from there.
         """
         ...

@@ -1,21 +1,25 @@
-"""What users test with: real brokers in processes, or a whole cluster on virtual time, with faults.
+"""Test tools for users and for the brokers themselves.
 
     from quivermq.testing import Cluster, Simulation
 
     with Cluster(nodes=3) as cluster: ...
     Simulation(seed=7).run()
 
-`python -m quivermq.testing --seeds 1000` runs many simulations.
+- `cluster`: real brokers in processes, with faults.
+- `simulation`: a whole cluster in one thread on virtual time, from a seed.
+- `trials`: real clusters under load and faults, and checkers of what clients were told.
+
+`simulated_disk`, `memory_storage` and `memory_transport` stand in for a disk, Raft's storage and
+TCP. Modules to run with `python -m`: `quivermq.testing --seeds 1000` (simulations), `soak`, and
+the processes `broker_process` and `consumer_process`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quivermq.testing.cluster import Cluster
-    from quivermq.testing.cluster_node import ClusterError, Node
+    from quivermq.testing.cluster import Cluster, ClusterError, Node
     from quivermq.testing.simulation import Outcome, Simulation, run_seed
-    from quivermq.testing.story import Violation
 
 __all__ = [
     "Cluster",
@@ -27,22 +31,25 @@ __all__ = [
     "run_seed",
 ]
 
-_HOMES = {
+_ROOMS = {
     "Cluster": "cluster",
-    "ClusterError": "cluster_node",
-    "Node": "cluster_node",
+    "ClusterError": "cluster",
+    "Node": "cluster",
     "Outcome": "simulation",
     "Simulation": "simulation",
-    "Violation": "story",
     "run_seed": "simulation",
 }
 
 
+class Violation(AssertionError):
+    """A broker broke a guarantee; the message names the guarantee and the evidence."""
+
+
 def __getattr__(name: str) -> Any:
-    """Loaded when a name is first used: every broker process imports this room, and needs none."""
-    if name not in _HOMES:
+    """Import a name when it is first used: broker processes import this package and use none."""
+    if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
     return value
 
 

@@ -1,7 +1,7 @@
 """Run seeds of the simulation.
 
 python -m quivermq.testing --seeds 1000     over all cores, with a progress bar
-python -m quivermq.testing --seed 17        one again, exactly as it was, with its story
+python -m quivermq.testing --seed 17        replays one seed, event for event
 """
 
 import argparse
@@ -69,7 +69,7 @@ def run_many(seeds: range) -> int:
 
 
 def print_counts(outcomes: Sequence[Outcome]) -> None:
-    """What the runs were like: calm ones prove nothing."""
+    """Print what was counted: runs in which little happened prove nothing."""
     for name in ("faults", "counts"):
         total: Counter[str] = Counter()
         for outcome in outcomes:

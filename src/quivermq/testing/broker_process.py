@@ -1,17 +1,19 @@
-"""A broker as a process of its own, held by whoever started it.
+"""Runs one broker as a process, controlled by the test that started it.
 
     python -m quivermq.testing.broker_process '{"node_id": 1, "data_dir": "...", ...}'
 
-Says `{"listen": ..., "peer_listen": ..., "http": ...}` on a line of its standard output once it
-listens, and stops gracefully at SIGTERM. At SIGUSR1 it writes to its log what each of its threads
-and tasks is doing. Its standard input is a leash: when that ends, because
-whoever holds it died, the process ends too. Disturbances are asked for on it, a line of JSON each,
-and answered with a line once they are in force:
+Once it listens, it writes `{"listen": ..., "peer_listen": ..., "http": ...}` as a line to its
+standard output. It stops gracefully at SIGTERM. At SIGUSR1 it writes to its log what each of its
+threads and tasks is doing. Its standard input is a leash: when that ends, because the test died,
+the process ends too. A line of JSON on it asks for a disturbance, and is answered with a line once
+the disturbance is in force:
 
     {"sync_delay_ms": 200}     every fsync takes so much longer; 0 ends it
     {"stall_ms": 1000}         the event loop stands still for so long, once
     {"busy_ms": 300}           the event loop works for so long, as a fault of the broker would
     {"blocked_ms": 1500}       the same, without the processor
+
+The module name and this protocol stay: `Node.code` starts the brokers of other releases by them.
 """
 
 import asyncio
@@ -52,7 +54,7 @@ class SlowSync:
 
 
 class Leash:
-    """Reads what the holder wants, in a thread, because the event loop may be standing still."""
+    """Carries out the requests of the test, in a thread: the event loop may be standing still."""
 
     def __init__(self, lines: IO[str], loop: asyncio.AbstractEventLoop, server: Server) -> None:
         self._lines = lines
@@ -65,7 +67,7 @@ class Leash:
         for line in self._lines:
             self._disturb(**json.loads(line))
             say({})
-        logger.warning("whoever started this broker is gone")
+        logger.warning("the process that started this broker is gone")
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _disturb(

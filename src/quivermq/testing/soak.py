@@ -1,11 +1,11 @@
-"""A random mix of faults against real brokers, for minutes or hours (F43).
+"""Strikes real brokers with a random mix of faults, for minutes or hours (F43).
 
     python -m quivermq.testing.soak --minutes 60 --seed 7
 
-Round after round: a topic, producers, readers and consumers at work on it, faults one after another
-and over each other; then everything heals, every replica is read, the consumers finish their work,
-and independent checkers compare. The dice are
-seeded, so a failure can be tried again; how processes and threads interleave is up to the machine.
+In each round, producers, readers and consumers work on a topic while faults strike, one after
+another and overlapping. Then everything heals, every replica is read, the consumers finish their
+work, and independent checkers compare. The faults come from a seed, so that a failure can be tried
+again; how processes and threads interleave is up to the machine.
 """
 
 import argparse
@@ -20,12 +20,8 @@ from typing import Final
 from rich.console import Console
 
 from quivermq.errors import TopicNotFound
-from quivermq.testing.cluster import Cluster
-from quivermq.testing.cluster_faults import ClusterFaults, Undo
-from quivermq.testing.consumer import Plan
-from quivermq.testing.consumer_load import ConsumerLoad
-from quivermq.testing.group_trial import check_group
-from quivermq.testing.trial import trial
+from quivermq.testing.cluster import Cluster, ClusterFaults, Undo
+from quivermq.testing.trials import ConsumerLoad, ConsumerPlan, check_group, trial
 
 SETTINGS: Final = {"tick_ms": 50, "segment_bytes": 1 << 20}
 ROUND_S: Final = 30.0
@@ -51,14 +47,14 @@ class Soak:
         self.acked = 0
         """Messages that producers were told are stored."""
         self.consumed = 0
-        """Messages of which consumers were told that their group is done with them."""
+        """Messages whose acknowledgement a broker confirmed."""
 
     def run_round(self, number: int, seconds: float) -> None:
-        """One topic, its load, faults for so long, and the judgement."""
+        """Load one topic, strike with faults for so long, and check."""
         topic = f"round-{number}"
         lost = self._faults.lost_disk
         lost.clear()
-        plan = Plan(topic, "soak", max_messages=200, seed=number)
+        plan = ConsumerPlan(topic, "soak", max_messages=200, seed=number)
         with ConsumerLoad(self._cluster, plan, threads=2) as consumers:
             consumers.add_thread("pushed", is_pushed=True)
             with trial(
@@ -86,7 +82,7 @@ class Soak:
                 client.delete_topic(f"{topic}.dlq")
 
     def _strike(self, consumers: ConsumerLoad) -> None:
-        """A fault that lasts, or a few that pass, over each other; then all of them end."""
+        """Begin a lasting fault, or a few passing ones that overlap; then end all of them."""
         dice, faults = self._dice, self._faults
         if dice.random() < _CONSUMER_DIES_CHANCE:
             self.tell("kill a consumer")
@@ -112,7 +108,7 @@ class Soak:
 
 
 def soak(seconds: float, seed: int, round_s: float = ROUND_S) -> Soak:
-    """Rounds until the time is over; raises what the checker finds."""
+    """Run rounds until the time is over; raises what a checker finds."""
     dice = Random(seed)
     nodes = dice.choice((3, 3, 5))
     with Cluster(nodes, settings=SETTINGS, proxied=True) as cluster:
@@ -129,7 +125,7 @@ def soak(seconds: float, seed: int, round_s: float = ROUND_S) -> Soak:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m quivermq.testing.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long")
-    parser.add_argument("--seed", type=int, default=None, help="of the dice; random by default")
+    parser.add_argument("--seed", type=int, default=None, help="of the faults; random by default")
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else time.time_ns() % 1_000_000
     CONSOLE.print(f"seed {seed}")

@@ -1,4 +1,4 @@
-"""What travels: packets, and the requests and responses in them. Pure: bytes in, values out."""
+"""The protocol: packets, and the requests and responses in them. Pure: bytes in, values out."""
 
 from quivermq.wire.errors import error_from_proto, error_to_proto
 from quivermq.wire.generated import quiver_pb2 as proto

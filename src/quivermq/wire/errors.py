@@ -1,4 +1,4 @@
-"""Errors as they travel: by the name of their class, with what the asker needs to go on."""
+"""Errors on the wire: the name of their class, and the fields that a client needs to go on."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,12 +22,12 @@ BY_CODE: Final[Mapping[str, type[QuiverError]]] = {
 }
 """The public errors; those of single rooms travel as the public one that they are a kind of."""
 
-# The number of a member of a Raft group ends in that of its broker; users know brokers only.
+# The number of a Raft member ends in that of its broker; users know brokers only.
 _NODE_BITS: Final = 0xFFFF
 
 
 def error_to_proto(error: QuiverError, leader_address: str = "") -> proto.Error:
-    """What to send instead of an answer. `leader_address` completes a `NotLeader`."""
+    """The error as it is sent in place of an answer. `leader_address` completes a `NotLeader`."""
     sent = proto.Error(
         code=_public_code(error), message=_sendable(str(error)), retriable=error.retriable
     )
@@ -43,7 +43,7 @@ def error_to_proto(error: QuiverError, leader_address: str = "") -> proto.Error:
 
 
 def error_from_proto(error: proto.Error) -> QuiverError:
-    """What to raise at the user; one that a later release made up is an `UnknownError`."""
+    """The error to raise at the user; one of a later release is an `UnknownError`."""
     kind = BY_CODE.get(error.code)
     if kind is None:
         return UnknownError(error.message, code=error.code, retriable=error.retriable)
@@ -65,5 +65,5 @@ def _public_code(error: QuiverError) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Names of files may hold what is no UTF-8, and nobody wants a page of it."""
+    """Cut a text, and make it UTF-8: names of files need not be."""
     return text[:MESSAGE_CHARACTERS_MAX].encode(errors="replace").decode()

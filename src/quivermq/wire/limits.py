@@ -26,7 +26,7 @@ FRAMES_MAX: Final = 1_024
 """Batches in one request; a batch holds as many messages as one likes."""
 
 ANSWER_BYTES_MAX: Final = 12 * MIB
-"""What an answer may take without its batches. A client refuses envelopes of 16 MiB."""
+"""The largest answer, without its batches. A client refuses envelopes of 16 MiB."""
 
 ITEMS_MAX: Final[Mapping[str, int]] = {
     "hello.features": FEATURES_MAX,

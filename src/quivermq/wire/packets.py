@@ -45,7 +45,7 @@ def protocols(lowest: int, highest: int) -> str:
 
 
 class Packet(NamedTuple):
-    """What came in as one: views of memory that nobody uses for anything else."""
+    """A received packet: views of memory that is not used for anything else."""
 
     envelope: memoryview
     batches: memoryview

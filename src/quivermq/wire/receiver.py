@@ -1,8 +1,8 @@
-"""Bytes as they arrive, cut into packets.
+"""Cuts received bytes into packets.
 
 Two places to receive into. Small packets come many at a time into one chunk that is used again and
-again, and each is copied out of it: a view would keep the whole chunk alive for as long as somebody
-keeps a few bytes of it. A large packet gets memory of its own, is received straight into it, and
+again, and each is copied out of it: a view would keep the whole chunk alive for as long as a few
+bytes of it are kept. A large packet gets memory of its own, is received straight into it, and
 handed out as views of it.
 
 Nothing is allocated on the word of a peer alone: memory for a large packet grows as its bytes
@@ -21,7 +21,7 @@ ENVELOPE_BYTES_MAX: Final = 1 * MIB
 """The largest envelope that a client may send."""
 
 HELLO_BYTES_MAX: Final = 64 * KIB
-"""The largest packet of somebody who has not said hello."""
+"""The largest packet of a peer that has not said hello."""
 
 BROKER_ENVELOPE_BYTES_MAX: Final = 16 * MIB
 """The largest envelope that a broker may send: maps of large clusters, many letters at once."""

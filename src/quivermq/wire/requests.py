@@ -1,4 +1,4 @@
-"""Envelopes to messages of the protocol: what cannot be read is the peer's fault, never ours."""
+"""Parses envelopes into requests and responses: an unreadable one is the peer's fault."""
 
 from typing import TypeVar
 
@@ -20,12 +20,12 @@ class UnknownRequest(InvalidRequest):
 
 
 def parse_request(envelope: Buffer) -> proto.Request:
-    """What a client asks; `InvalidRequest` if it is no request, `UnknownRequest` if it is none
-    that this build knows."""
+    """Read a client's request; `InvalidRequest` if it is none, `UnknownRequest` if this build does
+    not know it."""
     request = _parsed(proto.Request, envelope)
     if request.WhichOneof("body") is None:
         raise UnknownRequest(
-            f"request {request.id} asks for nothing that this broker knows: "
+            f"request {request.id} is of a kind that this broker does not know: "
             "use only what its `welcome` offers, or upgrade it",
             id=request.id,
         )
@@ -33,10 +33,10 @@ def parse_request(envelope: Buffer) -> proto.Request:
 
 
 def parse_response(envelope: Buffer) -> proto.Response:
-    """What a broker answers."""
+    """Read a broker's response."""
     response = _parsed(proto.Response, envelope)
     if response.WhichOneof("body") is None:
-        raise InvalidRequest(f"response {response.id} says nothing that this client knows")
+        raise InvalidRequest(f"response {response.id} is of a kind that this client does not know")
     return response
 
 

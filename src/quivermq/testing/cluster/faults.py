@@ -1,0 +1,221 @@
+"""Faults for real clusters.
+
+A fault is a method that strikes a random target and returns a function that ends it. Safety must
+hold through any mix of faults, progress once all are over.
+"""
+
+import shutil
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from quivermq.errors import QuiverError
+from quivermq.testing.cluster.cluster import Cluster
+from quivermq.testing.cluster.node import Node
+from quivermq.testing.cluster.wiring import Wiring
+
+Undo = Callable[[], None]
+_NODES_MAX: Final = 6
+_MOVED_S: Final = 120.0
+
+
+def _nothing() -> None:
+    """Some faults leave nothing to undo."""
+
+
+class ClusterFaults:
+    """Strikes a proxied cluster at random."""
+
+    def __init__(self, cluster: Cluster, wiring: Wiring, dice: Random) -> None:
+        self._cluster = cluster
+        self._wiring = wiring
+        self._dice = dice
+        self.lost_disk: set[int] = set()
+        """Nodes whose disk was emptied."""
+
+    def passing(self) -> list[Callable[[], Undo]]:
+        """Faults that last for seconds, and may overlap."""
+        return [
+            self.kill_one,
+            self.kill_several,
+            self.kill_all,
+            self.pause_one,
+            self.restart_one,
+            self.isolate_one,
+            self.split,
+            self.cut_one_way,
+            self.bridge,
+            self.clog,
+            self.delay,
+            self.lose_answers,
+            self.slow_disk,
+            self.stall,
+            self.transfer,
+        ]
+
+    def lasting(self) -> list[Callable[[], Undo]]:
+        """Faults that change the cluster, and wait until it has settled."""
+        return [self.add_node, self.remove_node, self.lose_disk, self.rebalance]
+
+    # Processes.
+
+    def _one(self) -> Node:
+        return self._dice.choice(self._cluster.running or list(self._cluster.nodes.values()))
+
+    def _kill(self, nodes: list[Node]) -> Undo:
+        for node in nodes:
+            node.kill()
+
+        def undo() -> None:
+            for node in nodes:
+                if not node.is_running and node.id in self._cluster.nodes:
+                    node.start()
+
+        return undo
+
+    def kill_one(self) -> Undo:
+        return self._kill([self._one()])
+
+    def kill_several(self) -> Undo:
+        running = self._cluster.running
+        return self._kill(self._dice.sample(running, self._dice.randint(0, len(running))))
+
+    def kill_all(self) -> Undo:
+        return self._kill(self._cluster.running)
+
+    def pause_one(self) -> Undo:
+        node = self._one()
+        node.pause()
+        return node.resume
+
+    def restart_one(self) -> Undo:
+        node = self._one()
+        node.stop()
+        return lambda: None if node.is_running else node.start()
+
+    def slow_disk(self) -> Undo:
+        node = self._one()
+        if not node.is_running:
+            return _nothing
+        pid = node.pid
+        node.slow_disk(self._dice.choice((20, 200, 1_000)))
+        return lambda: node.slow_disk(0) if node.is_running and node.pid == pid else None
+
+    def stall(self) -> Undo:
+        node = self._one()
+        if node.is_running:
+            node.stall(self._dice.uniform(0.2, 3.0))
+        return _nothing
+
+    # Links. All of them heal together: what overlaps cannot be told apart.
+
+    def isolate_one(self) -> Undo:
+        self._wiring.isolate(self._dice.choice(self._wiring.founders))
+        return self._wiring.heal
+
+    def split(self) -> Undo:
+        nodes = list(self._wiring.founders)
+        self._dice.shuffle(nodes)
+        cut = self._dice.randint(1, len(nodes) - 1)
+        self._wiring.partition(nodes[:cut], nodes[cut:])
+        return self._wiring.heal
+
+    def cut_one_way(self) -> Undo:
+        for link in self._dice.sample(list(self._wiring.links.values()), 2):
+            link.cut()
+        return self._wiring.heal
+
+    def bridge(self) -> Undo:
+        nodes = list(self._wiring.founders)
+        self._dice.shuffle(nodes)
+        middle = len(nodes) // 2
+        self._wiring.partition(nodes[: middle + 1], nodes[middle:])
+        return self._wiring.heal
+
+    def clog(self) -> Undo:
+        links = list(self._wiring.links.values())
+        self._dice.shuffle(links)
+        for link in links[: self._dice.randint(1, len(links))]:
+            link.clog()
+
+        def undo() -> None:
+            self._dice.shuffle(links)
+            for link in links:
+                link.heal()
+
+        return undo
+
+    def delay(self) -> Undo:
+        for link in self._wiring.links.values():
+            link.delay(self._dice.uniform(0.0, 0.1))
+        return self._wiring.heal
+
+    def lose_answers(self) -> Undo:
+        self._dice.choice(list(self._wiring.doors.values())).cut_answers()
+        return self._wiring.heal
+
+    # Operations.
+
+    def transfer(self) -> Undo:
+        try:
+            with self._cluster.connect(timeout=5.0) as client:
+                topic = self._dice.choice(client.topics())
+                partition = self._dice.choice(topic.partitions)
+                to = self._dice.choice(partition.replicas)
+                client.transfer(topic.name, partition.partition, to=to)
+        except (QuiverError, IndexError):
+            return _nothing
+        return _nothing
+
+    def rebalance(self) -> Undo:
+        with self._cluster.connect(timeout=30.0) as client:
+            client.rebalance()
+        return self._wait_moved
+
+    def add_node(self) -> Undo:
+        if len(self._cluster.nodes) >= _NODES_MAX:
+            return self.remove_node()
+        self._cluster.add_node()
+        return self.rebalance()
+
+    def remove_node(self) -> Undo:
+        if len(self._cluster.nodes) <= len(self._wiring.founders):
+            return _nothing
+        node = max(self._cluster.nodes)
+        with self._cluster.connect(timeout=30.0) as client:
+            client.remove_broker(node)
+
+        def undo() -> None:
+            with self._cluster.connect(timeout=30.0) as client:
+                self._cluster.wait_until(
+                    lambda: node not in {broker.id for broker in client.cluster().nodes},
+                    f"node {node} does not leave",
+                    _MOVED_S,
+                )
+            self._cluster.drop_node(node)
+
+        return undo
+
+    def lose_disk(self) -> Undo:
+        node = self._one()
+        self.lost_disk.add(node.id)
+        node.kill()
+        shutil.rmtree(node.data_dir)
+
+        def undo() -> None:
+            node.start()
+            with self._cluster.connect(timeout=30.0) as client:
+                self._cluster.wait_until(
+                    lambda: client.replace_broker(node.id) is None,
+                    "the broker is not replaced",
+                )
+            self._cluster.wait_ready()
+            self._wait_moved()
+
+        return undo
+
+    def _wait_moved(self) -> None:
+        with self._cluster.connect(timeout=30.0) as client:
+            self._cluster.wait_until(
+                lambda: client.rebalance_status().moves_left == 0, "partitions still move", _MOVED_S
+            )

@@ -1,0 +1,171 @@
+"""Test hosts in network namespaces, joined by a switch whose links can be cut.
+
+    with Namespaces(["node-1", "node-2", "clients"]) as hosts:
+        hosts.cut("node-1", "node-2")      # silently, in this direction only
+        hosts.heal()
+
+Linux only, and only as root. The namespaces have no way out: their addresses exist nowhere else.
+A cut is a false entry in the sender's neighbour table, so frames leave and arrive nowhere, as in a
+real network: neither end is told, and TCP goes on trying.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count, permutations
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+_FOLDER: Final = Path("/run/netns")
+_PREFIX: Final = "quiver-"
+_NETWORK: Final = "198.18.0"
+"""Of the range that is set aside for testing networks."""
+_NOWHERE: Final = "02:00:00:00:ff:ff"
+"""An Ethernet address that no host has."""
+_CLONE_NEWNET: Final = 0x40000000
+
+_numbers = count(1)
+
+
+def why_not() -> str:
+    """Why there can be no namespaces here; empty if there can."""
+    if sys.platform != "linux":
+        return "network namespaces exist on Linux only"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "the command ip is missing (Debian: iproute2)"
+    probe = f"{_PREFIX}{os.getpid()}-probe"
+    try:
+        _ip("netns", "add", probe)
+        _ip("netns", "del", probe)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+class Namespaces:
+    """Hosts on one switch. Use it in a `with`."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        _remove_left_over()
+        self.hosts = tuple(hosts)
+        self._stem = f"{_PREFIX}{os.getpid()}-{next(_numbers)}-"
+        self._cuts: set[tuple[str, str]] = set()
+        switch = self._name("switch")
+        try:
+            _ip("netns", "add", switch)
+            _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+            for number, host in enumerate(self.hosts, 1):
+                self._plug_in(switch, number, host)
+            _ip("-n", switch, "link", "set", "bridge", "up")
+        except BaseException:
+            self.close()
+            raise
+
+    def _plug_in(self, switch: str, number: int, host: str) -> None:
+        space, port, address = self._name(host), f"port-{number}", f"{self.address(host)}/24"
+        _ip("netns", "add", space)
+        _ip(
+            *("-n", switch, "link", "add", port, "type", "veth"),
+            *("peer", "name", "eth0", "address", self._hardware(host), "netns", space),
+        )
+        _ip("-n", switch, "link", "set", port, "master", "bridge", "up")
+        _ip("-n", space, "addr", "add", address, "dev", "eth0")
+        for device in ("eth0", "lo"):
+            _ip("-n", space, "link", "set", device, "up")
+
+    def _name(self, host: str) -> str:
+        return f"{self._stem}{host}"
+
+    def address(self, host: str) -> str:
+        """Where a host is reached by the others."""
+        return f"{_NETWORK}.{self.hosts.index(host) + 1}"
+
+    def _hardware(self, host: str) -> str:
+        return f"02:00:00:00:00:{self.hosts.index(host) + 1:02x}"
+
+    def command(self, host: str) -> list[str]:
+        """The prefix that makes a command run on a host."""
+        return ["ip", "netns", "exec", self._name(host)]
+
+    @contextmanager
+    def entered(self, host: str) -> Iterator[None]:
+        """This thread, and those and the processes that it starts meanwhile, are on a host."""
+        there = _FOLDER / self._name(host)
+        with Path("/proc/thread-self/ns/net").open("rb") as home, there.open("rb") as away:
+            _set_namespace(away.fileno())
+            try:
+                yield
+            finally:
+                _set_namespace(home.fileno())
+
+    # Links.
+
+    def cut(self, sender: str, receiver: str) -> None:
+        """Nothing that one host sends reaches the other any more. The other way stays open."""
+        self._point(sender, receiver, _NOWHERE)
+        self._cuts.add((sender, receiver))
+
+    def separate(self, *sides: Sequence[str]) -> None:
+        """Cut both ways between hosts of different sides. A host on no side reaches all."""
+        for one, other in permutations(sides, 2):
+            for sender in one:
+                for receiver in other:
+                    self.cut(sender, receiver)
+
+    def heal(self) -> None:
+        """Open everything that was cut."""
+        for sender, receiver in self._cuts:
+            self._point(sender, receiver, self._hardware(receiver))
+        self._cuts.clear()
+
+    def _point(self, sender: str, receiver: str, hardware: str) -> None:
+        _ip(
+            *("-n", self._name(sender), "neigh", "replace", self.address(receiver)),
+            *("lladdr", hardware, "dev", "eth0", "nud", "permanent"),
+        )
+
+    def close(self) -> None:
+        """Remove the namespaces; what still runs in them is cut off."""
+        for path in list(_FOLDER.glob(f"{self._stem}*")):
+            _ip("netns", "del", path.name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _ip(*arguments: str) -> None:
+    command = ["ip", *arguments]
+    done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - no shell
+    if done.returncode:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.decode().strip()}")
+
+
+def _remove_left_over() -> None:
+    """Remove namespaces of processes that ended without closing them."""
+    for path in _FOLDER.glob(f"{_PREFIX}*"):
+        owner = path.name.removeprefix(_PREFIX).split("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            # Another process may be removing it too.
+            with suppress(OSError):
+                _ip("netns", "del", path.name)
+
+
+def _set_namespace(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "this thread cannot enter a network namespace")

@@ -1,0 +1,86 @@
+"""Virtual time, as an event queue in one thread, and the wrong clocks that nodes see it through.
+
+Time is in whole microseconds, so that no sum depends on rounding. Events of the same moment happen
+in the order in which they were planned. That alone makes a run repeat itself exactly.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+US_PER_MS = 1000
+
+EVENTS_MAX = 1_000_000
+"""More than any run needs."""
+
+Action = Callable[[], None]
+
+
+class VirtualTime:
+    """The planned events, and the current time."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.events = 0
+        """How many events have happened."""
+        self._numbers = count()
+        self._planned: list[tuple[int, int, Action]] = []
+
+    @property
+    def now_ms(self) -> int:
+        return self.now_us // US_PER_MS
+
+    def after_ms(self, delay_ms: float, action: Action) -> None:
+        """Plan an action after a delay; a negative delay counts as none."""
+        due_us = self.now_us + max(0, round(delay_ms * US_PER_MS))
+        heappush(self._planned, (due_us, next(self._numbers), action))
+
+    def run_for_ms(self, duration_ms: int, until: Callable[[], bool] | None = None) -> bool:
+        """Let time pass; stops early, and returns True, once `until` holds after an event."""
+        end_us = self.now_us + duration_ms * US_PER_MS
+        while self._planned and self._planned[0][0] <= end_us:
+            self.now_us, _, action = heappop(self._planned)
+            self.events += 1
+            if self.events > EVENTS_MAX:
+                raise RuntimeError(f"{EVENTS_MAX:,} events: the run does not end")
+            action()
+            if until is not None and until():
+                return True
+        self.now_us = end_us
+        return False
+
+
+EPOCH_MS: Final = 1_700_000_000_000
+"""The time on all clocks when a simulation starts."""
+
+
+class NodeClock:
+    """A node's wall clock: runs a little fast or slow, and jumps."""
+
+    def __init__(self, time: VirtualTime) -> None:
+        self._time = time
+        self._rate = 1.0
+        self._set_at_us = 0
+        self._shown_ms: float = EPOCH_MS
+
+    @property
+    def now_ms(self) -> int:
+        passed_ms = (self._time.now_us - self._set_at_us) / US_PER_MS
+        return int(self._shown_ms + passed_ms * self._rate)
+
+    def drift(self, rate: float) -> None:
+        """Run at `rate` seconds a second from now on."""
+        self._reset(self.now_ms, rate)
+
+    def jump(self, by_ms: int) -> None:
+        """Show another time at once, forwards or backwards."""
+        self._reset(self.now_ms + by_ms, self._rate)
+
+    def real_ms(self, shown_ms: float) -> float:
+        """How long this clock takes to show that `shown_ms` have passed."""
+        return shown_ms / self._rate
+
+    def _reset(self, shown_ms: int, rate: float) -> None:
+        self._shown_ms, self._rate = shown_ms, rate
+        self._set_at_us = self._time.now_us

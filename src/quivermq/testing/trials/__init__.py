@@ -1,0 +1,55 @@
+"""Trials of real clusters: load while faults happen, histories of it, and their checkers.
+
+The checkers keep their own records and share nothing with the brokers but the reading of frames.
+"""
+
+from quivermq.testing.trials.client_load import ClientLoad
+from quivermq.testing.trials.client_trial import (
+    fetch_copy,
+    read_stored_copy,
+    trial,
+    verify,
+    wait_until_level,
+)
+from quivermq.testing.trials.consumer import ONLY_ACKS, ConsumerPlan
+from quivermq.testing.trials.consumer_load import ConsumerLoad, ConsumerProcess
+from quivermq.testing.trials.consumer_trial import (
+    check_group,
+    group_trial,
+    lead_by,
+    read_dead_letters,
+)
+from quivermq.testing.trials.group_history import (
+    Fate,
+    GroupHistory,
+    SettleAction,
+    SettleCall,
+    Spot,
+    journal_lines,
+)
+from quivermq.testing.trials.history import History, TopicPartition
+
+__all__ = [
+    "ONLY_ACKS",
+    "ClientLoad",
+    "ConsumerLoad",
+    "ConsumerPlan",
+    "ConsumerProcess",
+    "Fate",
+    "GroupHistory",
+    "History",
+    "SettleAction",
+    "SettleCall",
+    "Spot",
+    "TopicPartition",
+    "check_group",
+    "fetch_copy",
+    "group_trial",
+    "journal_lines",
+    "lead_by",
+    "read_dead_letters",
+    "read_stored_copy",
+    "trial",
+    "verify",
+    "wait_until_level",
+]
