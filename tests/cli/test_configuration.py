@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quivermq.cli import configuration
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.settings import BrokerSettings
 from tests.cli.commands import error_line, quiver, quiver_json
 
@@ -101,7 +101,7 @@ def test_what_is_wrong_in_the_file_is_one_line_with_its_place(
     tmp_path: Path, content: str, complaint: str
 ) -> None:
     (tmp_path / "quiver.toml").write_text(content)
-    with pytest.raises(Misuse) as caught:
+    with pytest.raises(UsageError) as caught:
         configuration.load({})
     assert str(caught.value).startswith(complaint) or complaint in str(caught.value)
     assert "\n" not in str(caught.value)

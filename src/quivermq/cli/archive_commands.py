@@ -35,7 +35,7 @@ from quivermq.cli.archive_options import (
     place,
 )
 from quivermq.cli.archive_troubles import one_line, spark_troubles
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -79,7 +79,7 @@ def archive(
 ) -> None:
     """Put a topic into a Delta table, exactly once, by day; go on where the table is."""
     if json_columns is None and (quarantine or into):
-        raise Misuse("--quarantine and --into belong to --json-columns")
+        raise UsageError("--quarantine and --into belong to --json-columns")
     _check_extra()
     from quivermq.lakehouse.table import local_folder  # noqa: PLC0415  (slow to load)
     from quivermq.spark import session  # noqa: PLC0415
@@ -176,7 +176,7 @@ def compact(
     from quivermq.lakehouse import compact as tidy  # noqa: PLC0415  (slow to load)
 
     if target_file_size < 1:
-        raise Misuse("--target-file-size must be at least a byte")
+        raise UsageError("--target-file-size must be at least a byte")
     done = tidy(table, int(target_file_size), math.ceil(keep / 3_600))
     if as_json:
         print_json(
@@ -244,4 +244,4 @@ def _check_extra() -> None:
 
     missing = [name for name in ("pyspark", "deltalake") if find_spec(name) is None]
     if missing:
-        raise Misuse(f"this needs {' and '.join(missing)}: pip install 'quivermq[spark]'")
+        raise UsageError(f"this needs {' and '.join(missing)}: pip install 'quivermq[spark]'")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import duration, size
 from quivermq.cli.quantities import parse_moment
 
@@ -134,7 +134,7 @@ def place(given: str | None) -> int | datetime | None:
     try:
         return parse_moment(given, datetime.now().astimezone())
     except ValueError as error:
-        raise Misuse(f"{error}; or an offset") from None
+        raise UsageError(f"{error}; or an offset") from None
 
 
 def columns_text(given: str | None) -> str | None:
@@ -144,4 +144,4 @@ def columns_text(given: str | None) -> str | None:
     try:
         return Path(given[1:]).read_text().strip()
     except OSError as error:
-        raise Misuse(f"--json-columns {given}: {error.strerror}") from None
+        raise UsageError(f"--json-columns {given}: {error.strerror}") from None

@@ -14,7 +14,7 @@ import typer
 from quivermq.cli import measurements
 from quivermq.cli.local_brokers import LocalBrokers, plan
 from quivermq.cli.measurements import Figure, Measure, Workload
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import AsJson, Timeout, connect
 from quivermq.cli.output import count, print_json, print_table, remark, remarks, table
 from quivermq.cli.quantities import format_size
@@ -88,7 +88,7 @@ def bench(
     finds depends on the machine: compare runs on the same one.
     """
     if servers and (fsync or data_dir or nodes):
-        raise Misuse("--nodes, --fsync and --data-dir are for own brokers: leave --servers out")
+        raise UsageError("--nodes, --fsync and --data-dir are for own brokers: leave --servers out")
     with _brokers(servers, nodes or 1, fsync or Fsync.ALWAYS, data_dir) as (found, told):
         if not as_json:
             remark(told)

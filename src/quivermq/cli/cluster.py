@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.markup import escape
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -350,7 +350,7 @@ def transfer(
 ) -> None:
     """Let another replica lead a partition, or the cluster."""
     if metadata == (topic is not None) or (topic is not None and partition is None):
-        raise Misuse("name a topic and a partition (transfer orders 0 --to 2), or --metadata")
+        raise UsageError("name a topic and a partition (transfer orders 0 --to 2), or --metadata")
     with connect(servers, timeout) as client:
         client.transfer(topic, partition or 0, to=to)
     what = "the cluster" if metadata else f"{topic} partition {partition}"

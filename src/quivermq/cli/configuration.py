@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.settings import BrokerSettings
 
 PREFIX: Final = "QUIVER_"
@@ -49,7 +49,7 @@ class Configuration:
 
 
 def load(flags: Mapping[str, Any], file: Path | None = None) -> Configuration:
-    """The settings, of flags (only those given), environment and file; `Misuse` if any is wrong.
+    """The settings, of flags (only those given), environment and file; `UsageError` if any is wrong.
 
     Without `file`, `quiver.toml` in the working directory is read if it is there.
     """
@@ -68,7 +68,7 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> Configuration:
     try:
         return Configuration(BrokerSettings.model_validate(values), origins, file)
     except ValidationError as error:
-        raise Misuse(_explain(error, origins)) from None
+        raise UsageError(_explain(error, origins)) from None
 
 
 def strange_variables() -> list[str]:
@@ -90,15 +90,15 @@ def _from_file(file: Path | None) -> tuple[dict[str, str], dict[str, Any]]:
     if file is None:
         return {}, {}
     if not file.is_file():
-        raise Misuse(f"there is no file {file}: name a TOML file with --config")
+        raise UsageError(f"there is no file {file}: name a TOML file with --config")
     try:
         found = TomlConfigSettingsSource(_SourcedSettings, file)()
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Misuse(f"{file} is not TOML: {error}") from None
+        raise UsageError(f"{file} is not TOML: {error}") from None
     for name in found:
         if name not in BrokerSettings.model_fields:
             hint = _or_did_you_mean(name, BrokerSettings.model_fields)
-            raise Misuse(f"{file}: {name} is no setting{hint}")
+            raise UsageError(f"{file}: {name} is no setting{hint}")
     return dict.fromkeys(found, str(file)), found
 
 

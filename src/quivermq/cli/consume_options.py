@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import duration
 from quivermq.cli.quantities import parse_moment
 
@@ -120,7 +120,7 @@ Prefetch = Annotated[
 def chosen_mode(mode: Mode | None, group: str | None) -> Mode:
     """What was named, else what follows from the rest."""
     if mode in {Mode.SHARED, Mode.STICKY} and group is None:
-        raise Misuse(f"--mode {mode.value} needs a --group")
+        raise UsageError(f"--mode {mode.value} needs a --group")
     return mode or (Mode.SINGLE if group is None else Mode.SHARED)
 
 
@@ -129,21 +129,21 @@ def check_shared_only(mode: Mode, ack: Ack, then: Then, reason: str | None) -> N
     if mode is not Mode.SHARED:
         for option, value, default in (("ack", ack, Ack.MANUAL), ("then", then, Then.ACK)):
             if value is not default:
-                raise Misuse(f"--{option} is for shared groups, not for --mode {mode.value}")
+                raise UsageError(f"--{option} is for shared groups, not for --mode {mode.value}")
     if ack is Ack.AUTO and then is not Then.ACK:
-        raise Misuse(f"--ack auto is done before printing: there is nothing to {then.value}")
+        raise UsageError(f"--ack auto is done before printing: there is nothing to {then.value}")
     if reason is not None and then is not Then.REJECT:
-        raise Misuse("--reason belongs to --then reject")
+        raise UsageError("--reason belongs to --then reject")
 
 
 def beginning_of_group(start: str | None, partition: int | None, mode: Mode) -> Beginning:
     """Where a group starts if it does not exist yet."""
     if partition is not None:
-        raise Misuse(f"--partition is for --mode single: {mode.value} groups read them all")
+        raise UsageError(f"--partition is for --mode single: {mode.value} groups read them all")
     if start is None or start == "earliest":
         return "earliest"
     if start != "latest":
-        raise Misuse(
+        raise UsageError(
             f"--from {start}: a group begins at earliest or latest; quiver group seek moves one"
         )
     return "latest"
@@ -158,4 +158,4 @@ def place(start: str | None) -> str | int | datetime | None:
     try:
         return parse_moment(start, datetime.now().astimezone())
     except ValueError as error:
-        raise Misuse(f"--from: {error}; or earliest, latest or an offset") from None
+        raise UsageError(f"--from: {error}; or earliest, latest or an offset") from None

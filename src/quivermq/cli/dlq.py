@@ -6,7 +6,7 @@ import typer
 
 from quivermq.cli.letter_table import died, print_letters
 from quivermq.cli.message_lines import plain_content
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -171,9 +171,9 @@ def purge(
 
 def _check_choice(offset: list[str] | None, group: str | None, *, all_: bool) -> None:
     if not offset and not group and not all_:
-        raise Misuse("say which: --offset PARTITION/OFFSET, --group GROUP or --all")
+        raise UsageError("say which: --offset PARTITION/OFFSET, --group GROUP or --all")
     if offset and (group or all_):
-        raise Misuse("--offset names letters one by one: leave out --group and --all")
+        raise UsageError("--offset names letters one by one: leave out --group and --all")
 
 
 def _wanted(
@@ -193,14 +193,16 @@ def _chosen(letters: list["DeadLetter"], names: list[str], topic: str) -> list["
     places = [_place(name) for name in names]
     for name, found in zip(names, places, strict=True):
         if found not in known:
-            raise Misuse(f"{topic} has no dead letter {name}: quiver dlq list {topic} names them")
+            raise UsageError(
+                f"{topic} has no dead letter {name}: quiver dlq list {topic} names them"
+            )
     return [known[found] for found in dict.fromkeys(places)]
 
 
 def _place(text: str) -> tuple[int, int]:
     partition, _, offset = text.rpartition("/")
     if not (offset.isdecimal() and (partition or "0").isdecimal()):
-        raise Misuse(f"{text!r} names no letter: write PARTITION/OFFSET, as `list` does")
+        raise UsageError(f"{text!r} names no letter: write PARTITION/OFFSET, as `list` does")
     return int(partition or "0"), int(offset)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -113,7 +113,7 @@ def seek(
     place = _place(to)
     with connect(servers, timeout) as client:
         if isinstance(place, int) and partition is None and len(client.topic(topic).partitions) > 1:
-            raise Misuse("an offset counts within one partition: name it by --partition")
+            raise UsageError("an offset counts within one partition: name it by --partition")
         places = client.seek(topic, name, place, partition)
     if as_json:
         print_json({"topic": topic, "group": name, "offsets": places})
@@ -153,7 +153,7 @@ def _place(to: str) -> str | int | datetime:
     try:
         return parse_moment(to, datetime.now().astimezone())
     except ValueError as error:
-        raise Misuse(f"--to: {error}; or earliest, latest or an offset") from None
+        raise UsageError(f"--to: {error}; or earliest, latest or an offset") from None
 
 
 def _summary(group: "GroupInfo") -> str:

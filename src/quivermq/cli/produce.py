@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -68,7 +68,7 @@ def produce(
 ) -> None:
     """Send messages to a topic, and say where they were stored."""
     if key is not None and key_separator is not None:
-        raise Misuse("--key and --key-separator both name a key: give one of them")
+        raise UsageError("--key and --key-separator both name a key: give one of them")
     options = {
         "priority": priority,
         "delay": delay,
@@ -175,7 +175,7 @@ def _keyed(
     for number, line in enumerate(lines, 1):
         found, hit, value = line.partition(between)
         if not hit:
-            raise Misuse(f"message {number} has no {separator!r} between key and value")
+            raise UsageError(f"message {number} has no {separator!r} between key and value")
         yield found, value
 
 
@@ -184,6 +184,6 @@ def _headers(pairs: list[str]) -> dict[str, bytes]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise Misuse(f"write --header name=value instead of {pair!r}")
+            raise UsageError(f"write --header name=value instead of {pair!r}")
         headers[name] = value.encode("utf-8", "surrogateescape")
     return headers

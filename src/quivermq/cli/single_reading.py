@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from quivermq.cli.message_lines import MessageLines
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.output import count, remark
 from quivermq.cli.partition_streams import as_they_come, in_order_of_time
 
@@ -71,10 +71,10 @@ class SingleReading:
         """Where to begin, by partition."""
         partitions = (await client.offsets(self._topic, [])).count
         if self._partition is not None and self._partition not in range(partitions):
-            raise Misuse(f"{self._topic} has partitions 0 to {partitions - 1}")
+            raise UsageError(f"{self._topic} has partitions 0 to {partitions - 1}")
         wanted = list(range(partitions)) if self._partition is None else [self._partition]
         if isinstance(self._start, int) and len(wanted) > 1:
-            raise Misuse("an offset counts within one partition: name it by --partition")
+            raise UsageError("an offset counts within one partition: name it by --partition")
         starts: dict[int, Any] = dict.fromkeys(wanted, self._start or "earliest")
         if self._group is None or self._start is not None:
             return starts

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -208,7 +208,7 @@ def alter(
     waits = (retry_first, retry_base, retry_longest)
     named = (partitions, max_deliveries, dead_letter, group_idle_retention)
     if all(value is None for value in (*named, *limits, *rate, *waits)):
-        raise Misuse(
+        raise UsageError(
             "say what to change: --partitions, --max-age ...; --help names all that can be"
         )
     plain: dict[str, Any] = {"max_deliveries": max_deliveries, "dead_letter": dead_letter}

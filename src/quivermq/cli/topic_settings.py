@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import duration, size
 from quivermq.cli.output import count
 from quivermq.cli.quantities import format_duration, format_size
@@ -196,7 +196,7 @@ def changed_rate_limit(
     per_second = rate if rate is not None else (before.per_second if before else 0.0)
     if not per_second:
         if burst is not None:
-            raise Misuse("--burst belongs to a rate limit: name it by --rate-limit")
+            raise UsageError("--burst belongs to a rate limit: name it by --rate-limit")
         return None
     return quivermq.RateLimit(per_second, burst or (before.burst if before else 1))
 
