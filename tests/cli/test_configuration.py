@@ -49,17 +49,17 @@ def test_every_setting_can_be_set_in_every_way(
     value = _another_value(name)
     text = _as_text(value)
     by_flag = configuration.load({name: text})
-    assert (getattr(by_flag.settings, name), by_flag.origins[name]) == (value, _flag(name))
+    assert (getattr(by_flag.settings, name), by_flag.sources[name]) == (value, _flag(name))
 
     file = tmp_path / "other.toml"
     file.write_text(f"{name} = {_as_toml(value)}\n")
     by_file = configuration.load({}, file)
-    assert (getattr(by_file.settings, name), by_file.origins[name]) == (value, str(file))
+    assert (getattr(by_file.settings, name), by_file.sources[name]) == (value, str(file))
 
     monkeypatch.setenv(f"QUIVER_{name.upper()}", text)
     by_variable = configuration.load({})
     assert getattr(by_variable.settings, name) == value
-    assert by_variable.origins[name] == f"QUIVER_{name.upper()}"
+    assert by_variable.sources[name] == f"QUIVER_{name.upper()}"
 
 
 def test_every_setting_has_a_flag_that_is_understood() -> None:
@@ -86,9 +86,9 @@ def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("fsyncc = 'never'\n", "quiver.toml: fsyncc is no setting: did you mean fsync?"),
-        ("xyzzy = 1\n", "quiver.toml: xyzzy is no setting"),
-        ("node-id = 1\n", "quiver.toml: node-id is no setting: did you mean node_id?"),
+        ("fsyncc = 'never'\n", "quiver.toml: fsyncc is not a setting: did you mean fsync?"),
+        ("xyzzy = 1\n", "quiver.toml: xyzzy is not a setting"),
+        ("node-id = 1\n", "quiver.toml: node-id is not a setting: did you mean node_id?"),
         ("fsync = 'sometimes'\n", "quiver.toml: fsync: should be 'always', 'interval' or 'never'"),
         ("node_id = 0\n", "quiver.toml: node_id: should be greater than or equal to 1, not 0"),
         ("listen = '7600'\n", "quiver.toml: listen: '7600' is no address"),
@@ -128,8 +128,8 @@ def test_wrong_flags_and_variables_are_named_and_exit_2(
 def test_a_variable_that_is_no_setting_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIVER_SERVERS", "a:7600")
     monkeypatch.setenv("QUIVER_NODEID", "1")
-    warnings = configuration.strange_variables()
-    assert warnings == ["QUIVER_NODEID is no setting: did you mean QUIVER_NODE_ID?"]
+    warnings = configuration.unknown_variables()
+    assert warnings == ["QUIVER_NODEID is not a setting: did you mean QUIVER_NODE_ID?"]
 
 
 def test_the_table_shows_values_as_they_are_written() -> None:

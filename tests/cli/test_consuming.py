@@ -68,7 +68,7 @@ def test_a_group_may_begin_at_the_latest(servers: str, topic: str) -> None:
 
 def test_what_is_left_comes_again_and_is_not_counted_as_a_failure(servers: str, topic: str) -> None:
     left = consume(topic, servers, "--then", "leave", "--max", "2")
-    assert left.stderr == f"2 messages of {topic}, given back\n"
+    assert left.stderr == f"2 messages of {topic}, released\n"
     assert first_deliveries(topic, servers) == ["a", "b", "c", "d"]
 
 
@@ -179,7 +179,7 @@ def test_a_sticky_group_goes_on_where_it_was_and_tells_of_its_partitions(
     first = consume(topic, servers, *sticky)
     assert first.stdout.replace("d\n", "") == "a\nb\nc\n", "each partition in order"
     assert lines(first) == ["a", "b", "c", "d"]
-    assert first.stderr == f"partitions came: 0, 1\n4 messages of {topic}, committed\n"
+    assert first.stderr == f"partitions assigned: 0, 1\n4 messages of {topic}, committed\n"
     quiver("produce", topic, "e", "--servers", servers)
     assert consume(topic, servers, *sticky).stdout == "e\n"
     group = quiver_json("group", "describe", topic, "g", "--servers", servers)

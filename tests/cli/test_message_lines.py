@@ -3,13 +3,13 @@
 import base64
 import json
 
-from quivermq.cli.message_lines import plain
+from quivermq.cli.message_lines import message_dict
 from quivermq.client.values import Message
 
 
 def test_text_stays_text_for_machines() -> None:
     message = Message("orders", 1, 7, b"k", "grüße".encode(), {"a": b"1"}, 1_700_000_000_000, 3)
-    assert json.loads(json.dumps(plain(message))) == {
+    assert json.loads(json.dumps(message_dict(message))) == {
         "topic": "orders",
         "partition": 1,
         "offset": 7,
@@ -23,8 +23,8 @@ def test_text_stays_text_for_machines() -> None:
 
 
 def test_bytes_that_are_no_text_put_all_of_the_message_in_base64() -> None:
-    found = plain(Message("orders", 0, 0, b"k", b"\xff", {}, 0, 0))
+    found = message_dict(Message("orders", 0, 0, b"k", b"\xff", {}, 0, 0))
     assert found["encoding"] == "base64"
     assert base64.b64decode(found["value"]) == b"\xff"
     assert base64.b64decode(found["key"]) == b"k"
-    assert plain(Message("orders", 0, 0, None, b"\xff", {}, 0, 0))["key"] is None
+    assert message_dict(Message("orders", 0, 0, None, b"\xff", {}, 0, 0))["key"] is None

@@ -1,6 +1,6 @@
 """What is told of partitions that are not well."""
 
-from quivermq.cli.troubles import brokers_down, is_outsider, partition_troubles
+from quivermq.cli.cluster_checks import brokers_down, is_outsider, partition_problems
 from quivermq.client import ClusterInfo, NodeInfo, PartitionInfo
 
 NOBODY: frozenset[int] = frozenset()
@@ -19,27 +19,27 @@ def cluster(node: int) -> ClusterInfo:
 
 
 def test_a_partition_that_is_well_has_no_troubles() -> None:
-    assert partition_troubles(partition(), NOBODY) == []
+    assert partition_problems(partition(), NOBODY) == []
 
 
 def test_replicas_that_lag_or_are_down_are_named() -> None:
-    assert partition_troubles(partition(in_sync=(1, 3)), NOBODY) == ["replicas behind or down: 2"]
-    assert partition_troubles(partition(), frozenset({3})) == ["replicas behind or down: 3"]
+    assert partition_problems(partition(in_sync=(1, 3)), NOBODY) == ["replicas behind or down: 2"]
+    assert partition_problems(partition(), frozenset({3})) == ["replicas behind or down: 3"]
 
 
 def test_no_leader_is_the_trouble_that_counts() -> None:
-    (trouble,) = partition_troubles(partition(leader=0, in_sync=()), NOBODY)
-    assert trouble.startswith("nobody leads it")
+    (trouble,) = partition_problems(partition(leader=0, in_sync=()), NOBODY)
+    assert trouble.startswith("no leader")
 
 
 def test_what_is_not_known_of_a_partition_is_no_trouble_of_its_replicas() -> None:
     silent = PartitionInfo(partition=0, leader=1, replicas=(1, 2), trouble="no answer")
-    assert partition_troubles(silent, NOBODY) == ["no answer"]
-    assert partition_troubles(silent, frozenset({2})) == ["replicas behind or down: 2", "no answer"]
+    assert partition_problems(silent, NOBODY) == ["no answer"]
+    assert partition_problems(silent, frozenset({2})) == ["replicas behind or down: 2", "no answer"]
 
 
 def test_what_the_broker_says_is_passed_on() -> None:
-    assert partition_troubles(partition(trouble="its disk is full"), NOBODY) == ["its disk is full"]
+    assert partition_problems(partition(trouble="its disk is full"), NOBODY) == ["its disk is full"]
 
 
 def test_who_is_down_and_who_is_no_member() -> None:

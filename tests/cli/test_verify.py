@@ -66,13 +66,13 @@ def test_files_beside_the_logs_are_checked_and_the_quarantine_is_shown(tmp_path:
     done = quiver("verify", tmp_path)
     assert done.returncode == 0
     assert "logs.json is damaged (it is no JSON); its other copy is intact" in done.stdout
-    assert "quarantine/orders-0-1234 at byte 0: nobody wants this log" in done.stdout
+    assert "quarantine/orders-0-1234 at byte 0: a broker set this log aside" in done.stdout
     assert "All 4 entries in 1 logs are intact." in done.stdout
     (tmp_path / "logs.copy.json").unlink()
     done = quiver("verify", tmp_path)
     assert done.returncode == 1
     assert "logs.copy.json is missing" in done.stdout
-    assert "The broker cannot tell who it is, or what it holds." in done.stdout
+    assert "The broker's own files are damaged" in done.stdout
 
 
 def test_json_is_for_machines(data_dir: Path) -> None:

@@ -1,6 +1,6 @@
-"""What a running pipeline shows: a table that changes on a terminal, else a line now and then.
+"""Shows a running pipeline: a live table on a terminal, otherwise a line every ten seconds.
 
-With `--json`, a JSON document a line for each report.
+With `--json`, one JSON document a line for each report.
 """
 
 import json
@@ -23,7 +23,7 @@ from quivermq.cli.quantities import format_duration
 _LINE_SECONDS: Final = 10.0
 
 
-class Screen:
+class PipelineScreen:
     """Shows one pipeline."""
 
     def __init__(self, name: str, *, as_json: bool) -> None:
@@ -55,7 +55,7 @@ class Screen:
         self._live.stop()
 
     def stage(self, what: str) -> None:
-        """Something that takes a while before it runs."""
+        """Show a step that takes a while before the pipeline runs."""
         if self._is_live:
             self._live.update(Spinner("dots", Text(f" {self._name}: {what} …", style="dim")))
         elif not self._as_json:
@@ -67,7 +67,7 @@ class Screen:
             self._live.console.print(Text(f"{self._name}: {text}", style="yellow"))
 
     def report(self, report: Mapping[str, Any]) -> None:
-        """How far it is."""
+        """Show the progress."""
         if self._as_json:
             sys.stdout.write(json.dumps(report) + "\n")
             sys.stdout.flush()
@@ -77,7 +77,7 @@ class Screen:
             self._line(harmless(report))
 
     def end(self, report: Mapping[str, Any]) -> None:
-        """The last report: what stays on the screen."""
+        """Print the last report, which stays on the screen."""
         self._live.stop()
         if self._as_json:
             return
@@ -104,7 +104,7 @@ class Screen:
 
     def _line(self, report: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        # Why it failed is said at the end, as the error.
+        # The reason of a failure comes at the end, as the error.
         is_open = report["state"] in {"starting", "running"}
         if is_open and report["trouble"] and report["trouble"] != self._trouble:
             self._trouble = report["trouble"]
@@ -121,7 +121,7 @@ class Screen:
 
 
 def harmless(value: Any) -> Any:
-    """A report whose texts are one line each and cannot clear a terminal: data is in them."""
+    """The report with each text on one line, without control characters: it holds users' data."""
     if isinstance(value, str):
         return shown(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, Mapping):
@@ -138,7 +138,7 @@ def shown_lag(lag: int | None) -> str:
 
 
 def age(report: Mapping[str, Any], now: datetime | None = None) -> str:
-    """How long ago it was made: `3s`, `2m10s`, `4d`."""
+    """The time since the report: `3s`, `2m10s`, `4d`."""
     from quivermq.pipelines.reports import age_seconds  # noqa: PLC0415  (imports Arrow)
 
     seconds = age_seconds(report, now or datetime.now(UTC))
@@ -146,7 +146,7 @@ def age(report: Mapping[str, Any], now: datetime | None = None) -> str:
 
 
 def sinks_table(report: Mapping[str, Any]) -> Table:
-    """What each sink is at."""
+    """A table of the sinks and their progress."""
     rows = table("sink", "writes to", "batch>", "rows read>", "rows/s>", "lag>", "batch took>")
     for sink in report["sinks"]:
         rows.add_row(

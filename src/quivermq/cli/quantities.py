@@ -1,7 +1,6 @@
-"""Durations, sizes and moments as people write them: `7d`, `10GB`, `2025-01-31T12:00`.
+"""Parses and formats durations, sizes and times: `7d`, `10GB`, `2025-01-31T12:00`.
 
-Each parser raises `ValueError` with a message that says what would be understood. Imports nothing
-of ours.
+Each parser raises `ValueError` with a message that shows what to write. Imports nothing of ours.
 """
 
 import re
@@ -25,7 +24,7 @@ _MAX: Final = 2**63 - 1
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. `90`, `1.5s`, `500ms`, `1h30m`, `7d`, `2w`; a number alone counts seconds."""
+    """Seconds of `1.5s`, `500ms`, `1h30m`, `7d` or `2w`; a number alone means seconds."""
     wanted = text.strip().lower()
     if _PLAIN_NUMBER.fullmatch(wanted):
         return _bounded(float(wanted), text)
@@ -39,10 +38,10 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The same the other way round, exact to the millisecond: `1h30m`, `7d`."""
+    """Seconds as text, exact to the millisecond: `1h30m`, `7d`."""
     left = round(seconds * 1_000)
     parts = []
-    # Weeks are understood but not written: nobody reads 52w1d as a year.
+    # Weeks are parsed but not written: 52w1d is harder to read than 365d.
     for unit in ("d", "h", "m", "s", "ms"):
         count, left = divmod(left, _DURATION_MS[unit])
         if count:
@@ -51,7 +50,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes. `512`, `64KiB`, `10GB`, `1.5 TB`; kB, MB ... count by 1000, KiB, MiB ... by 1024."""
+    """Bytes of `512`, `64KiB`, `10GB` or `1.5 TB`; kB, MB ... count by 1000, KiB, MiB ... by 1024."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or (found[3] and not found[2]):
         raise ValueError(f"{text!r} is no size: write 512, 64KiB, 10MB, 1.5GB or 2TB")
@@ -62,7 +61,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int | None) -> str:
-    """Three digits that matter, and the unit: `999 B`, `1.5 MB`, `10 GB`; `?`: not known."""
+    """Three significant digits and the unit: `999 B`, `1.5 MB`, `10 GB`; `?` for None."""
     if size is None:
         return "?"
     value, unit = float(size), 0
@@ -77,7 +76,7 @@ def format_size(size: int | None) -> str:
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """A date or time, local if it names no zone; or a duration, which counts back from `now`."""
+    """A date or time, local without a zone; or a duration, counted back from `now`."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

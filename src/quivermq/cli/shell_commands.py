@@ -8,8 +8,8 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from quivermq.cli.message_lines import MessageLines
 from quivermq.cli.errors import UsageError
+from quivermq.cli.message_lines import MessageLines
 from quivermq.cli.output import count, known, numbers, print_line, print_table, remark, table
 from quivermq.cli.quantities import parse_duration
 from quivermq.cli.shell_modes import (

@@ -142,6 +142,8 @@ ShellMode = SharedMode | StickyMode | SingleMode
 
 def open_mode(name: str, client: "Client", topic: str, group: str) -> ShellMode:
     """Start consuming in the mode of this name."""
-    modes = {"shared": SharedMode, "sticky": StickyMode, "single": SingleMode}
-    mode: ShellMode = modes[name](client, topic, group)
-    return mode
+    if name == "sticky":
+        return StickyMode(client, topic, group)
+    if name == "single":
+        return SingleMode(client, topic, group)
+    return SharedMode(client, topic, group)

@@ -1,4 +1,4 @@
-"""What `quiver doctor` finds out about this machine: disk and limits."""
+"""Checks of this machine for `quiver doctor`: disk and limits."""
 
 import os
 import resource
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from quivermq.cli.health import Finding
+from quivermq.cli.cluster_checks import CheckResult
 from quivermq.cli.quantities import format_size
 
 _SYNCS: Final = 50
 _SYNC_BYTES: Final = 4096
-# A disk that is faster than this forgets: it answers before anything is stored.
+# A disk that is faster than this loses data: it answers before anything is stored.
 _SYNC_SECONDS_MIN: Final = 10e-6
 _SYNC_SECONDS_MAX: Final = 0.02
 _FREE_SHARE_MIN: Final = 0.1
@@ -23,48 +23,50 @@ _FREE_BYTES_MIN: Final = 1 << 30
 _FILES_MIN: Final = 4096
 
 
-def process_findings() -> Iterator[Finding]:
-    """Limits that a broker started from here would have."""
+def check_process() -> Iterator[CheckResult]:
+    """Check the limits that a broker started from here would have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < _FILES_MIN:
-        yield Finding(
+        yield CheckResult(
             "warn",
             "files",
             f"a process may open only {hard:,} files here",
-            f"a broker keeps a few open for each partition: raise it, ulimit -Hn {16 * _FILES_MIN}",
+            f"a broker keeps a few open per partition: raise it by ulimit -Hn {16 * _FILES_MIN}",
         )
     else:
         shown = "any number of" if hard == resource.RLIM_INFINITY else f"{hard:,}"
-        yield Finding("ok", "files", f"a process may open {shown} files here")
+        yield CheckResult("ok", "files", f"a process may open {shown} files here")
 
 
-def disk_findings(data_dir: Path) -> Iterator[Finding]:
-    """Space, and how long it takes until a write is safe."""
+def check_disk(data_dir: Path) -> Iterator[CheckResult]:
+    """Check free space, and the time that an fsync takes."""
     if not data_dir.is_dir():
-        yield Finding(
+        yield CheckResult(
             "bad", "disk", f"{data_dir} is not a folder", "name the broker's data directory"
         )
         return
     usage = shutil.disk_usage(data_dir)
     free = f"{format_size(usage.free)} of {format_size(usage.total)} are free in {data_dir}"
     if usage.free < min(_FREE_BYTES_MIN, usage.total * _FREE_SHARE_MIN):
-        yield Finding(
+        yield CheckResult(
             "bad", "space", free, "make space, or keep less: quiver topic alter TOPIC --max-bytes"
         )
     elif usage.free < usage.total * _FREE_SHARE_MIN:
-        yield Finding("warn", "space", free, "keep less: quiver topic alter TOPIC --max-bytes")
+        yield CheckResult("warn", "space", free, "keep less: quiver topic alter TOPIC --max-bytes")
     else:
-        yield Finding("ok", "space", free)
+        yield CheckResult("ok", "space", free)
     try:
-        times = sorted(_sync_times(data_dir))
+        times = sorted(_measure_syncs(data_dir))
     except OSError as error:
-        yield Finding("bad", "fsync", f"{data_dir} cannot be written: {error}", "check its owner")
+        yield CheckResult(
+            "bad", "fsync", f"{data_dir} cannot be written: {error}", "check its owner"
+        )
         return
-    yield _sync_finding(statistics.median(times), times[-1])
+    yield _check_sync(statistics.median(times), times[-1])
 
 
-def _sync_times(data_dir: Path) -> Iterator[float]:
-    """As a log is written: appended to space that is there already, then synced."""
+def _measure_syncs(data_dir: Path) -> Iterator[float]:
+    """Time writes as a log makes them: appended to allocated space, then synced."""
     block = os.urandom(_SYNC_BYTES)
     with tempfile.NamedTemporaryFile(dir=data_dir, prefix=".doctor-") as file:
         descriptor = file.fileno()
@@ -77,17 +79,17 @@ def _sync_times(data_dir: Path) -> Iterator[float]:
             yield time.perf_counter() - began
 
 
-def _sync_finding(median: float, longest: float) -> Finding:
+def _check_sync(median: float, longest: float) -> CheckResult:
     text = f"an fsync takes {median * 1e3:.2f} ms, the longest {longest * 1e3:.2f} ms of {_SYNCS}"
     if median < _SYNC_SECONDS_MIN:
-        return Finding(
+        return CheckResult(
             "warn",
             "fsync",
             text,
-            "too fast for a disk: memory or a careless cache, which a power cut would empty",
+            "too fast for a disk: it is memory, or a cache that a power cut would empty",
         )
     if median > _SYNC_SECONDS_MAX:
-        return Finding(
-            "warn", "fsync", text, "every acknowledged write waits for it: use a faster disk"
+        return CheckResult(
+            "warn", "fsync", text, "every acknowledged write waits for an fsync: use a faster disk"
         )
-    return Finding("ok", "fsync", text)
+    return CheckResult("ok", "fsync", text)
