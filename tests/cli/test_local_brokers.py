@@ -24,7 +24,7 @@ def test_every_broker_gets_ports_of_its_own(tmp_path: Path) -> None:
 def test_a_data_directory_keeps_its_ports_and_its_number_of_brokers(tmp_path: Path) -> None:
     before = plan(3, tmp_path, any_ports=True)
     assert plan(3, tmp_path) == before
-    with pytest.raises(InvalidRequest, match="holds a cluster of 3: say --nodes 3"):
+    with pytest.raises(InvalidRequest, match="holds a cluster of 3: write --nodes 3"):
         plan(1, tmp_path)
 
 

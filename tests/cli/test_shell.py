@@ -142,7 +142,7 @@ class Terminal:
         os.write(self._own, keys.encode())
 
     def expect(self, text: str) -> None:
-        """Read until the text is shown; spaces do not count, since the cursor may jump over them."""
+        """Read until the text is shown; the cursor may jump over spaces, so they do not count."""
         wanted, shown, deadline = "".join(text.split()), "", time.monotonic() + 20
         while wanted not in shown:
             assert time.monotonic() < deadline, shown
@@ -193,6 +193,11 @@ def test_ctrl_c_ends_a_stream_and_ctrl_d_releases_what_is_held(
         terminal.expect("[1] ")
         terminal.press("stream\r")
         terminal.expect("Ctrl-C ends")
+        terminal.expect("[4] ")
+        # An interrupted acknowledgement would leave its messages leased.
+        deadline = time.monotonic() + 20
+        while group(servers, topic)["done"] < 3:
+            assert time.monotonic() < deadline
         # This terminal does not control the process, so a Ctrl-C key would not interrupt it.
         terminal.process.send_signal(signal.SIGINT)
         terminal.expect("shared>")

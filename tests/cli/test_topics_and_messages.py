@@ -15,7 +15,7 @@ def topic(servers: str) -> str:
     done = quiver("topic", "create", name, "--partitions", "3", "--servers", servers)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        f"topic {name}: 3 partitions with 3 replicas each, empty, kept for ever\n"
+        f"topic {name}: 3 partitions with 3 replicas each, empty, kept forever\n"
     )
     return name
 

@@ -72,7 +72,7 @@ def test_files_beside_the_logs_are_checked_and_the_quarantine_is_shown(tmp_path:
     done = quiver("verify", tmp_path)
     assert done.returncode == 1
     assert "logs.copy.json is missing" in done.stdout
-    assert "The broker's own files are damaged" in done.stdout
+    assert "identity or its list of replicas is damaged" in done.stdout
 
 
 def test_json_is_for_machines(data_dir: Path) -> None:

@@ -50,7 +50,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `512`, `64KiB`, `10GB` or `1.5 TB`; kB, MB ... count by 1000, KiB, MiB ... by 1024."""
+    """Bytes of `512`, `64KiB`, `10GB`, `1.5 TB`; kB, MB ... count by 1000, KiB, MiB ... by 1024."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or (found[3] and not found[2]):
         raise ValueError(f"{text!r} is no size: write 512, 64KiB, 10MB, 1.5GB or 2TB")

@@ -158,8 +158,8 @@ def _conclusion(reports: list[Report]) -> str:
         )
     if any(report.is_damaged for report in directory):
         return (
-            "[bold red]The broker's own files are damaged: it cannot start.[/] Restore either copy of "
-            "the file, or start it with an empty data directory, and run quiver cluster replace."
+            "[bold red]The broker's identity or its list of replicas is damaged.[/] Restore a copy "
+            "of it, or start with an empty data directory and run quiver cluster replace."
         )
     reports = logs
     damaged = sum(report.is_damaged for report in reports)
