@@ -43,7 +43,7 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
 
 
 @pytest.mark.parametrize("name", BrokerSettings.model_fields)
-def test_every_setting_can_be_set_in_every_way(
+def test_every_setting_can_be_set_by_flag_variable_and_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = _another_value(name)
@@ -62,7 +62,7 @@ def test_every_setting_can_be_set_in_every_way(
     assert by_variable.sources[name] == f"QUIVER_{name.upper()}"
 
 
-def test_every_setting_has_a_flag_that_is_understood() -> None:
+def test_every_setting_has_a_flag() -> None:
     arguments: list[str] = []
     for name in BrokerSettings.model_fields:
         value = _another_value(name)
@@ -97,7 +97,7 @@ def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) ->
         ("join = 'a:7600'\npeers = {2 = 'a:7700'}\n", "set only one of them"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_one_line_with_its_place(
+def test_an_error_in_the_file_is_one_line_that_names_the_setting(
     tmp_path: Path, content: str, complaint: str
 ) -> None:
     (tmp_path / "quiver.toml").write_text(content)
@@ -125,14 +125,14 @@ def test_wrong_flags_and_variables_are_named_and_exit_2(
     assert complaint in error_line(done, 2)
 
 
-def test_a_variable_that_is_no_setting_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIVER_SERVERS", "a:7600")
     monkeypatch.setenv("QUIVER_NODEID", "1")
     warnings = configuration.unknown_variables()
     assert warnings == ["QUIVER_NODEID is not a setting: did you mean QUIVER_NODE_ID?"]
 
 
-def test_the_table_shows_values_as_they_are_written() -> None:
+def test_print_config_shows_values_as_they_are_written() -> None:
     done = quiver("serve", "--print-config", "--peers", "2=b:7700,3=c:7700")
     rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
     assert ["peers", "2=b:7700,3=c:7700", "--peers"] in rows

@@ -39,7 +39,7 @@ def test_partitions_are_merged_by_time_and_keep_their_own_order(times: list[list
         assert [one.timestamp for one in found] == sorted(chain.from_iterable(times))
 
 
-def test_streams_that_never_end_come_side_by_side_until_one_fails() -> None:
+def test_endless_streams_are_followed_together_until_one_fails() -> None:
     async def endless() -> AsyncIterator[Message]:
         offset = 0
         while True:

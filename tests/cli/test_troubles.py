@@ -18,7 +18,7 @@ def cluster(node: int) -> ClusterInfo:
     return ClusterInfo(cluster_id="c", leader=1, nodes=nodes, node=node)
 
 
-def test_a_partition_that_is_well_has_no_troubles() -> None:
+def test_a_healthy_partition_has_no_problems() -> None:
     assert partition_problems(partition(), NOBODY) == []
 
 
@@ -27,22 +27,22 @@ def test_replicas_that_lag_or_are_down_are_named() -> None:
     assert partition_problems(partition(), frozenset({3})) == ["replicas behind or down: 3"]
 
 
-def test_no_leader_is_the_trouble_that_counts() -> None:
+def test_without_a_leader_no_other_problem_is_reported() -> None:
     (trouble,) = partition_problems(partition(leader=0, in_sync=()), NOBODY)
     assert trouble.startswith("no leader")
 
 
-def test_what_is_not_known_of_a_partition_is_no_trouble_of_its_replicas() -> None:
+def test_an_unknown_in_sync_set_is_not_a_problem() -> None:
     silent = PartitionInfo(partition=0, leader=1, replicas=(1, 2), trouble="no answer")
     assert partition_problems(silent, NOBODY) == ["no answer"]
     assert partition_problems(silent, frozenset({2})) == ["replicas behind or down: 2", "no answer"]
 
 
-def test_what_the_broker_says_is_passed_on() -> None:
+def test_the_brokers_own_report_is_included() -> None:
     assert partition_problems(partition(trouble="its disk is full"), NOBODY) == ["its disk is full"]
 
 
-def test_who_is_down_and_who_is_no_member() -> None:
+def test_brokers_down_and_outsiders() -> None:
     assert brokers_down(cluster(node=1)) == {2}
     assert not is_outsider(cluster(node=1))
     assert is_outsider(cluster(node=7))

@@ -109,7 +109,11 @@ SourcePartitions = Annotated[
 ]
 ReplayId = Annotated[
     str | None,
-    typer.Option("--id", metavar="ID", help="A name: what was replayed under it is not again."),
+    typer.Option(
+        "--id",
+        metavar="ID",
+        help="Name this replay; messages replayed under the same name are skipped.",
+    ),
 ]
 KeepPartitions = Annotated[
     bool,

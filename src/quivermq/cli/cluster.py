@@ -225,7 +225,7 @@ def replace(
 ) -> None:
     """Allow a broker that lost its disk to return with an empty one.
 
-    It copies all its replicas from the other brokers.
+    What it held counts as lost; it copies its replicas from the other brokers.
     """
     confirm(f"Did broker {node} lose its data directory for good?", yes=yes)
     with connect(servers, timeout) as client:

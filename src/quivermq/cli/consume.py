@@ -38,7 +38,9 @@ _SHARED: Final = "Shared groups"
 
 GroupName = Annotated[
     str | None,
-    typer.Option("--group", metavar="NAME", help="Consume for this group; single: start there."),
+    typer.Option(
+        "--group", metavar="NAME", help="Consume for this group; single: continue where it is."
+    ),
 ]
 Mode = Annotated[
     ConsumeMode | None,

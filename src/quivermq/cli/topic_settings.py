@@ -27,7 +27,7 @@ _DELIVERY: Final[dict[str, Any]] = {"rich_help_panel": "Delivery to groups"}
 
 def _parse_message_count(text: str) -> int:
     if not text.replace("_", "").isdecimal():
-        raise ValueError(f"{text!r} is not a number of messages: write 1000000, or none")
+        raise ValueError(f"{text!r} is no number of messages: write 1000000, or none")
     return int(text)
 
 
@@ -35,7 +35,7 @@ def _parse_rate(text: str) -> float:
     """Messages a second."""
     found = _RATE.fullmatch(text.strip().lower())
     if found is None or not float(found[1]):
-        raise ValueError(f"{text!r} is not a rate: write 0.5, 100/s, 30/m, 5/h, or none")
+        raise ValueError(f"{text!r} is no rate: write 0.5, 100/s, 30/m, 5/h, or none")
     return float(found[1]) / _RATE_SECONDS[found[2] or "s"]
 
 
