@@ -20,7 +20,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"QUIVER_{name.upper()}", raising=False)
 
 
-def shown(*arguments: str, **options: Any) -> dict[str, tuple[Any, str]]:
+def printable(*arguments: str, **options: Any) -> dict[str, tuple[Any, str]]:
     found = quiver_json("serve", "--print-config", *arguments, **options)
     return {name: (entry["value"], entry["from"]) for name, entry in found.items()}
 
@@ -29,7 +29,7 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
     (tmp_path / "quiver.toml").write_text(
         'tick_ms = 50\nfsync = "never"\nnode_id = 7\ndefault_partitions = 3\n'
     )
-    found = shown(
+    found = printable(
         "--fsync", "interval",
         cwd=tmp_path,
         variables={"QUIVER_FSYNC": "always", "QUIVER_NODE_ID": "9"},
@@ -69,7 +69,7 @@ def test_every_setting_has_a_flag() -> None:
         if name == "join":  # not together with peers
             continue
         arguments += [_flag(name)] if value is True else [_flag(name), _as_text(value)]
-    found = shown(*arguments)
+    found = printable(*arguments)
     for name, (_, origin) in found.items():
         assert origin == ("default" if name == "join" else _flag(name))
 
@@ -77,8 +77,8 @@ def test_every_setting_has_a_flag() -> None:
 def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) -> None:
     file = tmp_path / "elsewhere.toml"
     file.write_text('peers = {2 = "b:7700", 3 = "c:7700"}\n')
-    assert shown("--config", str(file))["peers"] == ({"2": "b:7700", "3": "c:7700"}, str(file))
-    assert shown(variables={"QUIVER_CONFIG": str(file)})["peers"][1] == str(file)
+    assert printable("--config", str(file))["peers"] == ({"2": "b:7700", "3": "c:7700"}, str(file))
+    assert printable(variables={"QUIVER_CONFIG": str(file)})["peers"][1] == str(file)
     line = error_line(quiver("serve", "--print-config", "--config", "nowhere.toml"), 2)
     assert "there is no file nowhere.toml" in line
 

@@ -4,20 +4,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.cli.output import count, numbers, print_error, print_line, print_table, shown, table
+from quivermq.cli.output import (
+    count,
+    numbers,
+    print_error,
+    print_line,
+    print_table,
+    printable,
+    table,
+)
 
 
 @given(st.binary())
 def test_bytes_of_a_user_never_reach_the_terminal_as_control_codes(data: bytes) -> None:
-    line = shown(data)
+    line = printable(data)
     assert all(letter.isprintable() for letter in line)
 
 
 def test_text_is_shown_as_it_is_and_cut_with_an_ellipsis() -> None:
-    assert shown("grüße".encode()) == "grüße"
-    assert shown(b"\x1b[31mred\n") == "\\x1b[31mred\\n"
-    assert shown(b"\xff") == "\\xff"
-    assert shown(b"0123456789", 5) == "0123…"
+    assert printable("grüße".encode()) == "grüße"
+    assert printable(b"\x1b[31mred\n") == "\\x1b[31mred\\n"
+    assert printable(b"\xff") == "\\xff"
+    assert printable(b"0123456789", 5) == "0123…"
 
 
 def test_markup_in_a_users_text_has_no_effect(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ from quivermq.cli.options import (
     parse_position,
     size_option,
 )
-from quivermq.cli.output import count, known, print_error, print_json, print_line, remark
+from quivermq.cli.output import count, format_number, print_error, print_json, print_line, remark
 from quivermq.cli.quantities import format_size
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def _report(done: "Committed", *, as_json: bool) -> None:
     print_line(
         f"version {table.version}: {count(wanted.count, 'message')}, about "
         f"{format_size(done.pending.bytes)}, in {done.seconds:.1f} s ({rate:,.0f}/s); "
-        f"{count(done.files, 'file')}, {known(done.left)} behind"
+        f"{count(done.files, 'file')}, {format_number(done.left)} behind"
     )
     for number, (start, end) in sorted(done.pending.lost.items()):
         print_error(f"partition {number}: [{start}, {end}) was dropped unarchived", "warning")

@@ -15,7 +15,7 @@ import typer
 
 from quivermq.cli.errors import UsageError
 from quivermq.cli.local_brokers import LocalBrokers, plan
-from quivermq.cli.options import AsJson, Timeout, connect, number_option, servers_option
+from quivermq.cli.options import AsJson, connect, number_option, servers_option, timeout_option
 from quivermq.cli.output import count, print_json, print_table, remark, show_status, table
 from quivermq.cli.quantities import format_size
 
@@ -31,7 +31,7 @@ _WARM_UP_MESSAGES: Final = 200
 
 
 class Subject(Enum):
-    """What to measure."""
+    """The choice of measurements."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -40,7 +40,7 @@ class Subject(Enum):
 
 
 class FsyncPolicy(Enum):
-    """When the brokers that bench starts sync."""
+    """When brokers that bench starts write to disk."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -101,7 +101,7 @@ def bench(
     servers: Annotated[
         str | None, servers_option("Brokers to measure; without it, bench starts its own.")
     ] = None,
-    timeout: Timeout = 30.0,
+    timeout: Annotated[float, timeout_option("30s")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Measure produce and consume throughput, and latency; every message is acknowledged.
@@ -113,9 +113,12 @@ def bench(
         raise UsageError(
             "--nodes, --fsync and --data-dir are for brokers of its own: leave --servers out"
         )
-    with _brokers(servers, nodes or 1, fsync or FsyncPolicy.ALWAYS, data_dir) as (found, told):
+    with _brokers(servers, nodes or 1, fsync or FsyncPolicy.ALWAYS, data_dir) as (
+        found,
+        description,
+    ):
         if not as_json:
-            remark(told)
+            remark(title)
         with connect(found, timeout) as client, _topic(client, partitions) as topic:
             measured = _measure(Workload(client, topic, messages, size), what, quiet=as_json)
     if as_json:

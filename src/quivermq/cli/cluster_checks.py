@@ -234,12 +234,12 @@ def _clock_difference(http_address: str, timeout: float) -> float | None:
         connection.request("GET", "/health")
         date = connection.getresponse().getheader("Date")
         # The header is cut to the second: half of one is the best guess for the rest.
-        told = parsedate_to_datetime(date).timestamp() + 0.5 if date else None
+        theirs = parsedate_to_datetime(date).timestamp() + 0.5 if date else None
     except (OSError, HTTPException, ValueError):
         return None
     finally:
         connection.close()
-    return None if told is None else told - datetime.now(UTC).timestamp()
+    return None if theirs is None else theirs - datetime.now(UTC).timestamp()
 
 
 def _check_partitions(servers: str, timeout: float) -> Iterator[CheckResult]:

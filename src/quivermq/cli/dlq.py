@@ -21,12 +21,12 @@ from quivermq.cli.options import (
 )
 from quivermq.cli.output import (
     count,
-    known,
+    format_number,
     print_json,
     print_line,
+    printable,
     remark,
     show_status,
-    shown,
 )
 
 if TYPE_CHECKING:
@@ -96,24 +96,24 @@ def show(
         print_json(_as_dict(letter))
         return
     partition, offset = letter.original_partition, letter.original_offset
-    origin = f"partition {known(partition, 'd')} offset {known(offset, 'd')}"
+    origin = f"partition {format_number(partition, 'd')} offset {format_number(offset, 'd')}"
     rows = {
         "letter": f"{letter.partition}/{letter.offset}",
         "from": f"{letter.topic} {origin}",
         "died": format_died(letter, "%Y-%m-%d %H:%M:%S"),
         "group": letter.group,
-        "reason": shown(letter.reason.encode()),
-        "deliveries": known(letter.deliveries, "d"),
+        "reason": printable(letter.reason.encode()),
+        "deliveries": format_number(letter.deliveries, "d"),
     }
     if letter.key is not None:
-        rows["key"] = shown(letter.key)
-    headers = {f"header {name}": shown(value) for name, value in letter.headers.items()}
+        rows["key"] = printable(letter.key)
+    headers = {f"header {name}": printable(value) for name, value in letter.headers.items()}
     rows |= headers
     width = max(map(len, rows))
     for name, value in rows.items():
-        print_line(f"{shown(name.encode()):<{width}}  {value}")
+        print_line(f"{printable(name.encode()):<{width}}  {value}")
     print_line("")
-    print_line(shown(letter.value))
+    print_line(printable(letter.value))
 
 
 @app.command()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.markup import escape
 
-from quivermq.cli.output import known, print_table, results, shown, table
+from quivermq.cli.output import format_number, print_table, printable, stdout_console, table
 
 if TYPE_CHECKING:
     from quivermq.client import DeadLetter
@@ -26,7 +26,7 @@ def print_letters(letters: list["DeadLetter"]) -> None:
         free = [[reason, value] for reason, _, value in free]
     heads = [name.removesuffix(">") for name in _FIXED]
     taken = sum(max(map(len, cells)) for cells in zip(heads, *fixed, strict=True))
-    spare = results().width - taken - _BETWEEN * (len(_FIXED) + len(names))
+    spare = stdout_console().width - taken - _BETWEEN * (len(_FIXED) + len(names))
     widths = _divide(spare, [max(map(len, cells)) for cells in zip(*free, strict=True)])
     made = table(*_FIXED, *names)
     for column in made.columns:
@@ -47,17 +47,22 @@ def format_died(letter: "DeadLetter", form: str = "") -> str:
 
 
 def _fixed_cells(letter: "DeadLetter") -> list[str]:
+    partition, offset = letter.original_partition, letter.original_offset
     return [
         f"{letter.partition}/{letter.offset}",
         format_died(letter),
-        f"{known(letter.original_partition, 'd')}/{known(letter.original_offset, 'd')}",
+        f"{format_number(partition, 'd')}/{format_number(offset, 'd')}",
         letter.group,
-        known(letter.deliveries, "d"),
+        format_number(letter.deliveries, "d"),
     ]
 
 
 def _free_cells(letter: "DeadLetter") -> list[str]:
-    return [shown(letter.reason.encode()), shown(letter.key or b""), shown(letter.value)]
+    return [
+        printable(letter.reason.encode()),
+        printable(letter.key or b""),
+        printable(letter.value),
+    ]
 
 
 def _divide(spare: int, wanted: list[int]) -> list[int]:

@@ -139,8 +139,8 @@ class LocalBroker:
         code = self.process.returncode
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         lines = self.log_file.read_text(errors="replace").strip().splitlines()
-        said = f": {lines[-1]}" if lines else ""
-        return f"broker {self.place.node_id} ended {how}, see {self.log_file}{said}"
+        last = f": {lines[-1]}" if lines else ""
+        return f"broker {self.place.node_id} ended {how}, see {self.log_file}{last}"
 
     def terminate(self) -> None:
         """Ask it to stop."""
@@ -191,11 +191,11 @@ class LocalBrokers:
         return ",".join(broker.place.listen for broker in self.brokers)
 
     def wait_until_serving(
-        self, timeout: float, told: Callable[[int], bool] = lambda _: True
+        self, timeout: float, on_progress: Callable[[int], bool] = lambda _: True
     ) -> None:
-        """Wait until every broker serves. `told` gets their number; its False ends the wait."""
+        """Wait until every broker serves. `on_progress` gets their number; False ends the wait."""
         deadline = time.monotonic() + timeout
-        while told(count := sum(broker.ready() is not None for broker in self.brokers)) and (
+        while on_progress(count := sum(broker.ready() is not None for broker in self.brokers)) and (
             count < len(self.brokers)
         ):
             if time.monotonic() > deadline:

@@ -6,7 +6,7 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from quivermq.cli.output import results, shown
+from quivermq.cli.output import printable, stdout_console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ class MessageLines:
     """Writes one line a message. `details` None: on a terminal only."""
 
     def __init__(self, *, as_json: bool, details: bool | None) -> None:
-        console = results()
+        console = stdout_console()
         self._out = sys.stdout.buffer
         self._as_json = as_json
         self._details = console.is_terminal if details is None else details
@@ -41,21 +41,22 @@ class MessageLines:
         if self._details:
             return self._detailed(message).encode()
         # A terminal gets text without control characters; a pipe gets the bytes.
-        return shown(message.value).encode() if self._is_terminal else message.value
+        return printable(message.value).encode() if self._is_terminal else message.value
 
     def _detailed(self, message: "AnyMessage") -> str:
         moment = datetime.fromtimestamp(message.timestamp / 1000).astimezone()
         parts = [f"{message.partition}/{message.offset}", f"{moment:%Y-%m-%d %H:%M:%S}"]
         if message.key is not None:
-            parts.append(f"key={shown(message.key)}")
+            parts.append(f"key={printable(message.key)}")
         parts.extend(
-            f"{shown(name.encode())}={shown(value)}" for name, value in message.headers.items()
+            f"{printable(name.encode())}={printable(value)}"
+            for name, value in message.headers.items()
         )
         if message.priority:
             parts.append(f"priority={message.priority}")
         if _deliveries(message) > 1:
             parts.append(f"delivery={_deliveries(message)}")
-        return f"{self._dim}{'  '.join(parts)}{self._plain}  {shown(message.value)}"
+        return f"{self._dim}{'  '.join(parts)}{self._plain}  {printable(message.value)}"
 
 
 def message_dict(message: "AnyMessage") -> dict[str, Any]:

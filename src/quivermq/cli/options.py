@@ -67,18 +67,20 @@ def servers_option(help_: str, **more: Any) -> Any:
     )
 
 
-Servers = Annotated[
-    str, servers_option("Brokers to connect to; one is enough, more are tried in turn.")
-]
-Timeout = Annotated[
-    float,
-    duration_option(
+def timeout_option(default: str) -> Any:
+    """The option `--timeout`, with its default as the help shows it."""
+    return duration_option(
         "How long to try before giving up.",
         "--timeout",
         rich_help_panel=_CONNECTION,
-        show_default="10s",
-    ),
+        show_default=default,
+    )
+
+
+Servers = Annotated[
+    str, servers_option("Brokers to connect to; one is enough, more are tried in turn.")
 ]
+Timeout = Annotated[float, timeout_option("10s")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Once = Annotated[

@@ -22,12 +22,12 @@ from rich.text import Text
 _PIPE_COLUMNS: Final = 200
 
 
-def results() -> Console:
+def stdout_console() -> Console:
     """Standard output. Made on each call, since tests redirect the stream."""
     return _console(stderr=False)
 
 
-def remarks() -> Console:
+def stderr_console() -> Console:
     """Standard error."""
     return _console(stderr=True)
 
@@ -43,12 +43,12 @@ def table(*columns: str) -> Table:
 
 
 def print_table(made: Table) -> None:
-    results().print(made)
+    stdout_console().print(made)
 
 
 def print_line(text: str, style: str = "") -> None:
     """Print one line of results as it is: markup in it has no effect."""
-    results().print(Text(text, style=style), soft_wrap=True)
+    stdout_console().print(Text(text, style=style), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -59,7 +59,7 @@ def print_json(value: Any) -> None:
 @contextmanager
 def show_status(text: str, *, quiet: bool) -> Iterator[Status]:
     """Show on standard error what is going on, if that is a terminal."""
-    console = remarks()
+    console = stderr_console()
     console.quiet = quiet or not console.is_terminal
     with console.status(text) as status:
         yield status
@@ -67,17 +67,17 @@ def show_status(text: str, *, quiet: bool) -> Iterator[Status]:
 
 def remark(text: str, style: str = "dim") -> None:
     """Print a hint or a note on standard error."""
-    remarks().print(Text(text, style=style), soft_wrap=True)
+    stderr_console().print(Text(text, style=style), soft_wrap=True)
 
 
 def print_error(message: str, label: str = "error") -> None:
     """Print an error as one line on standard error."""
     style = "bold red" if label == "error" else "bold yellow"
     line = " ".join(message.split())
-    remarks().print(f"[{style}]{label}:[/] {escape(line)}", soft_wrap=True)
+    stderr_console().print(f"[{style}]{label}:[/] {escape(line)}", soft_wrap=True)
 
 
-def shown(data: bytes, columns_max: int = 0) -> str:
+def printable(data: bytes, columns_max: int = 0) -> str:
     """Bytes of a user as one line of text without control characters."""
     text = data.decode("utf-8", "backslashreplace")
     line = "".join(
@@ -92,7 +92,7 @@ def numbers(values: Iterable[int]) -> str:
     return ", ".join(map(str, values)) or "-"
 
 
-def known(number: int | None, form: str = ",") -> str:
+def format_number(number: int | None, form: str = ",") -> str:
     """`1,234`, or `?` for an unknown number."""
     return "?" if number is None else f"{number:{form}}"
 

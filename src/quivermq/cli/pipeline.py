@@ -23,7 +23,14 @@ from quivermq.cli.options import (
     servers_option,
 )
 from quivermq.cli.output import print_error, print_json, print_line, print_table, remark, table
-from quivermq.cli.pipeline_screen import PipelineScreen, age, harmless, rate, shown_lag, sinks_table
+from quivermq.cli.pipeline_screen import (
+    PipelineScreen,
+    format_age,
+    format_lag,
+    format_rate,
+    make_printable,
+    sinks_table,
+)
 
 if TYPE_CHECKING:
     from quivermq.pipelines.loading import PipelineFile
@@ -137,22 +144,22 @@ def status(
     now = datetime.now(UTC)
     if name is not None:
         if name not in reports:
-            known = harmless(", ".join(reports)) or "none"
+            known = make_printable(", ".join(reports)) or "none"
             print_error(f"no pipeline {name} has reported (there are: {known})")
             raise typer.Exit(1)
         reports = {name: reports[name]}
-    told = [{**report, "state": state_of(report, now)} for report in reports.values()]
+    shown = [{**report, "state": state_of(report, now)} for report in reports.values()]
     if as_json:
-        print_json(told)
+        print_json(shown)
         return
-    if not told:
+    if not shown:
         remark("no pipeline has reported; try: quiver pipeline run FILE.toml")
         return
-    told = [harmless(report) for report in told]
-    _print_pipelines(told, now)
+    shown = [make_printable(report) for report in shown]
+    _print_pipelines(shown, now)
     if name is not None:
-        print_table(sinks_table(told[0]))
-    for report in told:
+        print_table(sinks_table(shown[0]))
+    for report in shown:
         _print_trouble(report, now)
 
 
@@ -166,9 +173,9 @@ def _print_pipelines(reports: list[dict[str, Any]], now: datetime) -> None:
             Text(report["pipeline"]),
             Text(state, style=style),
             f"{report['rows']:,}",
-            "-" if is_over else rate(report["rows_per_second"]),
-            shown_lag(report["lag"]),
-            f"{age(report, now)} ago",
+            "-" if is_over else format_rate(report["rows_per_second"]),
+            format_lag(report["lag"]),
+            f"{format_age(report, now)} ago",
             Text(f"{report['host']} ({report['pid']})"),
         )
     print_table(shown)
@@ -177,8 +184,8 @@ def _print_pipelines(reports: list[dict[str, Any]], now: datetime) -> None:
 def _print_trouble(report: dict[str, Any], now: datetime) -> None:
     if report["state"] == "silent":
         print_error(
-            f"{report['pipeline']} said nothing for {age(report, now)}: it was killed, hangs, or "
-            "cannot reach the brokers; run it again, and it goes on where it was",
+            f"{report['pipeline']} said nothing for {format_age(report, now)}: it was killed, hangs, "
+            "or cannot reach the brokers; run it again, and it continues where it was",
             label="warning",
         )
     if report["trouble"]:

@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from quivermq.cli.output import print_error, print_line, remark, remarks, shown, table
+from quivermq.cli.output import print_error, print_line, printable, remark, stderr_console, table
 from quivermq.cli.quantities import format_duration
 
 _LINE_SECONDS: Final = 10.0
@@ -29,7 +29,7 @@ class PipelineScreen:
     def __init__(self, name: str, *, as_json: bool) -> None:
         self._name = name
         self._as_json = as_json
-        self._console = remarks()
+        self._console = stderr_console()
         self._started = time.monotonic()
         self._is_live = self._console.is_terminal and not as_json
         self._live = Live(console=self._console, transient=True, refresh_per_second=8)
@@ -72,16 +72,16 @@ class PipelineScreen:
             sys.stdout.write(json.dumps(report) + "\n")
             sys.stdout.flush()
         elif self._is_live:
-            self._live.update(self._picture(harmless(report)))
+            self._live.update(self._picture(make_printable(report)))
         else:
-            self._line(harmless(report))
+            self._line(make_printable(report))
 
     def end(self, report: Mapping[str, Any]) -> None:
         """Print the last report, which stays on the screen."""
         self._live.stop()
         if self._as_json:
             return
-        report = harmless(report)
+        report = make_printable(report)
         for sink in report["sinks"]:
             print_line(_sentence(sink))
         took = format_duration(round(time.monotonic() - self._started))
@@ -115,29 +115,31 @@ class PipelineScreen:
         self._last_line, self._last_state = now, report["state"]
         text = f"{self._name} {report['state']}"
         if report["state"] == "running":
-            lag = shown_lag(report["lag"])
-            text += f": {report['rows']:,} rows, {rate(report['rows_per_second'])}/s, lag {lag}"
+            lag = format_lag(report["lag"])
+            text += (
+                f": {report['rows']:,} rows, {format_rate(report['rows_per_second'])}/s, lag {lag}"
+            )
         remark(text)
 
 
-def harmless(value: Any) -> Any:
+def make_printable(value: Any) -> Any:
     """The report with each text on one line, without control characters: it holds users' data."""
     if isinstance(value, str):
-        return shown(value.encode("utf-8", "surrogatepass"))
+        return printable(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, Mapping):
-        return {key: harmless(each) for key, each in value.items()}
-    return [harmless(each) for each in value] if isinstance(value, list) else value
+        return {key: make_printable(each) for key, each in value.items()}
+    return [make_printable(each) for each in value] if isinstance(value, list) else value
 
 
-def rate(rows_per_second: float | None) -> str:
+def format_rate(rows_per_second: float | None) -> str:
     return "-" if rows_per_second is None else f"{rows_per_second:,.0f}"
 
 
-def shown_lag(lag: int | None) -> str:
+def format_lag(lag: int | None) -> str:
     return "-" if lag is None else f"{lag:,}"
 
 
-def age(report: Mapping[str, Any], now: datetime | None = None) -> str:
+def format_age(report: Mapping[str, Any], now: datetime | None = None) -> str:
     """The time since the report: `3s`, `2m10s`, `4d`."""
     from quivermq.pipelines.reports import age_seconds  # noqa: PLC0415  (imports Arrow)
 
@@ -154,8 +156,8 @@ def sinks_table(report: Mapping[str, Any]) -> Table:
             Text(sink["target"]),
             "-" if sink["batch"] is None else f"{sink['batch']:,}",
             f"{sink['rows']:,}",
-            rate(sink["rows_per_second"]),
-            shown_lag(sink["lag"]),
+            format_rate(sink["rows_per_second"]),
+            format_lag(sink["lag"]),
             f"{sink['batch_ms'] / 1000:.1f} s",
         )
     return rows

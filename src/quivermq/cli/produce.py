@@ -21,7 +21,7 @@ from quivermq.cli.options import (
     connect,
     duration_option,
 )
-from quivermq.cli.output import count, print_json, print_line, remark, remarks
+from quivermq.cli.output import count, print_json, print_line, remark, stderr_console
 from quivermq.cli.quantities import format_size
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class _Sender:
         """First and last offset by partition; other producers may have stored some between them."""
 
     def run(self, messages: Iterator[tuple[bytes | None, bytes]], *, is_quiet: bool) -> None:
-        console = remarks()
+        console = stderr_console()
         with Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from quivermq.cli.output import print_error, remark, remarks
+from quivermq.cli.output import print_error, remark, stderr_console
 
 if TYPE_CHECKING:
     from quivermq.client import RebalanceInfo
@@ -24,7 +24,7 @@ def watch(
     quiet: bool,
 ) -> "RebalanceInfo":
     """Wait until it is done, with a bar on a terminal. Ctrl-C does not stop the rebalance."""
-    console = remarks()
+    console = stderr_console()
     found = ask()
     total = found.moves_left + found.leaders_left
     stalls = _StallReporter(quiet=quiet)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quivermq.cli.errors import UsageError
 from quivermq.cli.message_lines import MessageLines
-from quivermq.cli.output import count, known, numbers, print_line, print_table, remark, table
+from quivermq.cli.output import (
+    count,
+    format_number,
+    numbers,
+    print_line,
+    print_table,
+    remark,
+    table,
+)
 from quivermq.cli.quantities import parse_duration
 from quivermq.cli.shell_modes import (
     MODES,
@@ -208,7 +216,7 @@ class ShellCommands:
             return
         made = table("topic", "partitions>", "messages>")
         for topic in found:
-            made.add_row(topic.name, str(len(topic.partitions)), known(topic.message_count))
+            made.add_row(topic.name, str(len(topic.partitions)), format_number(topic.message_count))
         print_table(made)
 
     def do_help(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)

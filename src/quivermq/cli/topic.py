@@ -22,7 +22,7 @@ from quivermq.cli.options import (
 )
 from quivermq.cli.output import (
     count,
-    known,
+    format_number,
     numbers,
     print_json,
     print_line,
@@ -96,7 +96,7 @@ def list_(
             topic.name,
             str(len(topic.partitions)),
             str(topic.replication),
-            known(topic.message_count),
+            format_number(topic.message_count),
             format_size(topic.size_bytes),
             format_retention(topic.retention),
             _state(topic, down),
@@ -128,7 +128,7 @@ def describe(
             numbers(partition.replicas) + _moving(partition),
             "?" if partition.in_sync is None else numbers(sorted(set(partition.in_sync) - down)),
             _offsets(partition),
-            known(partition.message_count),
+            format_number(partition.message_count),
             format_size(partition.size_bytes),
             style="" if not partition_problems(partition, down) else "yellow",
         )

@@ -109,11 +109,11 @@ def _wait_until_ready(brokers: LocalBrokers, stop: _StopSignals, *, quiet: bool)
     total = len(brokers.brokers)
     with show_status(f"starting {count(total, 'broker')}", quiet=quiet) as status:
 
-        def told(ready: int) -> bool:
+        def show_progress(ready: int) -> bool:
             status.update(f"starting {count(total, 'broker')}: {ready} ready")
             return not stop.asked
 
-        brokers.wait_until_serving(_START_SECONDS_MAX, told)
+        brokers.wait_until_serving(_START_SECONDS_MAX, show_progress)
         status.update("waiting until the brokers agree on a leader")
         deadline = time.monotonic() + _START_SECONDS_MAX
         while not stop.asked and not _have_leader(brokers):

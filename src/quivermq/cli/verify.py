@@ -5,9 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -17,10 +14,10 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 
 from quivermq.cli.options import AsJson
-from quivermq.cli.output import print_json
+from quivermq.cli.output import print_json, print_table, stderr_console, stdout_console, table
+from quivermq.cli.quantities import format_size
 from quivermq.errors import InvalidRequest
 from quivermq.log import Finding, ReadOnlyDisk, Report, Verification, find_logs, log_bytes
 from quivermq.node.directory import SET_ASIDE, damaged_files
@@ -79,7 +76,7 @@ def _check_directory(disk: ReadOnlyDisk, set_aside: list[str]) -> list[Report]:
 
 def _check(disk: ReadOnlyDisk, folders: list[str], *, deep: bool, quiet: bool) -> list[Report]:
     """Verify each log, with a bar on a terminal."""
-    console = Console(stderr=True)
+    console = stderr_console()
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -104,18 +101,14 @@ def _check(disk: ReadOnlyDisk, folders: list[str], *, deep: bool, quiet: bool) -
 
 
 def _print(reports: list[Report]) -> None:
-    console = Console()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("log", no_wrap=True)
-    for name in ("segments", "size", "entries", "messages"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("offsets", no_wrap=True)
-    table.add_column("state")
+    made = table("log", "segments>", "size>", "entries>", "messages>", "offsets", "state")
+    for column in made.columns[:-1]:
+        column.no_wrap = True
     for report in _logs(reports):
-        table.add_row(
+        made.add_row(
             escape(report.folder or "."),
             f"{report.segments:,}",
-            decimal(report.bytes),
+            format_size(report.bytes),
             f"{report.entries:,}",
             f"{report.messages:,}",
             f"{report.start.next_offset:,} to {report.end.next_offset - 1:,}"
@@ -123,14 +116,14 @@ def _print(reports: list[Report]) -> None:
             else "none",
             _state(report),
         )
-    console.print(table)
+    print_table(made)
+    console = stdout_console()
     for report in reports:
         for finding in report.findings:
             style = _STYLES[finding.severity]
             where = escape(f"{finding.path} at byte {finding.position:,}")
             console.print(
                 f"[{style}]{finding.severity:>6}[/]  {where}: {escape(finding.text)}",
-                highlight=False,
                 soft_wrap=True,
             )
     console.print(_conclusion(reports))
