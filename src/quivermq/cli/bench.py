@@ -113,10 +113,7 @@ def bench(
         raise UsageError(
             "--nodes, --fsync and --data-dir are for brokers of its own: leave --servers out"
         )
-    with _brokers(servers, nodes or 1, fsync or FsyncPolicy.ALWAYS, data_dir) as (
-        found,
-        description,
-    ):
+    with _brokers(servers, nodes or 1, fsync or FsyncPolicy.ALWAYS, data_dir) as (found, title):
         if not as_json:
             remark(title)
         with connect(found, timeout) as client, _topic(client, partitions) as topic:

@@ -184,8 +184,8 @@ def _print_pipelines(reports: list[dict[str, Any]], now: datetime) -> None:
 def _print_trouble(report: dict[str, Any], now: datetime) -> None:
     if report["state"] == "silent":
         print_error(
-            f"{report['pipeline']} said nothing for {format_age(report, now)}: it was killed, hangs, "
-            "or cannot reach the brokers; run it again, and it continues where it was",
+            f"{report['pipeline']} said nothing for {format_age(report, now)}: it was killed, "
+            "hangs, or cannot reach the brokers; run it again, and it continues where it was",
             label="warning",
         )
     if report["trouble"]:
