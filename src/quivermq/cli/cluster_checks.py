@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Final, Literal
 
 import quivermq
@@ -229,6 +227,9 @@ def _check_clocks(cluster: "ClusterInfo", timeout: float) -> Iterator[CheckResul
 
 def _clock_difference(http_address: str, timeout: float) -> float | None:
     """How far a broker's clock is ahead of ours; None if its HTTP listener does not answer."""
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  (only the doctor needs HTTP)
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415
+
     connection = HTTPConnection(http_address, timeout=timeout)
     try:
         connection.request("GET", "/health")

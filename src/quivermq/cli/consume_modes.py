@@ -1,6 +1,6 @@
 """The modes of `quiver consume`: each takes messages in its way, prints and settles them.
 
-All of them print first and settle then, so that no message is done that was not shown.
+Each prints before it settles, except for `--ack auto`: no message is done that was not shown.
 """
 
 import asyncio

@@ -58,7 +58,7 @@ def list_(
         topics = [each.name for each in client.topics()] if topic is None else [topic]
         groups = [group for name in topics for group in client.groups(name)]
     if as_json:
-        print_json([_plain(group) for group in groups])
+        print_json([_as_dict(group) for group in groups])
         return
     if not groups:
         remark("no groups; try: quiver consume TOPIC --group workers")
@@ -82,7 +82,7 @@ def describe(
     with connect(servers, timeout) as client:
         group = client.group(topic, name)
     if as_json:
-        print_json(_plain(group))
+        print_json(_as_dict(group))
         return
     print_line(_summary(group), "bold")
     _print_partitions(group)
@@ -197,5 +197,5 @@ def _cells(of: "_Counted", rows: "Sequence[_Counted]") -> list[str]:
     return [f"{of.lag:,}", f"{of.in_flight:,}", f"{of.delayed:,}", f"{of.done:,}", dead, *lost]
 
 
-def _plain(group: "GroupInfo") -> dict[str, Any]:
+def _as_dict(group: "GroupInfo") -> dict[str, Any]:
     return {**asdict(group), **{name: getattr(group, name) for name in _COUNTS}}

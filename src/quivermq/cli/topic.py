@@ -1,4 +1,4 @@
-"""`quiver topic`: create, list, describe, alter and delete topics."""
+"""`quiver topic`: creates, lists, describes, alters and deletes topics."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
