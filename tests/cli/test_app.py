@@ -1,4 +1,4 @@
-"""The command itself: what it lists, what it loads, and how it complains."""
+"""The command `quiver`: help, lazy imports, error lines, completion."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the doctor says of clocks."""
+"""The doctor's check of clocks."""
 
 import threading
 from collections.abc import Iterator

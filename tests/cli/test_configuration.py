@@ -14,7 +14,7 @@ from tests.cli.commands import error_line, quiver, quiver_json
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file and no variable of whoever runs the tests."""
+    """Hide the files and variables of the user who runs the tests."""
     monkeypatch.chdir(tmp_path)
     for name in BrokerSettings.model_fields:
         monkeypatch.delenv(f"QUIVER_{name.upper()}", raising=False)

@@ -1,4 +1,4 @@
-"""Several partitions as one stream."""
+"""`quiver consume`: merging and following several partitions."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Dead letters as a table: what gives way when there is little room."""
+"""The table of dead letters: which columns are cut in a narrow terminal."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""Places for brokers of this machine."""
+"""The ports of brokers on this machine."""
 
 import socket
 from pathlib import Path
@@ -35,6 +35,6 @@ def test_a_usual_port_that_is_taken_is_not_chosen(tmp_path: Path) -> None:
             taken.bind(("127.0.0.1", 7600))
             taken.listen()
         except OSError:
-            pass  # somebody else has it: as good
+            pass  # another process has the port, which serves as well
         (place,) = plan(1, tmp_path)
     assert place.listen != "127.0.0.1:7600"

@@ -1,4 +1,4 @@
-"""A broker's log lines."""
+"""The format of a broker's log lines."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Messages as lines."""
+"""Messages as JSON."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What commands print."""
+"""Tables, lines and errors that commands print."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Durations, sizes and moments as people write them."""
+"""Parsing and formatting durations, sizes and times."""
 
 from datetime import UTC, datetime
 
@@ -26,6 +26,8 @@ from quivermq.cli.quantities import (
         (" 1h 30m ", 5_400.0),
         ("7d", 604_800.0),
         ("2W", 1_209_600.0),
+        ("1 hour 30 minutes", 5_400.0),
+        ("2 weeks", 1_209_600.0),
         ("0", 0.0),
     ],
 )
@@ -33,7 +35,9 @@ def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "h", "7x", "-1s", "1h30", "1,5s", "s1", "nan", "inf", "٣s"])
+@pytest.mark.parametrize(
+    "text", ["", "h", "7x", "-1s", "1h30", "5 fortnights", "1,5s", "s1", "nan", "inf", "٣s"]
+)
 def test_a_wrong_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="write 500ms, 30s"):
         parse_duration(text)

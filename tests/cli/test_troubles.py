@@ -1,9 +1,9 @@
-"""What is told of partitions that are not well."""
+"""Problems of partitions and brokers, as commands list them."""
 
 from quivermq.cli.cluster_checks import brokers_down, is_outsider, partition_problems
 from quivermq.client import ClusterInfo, NodeInfo, PartitionInfo
 
-NOBODY: frozenset[int] = frozenset()
+NONE_DOWN: frozenset[int] = frozenset()
 
 
 def partition(leader: int = 1, in_sync: tuple[int, ...] = (1, 2, 3), **more: str) -> PartitionInfo:
@@ -19,27 +19,31 @@ def cluster(node: int) -> ClusterInfo:
 
 
 def test_a_healthy_partition_has_no_problems() -> None:
-    assert partition_problems(partition(), NOBODY) == []
+    assert partition_problems(partition(), NONE_DOWN) == []
 
 
 def test_replicas_that_lag_or_are_down_are_named() -> None:
-    assert partition_problems(partition(in_sync=(1, 3)), NOBODY) == ["replicas behind or down: 2"]
+    assert partition_problems(partition(in_sync=(1, 3)), NONE_DOWN) == [
+        "replicas behind or down: 2"
+    ]
     assert partition_problems(partition(), frozenset({3})) == ["replicas behind or down: 3"]
 
 
 def test_without_a_leader_no_other_problem_is_reported() -> None:
-    (trouble,) = partition_problems(partition(leader=0, in_sync=()), NOBODY)
+    (trouble,) = partition_problems(partition(leader=0, in_sync=()), NONE_DOWN)
     assert trouble.startswith("no leader")
 
 
 def test_an_unknown_in_sync_set_is_not_a_problem() -> None:
     silent = PartitionInfo(partition=0, leader=1, replicas=(1, 2), trouble="no answer")
-    assert partition_problems(silent, NOBODY) == ["no answer"]
+    assert partition_problems(silent, NONE_DOWN) == ["no answer"]
     assert partition_problems(silent, frozenset({2})) == ["replicas behind or down: 2", "no answer"]
 
 
 def test_the_brokers_own_report_is_included() -> None:
-    assert partition_problems(partition(trouble="its disk is full"), NOBODY) == ["its disk is full"]
+    assert partition_problems(partition(trouble="its disk is full"), NONE_DOWN) == [
+        "its disk is full"
+    ]
 
 
 def test_brokers_down_and_outsiders() -> None:

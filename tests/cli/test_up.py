@@ -37,7 +37,7 @@ def test_brokers_end_with_an_up_that_was_killed() -> None:
     running.process.communicate()
     deadline = time.monotonic() + 20
     while is_running(running.told["nodes"][0]["pid"]):
-        assert time.monotonic() < deadline, "the broker outlives whoever started it"
+        assert time.monotonic() < deadline, "the broker outlives its parent"
         time.sleep(0.05)
     shutil.rmtree(running.told["data_dir"])
 

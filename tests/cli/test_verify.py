@@ -1,4 +1,4 @@
-"""`quiver verify`, run as people run it."""
+"""`quiver verify` on whole and damaged data directories."""
 
 import json
 import shutil

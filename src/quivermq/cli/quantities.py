@@ -7,15 +7,12 @@ import re
 from datetime import datetime
 from typing import Final
 
-_DURATION_MS: Final = {
-    "w": 7 * 24 * 3_600_000,
-    "d": 24 * 3_600_000,
-    "h": 3_600_000,
-    "m": 60_000,
-    "s": 1_000,
-    "ms": 1,
-}
-_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[wdhms])\s*", re.ASCII)
+_UNIT_MS: Final = {
+    "ms": 1, "millisecond": 1, "s": 1_000, "sec": 1_000, "second": 1_000, "m": 60_000,
+    "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000, "d": 86_400_000,
+    "day": 86_400_000, "w": 604_800_000, "week": 604_800_000,
+}  # fmt: skip
+_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.ASCII)
 _PLAIN_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.ASCII | re.IGNORECASE)
 _PREFIXES: Final = ("", "k", "m", "g", "t", "p")
@@ -24,13 +21,16 @@ _MAX: Final = 2**63 - 1
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `1.5s`, `500ms`, `1h30m`, `7d` or `2w`; a number alone means seconds."""
+    """Seconds of `500ms`, `1h30m`, `7d` or `2 weeks`; a number alone means seconds."""
     wanted = text.strip().lower()
     if _PLAIN_NUMBER.fullmatch(wanted):
         return _bounded(float(wanted), text)
     total_ms, at = 0.0, 0
     while part := _DURATION_PART.match(wanted, at):
-        total_ms += float(part[1]) * _DURATION_MS[part[2]]
+        unit = part[2] if part[2] in _UNIT_MS else part[2].removesuffix("s")
+        if unit not in _UNIT_MS:
+            break
+        total_ms += float(part[1]) * _UNIT_MS[unit]
         at = part.end()
     if not wanted or at < len(wanted):
         raise ValueError(f"{text!r} is no duration: write 500ms, 30s, 5m, 1h30m, 7d or 2w")
@@ -43,7 +43,7 @@ def format_duration(seconds: float) -> str:
     parts = []
     # Weeks are parsed but not written: 52w1d is harder to read than 365d.
     for unit in ("d", "h", "m", "s", "ms"):
-        count, left = divmod(left, _DURATION_MS[unit])
+        count, left = divmod(left, _UNIT_MS[unit])
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
