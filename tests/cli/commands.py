@@ -1,4 +1,4 @@
-"""Running `quiver`: as people do, as a process; or here, for what needs no process of its own.
+"""Runs `quiver`, as a process or inside the test process.
 
 A process takes half a second to start, most of it imports.
 """
@@ -19,7 +19,7 @@ from quivermq.cli import main
 
 
 class Done(NamedTuple):
-    """What became of a command."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-m", "quivermq"]
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Ours, without what the person who runs the tests has set for QuiverMQ or for colours."""
+    """Our environment without the user's settings for QuiverMQ and for colours."""
     hidden = ("QUIVER_", "COLUMNS", "FORCE_COLOR", "CLICOLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     return {**kept, **variables}

@@ -1,4 +1,4 @@
-"""The command itself: what it lists, what it loads, and how it complains."""
+"""The command `quiver`: help, lazy imports, error lines, completion."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def test_help_names_every_command_and_exits_0() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_there_and_explains_itself(name: str) -> None:
+def test_every_command_exists_and_has_help(name: str) -> None:
     command = typer.main.get_command(import_module(f"quivermq.cli.{name}").app)
     assert command.help or command.commands  # type: ignore[attr-defined]
     done = quiver(name, "--help")
@@ -80,12 +80,12 @@ def test_wrong_usage_is_one_line_that_says_what_to_write(
     assert complaint in error_line(quiver(*arguments), 2)
 
 
-def test_a_broker_that_is_not_there_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+def test_an_unreachable_broker_is_one_error_line_and_exit_code_1(tmp_path: Path) -> None:
     done = quiver("topic", "list", "--servers", "127.0.0.1:1", "--timeout", "200ms")
     assert "127.0.0.1:1" in error_line(done, 1)
 
 
-def test_the_shell_completes_commands_and_options() -> None:
+def test_bash_completes_commands_and_options() -> None:
     def completed(words: str) -> str:
         return quiver(
             variables={

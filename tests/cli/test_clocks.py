@@ -1,4 +1,4 @@
-"""What the doctor says of clocks."""
+"""The doctor's check of clocks."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from quivermq.cli.health import _clock_findings
+from quivermq.cli.cluster_checks import _check_clocks
 from quivermq.client import ClusterInfo, NodeInfo
 
 
@@ -49,6 +49,6 @@ def test_the_doctor_names_a_broker_whose_clock_is_off(off: timedelta, said: str)
     with machine(off) as address:
         node = NodeInfo(id=7, address="", alive=True, leaders=0, http_address=address)
         cluster = ClusterInfo(cluster_id="", leader=7, nodes=[node])
-        (finding,) = _clock_findings(cluster, 5.0)
+        (finding,) = _check_clocks(cluster, 5.0)
     assert finding.level == ("warn" if off else "ok")
     assert finding.text.replace("59 s", "60 s").replace("61 s", "60 s") == said

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from quivermq.cli import configuration
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.settings import BrokerSettings
 from tests.cli.commands import error_line, quiver, quiver_json
 
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file and no variable of whoever runs the tests."""
+    """Hide the files and variables of the user who runs the tests."""
     monkeypatch.chdir(tmp_path)
     for name in BrokerSettings.model_fields:
         monkeypatch.delenv(f"QUIVER_{name.upper()}", raising=False)
 
 
-def shown(*arguments: str, **options: Any) -> dict[str, tuple[Any, str]]:
+def printable(*arguments: str, **options: Any) -> dict[str, tuple[Any, str]]:
     found = quiver_json("serve", "--print-config", *arguments, **options)
     return {name: (entry["value"], entry["from"]) for name, entry in found.items()}
 
@@ -29,7 +29,7 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
     (tmp_path / "quiver.toml").write_text(
         'tick_ms = 50\nfsync = "never"\nnode_id = 7\ndefault_partitions = 3\n'
     )
-    found = shown(
+    found = printable(
         "--fsync", "interval",
         cwd=tmp_path,
         variables={"QUIVER_FSYNC": "always", "QUIVER_NODE_ID": "9"},
@@ -43,33 +43,33 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
 
 
 @pytest.mark.parametrize("name", BrokerSettings.model_fields)
-def test_every_setting_can_be_set_in_every_way(
+def test_every_setting_can_be_set_by_flag_variable_and_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = _another_value(name)
     text = _as_text(value)
     by_flag = configuration.load({name: text})
-    assert (getattr(by_flag.settings, name), by_flag.origins[name]) == (value, _flag(name))
+    assert (getattr(by_flag.settings, name), by_flag.sources[name]) == (value, _flag(name))
 
     file = tmp_path / "other.toml"
     file.write_text(f"{name} = {_as_toml(value)}\n")
     by_file = configuration.load({}, file)
-    assert (getattr(by_file.settings, name), by_file.origins[name]) == (value, str(file))
+    assert (getattr(by_file.settings, name), by_file.sources[name]) == (value, str(file))
 
     monkeypatch.setenv(f"QUIVER_{name.upper()}", text)
     by_variable = configuration.load({})
     assert getattr(by_variable.settings, name) == value
-    assert by_variable.origins[name] == f"QUIVER_{name.upper()}"
+    assert by_variable.sources[name] == f"QUIVER_{name.upper()}"
 
 
-def test_every_setting_has_a_flag_that_is_understood() -> None:
+def test_every_setting_has_a_flag() -> None:
     arguments: list[str] = []
     for name in BrokerSettings.model_fields:
         value = _another_value(name)
         if name == "join":  # not together with peers
             continue
         arguments += [_flag(name)] if value is True else [_flag(name), _as_text(value)]
-    found = shown(*arguments)
+    found = printable(*arguments)
     for name, (_, origin) in found.items():
         assert origin == ("default" if name == "join" else _flag(name))
 
@@ -77,8 +77,8 @@ def test_every_setting_has_a_flag_that_is_understood() -> None:
 def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) -> None:
     file = tmp_path / "elsewhere.toml"
     file.write_text('peers = {2 = "b:7700", 3 = "c:7700"}\n')
-    assert shown("--config", str(file))["peers"] == ({"2": "b:7700", "3": "c:7700"}, str(file))
-    assert shown(variables={"QUIVER_CONFIG": str(file)})["peers"][1] == str(file)
+    assert printable("--config", str(file))["peers"] == ({"2": "b:7700", "3": "c:7700"}, str(file))
+    assert printable(variables={"QUIVER_CONFIG": str(file)})["peers"][1] == str(file)
     line = error_line(quiver("serve", "--print-config", "--config", "nowhere.toml"), 2)
     assert "there is no file nowhere.toml" in line
 
@@ -86,9 +86,9 @@ def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("fsyncc = 'never'\n", "quiver.toml: fsyncc is no setting: did you mean fsync?"),
-        ("xyzzy = 1\n", "quiver.toml: xyzzy is no setting"),
-        ("node-id = 1\n", "quiver.toml: node-id is no setting: did you mean node_id?"),
+        ("fsyncc = 'never'\n", "quiver.toml: fsyncc is not a setting: did you mean fsync?"),
+        ("xyzzy = 1\n", "quiver.toml: xyzzy is not a setting"),
+        ("node-id = 1\n", "quiver.toml: node-id is not a setting: did you mean node_id?"),
         ("fsync = 'sometimes'\n", "quiver.toml: fsync: should be 'always', 'interval' or 'never'"),
         ("node_id = 0\n", "quiver.toml: node_id: should be greater than or equal to 1, not 0"),
         ("listen = '7600'\n", "quiver.toml: listen: '7600' is no address"),
@@ -97,11 +97,11 @@ def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) ->
         ("join = 'a:7600'\npeers = {2 = 'a:7700'}\n", "set only one of them"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_one_line_with_its_place(
+def test_an_error_in_the_file_is_one_line_that_names_the_setting(
     tmp_path: Path, content: str, complaint: str
 ) -> None:
     (tmp_path / "quiver.toml").write_text(content)
-    with pytest.raises(Misuse) as caught:
+    with pytest.raises(UsageError) as caught:
         configuration.load({})
     assert str(caught.value).startswith(complaint) or complaint in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -125,14 +125,14 @@ def test_wrong_flags_and_variables_are_named_and_exit_2(
     assert complaint in error_line(done, 2)
 
 
-def test_a_variable_that_is_no_setting_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIVER_SERVERS", "a:7600")
     monkeypatch.setenv("QUIVER_NODEID", "1")
-    warnings = configuration.strange_variables()
-    assert warnings == ["QUIVER_NODEID is no setting: did you mean QUIVER_NODE_ID?"]
+    warnings = configuration.unknown_variables()
+    assert warnings == ["QUIVER_NODEID is not a setting: did you mean QUIVER_NODE_ID?"]
 
 
-def test_the_table_shows_values_as_they_are_written() -> None:
+def test_print_config_shows_values_as_they_are_written() -> None:
     done = quiver("serve", "--print-config", "--peers", "2=b:7700,3=c:7700")
     rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
     assert ["peers", "2=b:7700,3=c:7700", "--peers"] in rows

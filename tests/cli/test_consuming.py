@@ -60,19 +60,19 @@ def test_a_shared_group_gets_each_message_once(servers: str, topic: str) -> None
     assert lines(other) == ["a", "b", "c", "d"]
 
 
-def test_a_group_may_begin_at_the_latest(servers: str, topic: str) -> None:
+def test_a_new_group_can_start_at_latest(servers: str, topic: str) -> None:
     assert consume(topic, servers, "--from", "latest").stdout == ""
     quiver("produce", topic, "e", "--servers", servers)
     assert consume(topic, servers).stdout == "e\n"
 
 
-def test_what_is_left_comes_again_and_is_not_counted_as_a_failure(servers: str, topic: str) -> None:
+def test_released_messages_come_again_and_do_not_count_as_failed(servers: str, topic: str) -> None:
     left = consume(topic, servers, "--then", "leave", "--max", "2")
-    assert left.stderr == f"2 messages of {topic}, given back\n"
+    assert left.stderr == f"2 messages of {topic}, released\n"
     assert first_deliveries(topic, servers) == ["a", "b", "c", "d"]
 
 
-def test_failed_messages_come_again_and_then_become_dead_letters(servers: str, topic: str) -> None:
+def test_failed_messages_are_redelivered_then_become_dead_letters(servers: str, topic: str) -> None:
     failed = consume(topic, servers, "--then", "nack", "--details")
     # The first failure has no backoff: all that waits is shown twice before nothing is waiting.
     assert len(failed.stdout.splitlines()) == 8
@@ -82,7 +82,7 @@ def test_failed_messages_come_again_and_then_become_dead_letters(servers: str, t
     assert (group["lag"], group["dead"]) == (0, 4)
 
 
-def test_rejected_messages_say_why(servers: str, topic: str) -> None:
+def test_rejected_messages_carry_their_reason(servers: str, topic: str) -> None:
     consume(topic, servers, "--then", "reject", "--reason", "no stock")
     with quivermq.connect(servers) as client:
         letters = _wait_for_letters(client, topic, 4)
@@ -99,7 +99,7 @@ def _wait_for_letters(client: quivermq.Client, topic: str, many: int) -> list[qu
     raise AssertionError(f"{len(letters)} dead letters instead of {many}")
 
 
-def test_at_most_once_is_done_before_it_is_printed(servers: str, topic: str) -> None:
+def test_ack_auto_acknowledges_before_printing(servers: str, topic: str) -> None:
     assert lines(consume(topic, servers, "--ack", "auto")) == ["a", "b", "c", "d"]
     group = quiver_json("group", "describe", topic, "g", "--servers", servers)
     assert (group["lag"], group["in_flight"], group["done"]) == (0, 0, 4)
@@ -124,7 +124,7 @@ def test_following_a_group_shows_messages_as_they_come(servers: str, topic: str)
         assert following.wait(20) == 0
 
 
-def test_an_interrupted_consumer_gives_back_at_once(servers: str, topic: str) -> None:
+def test_an_interrupted_consumer_releases_its_messages_at_once(servers: str, topic: str) -> None:
     options = ["--follow", "--then", "leave", "--visibility", "1h"]
     with start_consume(topic, servers, *options) as following:
         assert following.stdout is not None
@@ -137,7 +137,7 @@ def test_an_interrupted_consumer_gives_back_at_once(servers: str, topic: str) ->
     assert first_deliveries(topic, servers) == ["a", "b", "c", "d"]
 
 
-def test_what_a_closed_pipe_did_not_take_is_not_acknowledged(servers: str, topic: str) -> None:
+def test_messages_lost_to_a_closed_pipe_are_not_acknowledged(servers: str, topic: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -154,7 +154,7 @@ def test_what_a_closed_pipe_did_not_take_is_not_acknowledged(servers: str, topic
     assert first_deliveries(topic, servers) == ["a", "b", "c", "d"]
 
 
-def test_a_lease_that_was_lost_meanwhile_is_told(servers: str) -> None:
+def test_a_lost_lease_is_reported(servers: str) -> None:
     name = f"large-{uuid4().hex[:8]}"
     with quivermq.connect(servers) as client:
         client.create_topic(name)
@@ -172,21 +172,21 @@ def test_a_lease_that_was_lost_meanwhile_is_told(servers: str) -> None:
         again.ack()
 
 
-def test_a_sticky_group_goes_on_where_it_was_and_tells_of_its_partitions(
+def test_a_sticky_group_continues_at_its_commit_and_reports_its_partitions(
     servers: str, topic: str
 ) -> None:
     sticky = ["--mode", "sticky"]
     first = consume(topic, servers, *sticky)
     assert first.stdout.replace("d\n", "") == "a\nb\nc\n", "each partition in order"
     assert lines(first) == ["a", "b", "c", "d"]
-    assert first.stderr == f"partitions came: 0, 1\n4 messages of {topic}, committed\n"
+    assert first.stderr == f"partitions assigned: 0, 1\n4 messages of {topic}, committed\n"
     quiver("produce", topic, "e", "--servers", servers)
     assert consume(topic, servers, *sticky).stdout == "e\n"
     group = quiver_json("group", "describe", topic, "g", "--servers", servers)
     assert (group["lag"], group["members"]) == (0, [])
 
 
-def test_options_that_mean_nothing_together_are_refused(servers: str, topic: str) -> None:
+def test_options_without_effect_are_refused(servers: str, topic: str) -> None:
     def refusal(*options: str) -> str:
         return error_line(quiver("consume", topic, "--servers", servers, *options), 2)
 

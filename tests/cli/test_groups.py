@@ -70,7 +70,7 @@ def test_a_group_is_listed_and_described(servers: str, topic: str, client: quive
         assert "nobody" in error_line(missing, 1)
 
 
-def test_an_archive_is_listed_as_what_keeps_messages_and_can_be_deleted(
+def test_an_archive_is_listed_as_a_group_and_can_be_deleted(
     servers: str, topic: str, client: quivermq.Client
 ) -> None:
     altered = quiver(
@@ -78,8 +78,8 @@ def test_an_archive_is_listed_as_what_keeps_messages_and_can_be_deleted(
     )
     assert "kept until every group is done, and until archived" in altered.stdout
     described = quiver("topic", "describe", topic, "--servers", servers).stdout
-    assert "nothing is dropped: no table archives it" in described
-    assert "nothing is dropped as done: it has no group" in described
+    assert "nothing is dropped: no archive reads this topic" in described
+    assert "nothing is dropped as done: the topic has no group" in described
     client.commit(topic, "_archive.typo", 0, 1)
     client.commit(topic, "_archive.typo", 1, 1)
     client.ack(client.poll(topic, group="g", max_messages=1))
@@ -111,7 +111,7 @@ def test_a_group_is_moved_and_deleted(servers: str, topic: str) -> None:
     assert len(quiver(*consume).stdout.split()) == 4
     seek = ["group", "seek", topic, "g", "--servers", servers, "--to"]
     back = quiver(*seek, "1", "--partition", "0")
-    assert back.stdout == f"g goes on at offset 1 of {topic} partition 0\n"
+    assert back.stdout == f"g continues at offset 1 of {topic} partition 0\n"
     assert quiver(*consume).stdout == "b\nc\n"
     assert quiver_json(*seek, "earliest")["offsets"] == {"0": 0, "1": 0}
     assert len(quiver(*consume).stdout.split()) == 4
@@ -124,7 +124,7 @@ def test_a_group_is_moved_and_deleted(servers: str, topic: str) -> None:
     delete = ["group", "delete", topic, "g", "--servers", servers]
     kept = quiver(*delete, stdin="n\n")
     assert kept.returncode == 1
-    assert "g was left as it is" in kept.stderr
+    assert "nothing was changed" in kept.stderr
     assert quiver(*delete, "--yes").stdout == f"group g of {topic} is deleted\n"
     assert error_line(quiver(*delete, "--yes"), 1)
     assert len(quiver(*consume).stdout.split()) == 4, "it begins anew"
@@ -157,7 +157,7 @@ def test_dead_letters_are_listed_shown_put_back_and_dropped(
     unclear = quiver("dlq", "redrive", topic, "--servers", servers)
     assert "--all" in error_line(unclear, 2)
     back = quiver("dlq", "redrive", topic, "--offset", "1/0", "--servers", servers)
-    assert back.stdout == f"1 dead letter put back to {topic}\n"
+    assert back.stdout == f"1 dead letter put back into {topic}\n"
     waited = quiver(
         "consume", topic, "--group", "g", "--follow", "--max", "1", "--servers", servers
     )
@@ -170,11 +170,11 @@ def test_dead_letters_are_listed_shown_put_back_and_dropped(
     assert gone.stdout == f"3 dead letters of {topic} dropped\n"
     assert quiver_json("dlq", "list", topic, "--servers", servers) == []
     none = quiver("dlq", "redrive", topic, "--all", "--servers", servers)
-    assert none.stdout == f"0 dead letters put back to {topic}\n"
+    assert none.stdout == f"0 dead letters put back into {topic}\n"
 
 
 def test_delayed_messages_are_listed_and_cancelled(servers: str, topic: str) -> None:
-    assert "nothing" in quiver("delayed", "list", topic, "--servers", servers).stderr
+    assert "no delayed messages" in quiver("delayed", "list", topic, "--servers", servers).stderr
     for value in ("x", "y"):
         quiver("produce", topic, value, "--delay", "1h", "--partition", "1", "--servers", servers)
     listed = quiver("delayed", "list", topic, "--servers", servers)
@@ -195,7 +195,7 @@ def test_a_topics_delivery_is_set_altered_and_described(servers: str) -> None:
     )  # fmt: skip
     assert create.returncode == 0, create.stderr
     described = quiver("topic", "describe", name, "--servers", servers).stdout
-    assert "failed messages come again after 2s, then after 1s doubling to 5m\n" in described
+    assert "failed messages are redelivered after 2s, then after 1s doubling to 5m\n" in described
     assert "after 3 failures they go to morgue\n" in described
     assert "at most 0.5 messages a second are delivered, 5 at once after a pause\n" in described
     alter = ["topic", "alter", name, "--servers", servers]

@@ -1,4 +1,4 @@
-"""Dead letters as a table: what gives way when there is little room."""
+"""The table of dead letters: which columns are cut in a narrow terminal."""
 
 from datetime import datetime
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq import DeadLetter
-from quivermq.cli.letter_table import _shared_out, died, print_letters
+from quivermq.cli.letter_table import _divide, format_died, print_letters
 
 
 def letter(key: bytes | None = b"customer", at: str = "") -> DeadLetter:
@@ -19,7 +19,7 @@ def letter(key: bytes | None = b"customer", at: str = "") -> DeadLetter:
 
 
 @pytest.mark.parametrize("columns", [90, 120, 250])
-def test_where_a_letter_is_stays_whole(
+def test_positions_are_never_cut(
     columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -31,7 +31,7 @@ def test_where_a_letter_is_stays_whole(
         assert whole in shown
 
 
-def test_keys_that_nobody_gave_take_no_room(
+def test_without_keys_there_is_no_key_column(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
@@ -39,18 +39,16 @@ def test_keys_that_nobody_gave_take_no_room(
     assert "key" not in capsys.readouterr().out
 
 
-def test_a_letter_of_today_shows_the_time_and_others_the_day() -> None:
+def test_a_letter_of_today_shows_the_time_and_an_older_one_the_day() -> None:
     today = datetime.now().astimezone().replace(hour=9, minute=5, second=7)
-    assert died(letter(at=str(int(today.timestamp() * 1000)))) == "09:05:07"
-    assert died(letter(at="0")).startswith(("01-01 ", "12-31 "))
-    assert died(letter(at="lately")) == "lately"
+    assert format_died(letter(at=str(int(today.timestamp() * 1000)))) == "09:05:07"
+    assert format_died(letter(at="0")).startswith(("01-01 ", "12-31 "))
+    assert format_died(letter(at="lately")) == "lately"
 
 
 @given(st.integers(0, 300), st.lists(st.integers(0, 500), min_size=1, max_size=5))
-def test_columns_share_the_room_and_get_what_they_want_if_there_is_enough(
-    spare: int, wanted: list[int]
-) -> None:
-    widths = _shared_out(spare, wanted)
+def test_columns_get_the_width_they_want_or_an_equal_share(spare: int, wanted: list[int]) -> None:
+    widths = _divide(spare, wanted)
     asked = [max(6, each) for each in wanted]
     assert all(width <= most for width, most in zip(widths, asked, strict=True))
     assert sum(widths) <= max(spare, 6 * len(wanted))

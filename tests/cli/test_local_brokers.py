@@ -1,4 +1,4 @@
-"""Places for brokers of this machine."""
+"""The ports of brokers on this machine."""
 
 import socket
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_every_broker_gets_ports_of_its_own(tmp_path: Path) -> None:
 def test_a_data_directory_keeps_its_ports_and_its_number_of_brokers(tmp_path: Path) -> None:
     before = plan(3, tmp_path, any_ports=True)
     assert plan(3, tmp_path) == before
-    with pytest.raises(InvalidRequest, match="holds a cluster of 3: say --nodes 3"):
+    with pytest.raises(InvalidRequest, match="holds a cluster of 3: write --nodes 3"):
         plan(1, tmp_path)
 
 
@@ -35,6 +35,6 @@ def test_a_usual_port_that_is_taken_is_not_chosen(tmp_path: Path) -> None:
             taken.bind(("127.0.0.1", 7600))
             taken.listen()
         except OSError:
-            pass  # somebody else has it: as good
+            pass  # another process has the port, which serves as well
         (place,) = plan(1, tmp_path)
     assert place.listen != "127.0.0.1:7600"

@@ -1,4 +1,4 @@
-"""A broker's log lines."""
+"""The format of a broker's log lines."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ def _logging_as_before() -> Iterator[None]:
     root.handlers[:], root.level, ours.level = before
 
 
-def test_a_line_for_people_has_time_level_place_sentence_and_fields(
+def test_a_text_line_has_time_level_logger_message_and_fields(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_lines.configure("info", "text", node_id=3)
@@ -27,7 +27,7 @@ def test_a_line_for_people_has_time_level_place_sentence_and_fields(
     assert rest == 'INFO node: peer 2\\nis back node=3 peer=2 why="a b"\n'
 
 
-def test_a_line_for_machines_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_line_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     log_lines.configure("info", "json", node_id=3)
     try:
         raise ValueError("of many\nlines")
@@ -39,7 +39,7 @@ def test_a_line_for_machines_is_one_json_object(capsys: pytest.CaptureFixture[st
     assert "ValueError: of many" in line["exception"]
 
 
-def test_the_level_is_for_our_own_events_and_libraries_only_warn(
+def test_the_level_applies_to_our_loggers_and_libraries_only_warn(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_lines.configure("debug", "text", node_id=1)

@@ -1,15 +1,15 @@
-"""Messages as lines."""
+"""Messages as JSON."""
 
 import base64
 import json
 
-from quivermq.cli.message_lines import plain
+from quivermq.cli.message_lines import message_dict
 from quivermq.client.values import Message
 
 
-def test_text_stays_text_for_machines() -> None:
+def test_utf8_messages_are_text_in_json() -> None:
     message = Message("orders", 1, 7, b"k", "grüße".encode(), {"a": b"1"}, 1_700_000_000_000, 3)
-    assert json.loads(json.dumps(plain(message))) == {
+    assert json.loads(json.dumps(message_dict(message))) == {
         "topic": "orders",
         "partition": 1,
         "offset": 7,
@@ -22,9 +22,9 @@ def test_text_stays_text_for_machines() -> None:
     }
 
 
-def test_bytes_that_are_no_text_put_all_of_the_message_in_base64() -> None:
-    found = plain(Message("orders", 0, 0, b"k", b"\xff", {}, 0, 0))
+def test_a_part_that_is_not_utf8_makes_all_parts_base64() -> None:
+    found = message_dict(Message("orders", 0, 0, b"k", b"\xff", {}, 0, 0))
     assert found["encoding"] == "base64"
     assert base64.b64decode(found["value"]) == b"\xff"
     assert base64.b64decode(found["key"]) == b"k"
-    assert plain(Message("orders", 0, 0, None, b"\xff", {}, 0, 0))["key"] is None
+    assert message_dict(Message("orders", 0, 0, None, b"\xff", {}, 0, 0))["key"] is None

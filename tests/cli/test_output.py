@@ -1,26 +1,34 @@
-"""What commands print."""
+"""Tables, lines and errors that commands print."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.cli.output import count, numbers, print_error, print_line, print_table, shown, table
+from quivermq.cli.output import (
+    count,
+    numbers,
+    print_error,
+    print_line,
+    print_table,
+    printable,
+    table,
+)
 
 
 @given(st.binary())
 def test_bytes_of_a_user_never_reach_the_terminal_as_control_codes(data: bytes) -> None:
-    line = shown(data)
+    line = printable(data)
     assert all(letter.isprintable() for letter in line)
 
 
-def test_text_is_shown_as_it_is_and_cut_with_a_sign() -> None:
-    assert shown("grüße".encode()) == "grüße"
-    assert shown(b"\x1b[31mred\n") == "\\x1b[31mred\\n"
-    assert shown(b"\xff") == "\\xff"
-    assert shown(b"0123456789", 5) == "0123…"
+def test_text_is_shown_as_it_is_and_cut_with_an_ellipsis() -> None:
+    assert printable("grüße".encode()) == "grüße"
+    assert printable(b"\x1b[31mred\n") == "\\x1b[31mred\\n"
+    assert printable(b"\xff") == "\\xff"
+    assert printable(b"0123456789", 5) == "0123…"
 
 
-def test_markup_in_a_users_text_means_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_in_a_users_text_has_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
     print_line("[bold]topic[/] [/nonsense]")
     print_error("no [such] thing")
     printed = capsys.readouterr()
@@ -44,7 +52,7 @@ def test_a_wide_table_is_not_cut_in_a_pipe(
     assert any(line.split() == ["n" * 120, "7"] for line in lines)
 
 
-def test_counts_and_lists_read_well() -> None:
+def test_counts_and_lists_are_formatted() -> None:
     assert count(1, "topic") == "1 topic"
     assert count(1_000, "topic") == "1,000 topics"
     assert numbers([1, 2]) == "1, 2"

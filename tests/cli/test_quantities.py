@@ -1,4 +1,4 @@
-"""Durations, sizes and moments as people write them."""
+"""Parsing and formatting durations, sizes and times."""
 
 from datetime import UTC, datetime
 
@@ -26,21 +26,25 @@ from quivermq.cli.quantities import (
         (" 1h 30m ", 5_400.0),
         ("7d", 604_800.0),
         ("2W", 1_209_600.0),
+        ("1 hour 30 minutes", 5_400.0),
+        ("2 weeks", 1_209_600.0),
         ("0", 0.0),
     ],
 )
-def test_a_duration_is_understood(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "h", "7x", "-1s", "1h30", "1,5s", "s1", "nan", "inf", "٣s"])
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "h", "7x", "-1s", "1h30", "5 fortnights", "1,5s", "s1", "nan", "inf", "٣s"]
+)
+def test_a_wrong_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="write 500ms, 30s"):
         parse_duration(text)
 
 
 @given(st.integers(0, 10**13))
-def test_a_written_duration_reads_back_to_the_millisecond(milliseconds: int) -> None:
+def test_a_formatted_duration_parses_back_to_the_millisecond(milliseconds: int) -> None:
     text = format_duration(milliseconds / 1000)
     assert round(parse_duration(text) * 1000) == milliseconds
 
@@ -59,24 +63,24 @@ def test_a_written_duration_reads_back_to_the_millisecond(milliseconds: int) -> 
         ("9007199254740993", 9_007_199_254_740_993),
     ],
 )
-def test_a_size_is_understood(text: str, size: int) -> None:
+def test_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "GB", "10XB", "-1", "1e3", "10 iB", "ten", "1..5MB"])
-def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+def test_a_wrong_size_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="write 512, 64KiB"):
         parse_size(text)
 
 
 @pytest.mark.parametrize("parse", [parse_size, parse_duration])
-def test_more_than_a_broker_can_count_is_refused(parse: object) -> None:
+def test_too_large_values_are_refused(parse: object) -> None:
     with pytest.raises(ValueError, match="too much"):
         parse("9" * 30)  # type: ignore[operator]
 
 
 @given(st.integers(0, 10**18))
-def test_a_written_size_is_short_and_close(size: int) -> None:
+def test_a_formatted_size_is_short_and_close(size: int) -> None:
     text = format_size(size)
     assert len(text) <= len("1000000 PB")
     assert abs(parse_size(text) - size) <= size * 0.006
@@ -86,7 +90,7 @@ def test_a_written_size_is_short_and_close(size: int) -> None:
     ("size", "text"),
     [(0, "0 B"), (999, "999 B"), (1_000, "1 kB"), (1_536, "1.54 kB"), (10_000_000_000, "10 GB")],
 )
-def test_sizes_read_well(size: int, text: str) -> None:
+def test_sizes_are_formatted(size: int, text: str) -> None:
     assert format_size(size) == text
 
 
@@ -105,6 +109,6 @@ def test_a_moment_without_a_zone_is_local() -> None:
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2025-13-01", "", "9999999999d"])
-def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+def test_a_wrong_moment_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="2h for two hours ago"):
         parse_moment(text, NOW)

@@ -1,11 +1,13 @@
-"""`quiver shell`: lines of a pipe against a cluster of processes, and a terminal."""
+"""`quiver shell`: lines of a pipe, and a real terminal, against a cluster of processes."""
 
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
+import termios
 import time
 from pathlib import Path
 from uuid import uuid4
@@ -41,7 +43,7 @@ def group(servers: str, topic: str) -> dict[str, int]:
     return {name: found[name] for name in ("lag", "in_flight", "done", "dead", "delayed")}
 
 
-def test_messages_are_sent_polled_and_settled(servers: str, topic: str) -> None:
+def test_send_poll_ack_nack_and_reject(servers: str, topic: str) -> None:
     done = shell(
         servers, topic,
         "send --key k  hello 'big  world'", "poll 3", "ack 1", "nack [2] --delay 1h",
@@ -55,7 +57,7 @@ def test_messages_are_sent_polled_and_settled(servers: str, topic: str) -> None:
     assert group(servers, topic) == {"lag": 2, "in_flight": 0, "done": 1, "dead": 1, "delayed": 1}
 
 
-def test_what_is_streamed_is_done_and_what_was_held_is_not(servers: str, topic: str) -> None:
+def test_stream_acknowledges_its_messages_and_no_others(servers: str, topic: str) -> None:
     done = shell(servers, topic, "poll 1", "stream 2", "status")
     assert values(done) == ["a", "b", "c"]
     assert "held: 1 message, [1]\n" in done.stdout
@@ -64,7 +66,7 @@ def test_what_is_streamed_is_done_and_what_was_held_is_not(servers: str, topic: 
 
 
 @pytest.mark.parametrize("mode", ["single", "sticky"])
-def test_offsets_are_committed(servers: str, topic: str, mode: str) -> None:
+def test_commit_in_single_and_sticky_mode(servers: str, topic: str, mode: str) -> None:
     first = shell(servers, topic, f"mode {mode}", "poll 2", "commit", "poll 1", json_=True)
     found = [json.loads(line) for line in first.stdout.splitlines() if line.startswith("{")]
     assert [each["value"] for each in found] == ["a", "b", "c"]
@@ -75,18 +77,16 @@ def test_offsets_are_committed(servers: str, topic: str, mode: str) -> None:
     assert shell(servers, topic, f"mode {mode}", "poll", json_=True).stdout.count("{") == 0
 
 
-def test_a_line_that_cannot_be_done_is_one_clear_line_and_the_next_is_done(
-    servers: str, topic: str
-) -> None:
+def test_a_wrong_line_prints_one_error_and_the_next_line_runs(servers: str, topic: str) -> None:
     wrong = {
-        "nonsense": "help lists them",
-        "poll many": "no number",
+        "nonsense": "is not a command",
+        "poll many": "is not a number",
         "ack 7": "no message [7] is held",
-        "send": "send what?",
-        "send --colour red x": "--colour is not known",
+        "send": "send needs a value",
+        "send --colour red x": "--colour is not an option",
         "send --delay soon x": "is no duration",
-        "send 'x": "quotes come in pairs",
-        "mode fast": "which mode?",
+        "send 'x": "close the quotes",
+        "mode fast": "mode needs one of shared, sticky, single",
         "commit": "ack messages instead",
         "subscribe nowhere": "nowhere",
         "mode single\nack": "ack is for mode shared",
@@ -108,45 +108,112 @@ def test_help_names_every_command(servers: str) -> None:
     assert done.stderr == "error: no topic in use: subscribe TOPIC [GROUP] first\n"
 
 
-def test_on_a_terminal_there_are_a_prompt_completion_and_a_history(
+class Terminal:
+    """`quiver shell` on a terminal of 80 columns."""
+
+    def __init__(self, servers: str, state: Path) -> None:
+        self._own, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, 80))
+        variables = {
+            "XDG_STATE_HOME": str(state),
+            "TERM": "xterm",
+            # This terminal does not answer when it is asked where its cursor is.
+            "PROMPT_TOOLKIT_NO_CPR": "1",
+        }
+        self.process = subprocess.Popen(
+            [*COMMAND, "shell", "--servers", servers],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(**variables),
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._own)
+
+    def press(self, keys: str) -> None:
+        os.write(self._own, keys.encode())
+
+    def expect(self, text: str) -> None:
+        """Read until the text is shown; the cursor may jump over spaces, so they do not count."""
+        wanted, shown, deadline = "".join(text.split()), "", time.monotonic() + 20
+        while wanted not in shown:
+            assert time.monotonic() < deadline, shown
+            if select.select([self._own], [], [], 1.0)[0]:
+                shown += INVISIBLE.sub("", os.read(self._own, 4096).decode(errors="replace"))
+
+
+INVISIBLE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])|[\x00-\x20]")
+UP, TAB, CTRL_C, CTRL_D = "\x1b[A", "\t", "\x03", "\x04"
+
+
+def test_a_terminal_completes_and_recalls_lines(servers: str, topic: str, tmp_path: Path) -> None:
+    with quivermq.connect(servers) as client:
+        client.poll(topic, group="workers", max_messages=1)[0].nack()
+    with Terminal(servers, tmp_path) as terminal:
+        terminal.expect("quiver>")
+        terminal.press(f"subs{TAB}")
+        terminal.expect("subscribe")
+        terminal.press(f"{topic[:-2]}{TAB}")
+        terminal.expect(topic)
+        terminal.press(f"wo{TAB}")
+        terminal.expect("workers")
+        terminal.press("\r")
+        terminal.expect(f"{topic}/workers shared>")
+        terminal.press("mode single\r")
+        terminal.expect(f"{topic}/workers single>")
+        terminal.press(f"{UP}{UP}\r")
+        terminal.expect(f"group workers, single {topic}/workers single>")
+        terminal.press(CTRL_D)
+        assert terminal.process.wait(20) == 0
+    history = tmp_path / "quivermq" / "shell_history"
+    assert f"+subscribe {topic} workers \n" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0, "others may not read the messages in it"
+    with Terminal(servers, tmp_path) as terminal:
+        terminal.expect("quiver>")
+        terminal.press(f"{UP}\r")
+        terminal.expect(f"{topic}/workers shared>")
+
+
+def test_ctrl_c_ends_a_stream_and_ctrl_d_releases_what_is_held(
     servers: str, topic: str, tmp_path: Path
 ) -> None:
-    own, theirs = pty.openpty()
-    variables = {"XDG_STATE_HOME": str(tmp_path), "TERM": "dumb", "INPUTRC": os.devnull}
-    with subprocess.Popen(
-        [*COMMAND, "shell", "--servers", servers],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment(**variables),
-        start_new_session=True,
-    ) as process:
-        os.close(theirs)
-        try:
-            _expect(own, "quiver> ")
-            os.write(own, f"subs\t{topic}\n".encode())
-            _expect(own, f"{topic}/shell shared> ")
-            os.write(own, b"poll 1\n")
-            _expect(own, "[1] ")
-            os.write(own, b"stream\n")
-            _expect(own, "Ctrl-C ends")
-            # This terminal is not the one that controls the process.
-            process.send_signal(signal.SIGINT)
-            _expect(own, "shared> ")
-            os.write(own, b"\x04")
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
-            os.close(own)
-    history = (tmp_path / "quivermq" / "shell_history").read_text()
-    assert f"subscribe {topic}" in history
+    with Terminal(servers, tmp_path) as terminal:
+        terminal.expect("quiver>")
+        terminal.press(f"subscribe {topic}\r")
+        terminal.expect(f"{topic}/shell shared>")
+        terminal.press("poll 1\r")
+        terminal.expect("[1] ")
+        terminal.press("stream\r")
+        terminal.expect("Ctrl-C ends")
+        terminal.expect("[4] ")
+        # An interrupted acknowledgement would leave its messages leased.
+        deadline = time.monotonic() + 20
+        while group(servers, topic)["done"] < 3:
+            assert time.monotonic() < deadline
+        # This terminal does not control the process, so a Ctrl-C key would not interrupt it.
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.expect("shared>")
+        terminal.press(f"half a line{CTRL_C}")
+        terminal.expect("shared>")
+        terminal.press(CTRL_D)
+        assert terminal.process.wait(20) == 0
     assert group(servers, topic)["in_flight"] == 0
 
 
-def _expect(terminal: int, text: str) -> None:
-    """Read until the text comes."""
-    shown, deadline = "", time.monotonic() + 20
-    while text not in shown:
-        assert time.monotonic() < deadline, shown
-        if select.select([terminal], [], [], 1.0)[0]:
-            shown += os.read(terminal, 4096).decode(errors="replace")
+def test_a_terminal_without_a_writable_home_has_no_history_file(
+    servers: str, tmp_path: Path
+) -> None:
+    state = tmp_path / "file"
+    state.write_text("not a folder")
+    with Terminal(servers, state) as terminal:
+        terminal.expect("quiver>")
+        terminal.press("exit\r")
+        assert terminal.process.wait(20) == 0

@@ -15,7 +15,7 @@ def topic(servers: str) -> str:
     done = quiver("topic", "create", name, "--partitions", "3", "--servers", servers)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        f"topic {name}: 3 partitions with 3 replicas each, empty, kept for ever\n"
+        f"topic {name}: 3 partitions with 3 replicas each, empty, kept forever\n"
     )
     return name
 
@@ -47,7 +47,7 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(servers: str, t
     assert topic in error_line(quiver("topic", "describe", topic, "--servers", servers), 1)
 
 
-def test_topics_of_tools_are_listed_on_request(servers: str, topic: str) -> None:
+def test_internal_topics_are_listed_on_request(servers: str, topic: str) -> None:
     name = f"_spark.{topic}"
     made = quiver("topic", "create", name, "--servers", servers)
     assert made.returncode == 0, made.stderr
@@ -61,7 +61,7 @@ def test_topics_of_tools_are_listed_on_request(servers: str, topic: str) -> None
     assert "reserved" in error_line(reserved, 1)
 
 
-def test_what_goes_in_comes_out(servers: str, topic: str) -> None:
+def test_produced_messages_are_consumed(servers: str, topic: str) -> None:
     sent = quiver("produce", topic, "a", "b", "--partition", "1", "--servers", servers)
     assert sent.stdout == f"{topic} partition 1: offsets 0 to 1\n"
     assert "2 messages stored" in sent.stderr
@@ -88,7 +88,7 @@ def test_lines_of_standard_input_are_messages_with_their_keys(servers: str, topi
         assert len({each["partition"] for each in found if each["key"] == key}) == 1
 
 
-def test_headers_priority_and_raw_bytes_travel(servers: str, topic: str) -> None:
+def test_headers_priority_and_raw_bytes_are_kept(servers: str, topic: str) -> None:
     quiver(
         "produce", topic, "--header", "a=1", "--header", "b=x=y", "--priority", "3",
         "--partition", "0", "--key", "k", "--servers", servers, stdin=b"\xff\x00\n",
@@ -106,7 +106,7 @@ def test_headers_priority_and_raw_bytes_travel(servers: str, topic: str) -> None
     assert raw.stdout == b"\xff\x00\n"
 
 
-def test_a_single_reader_goes_on_where_its_group_committed(servers: str, topic: str) -> None:
+def test_single_mode_continues_at_the_groups_commit(servers: str, topic: str) -> None:
     single = ["consume", topic, "--mode", "single", "--group", "g", "--servers", servers]
     quiver("produce", topic, "a", "b", "c", "--partition", "2", "--servers", servers)
     assert quiver(*single, "--max", "2").stdout == "a\nb\n"
@@ -174,7 +174,7 @@ def test_a_pipe_that_closes_early_ends_the_reader_quietly(servers: str, topic: s
     assert done.stderr == ""
 
 
-def test_what_does_not_exist_is_one_clear_line(servers: str, topic: str) -> None:
+def test_an_unknown_topic_is_one_error_line(servers: str, topic: str) -> None:
     missing = error_line(quiver("consume", "nowhere", "--servers", servers), 1)
     assert "nowhere" in missing
     assert "nowhere" in error_line(quiver("produce", "nowhere", "v", "--servers", servers), 1)

@@ -1,9 +1,9 @@
-"""What is told of partitions that are not well."""
+"""Problems of partitions and brokers, as commands list them."""
 
-from quivermq.cli.troubles import brokers_down, is_outsider, partition_troubles
+from quivermq.cli.cluster_checks import brokers_down, is_outsider, partition_problems
 from quivermq.client import ClusterInfo, NodeInfo, PartitionInfo
 
-NOBODY: frozenset[int] = frozenset()
+NONE_DOWN: frozenset[int] = frozenset()
 
 
 def partition(leader: int = 1, in_sync: tuple[int, ...] = (1, 2, 3), **more: str) -> PartitionInfo:
@@ -18,31 +18,35 @@ def cluster(node: int) -> ClusterInfo:
     return ClusterInfo(cluster_id="c", leader=1, nodes=nodes, node=node)
 
 
-def test_a_partition_that_is_well_has_no_troubles() -> None:
-    assert partition_troubles(partition(), NOBODY) == []
+def test_a_healthy_partition_has_no_problems() -> None:
+    assert partition_problems(partition(), NONE_DOWN) == []
 
 
 def test_replicas_that_lag_or_are_down_are_named() -> None:
-    assert partition_troubles(partition(in_sync=(1, 3)), NOBODY) == ["replicas behind or down: 2"]
-    assert partition_troubles(partition(), frozenset({3})) == ["replicas behind or down: 3"]
+    assert partition_problems(partition(in_sync=(1, 3)), NONE_DOWN) == [
+        "replicas behind or down: 2"
+    ]
+    assert partition_problems(partition(), frozenset({3})) == ["replicas behind or down: 3"]
 
 
-def test_no_leader_is_the_trouble_that_counts() -> None:
-    (trouble,) = partition_troubles(partition(leader=0, in_sync=()), NOBODY)
-    assert trouble.startswith("nobody leads it")
+def test_without_a_leader_no_other_problem_is_reported() -> None:
+    (trouble,) = partition_problems(partition(leader=0, in_sync=()), NONE_DOWN)
+    assert trouble.startswith("no leader")
 
 
-def test_what_is_not_known_of_a_partition_is_no_trouble_of_its_replicas() -> None:
+def test_an_unknown_in_sync_set_is_not_a_problem() -> None:
     silent = PartitionInfo(partition=0, leader=1, replicas=(1, 2), trouble="no answer")
-    assert partition_troubles(silent, NOBODY) == ["no answer"]
-    assert partition_troubles(silent, frozenset({2})) == ["replicas behind or down: 2", "no answer"]
+    assert partition_problems(silent, NONE_DOWN) == ["no answer"]
+    assert partition_problems(silent, frozenset({2})) == ["replicas behind or down: 2", "no answer"]
 
 
-def test_what_the_broker_says_is_passed_on() -> None:
-    assert partition_troubles(partition(trouble="its disk is full"), NOBODY) == ["its disk is full"]
+def test_the_brokers_own_report_is_included() -> None:
+    assert partition_problems(partition(trouble="its disk is full"), NONE_DOWN) == [
+        "its disk is full"
+    ]
 
 
-def test_who_is_down_and_who_is_no_member() -> None:
+def test_brokers_down_and_outsiders() -> None:
     assert brokers_down(cluster(node=1)) == {2}
     assert not is_outsider(cluster(node=1))
     assert is_outsider(cluster(node=7))

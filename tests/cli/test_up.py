@@ -18,7 +18,7 @@ def test_up_runs_the_brokers_it_names(cluster: RunningUp) -> None:
     assert [node["address"] for node in status["nodes"]] == [node["listen"] for node in nodes]
 
 
-def test_up_says_when_a_broker_dies_and_removes_its_folder_at_the_end() -> None:
+def test_up_reports_a_dead_broker_and_removes_its_folder_at_the_end() -> None:
     running = start_up("--nodes", "1")
     (node,) = running.told["nodes"]
     folder = Path(running.told["data_dir"])
@@ -37,12 +37,12 @@ def test_brokers_end_with_an_up_that_was_killed() -> None:
     running.process.communicate()
     deadline = time.monotonic() + 20
     while is_running(running.told["nodes"][0]["pid"]):
-        assert time.monotonic() < deadline, "the broker outlives whoever started it"
+        assert time.monotonic() < deadline, "the broker outlives its parent"
         time.sleep(0.05)
     shutil.rmtree(running.told["data_dir"])
 
 
-def test_a_kept_data_directory_holds_its_messages(tmp_path: Path) -> None:
+def test_a_data_directory_keeps_its_messages_and_ports(tmp_path: Path) -> None:
     first = start_up("--nodes", "1", "--data-dir", str(tmp_path))
     quiver("topic", "create", "kept", "--servers", first.servers)
     quiver("produce", "kept", "hello", "--servers", first.servers)
@@ -52,10 +52,10 @@ def test_a_kept_data_directory_holds_its_messages(tmp_path: Path) -> None:
     assert quiver("consume", "kept", "--servers", second.servers).stdout == "hello\n"
     assert second.stop()[0] == 0
     refused = quiver_process("up", "--nodes", "3", "--data-dir", tmp_path)
-    assert "holds a cluster of 1: say --nodes 1" in error_line(refused, 1)
+    assert "holds a cluster of 1: write --nodes 1" in error_line(refused, 1)
 
 
-def test_serve_tells_its_real_addresses_and_stops_in_good_order(serving: Serving) -> None:
+def test_serve_reports_its_real_addresses_and_stops_in_order(serving: Serving) -> None:
     listen = serving.ready["listen"]
     assert serving.ready["pid"] == serving.process.pid
     assert not listen.endswith(":0")
@@ -76,12 +76,12 @@ def test_serve_stops_when_its_input_ends_if_told_to(serving: Serving) -> None:
     assert serving.process.returncode == 0
 
 
-def test_a_data_directory_in_use_is_one_clear_line(serving: Serving, tmp_path: Path) -> None:
+def test_a_data_directory_in_use_is_one_error_line(serving: Serving, tmp_path: Path) -> None:
     second = quiver_process("serve", *FREE_PORTS, "--data-dir", tmp_path / "data")
     assert "another process uses" in error_line(second, 1)
 
 
-def test_an_address_in_use_is_one_clear_line(serving: Serving, tmp_path: Path) -> None:
+def test_an_address_in_use_is_one_error_line(serving: Serving, tmp_path: Path) -> None:
     taken = serving.ready["listen"]
     second = quiver_process(
         "serve", *FREE_PORTS, "--listen", taken, "--data-dir", tmp_path / "other"

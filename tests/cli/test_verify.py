@@ -1,4 +1,4 @@
-"""`quiver verify`, run as people run it."""
+"""`quiver verify` on whole and damaged data directories."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def segments(data_dir: Path) -> list[Path]:
     return sorted(data_dir.glob("log/orders/1/*.seg"))
 
 
-def test_an_intact_data_directory_reads_well_and_exits_0(data_dir: Path) -> None:
+def test_an_intact_data_directory_exits_0(data_dir: Path) -> None:
     done = quiver("verify", data_dir)
     assert done.returncode == 0, done.stderr
     assert "log/orders/0" in done.stdout
@@ -54,7 +54,7 @@ def test_damage_is_named_and_exits_1(data_dir: Path) -> None:
     assert path.read_bytes() == content, "looking must not change anything"
 
 
-def test_files_beside_the_logs_are_checked_and_the_quarantine_is_shown(tmp_path: Path) -> None:
+def test_files_beside_the_logs_are_checked_and_unused_logs_are_listed(tmp_path: Path) -> None:
     directory = Directory(str(tmp_path), 1)
     log = ListedLog("log/orders/0", 1)
     fill(Log.create(directory.disk, log.folder, LOG_ID, SMALL, member=1), 2)
@@ -66,16 +66,16 @@ def test_files_beside_the_logs_are_checked_and_the_quarantine_is_shown(tmp_path:
     done = quiver("verify", tmp_path)
     assert done.returncode == 0
     assert "logs.json is damaged (it is no JSON); its other copy is intact" in done.stdout
-    assert "quarantine/orders-0-1234 at byte 0: nobody wants this log" in done.stdout
+    assert "quarantine/orders-0-1234 at byte 0: a broker set this log aside" in done.stdout
     assert "All 4 entries in 1 logs are intact." in done.stdout
     (tmp_path / "logs.copy.json").unlink()
     done = quiver("verify", tmp_path)
     assert done.returncode == 1
     assert "logs.copy.json is missing" in done.stdout
-    assert "The broker cannot tell who it is, or what it holds." in done.stdout
+    assert "identity or its list of replicas is damaged" in done.stdout
 
 
-def test_json_is_for_machines(data_dir: Path) -> None:
+def test_the_json_report_has_all_fields(data_dir: Path) -> None:
     segments(data_dir)[-1].unlink()
     done = quiver("verify", "--json", "--deep", data_dir)
     assert done.returncode == 1
@@ -86,7 +86,7 @@ def test_json_is_for_machines(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "empty", "file"])
-def test_what_is_no_data_directory_is_one_line_on_stderr(tmp_path: Path, content: str) -> None:
+def test_a_wrong_data_directory_is_one_error_line(tmp_path: Path, content: str) -> None:
     target = tmp_path / "nowhere"
     if content == "empty":
         target.mkdir()

@@ -1,4 +1,4 @@
-"""The command line: `quiver`, one module a command, errors as one clear line."""
+"""The command line `quiver`: each command is the module of its name."""
 
 from quivermq.cli.app import main
 

@@ -1,4 +1,4 @@
-"""What Spark reports of our own code, as the one line that was meant for people."""
+"""Translates errors of Spark into one line: our own message, if one of ours is the cause."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _OURS: Final = re.compile(r"\bquivermq\.[\w.]+: (.+)")
 
 @contextmanager
 def spark_troubles() -> Iterator[None]:
-    """Raise errors of Spark as ours, without its traceback."""
+    """Raise errors of Spark as `QuiverError`, without its traceback."""
     from pyspark.errors import PySparkException  # noqa: PLC0415  (slow to load)
 
     try:
@@ -22,7 +22,7 @@ def spark_troubles() -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """Our own message, if one of ours is in there; else the first line that Spark has."""
+    """The message of our own error in the text, if there is one; else the first line."""
     found = _OURS.search(text)
     if found:
         return found[1].strip()

@@ -1,22 +1,22 @@
-"""`quiver bench`: how fast messages come and go."""
+"""`quiver bench`: measures through the public client, with every message acknowledged."""
 
+import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from quivermq.cli import measurements
+from quivermq.cli.errors import UsageError
 from quivermq.cli.local_brokers import LocalBrokers, plan
-from quivermq.cli.measurements import Figure, Measure, Workload
-from quivermq.cli.misuse import Misuse
-from quivermq.cli.options import AsJson, Timeout, connect
-from quivermq.cli.output import count, print_json, print_table, remark, remarks, table
+from quivermq.cli.options import AsJson, connect, number_option, servers_option, timeout_option
+from quivermq.cli.output import count, print_json, print_table, remark, show_status, table
 from quivermq.cli.quantities import format_size
 
 if TYPE_CHECKING:
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 _START_SECONDS_MAX: Final = 30.0
+_CALL_MESSAGES: Final = 50_000
+"""Messages of one `produce_many`."""
+_LATENCY_MESSAGES_MAX: Final = 2_000
+_WARM_UP_MESSAGES: Final = 200
 
 
-class What(Enum):
-    """What to measure."""
+class Subject(Enum):
+    """The choice of measurements."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -35,76 +39,96 @@ class What(Enum):
     ALL = "all"
 
 
-class Fsync(Enum):
-    """When the own broker syncs."""
+class FsyncPolicy(Enum):
+    """When brokers that bench starts write to disk."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
     NEVER = "never"
 
 
-_MEASURES: Final[dict[What, list[Measure]]] = {
-    What.PRODUCE: [measurements.produce_many, measurements.producer_send],
-    What.CONSUME: [measurements.read_arrow, measurements.read_messages],
-    What.LATENCY: [measurements.latency],
-}
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measurement; `p50_us` and `p99_us` only where single messages are timed."""
+
+    name: str
+    messages: int
+    seconds: float
+    messages_per_second: float
+    bytes_per_second: float
+    p50_us: float | None = None
+    p99_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The messages to send, and the topic."""
+
+    client: "Client"
+    topic: str
+    count: int
+    size: int
+
+    def values(self) -> list[bytes]:
+        """The messages of one call: random, so that compression gains nothing."""
+        noise = os.urandom(self.size * min(self.count, _CALL_MESSAGES))
+        return [noise[at : at + self.size] for at in range(0, len(noise), self.size)]
+
+    def result(self, name: str, messages: int, seconds: float) -> Measurement:
+        rate = messages / seconds
+        return Measurement(name, messages, seconds, rate, rate * self.size)
 
 
 @app.command()
 def bench(
     what: Annotated[
-        What, typer.Argument(metavar="[produce|consume|latency|all]", help="What to measure.")
-    ] = What.ALL,
+        Subject, typer.Argument(metavar="[produce|consume|latency|all]", help="What to measure.")
+    ] = Subject.ALL,
     size: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Bytes of a message.")] = 100,
-    messages: Annotated[
-        int, typer.Option("--count", min=1, metavar="N", help="How many messages.")
-    ] = 1_000_000,
-    partitions: Annotated[int, typer.Option(min=1, metavar="N", help="Of the topic.")] = 1,
+    messages: Annotated[int, number_option("How many messages.", "--count")] = 1_000_000,
+    partitions: Annotated[int, number_option("How many partitions.")] = 1,
     nodes: Annotated[
-        int | None, typer.Option(min=1, max=9, metavar="N", help="Own brokers. [default: 1]")
+        int | None,
+        typer.Option(min=1, max=9, metavar="N", help="How many brokers to start. [default: 1]"),
     ] = None,
     fsync: Annotated[
-        Fsync | None, typer.Option(help="When the own brokers sync. [default: always]")
+        FsyncPolicy | None, typer.Option(help="When these brokers sync. [default: always]")
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the own brokers keep a temporary folder."),
+        typer.Option(metavar="DIR", help="Where these brokers keep a temporary folder."),
     ] = None,
     servers: Annotated[
-        str | None,
-        typer.Option(
-            envvar="QUIVER_SERVERS",
-            metavar="HOST:PORT,...",
-            help="Brokers to measure; without it, own ones are started for the time.",
-            rich_help_panel="Connection",
-        ),
+        str | None, servers_option("Brokers to measure; without it, bench starts its own.")
     ] = None,
-    timeout: Timeout = 30.0,
+    timeout: Annotated[float, timeout_option("30s")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how fast messages come and go, every one acknowledged.
+    """Measure produce and consume throughput, and latency; every message is acknowledged.
 
-    One client process, a topic of its own that is deleted at the end. What it
-    finds depends on the machine: compare runs on the same one.
+    It uses one client process and a topic of its own, deleted at the end. The
+    results depend on the machine: compare runs on the same one.
     """
     if servers and (fsync or data_dir or nodes):
-        raise Misuse("--nodes, --fsync and --data-dir are for own brokers: leave --servers out")
-    with _brokers(servers, nodes or 1, fsync or Fsync.ALWAYS, data_dir) as (found, told):
+        raise UsageError(
+            "--nodes, --fsync and --data-dir are for brokers of its own: leave --servers out"
+        )
+    with _brokers(servers, nodes or 1, fsync or FsyncPolicy.ALWAYS, data_dir) as (found, title):
         if not as_json:
-            remark(told)
+            remark(title)
         with connect(found, timeout) as client, _topic(client, partitions) as topic:
-            figures = _measure(Workload(client, topic, messages, size), what, quiet=as_json)
+            measured = _measure(Workload(client, topic, messages, size), what, quiet=as_json)
     if as_json:
-        print_json([asdict(figure) for figure in figures])
+        print_json([asdict(each) for each in measured])
     else:
-        _print(figures)
+        _print(measured)
 
 
 @contextmanager
 def _brokers(
-    servers: str | None, nodes: int, fsync: Fsync, parent: Path | None
+    servers: str | None, nodes: int, fsync: FsyncPolicy, parent: Path | None
 ) -> Iterator[tuple[str, str]]:
-    """Whom to connect to, and what to tell about them."""
+    """The brokers to connect to, started if none are named; and a line about them."""
     if servers:
         yield servers, f"measuring the brokers at {servers}"
         return
@@ -114,8 +138,10 @@ def _brokers(
             plan(nodes, Path(folder), any_ports=True), Path(folder), flags
         ) as brokers:
             brokers.wait_until_serving(_START_SECONDS_MAX)
-            whose = "an own broker" if nodes == 1 else f"{nodes} own brokers"
-            yield brokers.servers, f"measuring {whose} in {folder}, fsync {fsync.value}"
+            yield (
+                brokers.servers,
+                f"measuring {count(nodes, 'broker')} in {folder}, fsync {fsync.value}",
+            )
 
 
 @contextmanager
@@ -128,31 +154,105 @@ def _topic(client: "Client", partitions: int) -> Iterator[str]:
         client.delete_topic(name)
 
 
-def _measure(work: Workload, what: What, *, quiet: bool) -> list[Figure]:
-    """The chosen measurements, in an order in which there is something to read."""
-    chosen = list(_MEASURES) if what is What.ALL else [what]
-    console = remarks()
-    console.quiet = quiet or not console.is_terminal
-    with console.status("preparing") as status:
-        if what is What.CONSUME:
-            measurements.produce_many(work)
-        figures = []
+def _measure(work: Workload, what: Subject, *, quiet: bool) -> list[Measurement]:
+    """Run the measurements; produce comes first, so that there is something to read."""
+    chosen = list(_MEASURES) if what is Subject.ALL else [what]
+    with show_status("preparing", quiet=quiet) as status:
+        if what is Subject.CONSUME:
+            produce_many(work)
+        measured = []
         for measure in (measure for each in chosen for measure in _MEASURES[each]):
             status.update(f"{measure.__name__}: {count(work.count, 'message')} of {work.size} B")
-            figures.append(measure(work))
-    return figures
+            measured.append(measure(work))
+    return measured
 
 
-def _print(figures: list[Figure]) -> None:
+def _print(measured: list[Measurement]) -> None:
     made = table("", "messages>", "seconds>", "messages/s>", "bytes/s>", "p50>", "p99>")
-    for figure in figures:
+    for each in measured:
         made.add_row(
-            figure.name,
-            f"{figure.messages:,}",
-            f"{figure.seconds:.2f}",
-            f"{figure.messages_per_second:,.0f}",
-            format_size(round(figure.bytes_per_second)),
-            "" if figure.p50_us is None else f"{figure.p50_us:,.0f} µs",
-            "" if figure.p99_us is None else f"{figure.p99_us:,.0f} µs",
+            each.name,
+            f"{each.messages:,}",
+            f"{each.seconds:.2f}",
+            f"{each.messages_per_second:,.0f}",
+            format_size(round(each.bytes_per_second)),
+            "" if each.p50_us is None else f"{each.p50_us:,.0f} µs",
+            "" if each.p99_us is None else f"{each.p99_us:,.0f} µs",
         )
     print_table(made)
+
+
+def produce_many(work: Workload) -> Measurement:
+    """Send lists of messages."""
+    values = work.values()
+    began = time.perf_counter()
+    for left in range(work.count, 0, -len(values)):
+        work.client.produce_many(work.topic, values[:left])
+    return work.result("produce_many", work.count, time.perf_counter() - began)
+
+
+def producer_send(work: Workload) -> Measurement:
+    """Send one message a call; the producer makes batches."""
+    values = work.values()
+    with work.client.producer() as producer:
+        began = time.perf_counter()
+        for left in range(work.count, 0, -len(values)):
+            for value in values[:left]:
+                last = producer.send(work.topic, value)
+        producer.flush()
+        last.result()
+        seconds = time.perf_counter() - began
+    return work.result("producer.send", work.count, seconds)
+
+
+def read_arrow(work: Workload) -> Measurement:
+    """Read everything as Arrow batches."""
+    began = time.perf_counter()
+    rows = 0
+    for partition in _partitions(work):
+        rows += sum(batch.num_rows for batch in work.client.read(work.topic, partition).batches())
+    return work.result("read, Arrow", rows, time.perf_counter() - began)
+
+
+def read_messages(work: Workload) -> Measurement:
+    """Read everything as message objects."""
+    began = time.perf_counter()
+    read = 0
+    for partition in _partitions(work):
+        read += sum(1 for _ in work.client.read(work.topic, partition))
+    return work.result("read, messages", read, time.perf_counter() - began)
+
+
+def measure_latency(work: Workload) -> Measurement:
+    """Send one message at a time, each acknowledged before the next."""
+    messages = min(work.count, _LATENCY_MESSAGES_MAX)
+    values = work.values()
+    for value in values[:_WARM_UP_MESSAGES]:
+        work.client.produce(work.topic, value)
+    times = []
+    for number in range(messages):
+        began = time.perf_counter()
+        work.client.produce(work.topic, values[number % len(values)])
+        times.append(time.perf_counter() - began)
+    times.sort()
+    rate = messages / sum(times)
+    return Measurement(
+        "produce, one at a time",
+        messages,
+        sum(times),
+        rate,
+        rate * work.size,
+        p50_us=times[len(times) // 2] * 1e6,
+        p99_us=times[len(times) * 99 // 100] * 1e6,
+    )
+
+
+def _partitions(work: Workload) -> range:
+    return range(len(work.client.topic(work.topic).partitions))
+
+
+_MEASURES: Final[dict[Subject, list[Callable[[Workload], Measurement]]]] = {
+    Subject.PRODUCE: [produce_many, producer_send],
+    Subject.CONSUME: [read_arrow, read_messages],
+    Subject.LATENCY: [measure_latency],
+}

@@ -1,4 +1,4 @@
-"""`quiver cluster`: who the brokers are, and changes of who holds and leads what."""
+"""`quiver cluster`: shows and changes the brokers, and which of them hold and lead partitions."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.markup import escape
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.cluster_checks import brokers_down, is_outsider, partition_problems
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -14,6 +15,7 @@ from quivermq.cli.options import (
     Servers,
     Timeout,
     Yes,
+    confirm,
     connect,
 )
 from quivermq.cli.output import (
@@ -26,7 +28,6 @@ from quivermq.cli.output import (
     table,
 )
 from quivermq.cli.rebalance_progress import watch
-from quivermq.cli.troubles import brokers_down, is_outsider, partition_troubles
 
 if TYPE_CHECKING:
     from quivermq.client import Client, ClusterInfo, NodeInfo, RebalanceInfo, TopicInfo, UpgradeInfo
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 NodeId = Annotated[int, typer.Argument(metavar="NODE", min=1, help="The broker's number.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until all of it is done.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all of it is done.")]
 
 
 @app.command()
@@ -43,7 +44,7 @@ def status(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Show the brokers, who leads, and whether all partitions are well."""
+    """Show the brokers, the leader, and whether all partitions are healthy."""
     with connect(servers, timeout) as client:
         cluster = client.cluster()
         if is_outsider(cluster):
@@ -52,13 +53,13 @@ def status(
     if as_json:
         partitions = [partition for topic in topics for partition in topic.partitions]
         down = brokers_down(cluster)
-        troubled = sum(bool(partition_troubles(partition, down)) for partition in partitions)
+        with_problems = sum(bool(partition_problems(partition, down)) for partition in partitions)
         print_json(
             {
                 **asdict(cluster),
                 "topics": len(topics),
                 "partitions": len(partitions),
-                "partitions_in_trouble": troubled,
+                "partitions_in_trouble": with_problems,
             }
         )
         return
@@ -72,14 +73,14 @@ def status(
 
 def _refuse_outsider(cluster: "ClusterInfo") -> NoReturn:
     print_error(
-        f"only broker {cluster.node} answers, which is in no cluster, or not any more: name others "
-        "by --servers, or make it a member by `quiver cluster add` or `bootstrap`"
+        f"only broker {cluster.node} answers, and it is not a member of a cluster: name others by "
+        "--servers, or make it a member by `quiver cluster add` or `bootstrap`"
     )
     raise typer.Exit(1)
 
 
 def _print_nodes(cluster: "ClusterInfo") -> None:
-    # A column for what is the same everywhere would not fit 80 columns.
+    # The version is a column only if it differs: 80 columns are few.
     is_mixed = len({node.version for node in cluster.nodes}) > 1
     made = table("node>", "clients", "http", "state", "leads>", "holds>")
     if is_mixed:
@@ -118,35 +119,35 @@ def _state(node: "NodeInfo", *, is_leader: bool) -> str:
 
 def _print_health(topics: "list[TopicInfo]", down: frozenset[int]) -> None:
     total = sum(len(topic.partitions) for topic in topics)
-    troubled = [
+    with_problems = [
         f"{topic.name} partition {partition.partition}: {trouble}"
         for topic in topics
         for partition in topic.partitions
-        for trouble in partition_troubles(partition, down)
+        for trouble in partition_problems(partition, down)
     ]
     summary = f"{count(len(topics), 'topic')}, {count(total, 'partition')}"
-    if not troubled:
-        print_line(f"{summary}, all well" if total else summary, "green" if total else "")
+    if not with_problems:
+        print_line(f"{summary}, all healthy" if total else summary, "green" if total else "")
         return
-    print_line(f"{summary}, in trouble:", "yellow")
-    for line in troubled[:20]:
+    print_line(f"{summary}, with problems:", "yellow")
+    for line in with_problems[:20]:
         print_line(f"  {line}", "yellow")
-    if len(troubled) > 20:
-        print_line(f"  and {len(troubled) - 20:,} more, see: quiver topic describe", "yellow")
+    if len(with_problems) > 20:
+        print_line(f"  and {len(with_problems) - 20:,} more, see: quiver topic describe", "yellow")
 
 
 @app.command()
 def bootstrap(
     addresses: Annotated[
         list[str],
-        typer.Argument(metavar="HOST:PORT...", help="The client addresses of all its brokers."),
+        typer.Argument(metavar="HOST:PORT...", help="The client addresses of all brokers."),
     ],
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Make one cluster of running brokers that hold nothing yet.
+    """Make one cluster of running, empty brokers.
 
-    The first one founds it, the others become its members.
+    The first one founds it; the others join it.
     """
     with connect(",".join(addresses), timeout) as client:
         client.bootstrap(addresses)
@@ -157,15 +158,15 @@ def bootstrap(
 def add(
     address: Annotated[
         str,
-        typer.Argument(metavar="HOST:PORT", help="The client address of a broker that is empty."),
+        typer.Argument(metavar="HOST:PORT", help="The client address of an empty broker."),
     ],
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Let a running, empty broker become a member of the cluster.
+    """Add a running, empty broker to the cluster.
 
-    It gets its share of the data by: quiver cluster rebalance
+    To give it its share of the data: quiver cluster rebalance
     """
     with connect(servers, timeout) as client:
         client.add_broker(address)
@@ -187,7 +188,7 @@ def _print_members(client: "Client", *, as_json: bool) -> None:
 def remove(
     node: NodeId,
     force: Annotated[
-        bool, typer.Option("--force", help="Also if partitions lose their last replica.")
+        bool, typer.Option("--force", help="Even if partitions lose their last replica.")
     ] = False,
     wait: Wait = True,
     yes: Yes = False,
@@ -195,11 +196,9 @@ def remove(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Move everything away from a broker, then let it go."""
+    """Move all replicas off a broker, then remove it from the cluster."""
     with connect(servers, timeout) as client:
-        if not yes and not typer.confirm(f"Remove broker {node} for good?", err=True):
-            remark("nothing was changed")
-            raise typer.Exit(1)
+        confirm(f"Remove broker {node} for good?", yes=yes)
         client.remove_broker(node, force=force)
         if wait:
             watch(
@@ -224,20 +223,17 @@ def replace(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Let a broker that lost its disk come back with an empty one.
+    """Allow a broker that lost its disk to return with an empty one.
 
-    What it held counts as lost; it gets everything again from the others.
+    What it held counts as lost; it copies its replicas from the other brokers.
     """
-    question = f"Did broker {node} lose its data directory for good?"
-    if not yes and not typer.confirm(question, err=True):
-        remark("nothing was changed")
-        raise typer.Exit(1)
+    confirm(f"Did broker {node} lose its data directory for good?", yes=yes)
     with connect(servers, timeout) as client:
         client.replace_broker(node)
     if as_json:
         print_json({"node": node, "replaced": True})
     else:
-        print_line(f"broker {node} may come back with an empty data directory")
+        print_line(f"broker {node} may start with an empty data directory")
 
 
 @app.command()
@@ -245,7 +241,7 @@ def rebalance(
     leaders_only: Annotated[
         bool, typer.Option("--leaders-only", help="Move leaders only, no data.")
     ] = False,
-    only_status: Annotated[bool, typer.Option("--status", help="Only show how far it is.")] = False,
+    only_status: Annotated[bool, typer.Option("--status", help="Only show the progress.")] = False,
     wait: Wait = True,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
@@ -253,7 +249,7 @@ def rebalance(
 ) -> None:
     """Spread replicas and leaders evenly over the brokers, one move at a time.
 
-    It goes on if this command is stopped.
+    The rebalance goes on if this command is stopped.
     """
     with connect(servers, timeout) as client:
         if only_status:
@@ -263,7 +259,7 @@ def rebalance(
             if wait:
                 found = watch(
                     "rebalancing",
-                    lambda: _next_step(client),
+                    lambda: _advance(client),
                     lambda found: found.done,
                     quiet=as_json,
                 )
@@ -271,7 +267,7 @@ def rebalance(
         print_json({**asdict(found), "done": found.done})
         return
     if found.done:
-        print_line("all is balanced: nothing is left to move")
+        print_line("balanced: nothing is left to move")
         return
     replicas, leaders = count(found.moves_left, "replica"), count(found.leaders_left, "leader")
     print_line(f"left to move: {replicas}, {leaders}")
@@ -281,8 +277,8 @@ def rebalance(
         print_error(found.trouble, label="warning")
 
 
-def _next_step(client: "Client") -> "RebalanceInfo":
-    """Where the rebalance is. Leaders move when they are asked to, once replicas are in place."""
+def _advance(client: "Client") -> "RebalanceInfo":
+    """The rebalance's progress; once the replicas are in place, ask for the leaders to move."""
     found = client.rebalance_status()
     if not found.moves_left and found.leaders_left:
         return client.rebalance(leaders_only=True)
@@ -293,10 +289,12 @@ def _next_step(client: "Client") -> "RebalanceInfo":
 def upgrade(
     to: Annotated[
         int | None,
-        typer.Option("--to", metavar="LEVEL", min=1, help="By default the highest of all."),
+        typer.Option(
+            "--to", metavar="LEVEL", min=1, help="By default the highest that all brokers know."
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would become of it.")
+        bool, typer.Option("--dry-run", help="Only show what would change.")
     ] = False,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
@@ -306,7 +304,7 @@ def upgrade(
     """Raise the feature level, once all brokers run a release that knows it.
 
     From then on brokers write what earlier releases cannot read: there is no
-    way back to these.
+    way back to those releases.
     """
     with connect(servers, timeout) as client:
         found = client.upgrade_cluster(to, dry_run=True)
@@ -315,9 +313,7 @@ def upgrade(
             _print_levels(found)
         if is_new and not dry_run:
             question = f"Raise the cluster to feature level {found.level}? There is no way back."
-            if not yes and not typer.confirm(question, err=True):
-                remark("nothing was changed")
-                raise typer.Exit(1)
+            confirm(question, yes=yes)
             found = client.upgrade_cluster(found.level)
     if as_json:
         print_json({**asdict(found), "dry_run": dry_run})
@@ -336,21 +332,23 @@ def _print_levels(found: "UpgradeInfo") -> None:
 
 @app.command()
 def transfer(
-    to: Annotated[int, typer.Option("--to", metavar="NODE", min=1, help="Who is to lead.")],
+    to: Annotated[
+        int, typer.Option("--to", metavar="NODE", min=1, help="The broker that is to lead.")
+    ],
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic.")] = None,
     partition: Annotated[
         int | None, typer.Argument(metavar="[PARTITION]", min=0, help="The partition.")
     ] = None,
     metadata: Annotated[
-        bool, typer.Option("--metadata", help="The cluster itself, instead of a partition.")
+        bool, typer.Option("--metadata", help="The metadata partition, instead of a topic's.")
     ] = False,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Let another replica lead a partition, or the cluster."""
+    """Move the leadership of a partition, or of the cluster, to another broker."""
     if metadata == (topic is not None) or (topic is not None and partition is None):
-        raise Misuse("name a topic and a partition (transfer orders 0 --to 2), or --metadata")
+        raise UsageError("name a topic and a partition (transfer orders 0 --to 2), or --metadata")
     with connect(servers, timeout) as client:
         client.transfer(topic, partition or 0, to=to)
     what = "the cluster" if metadata else f"{topic} partition {partition}"

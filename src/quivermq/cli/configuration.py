@@ -1,8 +1,8 @@
-"""Where a broker's settings come from: flag, environment, TOML file, default, in this order.
+"""Reads a broker's settings from flags, environment, TOML file and defaults, in this order.
 
-One model, `BrokerSettings`, names them all; so a setting exists in every source or in none. The
-sources are asked one by one rather than merged behind our back, so that each value can say where it
-came from, and an error can name the place to mend.
+One model, `BrokerSettings`, names all settings, so each exists in every source. The sources are
+read one by one instead of merged by the library: so each value can name its source, and an error
+can name the place to fix.
 """
 
 import os
@@ -10,10 +10,13 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
+import typer
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -21,7 +24,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.settings import BrokerSettings
 
 PREFIX: Final = "QUIVER_"
@@ -34,83 +37,92 @@ _OTHER_VARIABLES: Final = {"QUIVER_SERVERS", "QUIVER_CONFIG", "QUIVER_DEBUG"}
 class _SourcedSettings(BrokerSettings, BaseSettings):
     """The model where the library's sources look for it. Never instantiated: it would merge."""
 
-    # Text is taken as it is: the model parses `2=host:port,3=host:port`; JSON is not wanted.
+    # Text is taken as it is: the model parses `2=host:port,3=host:port`, not JSON.
     model_config = SettingsConfigDict(env_prefix=PREFIX, enable_decoding=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
-    """The effective settings, and by name where each came from."""
+class LoadedSettings:
+    """The effective settings, and the source of each by name."""
 
     settings: BrokerSettings
-    origins: dict[str, str]
+    sources: dict[str, str]
     file: Path | None
     """The TOML file that was read, if any."""
 
 
-def load(flags: Mapping[str, Any], file: Path | None = None) -> Configuration:
-    """The settings, of flags (only those given), environment and file; `Misuse` if any is wrong.
+def load(flags: Mapping[str, Any], file: Path | None = None) -> LoadedSettings:
+    """Load the settings; `flags` holds those given. Raises `UsageError` if any is wrong.
 
-    Without `file`, `quiver.toml` in the working directory is read if it is there.
+    Without `file`, it reads `quiver.toml` in the working directory, if there is one.
     """
     if file is None and Path(DEFAULT_FILE).is_file():
         file = Path(DEFAULT_FILE)
-    sources = [
-        ({name: _flag(name) for name in flags}, flags),
-        _from_environment(),
-        _from_file(file),
+    given = {name: each.value if isinstance(each, Enum) else each for name, each in flags.items()}
+    found = [
+        ({name: _flag(name) for name in given}, given),
+        _read_environment(),
+        _read_file(file),
     ]
     values: dict[str, Any] = {}
-    origins = dict.fromkeys(BrokerSettings.model_fields, DEFAULT)
-    for names, found in reversed(sources):
-        values.update(found)
-        origins.update(names)
+    sources = dict.fromkeys(BrokerSettings.model_fields, DEFAULT)
+    for named, read in reversed(found):
+        values.update(read)
+        sources.update(named)
     try:
-        return Configuration(BrokerSettings.model_validate(values), origins, file)
+        return LoadedSettings(BrokerSettings.model_validate(values), sources, file)
     except ValidationError as error:
-        raise Misuse(_explain(error, origins)) from None
+        raise UsageError(_explain(error, sources)) from None
 
 
-def strange_variables() -> list[str]:
-    """Warnings for environment variables that look like settings and are none."""
+def unknown_variables() -> list[str]:
+    """Warnings about environment variables that look like settings but are none."""
     known = {_variable(name) for name in BrokerSettings.model_fields}
     return [
-        f"{name} is no setting{_or_did_you_mean(name, known)}"
+        f"{name} is not a setting{_suggest(name, known)}"
         for name in sorted(map(str.upper, os.environ))
         if name.startswith(PREFIX) and name not in known | _OTHER_VARIABLES
     ]
 
 
-def _from_environment() -> tuple[dict[str, str], dict[str, Any]]:
+def setting_flags() -> dict[str, Any]:
+    """A flag for each setting, as annotations for `with_options`."""
+    return {
+        name: Annotated[_flag_type(name, field) | None, _flag_option(name, field)]
+        for name, field in BrokerSettings.model_fields.items()
+    }
+
+
+def _read_environment() -> tuple[dict[str, str], dict[str, Any]]:
     found = EnvSettingsSource(_SourcedSettings)()
     return {name: _variable(name) for name in found}, found
 
 
-def _from_file(file: Path | None) -> tuple[dict[str, str], dict[str, Any]]:
+def _read_file(file: Path | None) -> tuple[dict[str, str], dict[str, Any]]:
     if file is None:
         return {}, {}
     if not file.is_file():
-        raise Misuse(f"there is no file {file}: name a TOML file with --config")
+        raise UsageError(f"there is no file {file}: name a TOML file with --config")
     try:
         found = TomlConfigSettingsSource(_SourcedSettings, file)()
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Misuse(f"{file} is not TOML: {error}") from None
+        raise UsageError(f"{file} is not TOML: {error}") from None
     for name in found:
         if name not in BrokerSettings.model_fields:
-            hint = _or_did_you_mean(name, BrokerSettings.model_fields)
-            raise Misuse(f"{file}: {name} is no setting{hint}")
+            hint = _suggest(name, BrokerSettings.model_fields)
+            raise UsageError(f"{file}: {name} is not a setting{hint}")
     return dict.fromkeys(found, str(file)), found
 
 
-def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
-    """The first thing that is wrong, as one line that begins with the place to mend."""
+def _explain(error: ValidationError, sources: Mapping[str, str]) -> str:
+    """The first error, as one line that begins with the place to fix."""
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     name, *rest = first["loc"] or ("",)
     if not name:
         return message
-    origin = origins[str(name)]
-    where = f"{origin}: {name}" if origin.endswith(".toml") else origin
+    source = sources[str(name)]
+    where = f"{source}: {name}" if source.endswith(".toml") else source
     where += "".join(f" {part}" for part in rest if part != "[key]")
     shown = "" if first["type"] == "value_error" else f", not {first['input']!r}"
     return f"{where}: {message}{shown}"
@@ -124,6 +136,35 @@ def _variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _or_did_you_mean(name: str, known: Iterable[str]) -> str:
+def _suggest(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name.replace("-", "_"), list(known), n=1)
     return f": did you mean {near[0]}?" if near else ""
+
+
+def _flag_type(name: str, field: FieldInfo) -> Any:
+    """The type that typer parses; the model checks the rest."""
+    if get_origin(field.annotation) is Literal:
+        choices = {str(choice): choice for choice in get_args(field.annotation)}
+        return Enum(name.title().replace("_", ""), choices)
+    return field.annotation if field.annotation in (int, bool) else str
+
+
+def _flag_option(name: str, field: FieldInfo) -> Any:
+    # The help names the setting's default: the flag's own default is "not given".
+    default = field.get_default(call_default_factory=True)
+    shown = ("yes" if default else "no") if isinstance(default, bool) else default
+    text = "" if default in ("", {}) else f" [default: {shown}]"
+    return typer.Option(
+        help=f"{field.description}{text}", show_default=False, metavar=_metavar(name, field)
+    )
+
+
+def _metavar(name: str, field: FieldInfo) -> str | None:
+    if field.annotation is bool or get_origin(field.annotation) is Literal:
+        return None
+    if field.annotation is int:
+        unit = next((unit for unit in ("ms", "bytes") if unit in name.split("_")), "n")
+        return unit.upper()
+    if get_origin(field.annotation) is dict:
+        return "ID=HOST:PORT,..."
+    return "DIR" if name.endswith("_dir") else "HOST:PORT"

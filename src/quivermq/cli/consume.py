@@ -1,101 +1,185 @@
-"""`quiver consume`: messages of a topic on standard output."""
+"""`quiver consume`: prints the messages of a topic on standard output."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from quivermq.cli.consume_options import (
-    PREFETCH,
-    REASON,
-    VISIBILITY_SECONDS,
+from quivermq.cli.consume_modes import (
     Ack,
-    ChosenAck,
-    ChosenMode,
-    ChosenThen,
-    Details,
-    Follow,
-    Group,
-    Max,
-    Mode,
-    Partition,
-    Prefetch,
-    Reason,
-    Start,
+    ConsumeMode,
+    ConsumeRequest,
+    GroupStart,
+    SharedPrinter,
+    SinglePrinter,
+    StickyPrinter,
     Then,
-    Visibility,
-    beginning_of_group,
-    check_shared_only,
-    chosen_mode,
-    place,
 )
+from quivermq.cli.errors import UsageError
 from quivermq.cli.message_lines import MessageLines
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
     AsJson,
+    Partition,
     Servers,
     Timeout,
+    Topic,
+    duration_option,
+    number_option,
+    parse_position,
 )
-from quivermq.cli.shared_consuming import SharedConsuming
-from quivermq.cli.single_reading import SingleReading
-from quivermq.cli.sticky_consuming import StickyConsuming
 
 app = typer.Typer(add_completion=False)
+
+_REASON: Final = "rejected by hand"
+_SHARED: Final = "Shared groups"
+
+
+GroupName = Annotated[
+    str | None,
+    typer.Option(
+        "--group", metavar="NAME", help="Consume for this group; single: continue where it is."
+    ),
+]
+Mode = Annotated[
+    ConsumeMode | None,
+    typer.Option(
+        help="shared: each message goes to one consumer of the group. sticky: each partition "
+        "does, in order. single: you read all, or one --partition, and say where to start.",
+        show_default="shared with --group, else single",
+    ),
+]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="WHERE",
+        help="Where to start, or where a new group starts: earliest, latest; single also an "
+        "offset, a time (2025-01-31T12:00) or an age (2h).",
+        show_default="earliest, or where --group is",
+    ),
+]
+Max = Annotated[int | None, number_option("Stop after so many messages.", "--max")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")]
+Details = Annotated[
+    bool | None,
+    typer.Option(
+        "--details/--no-details",
+        help="Also show partition, offset, time and key.",
+        show_default="on a terminal",
+    ),
+]
+AckTime = Annotated[
+    Ack,
+    typer.Option(
+        help="manual: settle once printed. auto: acknowledge before printing, so at most once.",
+        rich_help_panel=_SHARED,
+    ),
+]
+Settle = Annotated[
+    Then,
+    typer.Option(
+        help="What happens to a printed message: it is done, failed, a dead letter, or released "
+        "at the end.",
+        rich_help_panel=_SHARED,
+    ),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="The reason in dead letters, with --then reject.",
+        show_default=_REASON,
+        rich_help_panel=_SHARED,
+    ),
+]
+Visibility = Annotated[
+    float,
+    duration_option(
+        "Messages that are not settled by then go to another consumer.",
+        show_default="30s",
+        rich_help_panel=_SHARED,
+    ),
+]
+Prefetch = Annotated[int, number_option("Take so many at once.", rich_help_panel=_SHARED)]
 
 
 @app.command()
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read.")],
-    group: Group = None,
-    mode: ChosenMode = None,
+    topic: Topic,
+    group: GroupName = None,
+    mode: Mode = None,
     start: Start = None,
     partition: Partition = None,
     max_: Max = None,
     follow: Follow = False,
     details: Details = None,
-    ack: ChosenAck = Ack.MANUAL,
-    then: ChosenThen = Then.ACK,
+    ack: AckTime = Ack.MANUAL,
+    then: Settle = Then.ACK,
     reason: Reason = None,
-    visibility: Visibility = VISIBILITY_SECONDS,
-    prefetch: Prefetch = PREFETCH,
+    visibility: Visibility = 30.0,
+    prefetch: Prefetch = 100,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Print the messages of a topic, one a line.
 
-    In a pipe a line is the value and nothing else; with --json it is an object
-    with everything. Without --follow it ends when nothing is waiting.
+    In a pipe, a line is the value and nothing else; with --json it is an object
+    with everything. Without --follow it ends when no message is waiting.
     """
-    chosen = chosen_mode(mode, group)
-    check_shared_only(chosen, ack, then, reason)
+    if mode is None:
+        mode = ConsumeMode.SINGLE if group is None else ConsumeMode.SHARED
+    if group is None and mode is not ConsumeMode.SINGLE:
+        raise UsageError(f"--mode {mode.value} needs a --group")
+    _check_shared_only(mode, ack, then, reason)
     lines = MessageLines(as_json=as_json, details=details)
-    consuming: SharedConsuming | StickyConsuming | SingleReading
-    if group is None or chosen is Mode.SINGLE:
-        consuming = SingleReading(
-            lines, topic, partition, place(start), group, follow=follow, max_=max_ or 0
-        )
-    elif chosen is Mode.STICKY:
-        begin = beginning_of_group(start, partition, chosen)
-        consuming = StickyConsuming(lines, topic, group, begin, follow=follow, max_=max_ or 0)
+    request = ConsumeRequest(topic, group or "", max_ or 0, follow=follow)
+    printer: SharedPrinter | StickyPrinter | SinglePrinter
+    if mode is ConsumeMode.SINGLE:
+        printer = SinglePrinter(lines, request, partition, parse_position(start, "--from"))
+    elif mode is ConsumeMode.STICKY:
+        printer = StickyPrinter(lines, request, _group_start(start, partition, mode))
     else:
-        consuming = SharedConsuming(
+        printer = SharedPrinter(
             lines,
-            topic,
-            group,
-            start=beginning_of_group(start, partition, chosen),
-            follow=follow,
-            max_=max_ or 0,
-            auto_ack=ack is Ack.AUTO,
+            request,
+            _group_start(start, partition, mode),
+            ack=ack,
             then=then,
-            reason=reason or REASON,
+            reason=reason or _REASON,
             visibility=visibility,
             prefetch=prefetch,
         )
     try:
-        asyncio.run(consuming.run(servers, timeout))
+        asyncio.run(printer.run(servers, timeout))
     finally:
         lines.flush()
     if not as_json:
-        consuming.remark_on_end()
+        printer.remark_on_end()
+
+
+def _check_shared_only(mode: ConsumeMode, ack: Ack, then: Then, reason: str | None) -> None:
+    """Refuse options that would have no effect."""
+    if mode is not ConsumeMode.SHARED:
+        for option, value, default in (("ack", ack, Ack.MANUAL), ("then", then, Then.ACK)):
+            if value is not default:
+                raise UsageError(f"--{option} is for shared groups, not for --mode {mode.value}")
+    if ack is Ack.AUTO and then is not Then.ACK:
+        raise UsageError(f"--ack auto acknowledges before printing: nothing to {then.value}")
+    if reason is not None and then is not Then.REJECT:
+        raise UsageError("--reason needs --then reject")
+
+
+def _group_start(start: str | None, partition: int | None, mode: ConsumeMode) -> GroupStart:
+    """Where a group that does not exist yet starts."""
+    if partition is not None:
+        raise UsageError(f"--partition is for --mode single: {mode.value} groups read all of them")
+    if start is None or start == "earliest":
+        return "earliest"
+    if start != "latest":
+        raise UsageError(
+            f"--from {start}: a group starts at earliest or latest; quiver group seek moves it"
+        )
+    return "latest"

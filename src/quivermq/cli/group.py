@@ -1,22 +1,26 @@
-"""`quiver group`: what groups of consumers are at, and where they go on."""
+"""`quiver group`: lists, describes, moves and deletes consumer groups."""
 
 from dataclasses import asdict
-from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
     AsJson,
+    Group,
+    Partition,
     Servers,
     Timeout,
+    Topic,
     Yes,
+    confirm,
     connect,
+    parse_position,
 )
 from quivermq.cli.output import (
     count,
@@ -27,7 +31,6 @@ from quivermq.cli.output import (
     remark,
     table,
 )
-from quivermq.cli.quantities import parse_moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +41,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that the group reads.")]
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
-_FIGURES = ("lag", "in_flight", "delayed", "done", "dead", "lost", "redelivered")
+_COUNTS = ("lag", "in_flight", "delayed", "done", "dead", "lost", "redelivered")
 
 
 @app.command("list")
@@ -52,17 +53,17 @@ def list_(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """List groups: what waits for each, what is under way, done and dead."""
+    """List groups: messages waiting, in flight, done and dead."""
     with connect(servers, timeout) as client:
         topics = [each.name for each in client.topics()] if topic is None else [topic]
         groups = [group for name in topics for group in client.groups(name)]
     if as_json:
-        print_json([_plain(group) for group in groups])
+        print_json([_as_dict(group) for group in groups])
         return
     if not groups:
         remark("no groups; try: quiver consume TOPIC --group workers")
         return
-    # A table a topic: a column for the topic would leave too little of 80 for the figures.
+    # One table per topic: a column for the topic would leave too little of 80 columns.
     for name, mine in groupby(groups, key=lambda group: group.topic):
         if topic is None:
             print_line(name, "bold")
@@ -72,16 +73,16 @@ def list_(
 @app.command()
 def describe(
     topic: Topic,
-    name: Name,
+    name: Group,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Show a group: each partition, and who its members are."""
+    """Show a group's partitions and members."""
     with connect(servers, timeout) as client:
         group = client.group(topic, name)
     if as_json:
-        print_json(_plain(group))
+        print_json(_as_dict(group))
         return
     print_line(_summary(group), "bold")
     _print_partitions(group)
@@ -91,7 +92,7 @@ def describe(
 @app.command()
 def seek(
     topic: Topic,
-    name: Name,
+    name: Group,
     to: Annotated[
         str,
         typer.Option(
@@ -99,61 +100,50 @@ def seek(
             help="earliest, latest, an offset, a time (2025-01-31T12:00) or an age (2h).",
         ),
     ],
-    partition: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Only in this partition.")
-    ] = None,
+    partition: Partition = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on somewhere else.
+    """Move a group to another position.
 
-    All from there on is delivered, again or for the first time; nothing before it.
+    All messages from there on are delivered, again or for the first time; none before it.
     """
-    place = _place(to)
+    position = parse_position(to, "--to")
     with connect(servers, timeout) as client:
-        if isinstance(place, int) and partition is None and len(client.topic(topic).partitions) > 1:
-            raise Misuse("an offset counts within one partition: name it by --partition")
-        places = client.seek(topic, name, place, partition)
+        if (
+            isinstance(position, int)
+            and partition is None
+            and len(client.topic(topic).partitions) > 1
+        ):
+            raise UsageError("an offset counts within one partition: name it by --partition")
+        offsets = client.seek(topic, name, position, partition)
     if as_json:
-        print_json({"topic": topic, "group": name, "offsets": places})
+        print_json({"topic": topic, "group": name, "offsets": offsets})
         return
-    for number, offset in sorted(places.items()):
-        print_line(f"{name} goes on at offset {offset:,} of {topic} partition {number}")
+    for number, offset in sorted(offsets.items()):
+        print_line(f"{name} continues at offset {offset:,} of {topic} partition {number}")
 
 
 @app.command()
 def delete(
     topic: Topic,
-    name: Name,
+    name: Group,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Forget what a group has done; the messages stay."""
+    """Delete a group and its progress; the messages stay."""
     with connect(servers, timeout) as client:
         group = client.group(topic, name)
-        question = f"Forget group {name} of {topic}, with {count(len(group.members), 'member')}?"
-        if not yes and not typer.confirm(question, err=True):
-            remark(f"{name} was left as it is")
-            raise typer.Exit(1)
+        question = f"Delete group {name} of {topic}, with {count(len(group.members), 'member')}?"
+        confirm(question, yes=yes)
         client.delete_group(topic, name)
     if as_json:
         print_json({"topic": topic, "deleted": name})
     else:
         print_line(f"group {name} of {topic} is deleted")
-
-
-def _place(to: str) -> str | int | datetime:
-    if to in {"earliest", "latest"}:
-        return to
-    if to.isascii() and to.isdigit():
-        return int(to)
-    try:
-        return parse_moment(to, datetime.now().astimezone())
-    except ValueError as error:
-        raise Misuse(f"--to: {error}; or earliest, latest or an offset") from None
 
 
 def _summary(group: "GroupInfo") -> str:
@@ -165,7 +155,7 @@ def _summary(group: "GroupInfo") -> str:
 def _print_groups(groups: list["GroupInfo"]) -> None:
     made = table("group", "mode", "members>", *_columns(groups))
     for group in groups:
-        made.add_row(group.name, group.mode, str(len(group.members)), *_figures(group, groups))
+        made.add_row(group.name, group.mode, str(len(group.members)), *_cells(group, groups))
     print_table(made)
 
 
@@ -173,7 +163,7 @@ def _print_partitions(group: "GroupInfo") -> None:
     if group.mode == "shared":
         made = table("partition>", "done below>", *_columns(group.partitions))
         for each in group.partitions:
-            made.add_row(str(each.partition), f"{each.floor:,}", *_figures(each, group.partitions))
+            made.add_row(str(each.partition), f"{each.floor:,}", *_cells(each, group.partitions))
     else:
         made = table("partition>", "committed>", "end>", "lag>")
         for each in group.partitions:
@@ -184,7 +174,7 @@ def _print_partitions(group: "GroupInfo") -> None:
 
 def _print_members(group: "GroupInfo") -> None:
     if not group.members:
-        remark("nobody consumes for it at the moment")
+        remark("no member consumes at the moment")
         return
     last = "partitions" if group.mode == "sticky" else "in flight>"
     made = table("member", last)
@@ -195,17 +185,17 @@ def _print_members(group: "GroupInfo") -> None:
 
 
 def _columns(rows: "Sequence[_Counted]") -> list[str]:
-    """What is lost is seldom anything: only then it takes room, which 80 columns have not much."""
+    """The columns; `lost` only if there is any, since 80 columns are few."""
     lost = ["lost>"] if any(each.lost for each in rows) else []
     return ["lag>", "in flight>", "delayed>", "done>", "dead>", *lost]
 
 
-def _figures(of: "_Counted", rows: "Sequence[_Counted]") -> list[str]:
-    """The cells under these columns."""
+def _cells(of: "_Counted", rows: "Sequence[_Counted]") -> list[str]:
+    """The cells of these columns."""
     dead = f"[yellow]{of.dead:,}[/]" if of.dead else "0"
     lost = [f"[red]{of.lost:,}[/]"] if any(each.lost for each in rows) else []
     return [f"{of.lag:,}", f"{of.in_flight:,}", f"{of.delayed:,}", f"{of.done:,}", dead, *lost]
 
 
-def _plain(group: "GroupInfo") -> dict[str, Any]:
-    return {**asdict(group), **{name: getattr(group, name) for name in _FIGURES}}
+def _as_dict(group: "GroupInfo") -> dict[str, Any]:
+    return {**asdict(group), **{name: getattr(group, name) for name in _COUNTS}}

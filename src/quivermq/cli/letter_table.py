@@ -1,44 +1,44 @@
-"""Dead letters as a table that fits: where each is stays whole, what users wrote gives way."""
+"""Prints dead letters as a table that fits: positions stay whole, users' texts are cut."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from rich.markup import escape
 
-from quivermq.cli.output import known, print_table, results, shown, table
+from quivermq.cli.output import format_number, print_table, printable, stdout_console, table
 
 if TYPE_CHECKING:
     from quivermq.client import DeadLetter
 
 _FIXED: Final = ("letter", "died", "from", "group", "tries>")
 _BETWEEN: Final = 3
-"""Columns that a table puts between two of its own."""
+"""The width between two columns."""
 _LEAST: Final = 6
 
 
 def print_letters(letters: list["DeadLetter"]) -> None:
-    """At least one; the oldest first."""
+    """Print at least one letter, in the order given."""
     fixed = [_fixed_cells(letter) for letter in letters]
     free = [_free_cells(letter) for letter in letters]
-    # A column for keys that nobody gave would only take room from the values.
+    # Without keys, a column for them would only take room from the values.
     names = ["reason", "key", "value"] if any(cells[1] for cells in free) else ["reason", "value"]
     if "key" not in names:
         free = [[reason, value] for reason, _, value in free]
     heads = [name.removesuffix(">") for name in _FIXED]
     taken = sum(max(map(len, cells)) for cells in zip(heads, *fixed, strict=True))
-    spare = results().width - taken - _BETWEEN * (len(_FIXED) + len(names))
-    widths = _shared_out(spare, [max(map(len, cells)) for cells in zip(*free, strict=True)])
+    spare = stdout_console().width - taken - _BETWEEN * (len(_FIXED) + len(names))
+    widths = _divide(spare, [max(map(len, cells)) for cells in zip(*free, strict=True)])
     made = table(*_FIXED, *names)
     for column in made.columns:
         column.no_wrap = True
-    for certain, rest in zip(fixed, free, strict=True):
+    for whole, rest in zip(fixed, free, strict=True):
         cut = [_cut(text, width) for text, width in zip(rest, widths, strict=True)]
-        made.add_row(*map(escape, [*certain, *cut]))
+        made.add_row(*map(escape, [*whole, *cut]))
     print_table(made)
 
 
-def died(letter: "DeadLetter", form: str = "") -> str:
-    """When, as the broker noted it; without a form as short as can be."""
+def format_died(letter: "DeadLetter", form: str = "") -> str:
+    """The time at which the letter died; without `form`, as short as possible."""
     if not letter.died.isdecimal():
         return letter.died
     moment = datetime.fromtimestamp(int(letter.died) / 1000).astimezone()
@@ -47,21 +47,26 @@ def died(letter: "DeadLetter", form: str = "") -> str:
 
 
 def _fixed_cells(letter: "DeadLetter") -> list[str]:
+    partition, offset = letter.original_partition, letter.original_offset
     return [
         f"{letter.partition}/{letter.offset}",
-        died(letter),
-        f"{known(letter.original_partition, 'd')}/{known(letter.original_offset, 'd')}",
+        format_died(letter),
+        f"{format_number(partition, 'd')}/{format_number(offset, 'd')}",
         letter.group,
-        known(letter.deliveries, "d"),
+        format_number(letter.deliveries, "d"),
     ]
 
 
 def _free_cells(letter: "DeadLetter") -> list[str]:
-    return [shown(letter.reason.encode()), shown(letter.key or b""), shown(letter.value)]
+    return [
+        printable(letter.reason.encode()),
+        printable(letter.key or b""),
+        printable(letter.value),
+    ]
 
 
-def _shared_out(spare: int, wanted: list[int]) -> list[int]:
-    """Room for each column: what it wants, or an equal share of what the modest ones leave."""
+def _divide(spare: int, wanted: list[int]) -> list[int]:
+    """The width of each column: what it wants, or an equal share of what narrower ones leave."""
     widths = [0] * len(wanted)
     left, open_columns = spare, sorted(range(len(wanted)), key=lambda column: wanted[column])
     while open_columns:

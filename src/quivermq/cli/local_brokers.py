@@ -1,7 +1,7 @@
-"""Brokers as processes of this machine, each a `quiver serve`: for `quiver up` and `quiver bench`.
+"""Starts brokers as processes of this machine, each a `quiver serve`.
 
-They stop with whoever started them, however that ends: their standard input is a pipe that nobody
-writes to, and its end tells them.
+They stop when the process that started them ends, however it ends: their standard input is a pipe
+from it, which closes then.
 """
 
 import json
@@ -27,7 +27,7 @@ _STOP_SECONDS_MAX: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BrokerPlace:
     """One broker's number and addresses."""
 
     node_id: int
@@ -36,27 +36,26 @@ class Place:
     http: str
 
 
-def plan(count: int, data_dir: Path, *, any_ports: bool = False) -> list[Place]:
-    """Places for `count` brokers; the same ones as last time if `data_dir` was used before.
+def plan(count: int, data_dir: Path, *, any_ports: bool = False) -> list[BrokerPlace]:
+    """Choose numbers and addresses for `count` brokers; a `data_dir` in use keeps its own.
 
-    The first ports are the ones everybody expects; where one is taken, or `any_ports` will do, it
-    is one that is free.
+    The ports are the usual ones; where one is taken, or with `any_ports`, any free one.
     """
     file = data_dir / _PLAN_FILE
     if file.exists():
-        places = [Place(**place) for place in json.loads(file.read_text())]
+        places = [BrokerPlace(**place) for place in json.loads(file.read_text())]
         if len(places) != count:
             raise InvalidRequest(
-                f"{data_dir} holds a cluster of {len(places)}: say --nodes {len(places)}, "
-                "or name another --data-dir"
+                f"{data_dir} holds a cluster of {len(places)}: write --nodes {len(places)}, "
+                "or another --data-dir"
             )
         return places
     with ExitStack() as held:
         places = [
-            Place(
+            BrokerPlace(
                 node_id,
                 *(
-                    _free_address(0 if any_ports else first + node_id - 1, held)
+                    _hold_free_address(0 if any_ports else first + node_id - 1, held)
                     for first in _FIRST_PORTS
                 ),
             )
@@ -67,11 +66,11 @@ def plan(count: int, data_dir: Path, *, any_ports: bool = False) -> list[Place]:
     return places
 
 
-def _free_address(wanted: int, held: ExitStack) -> str:
-    """An address that is free; held until all are chosen, so that none is chosen twice."""
+def _hold_free_address(wanted: int, held: ExitStack) -> str:
+    """Bind a free address; `held` keeps it until all are chosen, so that none is chosen twice."""
     for port in (wanted, 0):
         listener = held.enter_context(socket.socket())
-        # A port that had connections a moment ago is as good as any other.
+        # A port with connections that just closed is free too.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
             listener.bind((LOOPBACK, port))
@@ -84,11 +83,11 @@ def _free_address(wanted: int, held: ExitStack) -> str:
 class LocalBroker:
     """One broker process."""
 
-    place: Place
+    place: BrokerPlace
     data_dir: Path
     process: subprocess.Popen[bytes] = field(init=False)
 
-    def start(self, peers: Iterable[Place], flags: Sequence[str] = ()) -> None:
+    def start(self, peers: Iterable[BrokerPlace], flags: Sequence[str] = ()) -> None:
         """Start it; `ready` says when it serves."""
         others = ",".join(
             f"{place.node_id}={place.peer_listen}"
@@ -114,7 +113,7 @@ class LocalBroker:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C reaches only whoever started it, who then stops all in good order.
+                # Ctrl-C reaches only our own process, which then stops the brokers in order.
                 start_new_session=True,
             )
 
@@ -127,24 +126,24 @@ class LocalBroker:
         return self.data_dir.with_name(self.data_dir.name + ".ready")
 
     def ready(self) -> dict[str, Any] | None:
-        """Its real addresses once it serves. Raises if it ended instead."""
+        """Its real addresses once it serves, else None. Raises if the process ended."""
         if self.process.poll() is not None:
-            raise ConnectionFailed(self.obituary())
+            raise ConnectionFailed(self.exit_message())
         if not self._ready_file.exists():
             return None
         found: dict[str, Any] = json.loads(self._ready_file.read_text())
         return found
 
-    def obituary(self) -> str:
-        """What to say of a process that ended by itself."""
+    def exit_message(self) -> str:
+        """One line about a process that ended: how, and the last line of its log."""
         code = self.process.returncode
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         lines = self.log_file.read_text(errors="replace").strip().splitlines()
-        said = f": {lines[-1]}" if lines else ""
-        return f"broker {self.place.node_id} ended {how}, see {self.log_file}{said}"
+        last = f": {lines[-1]}" if lines else ""
+        return f"broker {self.place.node_id} ended {how}, see {self.log_file}{last}"
 
     def terminate(self) -> None:
-        """Ask it to stop in good order."""
+        """Ask it to stop."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
 
@@ -164,9 +163,11 @@ class LocalBroker:
 
 
 class LocalBrokers:
-    """A cluster of them. A context manager: leaving it stops them all."""
+    """A cluster of local brokers; as a context manager, it starts and stops them."""
 
-    def __init__(self, places: Sequence[Place], data_dir: Path, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, places: Sequence[BrokerPlace], data_dir: Path, flags: Sequence[str] = ()
+    ) -> None:
         self._places = places
         self._flags = flags
         self.killed: list[int] = []
@@ -186,15 +187,15 @@ class LocalBrokers:
 
     @property
     def servers(self) -> str:
-        """What clients connect to."""
+        """The addresses for clients."""
         return ",".join(broker.place.listen for broker in self.brokers)
 
     def wait_until_serving(
-        self, timeout: float, told: Callable[[int], bool] = lambda _: True
+        self, timeout: float, on_progress: Callable[[int], bool] = lambda _: True
     ) -> None:
-        """Wait until every broker serves; `told` hears how many do, and says whether to go on."""
+        """Wait until every broker serves. `on_progress` gets their number; False ends the wait."""
         deadline = time.monotonic() + timeout
-        while told(count := sum(broker.ready() is not None for broker in self.brokers)) and (
+        while on_progress(count := sum(broker.ready() is not None for broker in self.brokers)) and (
             count < len(self.brokers)
         ):
             if time.monotonic() > deadline:
@@ -205,7 +206,7 @@ class LocalBrokers:
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """Stop all in good order; `killed` tells who did not stop in time."""
+        """Stop all; `killed` lists those that did not stop in time."""
         started = [broker for broker in self.brokers if hasattr(broker, "process")]
         for broker in started:
             broker.terminate()
@@ -213,7 +214,7 @@ class LocalBrokers:
         self.killed = [broker.place.node_id for broker in started if not broker.end(deadline)]
 
     def kill(self) -> None:
-        """Stop all at once."""
+        """Kill all."""
         for broker in self.brokers:
             with suppress(ProcessLookupError, AttributeError):
                 os.kill(broker.process.pid, signal.SIGKILL)

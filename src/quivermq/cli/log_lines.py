@@ -1,4 +1,4 @@
-"""How a broker's log lines look on standard error: one line an event, for people or machines."""
+"""Formats a broker's log on standard error: one line an event, as text or as JSON."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ _PLAIN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"messag
 
 
 def configure(level: str, style: str, node_id: int) -> None:
-    """Send what `quivermq` and the libraries below it log to standard error."""
+    """Send the log of `quivermq` and its libraries to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines(node_id) if style == "json" else _TextLines(node_id))
     root = logging.getLogger()
@@ -25,7 +25,7 @@ class _Lines(logging.Formatter):
         self._node_id = node_id
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What the event carries besides its sentence: `extra` of the call."""
+        """The fields of the event: the `extra` of the logging call."""
         return {
             "node": self._node_id,
             **{

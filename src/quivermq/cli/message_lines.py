@@ -1,4 +1,4 @@
-"""Messages as lines on standard output: the value alone, with details, or as JSON."""
+"""Writes messages as lines to standard output: the value alone, with details, or as JSON."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from quivermq.cli.output import results, shown
+from quivermq.cli.output import printable, stdout_console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ class MessageLines:
     """Writes one line a message. `details` None: on a terminal only."""
 
     def __init__(self, *, as_json: bool, details: bool | None) -> None:
-        console = results()
+        console = stdout_console()
         self._out = sys.stdout.buffer
         self._as_json = as_json
         self._details = console.is_terminal if details is None else details
@@ -29,7 +29,7 @@ class MessageLines:
         self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if has_colour else ("", "")
 
     def write(self, message: "AnyMessage", label: str = "") -> None:
-        """`label` comes first, for people."""
+        """Write one message, after `label` if there is one."""
         self._out.write(label.encode() + self._line(message) + b"\n")
 
     def flush(self) -> None:
@@ -37,46 +37,45 @@ class MessageLines:
 
     def _line(self, message: "AnyMessage") -> bytes:
         if self._as_json:
-            return json.dumps(plain(message)).encode()
+            return json.dumps(message_dict(message)).encode()
         if self._details:
             return self._detailed(message).encode()
-        # A terminal gets harmless text; a pipe gets the very bytes.
-        return shown(message.value).encode() if self._is_terminal else message.value
+        # A terminal gets text without control characters; a pipe gets the bytes.
+        return printable(message.value).encode() if self._is_terminal else message.value
 
     def _detailed(self, message: "AnyMessage") -> str:
         moment = datetime.fromtimestamp(message.timestamp / 1000).astimezone()
         parts = [f"{message.partition}/{message.offset}", f"{moment:%Y-%m-%d %H:%M:%S}"]
         if message.key is not None:
-            parts.append(f"key={shown(message.key)}")
+            parts.append(f"key={printable(message.key)}")
         parts.extend(
-            f"{shown(name.encode())}={shown(value)}" for name, value in message.headers.items()
+            f"{printable(name.encode())}={printable(value)}"
+            for name, value in message.headers.items()
         )
         if message.priority:
             parts.append(f"priority={message.priority}")
         if _deliveries(message) > 1:
             parts.append(f"delivery={_deliveries(message)}")
-        return f"{self._dim}{'  '.join(parts)}{self._plain}  {shown(message.value)}"
+        return f"{self._dim}{'  '.join(parts)}{self._plain}  {printable(message.value)}"
 
 
-def plain(message: "AnyMessage") -> dict[str, Any]:
-    """For machines."""
-    told: dict[str, Any] = {
+def message_dict(message: "AnyMessage") -> dict[str, Any]:
+    """The message for JSON."""
+    made: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
         "timestamp": message.timestamp,
         "priority": message.priority,
-        **plain_content(message.key, message.value, message.headers),
+        **content_dict(message.key, message.value, message.headers),
     }
     if _deliveries(message):
-        told["delivery_count"] = _deliveries(message)
-    return told
+        made["delivery_count"] = _deliveries(message)
+    return made
 
 
-def plain_content(
-    key: bytes | None, value: bytes, headers: "Mapping[str, bytes]"
-) -> dict[str, Any]:
-    """Text where all of it is UTF-8, else everything in base64; `encoding` says."""
+def content_dict(key: bytes | None, value: bytes, headers: "Mapping[str, bytes]") -> dict[str, Any]:
+    """Key, value and headers as text if all of them are UTF-8, else as base64; see `encoding`."""
     is_text = all(_is_utf8(part) for part in (value, key or b"", *headers.values()))
     text = _utf8 if is_text else _base64
     return {
@@ -88,7 +87,7 @@ def plain_content(
 
 
 def _deliveries(message: "AnyMessage") -> int:
-    """How often a group got it; 0: it was not delivered to one, but read."""
+    """How often it was delivered to the group; 0: it was read without one."""
     return getattr(message, "delivery_count", 0)
 
 

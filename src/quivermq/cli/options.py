@@ -1,61 +1,158 @@
-"""Options that every command which talks to a cluster takes, and the client made of them."""
+"""Options that several commands take, each declared once; and the client that they make."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from quivermq.cli.quantities import parse_duration, parse_size
+from quivermq.cli.errors import UsageError
+from quivermq.cli.output import remark
+from quivermq.cli.quantities import parse_duration, parse_moment, parse_size
 
 if TYPE_CHECKING:
     from quivermq.client import Client
 
 DEFAULT_SERVERS: Final = "127.0.0.1:7600"
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+DEFAULT_ROWS: Final = 100
+_CONNECTION: Final = "Connection"
+_NO_LIMIT: Final = {"none", "unlimited"}
 
 
-def _quantity(parse: Callable[[str], float]) -> Callable[[str], float]:
-    """A parser whose complaint reaches the user whole; typer would show the value alone."""
+def as_parser(parse: Callable[[str], Any], *, none: bool = False) -> Callable[[str], Any]:
+    """A parser for typer that shows the message of a `ValueError`; typer alone would not.
 
-    def parsed(text: str) -> float:
+    With `none`, it also takes the word `none`, and returns 0 for it.
+    """
+
+    def parse_option(text: str) -> Any:
+        if none and text.lower() in _NO_LIMIT:
+            return 0
         try:
             return parse(str(text))
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
 
-    return parsed
+    return parse_option
 
 
-duration = _quantity(parse_duration)
-size = _quantity(parse_size)
+def duration_option(help_: str, *names: str, none: bool = False, **more: Any) -> Any:
+    """An option whose value is a duration, in seconds."""
+    parser = as_parser(parse_duration, none=none)
+    return typer.Option(*names, metavar="DURATION", parser=parser, help=help_, **more)
 
-Servers = Annotated[
-    str,
-    typer.Option(
+
+def size_option(help_: str, *names: str, none: bool = False, **more: Any) -> Any:
+    """An option whose value is a number of bytes."""
+    parser = as_parser(parse_size, none=none)
+    return typer.Option(*names, metavar="SIZE", parser=parser, help=help_, **more)
+
+
+def number_option(help_: str, *names: str, least: int = 1, **more: Any) -> Any:
+    """An option whose value is a whole number."""
+    return typer.Option(*names, min=least, metavar="N", help=help_, **more)
+
+
+def servers_option(help_: str, **more: Any) -> Any:
+    """The option `--servers`."""
+    return typer.Option(
         "--servers",
         envvar="QUIVER_SERVERS",
         metavar="HOST:PORT,...",
-        help="Brokers to connect to; one is enough, more are tried in turn.",
-        rich_help_panel="Connection",
-    ),
-]
-Timeout = Annotated[
-    float,
-    typer.Option(
+        help=help_,
+        rich_help_panel=_CONNECTION,
+        **more,
+    )
+
+
+def timeout_option(default: str) -> Any:
+    """The option `--timeout`, with its default as the help shows it."""
+    return duration_option(
+        "How long to try before giving up.",
         "--timeout",
-        metavar="DURATION",
-        parser=duration,
-        help="How long to try before giving up.",
-        rich_help_panel="Connection",
-        show_default="10s",
-    ),
+        rich_help_panel=_CONNECTION,
+        show_default=default,
+    )
+
+
+Servers = Annotated[
+    str, servers_option("Brokers to connect to; one is enough, more are tried in turn.")
 ]
+Timeout = Annotated[float, timeout_option("10s")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Once = Annotated[
+    bool,
+    typer.Option("--once", help="Process all that is there, then end; otherwise run until Ctrl-C."),
+]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
+Partition = Annotated[int | None, number_option("Only this partition.", "--partition", least=0)]
+MaxRows = Annotated[int, number_option("Show at most so many.", "--max")]
 
 
 def connect(servers: str, timeout: float) -> "Client":
-    """A client; imported only when there is work, since its libraries take time to load."""
+    """A client; imported only when it is needed, since its libraries take time to load."""
     import quivermq  # noqa: PLC0415  (see above)
 
     return quivermq.connect(servers, timeout=timeout)
+
+
+def confirm(question: str, *, yes: bool, otherwise: str = "nothing was changed") -> None:
+    """Ask, unless `--yes` was given. If the answer is no, the command ends with exit code 1."""
+    if not yes and not typer.confirm(question, err=True):
+        remark(otherwise)
+        raise typer.Exit(1)
+
+
+def parse_position(
+    text: str | None, option: str, *, names: tuple[str, ...] = ("earliest", "latest")
+) -> Any:
+    """A position in a topic: one of `names`, an offset (int) or a time; None stays None."""
+    if text is None or text in names:
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return parse_moment(text, datetime.now().astimezone())
+    except ValueError as error:
+        others = ", ".join(names)
+        known = f"{others} or an offset" if names else "an offset"
+        raise UsageError(f"{option}: {error}; or {known}") from None
+
+
+def with_options(options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Any]:
+    """Give a command, in place of its `**given`, these options: annotations by name.
+
+    They stand before the command's keyword-only parameters. One that is not on the command line is
+    not passed.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        *own, _ = inspect.signature(command, eval_str=True).parameters.values()
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in options.items()
+        ]
+        first = [each for each in own if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+        parameters = [*first, *added, *(each for each in own if each not in first)]
+
+        def run(**values: Any) -> None:
+            command(
+                **{
+                    name: value
+                    for name, value in values.items()
+                    if name not in options or value is not None
+                }
+            )
+
+        run.__doc__ = command.__doc__
+        run.__name__ = command.__name__
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        # typer reads a command's parameters from its signature.
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate

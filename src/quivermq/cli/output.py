@@ -1,37 +1,39 @@
-"""What commands print: tables, lines and JSON that read well on a terminal and in a pipe.
+"""Prints tables, lines and JSON, for terminals and for pipes.
 
-Results go to standard output; progress, hints and errors to standard error, so that a pipe carries
-results only. Values that users chose are escaped: a topic's key cannot colour or clear a terminal.
+Results go to standard output; progress, hints and errors go to standard error, so that a pipe
+carries results only. Values of users are escaped: a key cannot colour or clear a terminal.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-# Wide enough that no cell of ours is cut, where no terminal sets a limit.
+# Wide enough that no cell is cut where no terminal sets a limit.
 _PIPE_COLUMNS: Final = 200
 
 
-def results() -> Console:
-    """Standard output. Made on each call: whoever redirects the stream is heard."""
+def stdout_console() -> Console:
+    """Standard output. Made on each call, since tests redirect the stream."""
     return _console(stderr=False)
 
 
-def remarks() -> Console:
+def stderr_console() -> Console:
     """Standard error."""
     return _console(stderr=True)
 
 
 def table(*columns: str) -> Table:
-    """An empty table; a column whose name ends in `>` holds numbers: set right, and never cut."""
+    """An empty table. A column whose name ends in `>` holds numbers: aligned right, never cut."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in columns:
         right = name.endswith(">")
@@ -41,33 +43,42 @@ def table(*columns: str) -> Table:
 
 
 def print_table(made: Table) -> None:
-    results().print(made)
+    stdout_console().print(made)
 
 
 def print_line(text: str, style: str = "") -> None:
-    """One line of results, as it is: markup in it means nothing."""
-    results().print(Text(text, style=style), soft_wrap=True)
+    """Print one line of results as it is: markup in it has no effect."""
+    stdout_console().print(Text(text, style=style), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, for machines."""
+    """Print one JSON document."""
     sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
 
 
+@contextmanager
+def show_status(text: str, *, quiet: bool) -> Iterator[Status]:
+    """Show on standard error what is going on, if that is a terminal."""
+    console = stderr_console()
+    console.quiet = quiet or not console.is_terminal
+    with console.status(text) as status:
+        yield status
+
+
 def remark(text: str, style: str = "dim") -> None:
-    """One line that is no result: a hint, a note."""
-    remarks().print(Text(text, style=style), soft_wrap=True)
+    """Print a hint or a note on standard error."""
+    stderr_console().print(Text(text, style=style), soft_wrap=True)
 
 
 def print_error(message: str, label: str = "error") -> None:
-    """One clear line on standard error."""
+    """Print an error as one line on standard error."""
     style = "bold red" if label == "error" else "bold yellow"
     line = " ".join(message.split())
-    remarks().print(f"[{style}]{label}:[/] {escape(line)}", soft_wrap=True)
+    stderr_console().print(f"[{style}]{label}:[/] {escape(line)}", soft_wrap=True)
 
 
-def shown(data: bytes, columns_max: int = 0) -> str:
-    """Bytes of a user as one harmless line of text."""
+def printable(data: bytes, columns_max: int = 0) -> str:
+    """Bytes of a user as one line of text without control characters."""
     text = data.decode("utf-8", "backslashreplace")
     line = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
@@ -81,8 +92,8 @@ def numbers(values: Iterable[int]) -> str:
     return ", ".join(map(str, values)) or "-"
 
 
-def known(number: int | None, form: str = ",") -> str:
-    """`1,234`, or `?` for what is not known."""
+def format_number(number: int | None, form: str = ",") -> str:
+    """`1,234`, or `?` for an unknown number."""
     return "?" if number is None else f"{number:{form}}"
 
 

@@ -1,6 +1,6 @@
-"""What a running pipeline shows: a table that changes on a terminal, else a line now and then.
+"""Shows a running pipeline: a live table on a terminal, otherwise a line every ten seconds.
 
-With `--json`, a JSON document a line for each report.
+With `--json`, one JSON document a line for each report.
 """
 
 import json
@@ -17,19 +17,19 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from quivermq.cli.output import print_error, print_line, remark, remarks, shown, table
+from quivermq.cli.output import print_error, print_line, printable, remark, stderr_console, table
 from quivermq.cli.quantities import format_duration
 
 _LINE_SECONDS: Final = 10.0
 
 
-class Screen:
+class PipelineScreen:
     """Shows one pipeline."""
 
     def __init__(self, name: str, *, as_json: bool) -> None:
         self._name = name
         self._as_json = as_json
-        self._console = remarks()
+        self._console = stderr_console()
         self._started = time.monotonic()
         self._is_live = self._console.is_terminal and not as_json
         self._live = Live(console=self._console, transient=True, refresh_per_second=8)
@@ -55,7 +55,7 @@ class Screen:
         self._live.stop()
 
     def stage(self, what: str) -> None:
-        """Something that takes a while before it runs."""
+        """Show a step that takes a while before the pipeline runs."""
         if self._is_live:
             self._live.update(Spinner("dots", Text(f" {self._name}: {what} …", style="dim")))
         elif not self._as_json:
@@ -67,21 +67,21 @@ class Screen:
             self._live.console.print(Text(f"{self._name}: {text}", style="yellow"))
 
     def report(self, report: Mapping[str, Any]) -> None:
-        """How far it is."""
+        """Show the progress."""
         if self._as_json:
             sys.stdout.write(json.dumps(report) + "\n")
             sys.stdout.flush()
         elif self._is_live:
-            self._live.update(self._picture(harmless(report)))
+            self._live.update(self._picture(make_printable(report)))
         else:
-            self._line(harmless(report))
+            self._line(make_printable(report))
 
     def end(self, report: Mapping[str, Any]) -> None:
-        """The last report: what stays on the screen."""
+        """Print the last report, which stays on the screen."""
         self._live.stop()
         if self._as_json:
             return
-        report = harmless(report)
+        report = make_printable(report)
         for sink in report["sinks"]:
             print_line(_sentence(sink))
         took = format_duration(round(time.monotonic() - self._started))
@@ -104,7 +104,7 @@ class Screen:
 
     def _line(self, report: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        # Why it failed is said at the end, as the error.
+        # The reason of a failure comes at the end, as the error.
         is_open = report["state"] in {"starting", "running"}
         if is_open and report["trouble"] and report["trouble"] != self._trouble:
             self._trouble = report["trouble"]
@@ -115,30 +115,32 @@ class Screen:
         self._last_line, self._last_state = now, report["state"]
         text = f"{self._name} {report['state']}"
         if report["state"] == "running":
-            lag = shown_lag(report["lag"])
-            text += f": {report['rows']:,} rows, {rate(report['rows_per_second'])}/s, lag {lag}"
+            lag = format_lag(report["lag"])
+            text += (
+                f": {report['rows']:,} rows, {format_rate(report['rows_per_second'])}/s, lag {lag}"
+            )
         remark(text)
 
 
-def harmless(value: Any) -> Any:
-    """A report whose texts are one line each and cannot clear a terminal: data is in them."""
+def make_printable(value: Any) -> Any:
+    """The report with each text on one line, without control characters: it holds users' data."""
     if isinstance(value, str):
-        return shown(value.encode("utf-8", "surrogatepass"))
+        return printable(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, Mapping):
-        return {key: harmless(each) for key, each in value.items()}
-    return [harmless(each) for each in value] if isinstance(value, list) else value
+        return {key: make_printable(each) for key, each in value.items()}
+    return [make_printable(each) for each in value] if isinstance(value, list) else value
 
 
-def rate(rows_per_second: float | None) -> str:
+def format_rate(rows_per_second: float | None) -> str:
     return "-" if rows_per_second is None else f"{rows_per_second:,.0f}"
 
 
-def shown_lag(lag: int | None) -> str:
+def format_lag(lag: int | None) -> str:
     return "-" if lag is None else f"{lag:,}"
 
 
-def age(report: Mapping[str, Any], now: datetime | None = None) -> str:
-    """How long ago it was made: `3s`, `2m10s`, `4d`."""
+def format_age(report: Mapping[str, Any], now: datetime | None = None) -> str:
+    """The time since the report: `3s`, `2m10s`, `4d`."""
     from quivermq.pipelines.reports import age_seconds  # noqa: PLC0415  (imports Arrow)
 
     seconds = age_seconds(report, now or datetime.now(UTC))
@@ -146,7 +148,7 @@ def age(report: Mapping[str, Any], now: datetime | None = None) -> str:
 
 
 def sinks_table(report: Mapping[str, Any]) -> Table:
-    """What each sink is at."""
+    """A table of the sinks and their progress."""
     rows = table("sink", "writes to", "batch>", "rows read>", "rows/s>", "lag>", "batch took>")
     for sink in report["sinks"]:
         rows.add_row(
@@ -154,8 +156,8 @@ def sinks_table(report: Mapping[str, Any]) -> Table:
             Text(sink["target"]),
             "-" if sink["batch"] is None else f"{sink['batch']:,}",
             f"{sink['rows']:,}",
-            rate(sink["rows_per_second"]),
-            shown_lag(sink["lag"]),
+            format_rate(sink["rows_per_second"]),
+            format_lag(sink["lag"]),
             f"{sink['batch_ms'] / 1000:.1f} s",
         )
     return rows

@@ -1,4 +1,4 @@
-"""`quiver produce`: messages from arguments, or from standard input, one a line."""
+"""`quiver produce`: sends messages from arguments, or the lines of standard input."""
 
 import sys
 import time
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
     AsJson,
+    Partition,
     Servers,
     Timeout,
+    Topic,
     connect,
-    duration,
+    duration_option,
 )
-from quivermq.cli.output import count, print_json, print_line, remark, remarks
+from quivermq.cli.output import count, print_json, print_line, remark, stderr_console
 from quivermq.cli.quantities import format_size
 
 if TYPE_CHECKING:
@@ -27,48 +29,45 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-# Sent and not yet acknowledged; past this, reading waits for the oldest.
+# Messages sent and not acknowledged; past this, reading waits for the oldest.
 _UNACKNOWLEDGED_MAX: Final = 50_000
 _SETTLE_EVERY: Final = 1_000
 
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to send to.")],
+    topic: Topic,
     values: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[VALUE...]", help="Messages; without any, standard input, one a line."
+            metavar="[VALUE...]", help="The messages; without any, the lines of standard input."
         ),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Their key: messages of one key keep their order."),
+        typer.Option(metavar="KEY", help="Their key; messages with the same key keep their order."),
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Each message is KEY, this text, and the value."),
+        typer.Option(metavar="TEXT", help="Each message is its key, this text, and its value."),
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
     ] = None,
-    priority: Annotated[int, typer.Option(min=0, max=7, metavar="0-7", help="Higher first.")] = 0,
+    priority: Annotated[
+        int, typer.Option(min=0, max=7, metavar="0-7", help="Higher ones are delivered first.")
+    ] = 0,
     delay: Annotated[
-        float,
-        typer.Option(
-            metavar="DURATION", parser=duration, help="Hold them back so long.", show_default=False
-        ),
+        float, duration_option("Deliver them after this delay.", show_default=False)
     ] = 0.0,
-    partition: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Send to this partition.")
-    ] = None,
+    partition: Partition = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages to a topic, and say where they were stored."""
+    """Send messages to a topic, and print where they are stored."""
     if key is not None and key_separator is not None:
-        raise Misuse("--key and --key-separator both name a key: give one of them")
+        raise UsageError("--key and --key-separator both name a key: give one of them")
     options = {
         "priority": priority,
         "delay": delay,
@@ -79,14 +78,14 @@ def produce(
     keyed = _keyed(lines, key, key_separator)
     with connect(servers, timeout) as client, client.producer() as producer:
         started = time.monotonic()
-        sending = _Sending(producer, topic, options)
-        sending.run(keyed, is_quiet=as_json)
+        sender = _Sender(producer, topic, options)
+        sender.run(keyed, is_quiet=as_json)
         seconds = time.monotonic() - started
-    _report(sending, topic, seconds, as_json=as_json)
+    _report(sender, topic, seconds, as_json=as_json)
 
 
-class _Sending:
-    """Sends as fast as the cluster acknowledges, and adds up where messages went."""
+class _Sender:
+    """Sends as fast as the cluster acknowledges, and records where messages are stored."""
 
     def __init__(self, producer: "Producer", topic: str, options: dict[str, Any]) -> None:
         self._producer = producer
@@ -94,19 +93,19 @@ class _Sending:
         self._options = options
         self._open: deque[Delivery] = deque()
         self.messages = 0
-        """Those that are stored."""
+        """Messages that are stored."""
         self.size_bytes = 0
         self.ranges: dict[int, list[int]] = {}
-        """First and last offset by partition. Others may have stored some between them."""
+        """First and last offset by partition; other producers may have stored some between them."""
 
     def run(self, messages: Iterator[tuple[bytes | None, bytes]], *, is_quiet: bool) -> None:
-        console = remarks()
+        console = stderr_console()
         with Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             console=console,
             transient=True,
-            # Lines typed at a terminal and a moving line do not mix.
+            # Progress would mix with lines typed at the terminal.
             disable=is_quiet or not console.is_terminal or sys.stdin.isatty(),
         ) as progress:
             task = progress.add_task("sending")
@@ -123,7 +122,7 @@ class _Sending:
             self._settle(0)
 
     def _settle(self, opened_max: int) -> None:
-        """Take the receipts that are there; wait for more of them while too many are open."""
+        """Take the receipts that have come; wait for more while too many are open."""
         opened, ranges = self._open, self.ranges
         while opened and (len(opened) > opened_max or opened[0].done()):
             receipt = opened.popleft().result()
@@ -135,32 +134,32 @@ class _Sending:
                 ranges[receipt.partition] = [receipt.offset, receipt.offset]
 
 
-def _report(sending: _Sending, topic: str, seconds: float, *, as_json: bool) -> None:
+def _report(sender: _Sender, topic: str, seconds: float, *, as_json: bool) -> None:
     if as_json:
         stored = [
             {"partition": partition, "first_offset": first, "last_offset": last}
-            for partition, (first, last) in sorted(sending.ranges.items())
+            for partition, (first, last) in sorted(sender.ranges.items())
         ]
-        print_json({"topic": topic, "messages": sending.messages, "stored": stored})
+        print_json({"topic": topic, "messages": sender.messages, "stored": stored})
         return
-    for partition, (first, last) in sorted(sending.ranges.items()):
+    for partition, (first, last) in sorted(sender.ranges.items()):
         offsets = f"offset {first:,}" if first == last else f"offsets {first:,} to {last:,}"
         print_line(f"{topic} partition {partition}: {offsets}")
-    rate = f", {sending.messages / seconds:,.0f} a second" if sending.messages >= 1_000 else ""
+    rate = f", {sender.messages / seconds:,.0f} a second" if sender.messages >= 1_000 else ""
     remark(
-        f"{count(sending.messages, 'message')} stored, {format_size(sending.size_bytes)} "
+        f"{count(sender.messages, 'message')} stored, {format_size(sender.size_bytes)} "
         f"in {seconds:.2f} s{rate}"
     )
 
 
 def _arguments(values: list[str]) -> Iterator[bytes]:
-    # What the shell gave that is no UTF-8 comes back as the same bytes.
+    # Arguments that are not UTF-8 stay the same bytes.
     return (value.encode("utf-8", "surrogateescape") for value in values)
 
 
 def _input_lines() -> Iterator[bytes]:
     if sys.stdin.isatty():
-        remark("one message a line; Ctrl-D ends")
+        remark("type one message a line; Ctrl-D ends")
     return (line.removesuffix(b"\n") for line in sys.stdin.buffer)
 
 
@@ -175,7 +174,7 @@ def _keyed(
     for number, line in enumerate(lines, 1):
         found, hit, value = line.partition(between)
         if not hit:
-            raise Misuse(f"message {number} has no {separator!r} between key and value")
+            raise UsageError(f"message {number} has no {separator!r} between key and value")
         yield found, value
 
 
@@ -184,6 +183,6 @@ def _headers(pairs: list[str]) -> dict[str, bytes]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise Misuse(f"write --header name=value instead of {pair!r}")
+            raise UsageError(f"write --header name=value instead of {pair!r}")
         headers[name] = value.encode("utf-8", "surrogateescape")
     return headers

@@ -1,22 +1,18 @@
-"""Durations, sizes and moments as people write them: `7d`, `10GB`, `2025-01-31T12:00`.
+"""Parses and formats durations, sizes and times: `7d`, `10GB`, `2025-01-31T12:00`.
 
-Each parser raises `ValueError` with a message that says what would be understood. Imports nothing
-of ours.
+Each parser raises `ValueError` with a message that shows what to write. Imports nothing of ours.
 """
 
 import re
 from datetime import datetime
 from typing import Final
 
-_DURATION_MS: Final = {
-    "w": 7 * 24 * 3_600_000,
-    "d": 24 * 3_600_000,
-    "h": 3_600_000,
-    "m": 60_000,
-    "s": 1_000,
-    "ms": 1,
-}
-_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[wdhms])\s*", re.ASCII)
+_UNIT_MS: Final = {
+    "ms": 1, "millisecond": 1, "s": 1_000, "sec": 1_000, "second": 1_000, "m": 60_000,
+    "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000, "d": 86_400_000,
+    "day": 86_400_000, "w": 604_800_000, "week": 604_800_000,
+}  # fmt: skip
+_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.ASCII)
 _PLAIN_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.ASCII | re.IGNORECASE)
 _PREFIXES: Final = ("", "k", "m", "g", "t", "p")
@@ -25,13 +21,16 @@ _MAX: Final = 2**63 - 1
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. `90`, `1.5s`, `500ms`, `1h30m`, `7d`, `2w`; a number alone counts seconds."""
+    """Seconds of `500ms`, `1h30m`, `7d` or `2 weeks`; a number alone means seconds."""
     wanted = text.strip().lower()
     if _PLAIN_NUMBER.fullmatch(wanted):
         return _bounded(float(wanted), text)
     total_ms, at = 0.0, 0
     while part := _DURATION_PART.match(wanted, at):
-        total_ms += float(part[1]) * _DURATION_MS[part[2]]
+        unit = part[2] if part[2] in _UNIT_MS else part[2].removesuffix("s")
+        if unit not in _UNIT_MS:
+            break
+        total_ms += float(part[1]) * _UNIT_MS[unit]
         at = part.end()
     if not wanted or at < len(wanted):
         raise ValueError(f"{text!r} is no duration: write 500ms, 30s, 5m, 1h30m, 7d or 2w")
@@ -39,19 +38,19 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The same the other way round, exact to the millisecond: `1h30m`, `7d`."""
+    """Seconds as text, exact to the millisecond: `1h30m`, `7d`."""
     left = round(seconds * 1_000)
     parts = []
-    # Weeks are understood but not written: nobody reads 52w1d as a year.
+    # Weeks are parsed but not written: 52w1d is harder to read than 365d.
     for unit in ("d", "h", "m", "s", "ms"):
-        count, left = divmod(left, _DURATION_MS[unit])
+        count, left = divmod(left, _UNIT_MS[unit])
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
 
 
 def parse_size(text: str) -> int:
-    """Bytes. `512`, `64KiB`, `10GB`, `1.5 TB`; kB, MB ... count by 1000, KiB, MiB ... by 1024."""
+    """Bytes of `512`, `64KiB`, `10GB`, `1.5 TB`; kB, MB ... count by 1000, KiB, MiB ... by 1024."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or (found[3] and not found[2]):
         raise ValueError(f"{text!r} is no size: write 512, 64KiB, 10MB, 1.5GB or 2TB")
@@ -62,7 +61,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int | None) -> str:
-    """Three digits that matter, and the unit: `999 B`, `1.5 MB`, `10 GB`; `?`: not known."""
+    """Three significant digits and the unit: `999 B`, `1.5 MB`, `10 GB`; `?` for None."""
     if size is None:
         return "?"
     value, unit = float(size), 0
@@ -77,7 +76,7 @@ def format_size(size: int | None) -> str:
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """A date or time, local if it names no zone; or a duration, which counts back from `now`."""
+    """A date or time, local without a zone; or a duration, counted back from `now`."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

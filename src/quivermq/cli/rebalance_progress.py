@@ -1,4 +1,4 @@
-"""Watching a rebalance until nothing is left to move."""
+"""Shows the progress of a rebalance until nothing is left to move."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from quivermq.cli.output import print_error, remark, remarks
+from quivermq.cli.output import print_error, remark, stderr_console
 
 if TYPE_CHECKING:
     from quivermq.client import RebalanceInfo
@@ -23,11 +23,11 @@ def watch(
     *,
     quiet: bool,
 ) -> "RebalanceInfo":
-    """Stay until it is done, with a bar on a terminal. Ctrl-C leaves it going."""
-    console = remarks()
+    """Wait until it is done, with a bar on a terminal. Ctrl-C does not stop the rebalance."""
+    console = stderr_console()
     found = ask()
     total = found.moves_left + found.leaders_left
-    stalls = _Stalls(quiet=quiet)
+    stalls = _StallReporter(quiet=quiet)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -51,8 +51,8 @@ def watch(
     return found
 
 
-class _Stalls:
-    """Tells of trouble, and of a rebalance that does not get on: nobody waits without knowing."""
+class _StallReporter:
+    """Reports problems, and a rebalance that makes no progress."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -70,5 +70,5 @@ class _Stalls:
             self._left, self._since = left, now
         elif now - self._since > _STALL_SECONDS and not self._quiet:
             self._since = now
-            what = found.moving[0] if found.moving else "no broker says what for"
-            remark(f"{left} left, waiting: {what} (it goes on if this is stopped)", "yellow")
+            what = found.moving[0] if found.moving else "no broker says for what"
+            remark(f"{left} left, waiting: {what} (Ctrl-C does not stop it)", "yellow")

@@ -1,4 +1,4 @@
-"""`quiver serve`: one broker in the foreground."""
+"""`quiver serve`: runs one broker in the foreground."""
 
 import asyncio
 import json
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from quivermq.cli import configuration, log_lines
-from quivermq.cli.flags import with_flags
-from quivermq.cli.options import AsJson
+from quivermq.cli.options import DEFAULT_SERVERS, AsJson, with_options
 from quivermq.cli.output import print_error, print_json, print_line, print_table, remark, table
 from quivermq.settings import BrokerSettings
 
@@ -22,22 +21,21 @@ if TYPE_CHECKING:
     from quivermq.transports import Server
 
 logger = logging.getLogger("quivermq.serve")
-# What closing may take beyond handing over.
+# Time to close, beyond the time to hand over leadership.
 _STOP_GRACE_SECONDS: Final = 3.0
-# Plain help: a table of so many flags would cut their names at 80 columns.
+# Plain help: in 80 columns a table of so many flags would cut their names.
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@with_flags(BrokerSettings)
+@with_options(configuration.setting_flags())
 def serve(
-    *,
     config: Annotated[
         Path | None,
         typer.Option(
             envvar="QUIVER_CONFIG",
             metavar="FILE",
-            help="A TOML file with settings, by default ./quiver.toml if it is there.",
+            help="A TOML file with settings; default: ./quiver.toml, if it exists.",
         ),
     ] = None,
     print_config: Annotated[
@@ -60,42 +58,42 @@ def serve(
 
     Each setting is a flag (--node-id), a variable (QUIVER_NODE_ID) and a key
     of the TOML file (node_id). The flag wins over the variable, the variable
-    over the file, the file over the default; --print-config shows which did.
+    over the file, the file over the default; --print-config shows the source.
     """
     found = configuration.load(flags, config)
     if print_config:
         _print_config(found, as_json=as_json)
         return
-    for warning in configuration.strange_variables():
+    for warning in configuration.unknown_variables():
         print_error(warning, label="warning")
     settings = found.settings
     log_lines.configure(settings.log_level, settings.log_format, settings.node_id)
-    service = _Foreground(settings, ready_file, stop_on_eof=stop_on_eof, as_json=as_json)
+    broker = _ForegroundBroker(settings, ready_file, stop_on_eof=stop_on_eof, as_json=as_json)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(service.run())
+        runner.run(broker.run())
 
 
-def _print_config(found: configuration.Configuration, *, as_json: bool) -> None:
+def _print_config(found: configuration.LoadedSettings, *, as_json: bool) -> None:
     values = found.settings.model_dump()
     if as_json:
-        print_json({name: {"value": values[name], "from": found.origins[name]} for name in values})
+        print_json({name: {"value": values[name], "from": found.sources[name]} for name in values})
         return
     made = table("setting", "value", "from")
     for name, value in values.items():
-        origin = found.origins[name]
-        style = "dim" if origin == configuration.DEFAULT else ""
-        made.add_row(name, _shown(value), origin, style=style)
+        source = found.sources[name]
+        style = "dim" if source == configuration.DEFAULT else ""
+        made.add_row(name, _format(value), source, style=style)
     print_table(made)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, dict):
         return ",".join(f"{node}={address}" for node, address in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class _Foreground:
-    """A broker that runs until it is told to stop, by a signal or by the end of its input."""
+class _ForegroundBroker:
+    """Runs a broker until a signal, or the end of standard input, stops it."""
 
     def __init__(
         self, settings: BrokerSettings, ready_file: Path | None, *, stop_on_eof: bool, as_json: bool
@@ -108,7 +106,7 @@ class _Foreground:
         self._unfit: QuiverError | None = None
 
     async def run(self) -> None:
-        # --print-config needs no broker.
+        # Not at the top: --print-config needs no broker.
         from quivermq.node.garbage import GarbagePolicy  # noqa: PLC0415
         from quivermq.transports import Server  # noqa: PLC0415
 
@@ -128,12 +126,12 @@ class _Foreground:
             raise self._unfit
 
     def _halt(self, error: "QuiverError") -> None:
-        """Only another release helps: a process that stays would look as if it did."""
+        """Stop for good: only another release helps, and a process that stays looks healthy."""
         self._unfit = error
         self._stopping.set()
 
     async def _stop_server(self, server: "Server") -> None:
-        """Whatever goes wrong at the end, the process ends: what was acknowledged is on disk."""
+        """Stop the server, or else the process: what was acknowledged is on disk."""
         seconds = self._settings.stop_timeout_ms / 1000 + _STOP_GRACE_SECONDS
         try:
             await asyncio.wait_for(server.stop(), seconds)
@@ -151,9 +149,9 @@ class _Foreground:
 
     def _stop(self, number: int) -> None:
         if self._stopping.is_set():
-            # Asked twice: whoever asks does not want to wait. What was acknowledged is on disk.
+            # The second signal does not wait: what was acknowledged is on disk.
             os._exit(128 + number)
-        remark("stopping; the same again stops at once")
+        remark("stopping; a second signal stops at once")
         self._stopping.set()
 
     def _read_input(self) -> None:
@@ -169,7 +167,7 @@ class _Foreground:
         }
         ready = {"node_id": self._settings.node_id, **addresses, "pid": os.getpid()}
         if self._ready_file is not None:
-            _write_whole(self._ready_file, json.dumps(ready))
+            _write_atomically(self._ready_file, json.dumps(ready))
         if self._as_json:
             print_json(ready)
             return
@@ -178,12 +176,12 @@ class _Foreground:
         print_line(f"  brokers   {server.peer_listen}")
         if server.http:
             print_line(f"  http      http://{server.http}/health")
-        servers = "" if server.listen == "127.0.0.1:7600" else f" --servers {server.listen}"
+        servers = "" if server.listen == DEFAULT_SERVERS else f" --servers {server.listen}"
         remark(f"try: quiver topic create orders{servers}")
 
 
-def _write_whole(file: Path, text: str) -> None:
-    """Whoever waits for the file never sees half of it."""
+def _write_atomically(file: Path, text: str) -> None:
+    """Write the file at once, so that no reader sees half of it."""
     half = file.with_name(file.name + ".tmp")
     half.write_text(text)
     half.replace(file)

@@ -1,11 +1,11 @@
-"""How a shell takes messages of its topic: for a shared group, a sticky one, or for itself.
+"""The modes in which `quiver shell` consumes: for a shared group, for a sticky group, or single.
 
-Each way can take messages, be done with what it took last, and close.
+Each mode can take messages, settle those it took last, and close.
 """
 
 from typing import TYPE_CHECKING, Final
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from quivermq.client import Client, Consumer, LeasedMessage, Message
@@ -14,8 +14,8 @@ MODES: Final = ("shared", "sticky", "single")
 HELD_MAX: Final = 10_000
 
 
-class SharedWay:
-    """Messages are leased, and held by number until the user says what became of them."""
+class SharedMode:
+    """Leases messages, and holds them by number until the user settles them."""
 
     def __init__(self, client: "Client", topic: str, group: str) -> None:
         self._client = client
@@ -26,7 +26,7 @@ class SharedWay:
 
     def take(self, most: int, wait: float) -> list["LeasedMessage"]:
         if len(self.held) + most > HELD_MAX:
-            raise Misuse(f"{len(self.held):,} messages are held already: ack or nack them first")
+            raise UsageError(f"{len(self.held):,} messages are held: ack or nack them first")
         found = self._client.poll(self._topic, group=self._group, max_messages=most, wait=wait)
         for message in found:
             self._last += 1
@@ -34,7 +34,7 @@ class SharedWay:
         return found
 
     def settle(self, taken: int) -> None:
-        """The last so many messages are done."""
+        """Acknowledge the last `taken` messages."""
         self.ack(list(self.held)[-taken:])
 
     def ack(self, numbers: list[int]) -> int:
@@ -53,20 +53,21 @@ class SharedWay:
         return len(messages)
 
     def close(self) -> None:
+        """Release the messages that are held."""
         messages = self._pop([])
         if messages:
             self._client.release(messages)
 
     def _pop(self, numbers: list[int]) -> list["LeasedMessage"]:
-        """The messages of these numbers, or all; they are not held after this."""
+        """Remove and return the messages with these numbers; without numbers, all of them."""
         for number in numbers:
             if number not in self.held:
-                raise Misuse(f"no message [{number}] is held; status counts them")
+                raise UsageError(f"no message [{number}] is held; status counts them")
         return [self.held.pop(number) for number in numbers or list(self.held)]
 
 
-class StickyWay:
-    """Messages of the partitions that are assigned to this member."""
+class StickyMode:
+    """Reads the partitions that the group assigns to this member, and commits offsets."""
 
     def __init__(self, client: "Client", topic: str, group: str) -> None:
         self.consumer: Consumer = client.consumer(
@@ -79,11 +80,11 @@ class StickyWay:
         self._taken += len(found)
         return found
 
-    def settle(self, taken: int) -> None:  # noqa: ARG002  (an offset means all before)
+    def settle(self, taken: int) -> None:  # noqa: ARG002  (an offset covers all before it)
         self.commit()
 
     def commit(self) -> int:
-        """All that was given out is done; returns how many messages were not before."""
+        """Commit all messages taken; returns how many were not committed before."""
         self.consumer.commit()
         done, self._taken = self._taken, 0
         return done
@@ -92,8 +93,8 @@ class StickyWay:
         self.consumer.close()
 
 
-class SingleWay:
-    """Messages from where the group committed, else from the earliest; nobody else is asked."""
+class SingleMode:
+    """Reads all partitions alone, from the group's committed offsets, else from the earliest."""
 
     def __init__(self, client: "Client", topic: str, group: str) -> None:
         self._client = client
@@ -117,11 +118,11 @@ class SingleWay:
                     self.positions[partition] = message.offset + 1
         return found
 
-    def settle(self, taken: int) -> None:  # noqa: ARG002  (an offset means all before)
+    def settle(self, taken: int) -> None:  # noqa: ARG002  (an offset covers all before it)
         self.commit()
 
     def commit(self) -> int:
-        """All that was given out is done; returns how many messages were not before."""
+        """Commit all messages taken; returns how many were not committed before."""
         done = 0
         for partition, offset in self.positions.items():
             if offset != self._committed[partition]:
@@ -133,16 +134,16 @@ class SingleWay:
         return done
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds nothing."""
 
 
-Way = SharedWay | StickyWay | SingleWay
+ShellMode = SharedMode | StickyMode | SingleMode
 
 
-def open_way(mode: str, client: "Client", topic: str, group: str) -> Way:
-    """Begin to consume in this mode."""
-    if mode == "sticky":
-        return StickyWay(client, topic, group)
-    if mode == "single":
-        return SingleWay(client, topic, group)
-    return SharedWay(client, topic, group)
+def open_mode(name: str, client: "Client", topic: str, group: str) -> ShellMode:
+    """Start consuming in the mode of this name."""
+    if name == "sticky":
+        return StickyMode(client, topic, group)
+    if name == "single":
+        return SingleMode(client, topic, group)
+    return SharedMode(client, topic, group)

@@ -1,23 +1,28 @@
-"""`quiver topic`: create, list, describe, alter and delete topics."""
+"""`quiver topic`: creates, lists, describes, alters and deletes topics."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.cluster_checks import brokers_down, partition_problems
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
     AsJson,
     Servers,
     Timeout,
+    Topic,
     Yes,
+    confirm,
     connect,
+    number_option,
+    with_options,
 )
 from quivermq.cli.output import (
     count,
-    known,
+    format_number,
     numbers,
     print_json,
     print_line,
@@ -27,28 +32,12 @@ from quivermq.cli.output import (
 )
 from quivermq.cli.quantities import format_size
 from quivermq.cli.topic_settings import (
-    Archived,
-    Burst,
-    DeadLetter,
-    DeleteAcked,
-    GroupIdle,
-    MaxAge,
-    MaxBytes,
-    MaxDeliveries,
-    MaxMessages,
-    Rate,
-    RetryBase,
-    RetryFirst,
-    RetryLongest,
-    changed_group_idle,
-    changed_rate_limit,
-    changed_retention,
-    changed_retry,
+    OPTIONS,
+    changed_settings,
     delivery_lines,
-    holding_lines,
-    kept,
+    format_retention,
+    retention_holders,
 )
-from quivermq.cli.troubles import brokers_down, partition_troubles
 from quivermq.errors import QuiverError
 
 if TYPE_CHECKING:
@@ -56,54 +45,27 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
-
 
 @app.command()
+@with_options(OPTIONS)
 def create(
-    name: Name,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many partitions.")
-    ] = None,
+    name: Topic,
+    partitions: Annotated[int | None, number_option("How many partitions.")] = None,
     replication: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many brokers hold each partition.")
+        int | None, number_option("How many brokers hold each partition.")
     ] = None,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    max_messages: MaxMessages = None,
-    keep_until_archived: Archived = None,
-    delete_acked: DeleteAcked = None,
-    rate_limit: Rate = None,
-    burst: Burst = None,
-    max_deliveries: MaxDeliveries = None,
-    dead_letter: DeadLetter = None,
-    retry_first: RetryFirst = None,
-    retry_base: RetryBase = None,
-    retry_longest: RetryLongest = None,
-    group_idle_retention: GroupIdle = None,
+    *,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
+    **settings: Any,
 ) -> None:
-    """Create a topic; if it is there with the same settings, all is well too."""
-    limit = changed_rate_limit(None, rate_limit, burst)
-    named = {} if max_deliveries is None else {"max_deliveries": max_deliveries}
+    """Create a topic. A topic that exists with the same settings is no error."""
+    wanted = changed_settings(settings)
     with connect(servers, timeout) as client:
-        found = client.create_topic(
-            name,
-            partitions=partitions,
-            replication=replication,
-            retention=changed_retention(
-                None, max_age, max_bytes, max_messages, keep_until_archived, delete_acked
-            ),
-            rate_limit=limit,
-            dead_letter=dead_letter,
-            retry=changed_retry(None, retry_first, retry_base, retry_longest),
-            **named,
-            **changed_group_idle(group_idle_retention),
-        )
+        found = client.create_topic(name, partitions=partitions, replication=replication, **wanted)
     if as_json:
-        print_json(_plain(found))
+        print_json(asdict(found))
         return
     print_line(f"topic {_summary(found)}")
     remark(f"try: quiver produce {name} hello")
@@ -112,7 +74,7 @@ def create(
 @app.command("list")
 def list_(
     show_all: Annotated[
-        bool, typer.Option("--all", help="Also topics that tools keep for themselves: _name.")
+        bool, typer.Option("--all", help="Also internal topics, whose names begin with _.")
     ] = False,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
@@ -123,7 +85,7 @@ def list_(
         topics = [each for each in client.topics() if show_all or not each.name.startswith("_")]
         down = brokers_down(client.cluster())
     if as_json:
-        print_json([_plain(topic) for topic in topics])
+        print_json([asdict(topic) for topic in topics])
         return
     if not topics:
         remark("no topics; try: quiver topic create orders")
@@ -134,9 +96,9 @@ def list_(
             topic.name,
             str(len(topic.partitions)),
             str(topic.replication),
-            known(topic.message_count),
+            format_number(topic.message_count),
             format_size(topic.size_bytes),
-            kept(topic.retention),
+            format_retention(topic.retention),
             _state(topic, down),
         )
     print_table(made)
@@ -144,18 +106,18 @@ def list_(
 
 @app.command()
 def describe(
-    name: Name,
+    name: Topic,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Show a topic's settings, and each partition: who leads, what is kept."""
+    """Show a topic's settings and partitions: leader, replicas, offsets, size."""
     with connect(servers, timeout) as client:
         topic = client.topic(name)
         down = brokers_down(client.cluster())
-        holding = [] if as_json else _holding_lines(client, topic)
+        holders = [] if as_json else _retention_holders(client, topic)
     if as_json:
-        print_json(_plain(topic))
+        print_json(asdict(topic))
         return
     print_line(_summary(topic), "bold")
     made = table("partition>", "leader>", "replicas", "in sync", "offsets", "messages>", "size>")
@@ -166,65 +128,39 @@ def describe(
             numbers(partition.replicas) + _moving(partition),
             "?" if partition.in_sync is None else numbers(sorted(set(partition.in_sync) - down)),
             _offsets(partition),
-            known(partition.message_count),
+            format_number(partition.message_count),
             format_size(partition.size_bytes),
-            style="" if not partition_troubles(partition, down) else "yellow",
+            style="" if not partition_problems(partition, down) else "yellow",
         )
     print_table(made)
-    for line in [*delivery_lines(topic), *holding]:
+    for line in [*delivery_lines(topic), *holders]:
         print_line(line)
     for partition in topic.partitions:
-        for trouble in partition_troubles(partition, down):
+        for trouble in partition_problems(partition, down):
             print_line(f"partition {partition.partition}: {trouble}", "yellow")
 
 
 @app.command()
+@with_options(OPTIONS)
 def alter(
-    name: Name,
+    name: Topic,
     partitions: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="How many partitions: never fewer than there are."),
+        int | None, number_option("How many partitions; never fewer than there are.")
     ] = None,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    max_messages: MaxMessages = None,
-    keep_until_archived: Archived = None,
-    delete_acked: DeleteAcked = None,
-    rate_limit: Rate = None,
-    burst: Burst = None,
-    max_deliveries: MaxDeliveries = None,
-    dead_letter: DeadLetter = None,
-    retry_first: RetryFirst = None,
-    retry_base: RetryBase = None,
-    retry_longest: RetryLongest = None,
-    group_idle_retention: GroupIdle = None,
+    *,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
+    **settings: Any,
 ) -> None:
-    """Change a topic; what is not named stays as it is."""
-    limits = (max_age, max_bytes, max_messages, keep_until_archived, delete_acked)
-    rate = (rate_limit, burst)
-    waits = (retry_first, retry_base, retry_longest)
-    named = (partitions, max_deliveries, dead_letter, group_idle_retention)
-    if all(value is None for value in (*named, *limits, *rate, *waits)):
-        raise Misuse(
-            "say what to change: --partitions, --max-age ...; --help names all that can be"
-        )
-    plain: dict[str, Any] = {"max_deliveries": max_deliveries, "dead_letter": dead_letter}
+    """Change a topic's settings. Those that are not given stay as they are."""
+    if partitions is None and not settings:
+        raise UsageError("say what to change: --partitions, --max-age ...; --help lists all")
     with connect(servers, timeout) as client:
-        before = client.topic(name)
-        found = client.alter_topic(
-            name,
-            partitions=partitions,
-            retention=changed_retention(before.retention, *limits),
-            rate_limit=changed_rate_limit(before.rate_limit, *rate),
-            retry=changed_retry(before.retry, *waits),
-            **{option: value for option, value in plain.items() if value is not None},
-            **changed_group_idle(group_idle_retention),
-        )
+        wanted = changed_settings(settings, client.topic(name))
+        found = client.alter_topic(name, partitions=partitions, **wanted)
     if as_json:
-        print_json(_plain(found))
+        print_json(asdict(found))
     else:
         print_line(f"topic {_summary(found)}")
 
@@ -237,14 +173,12 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Delete topics and all of their messages, for good."""
+    """Delete topics and all their messages, for good."""
     with connect(servers, timeout) as client:
         for name in names:
             topic = client.topic(name)
             question = f"Delete {name} and its {count(topic.message_count, 'message')} for good?"
-            if not yes and not typer.confirm(question, err=True):
-                remark(f"{name} was left as it is")
-                raise typer.Exit(1)
+            confirm(question, yes=yes, otherwise=f"{name} was not deleted")
             client.delete_topic(name)
             if not as_json:
                 print_line(f"topic {name} is deleted")
@@ -252,29 +186,29 @@ def delete(
         print_json({"deleted": names})
 
 
-def _holding_lines(client: "Client", topic: "TopicInfo") -> list[str]:
+def _retention_holders(client: "Client", topic: "TopicInfo") -> list[str]:
     retention = topic.retention
     if not (retention.keep_until_archived or retention.delete_acked):
         return []
     try:
-        return holding_lines(retention, client.groups(topic.name))
+        return retention_holders(retention, client.groups(topic.name))
     except QuiverError as error:
-        return [f"what keeps its messages is not known: {error}"]
+        return [f"the groups that keep its messages are not known: {error}"]
 
 
 def _summary(topic: "TopicInfo") -> str:
     partitions = count(len(topic.partitions), "partition")
     replicas = count(topic.replication, "replica")
-    duration = f"kept {kept(topic.retention)}"
+    retention = f"kept {format_retention(topic.retention)}"
     if topic.message_count == 0:
-        return f"{topic.name}: {partitions} with {replicas} each, empty, {duration}"
+        return f"{topic.name}: {partitions} with {replicas} each, empty, {retention}"
     messages = f"{count(topic.message_count, 'message')}, {format_size(topic.size_bytes)}"
-    return f"{topic.name}: {partitions} with {replicas} each, {messages}, {duration}"
+    return f"{topic.name}: {partitions} with {replicas} each, {messages}, {retention}"
 
 
 def _state(topic: "TopicInfo", down: frozenset[int]) -> str:
-    bad = sum(bool(partition_troubles(partition, down)) for partition in topic.partitions)
-    return f"[yellow]{count(bad, 'partition')} in trouble[/]" if bad else "[green]well[/]"
+    bad = sum(bool(partition_problems(partition, down)) for partition in topic.partitions)
+    return f"[yellow]{count(bad, 'partition')} in trouble[/]" if bad else "[green]healthy[/]"
 
 
 def _moving(partition: "PartitionInfo") -> str:
@@ -289,7 +223,3 @@ def _offsets(partition: "PartitionInfo") -> str:
     if partition.start_offset == partition.end_offset:
         return f"none, next {partition.end_offset:,}"
     return f"{partition.start_offset:,} to {partition.end_offset - 1:,}"
-
-
-def _plain(topic: "TopicInfo") -> dict[str, Any]:
-    return asdict(topic)

@@ -1,4 +1,4 @@
-"""`quiver up`: a whole cluster on this machine, for a first look and for development."""
+"""`quiver up`: runs a whole cluster on this machine, for trying it out and for development."""
 
 import shutil
 import signal
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from quivermq.cli.local_brokers import LocalBrokers, plan
-from quivermq.cli.options import AsJson, connect
+from quivermq.cli.options import DEFAULT_SERVERS, AsJson, connect
 from quivermq.cli.output import (
     count,
     numbers,
@@ -23,7 +23,7 @@ from quivermq.cli.output import (
     print_line,
     print_table,
     remark,
-    remarks,
+    show_status,
     table,
 )
 from quivermq.errors import ConnectionFailed, QuiverError
@@ -40,11 +40,11 @@ def up(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where data is kept; without it in a temporary folder that goes away at the end.",
+            help="Where data is kept; default: a temporary folder, deleted at the end.",
         ),
     ] = None,
     free_ports: Annotated[
-        bool, typer.Option("--free-ports", help="Take any free ports instead of the usual ones.")
+        bool, typer.Option("--free-ports", help="Use any free ports instead of the usual ones.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,12 +58,12 @@ def up(
         with LocalBrokers(plan(nodes, folder, any_ports=free_ports), folder) as brokers:
             stop.on_second = brokers.kill
             started = time.monotonic()
-            _wait(brokers, stop, quiet=as_json)
+            _wait_until_ready(brokers, stop, quiet=as_json)
             if not stop.asked:
                 _announce(brokers, folder, time.monotonic() - started, as_json=as_json)
                 if is_temporary and not as_json:
-                    remark(f"data is in {folder} and goes away at the end; keep it by --data-dir")
-                _follow(brokers, stop)
+                    remark(f"data is in {folder} and is deleted at the end; --data-dir keeps it")
+                _watch(brokers, stop)
             remark("stopping; Ctrl-C again stops at once")
         if brokers.killed:
             print_error(f"did not stop in time, killed: {numbers(brokers.killed)}", "warning")
@@ -104,27 +104,25 @@ def _data_dir(named: Path | None) -> Iterator[tuple[Path, bool]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait(brokers: LocalBrokers, stop: _StopSignals, *, quiet: bool) -> None:
-    """Until each broker serves, and they agree who leads."""
+def _wait_until_ready(brokers: LocalBrokers, stop: _StopSignals, *, quiet: bool) -> None:
+    """Wait until all brokers serve and agree on a leader."""
     total = len(brokers.brokers)
-    console = remarks()
-    console.quiet = quiet or not console.is_terminal
-    with console.status(f"starting {count(total, 'broker')}") as status:
+    with show_status(f"starting {count(total, 'broker')}", quiet=quiet) as status:
 
-        def told(ready: int) -> bool:
+        def show_progress(ready: int) -> bool:
             status.update(f"starting {count(total, 'broker')}: {ready} ready")
             return not stop.asked
 
-        brokers.wait_until_serving(_START_SECONDS_MAX, told)
+        brokers.wait_until_serving(_START_SECONDS_MAX, show_progress)
         status.update("waiting until the brokers agree on a leader")
         deadline = time.monotonic() + _START_SECONDS_MAX
-        while not stop.asked and not _agree(brokers):
+        while not stop.asked and not _have_leader(brokers):
             if time.monotonic() > deadline:
-                raise ConnectionFailed("the brokers found no leader; see their logs")
+                raise ConnectionFailed("the brokers elected no leader; see their logs")
             stop.wait(_WATCH_SECONDS)
 
 
-def _agree(brokers: LocalBrokers) -> bool:
+def _have_leader(brokers: LocalBrokers) -> bool:
     with connect(brokers.servers, timeout=2.0) as client:
         try:
             found = client.cluster()
@@ -154,7 +152,7 @@ def _announce(brokers: LocalBrokers, folder: Path, seconds: float, *, as_json: b
     print_line(f"{count(total, 'broker')} ready after {seconds:.1f} s; Ctrl-C stops them", "bold")
     print_table(made)
     servers = brokers.servers.partition(",")[0]
-    option = "" if servers == "127.0.0.1:7600" else f" --servers {servers}"
+    option = "" if servers == DEFAULT_SERVERS else f" --servers {servers}"
     print_line("Try in another terminal:")
     for command in (
         f"quiver topic create orders --partitions {total}{option}",
@@ -165,12 +163,12 @@ def _announce(brokers: LocalBrokers, folder: Path, seconds: float, *, as_json: b
         print_line(f"  {command}", "cyan")
 
 
-def _follow(brokers: LocalBrokers, stop: _StopSignals) -> None:
-    """Until stopped; says when a broker ends by itself. Raises when none is left."""
+def _watch(brokers: LocalBrokers, stop: _StopSignals) -> None:
+    """Wait until stopped; report brokers that end by themselves. Raises when none is left."""
     alive = list(brokers.brokers)
     while not stop.wait(_WATCH_SECONDS):
         for broker in [broker for broker in alive if broker.process.poll() is not None]:
             alive.remove(broker)
-            print_error(broker.obituary(), label="warning")
+            print_error(broker.exit_message(), label="warning")
         if not alive:
             raise ConnectionFailed("no broker is left")

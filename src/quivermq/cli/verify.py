@@ -1,14 +1,10 @@
-"""`quiver verify DATA_DIR`: check every byte of a broker's logs, and say what is there."""
+"""`quiver verify DATA_DIR`: checks every byte of a broker's logs, and prints what they hold."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -18,8 +14,10 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 
+from quivermq.cli.options import AsJson
+from quivermq.cli.output import print_json, print_table, stderr_console, stdout_console, table
+from quivermq.cli.quantities import format_size
 from quivermq.errors import InvalidRequest
 from quivermq.log import Finding, ReadOnlyDisk, Report, Verification, find_logs, log_bytes
 from quivermq.node.directory import SET_ASIDE, damaged_files
@@ -37,14 +35,12 @@ def verify(
     deep: Annotated[
         bool, typer.Option("--deep", help="Also decode every batch, as a consumer would.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as JSON instead of tables.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Check every frame, index, checkpoint and vote in DATA_DIR, and print what is there.
+    """Check every frame, index, checkpoint and vote in DATA_DIR, and print a summary.
 
-    Reads only: nothing is repaired or cut. Exit code 0 if all that was ever durable is intact,
-    1 if anything is damaged, or of a release that this one cannot read.
+    It only reads: nothing is repaired or cut. The exit code is 0 if all durable data is intact, 1
+    if any is damaged, or written by a release that this one cannot read.
     """
     if not data_dir.is_dir():
         raise InvalidRequest(f"{data_dir} is not a folder: name a broker's data directory")
@@ -58,7 +54,7 @@ def verify(
         *_check(disk, folders, deep=deep, quiet=as_json),
     ]
     if as_json:
-        typer.echo(json.dumps([_plain(report) for report in reports], indent=2))
+        print_json([_as_dict(report) for report in reports])
     else:
         _print(reports)
     if any(report.is_damaged or report.is_of_another_release for report in reports):
@@ -66,21 +62,21 @@ def verify(
 
 
 def _check_directory(disk: ReadOnlyDisk, set_aside: list[str]) -> list[Report]:
-    """What is wrong with the files that are not logs; and logs that nobody wants."""
+    """Check the files that are not logs, and list logs that are not in use."""
     report = Report(_DIRECTORY)
     for file, severity, problems in damaged_files(disk):
         for problem in problems:
             text = f"{problem}; its other copy is intact" if severity == "note" else problem
             report.findings.append(Finding(severity, file, 0, text))
     for folder in set_aside:
-        text = "nobody wants this log, and a broker moved it here: delete it if nobody needs it"
+        text = "a broker set this log aside, as it is not in use: delete it if you do not need it"
         report.findings.append(Finding("note", folder, 0, text))
     return [report] if report.findings else []
 
 
 def _check(disk: ReadOnlyDisk, folders: list[str], *, deep: bool, quiet: bool) -> list[Report]:
     """Verify each log, with a bar on a terminal."""
-    console = Console(stderr=True)
+    console = stderr_console()
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -105,18 +101,14 @@ def _check(disk: ReadOnlyDisk, folders: list[str], *, deep: bool, quiet: bool) -
 
 
 def _print(reports: list[Report]) -> None:
-    console = Console()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("log", no_wrap=True)
-    for name in ("segments", "size", "entries", "messages"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("offsets", no_wrap=True)
-    table.add_column("state")
+    made = table("log", "segments>", "size>", "entries>", "messages>", "offsets", "state")
+    for column in made.columns[:-1]:
+        column.no_wrap = True
     for report in _logs(reports):
-        table.add_row(
+        made.add_row(
             escape(report.folder or "."),
             f"{report.segments:,}",
-            decimal(report.bytes),
+            format_size(report.bytes),
             f"{report.entries:,}",
             f"{report.messages:,}",
             f"{report.start.next_offset:,} to {report.end.next_offset - 1:,}"
@@ -124,17 +116,17 @@ def _print(reports: list[Report]) -> None:
             else "none",
             _state(report),
         )
-    console.print(table)
+    print_table(made)
+    console = stdout_console()
     for report in reports:
         for finding in report.findings:
             style = _STYLES[finding.severity]
             where = escape(f"{finding.path} at byte {finding.position:,}")
             console.print(
                 f"[{style}]{finding.severity:>6}[/]  {where}: {escape(finding.text)}",
-                highlight=False,
                 soft_wrap=True,
             )
-    console.print(_verdict(reports))
+    console.print(_conclusion(reports))
 
 
 def _state(report: Report) -> str:
@@ -149,7 +141,7 @@ def _logs(reports: list[Report]) -> list[Report]:
     return [report for report in reports if report.folder != _DIRECTORY]
 
 
-def _verdict(reports: list[Report]) -> str:
+def _conclusion(reports: list[Report]) -> str:
     logs = _logs(reports)
     directory = [report for report in reports if report not in logs]
     if any(report.is_of_another_release for report in directory):
@@ -159,8 +151,8 @@ def _verdict(reports: list[Report]) -> str:
         )
     if any(report.is_damaged for report in directory):
         return (
-            "[bold red]The broker cannot tell who it is, or what it holds.[/] Restore either copy "
-            "of the file, or start it with an empty data directory, and run quiver cluster replace."
+            "[bold red]The broker's identity or its list of replicas is damaged.[/] Restore a copy "
+            "of it, or start with an empty data directory and run quiver cluster replace."
         )
     reports = logs
     damaged = sum(report.is_damaged for report in reports)
@@ -179,9 +171,9 @@ def _verdict(reports: list[Report]) -> str:
     return f"[green]All {entries:,} entries in {len(reports)} logs are intact.[/]"
 
 
-def _plain(report: Report) -> dict[str, Any]:
-    """The report for machines; 64-bit numbers as they are, offsets by name."""
-    plain = asdict(report)
+def _as_dict(report: Report) -> dict[str, Any]:
+    """The report for JSON, with offsets by name."""
+    found = asdict(report)
     for name in ("start", "end"):
-        plain[name] = getattr(report, name)._asdict()
-    return {**plain, "damaged": report.is_damaged}
+        found[name] = getattr(report, name)._asdict()
+    return {**found, "damaged": report.is_damaged}

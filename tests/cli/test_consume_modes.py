@@ -1,4 +1,4 @@
-"""Several partitions as one stream."""
+"""`quiver consume`: merging and following several partitions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.cli.partition_streams import as_they_come, in_order_of_time
+from quivermq.cli.consume_modes import follow_all, merge_by_time
 from quivermq.client.values import Message
 
 
@@ -30,7 +30,7 @@ def test_partitions_are_merged_by_time_and_keep_their_own_order(times: list[list
     ]
 
     async def merged() -> list[Message]:
-        return [one async for one in in_order_of_time([stream(each) for each in partitions])]
+        return [one async for one in merge_by_time([stream(each) for each in partitions])]
 
     found = asyncio.run(merged())
     for number, expected in enumerate(partitions):
@@ -39,7 +39,7 @@ def test_partitions_are_merged_by_time_and_keep_their_own_order(times: list[list
         assert [one.timestamp for one in found] == sorted(chain.from_iterable(times))
 
 
-def test_streams_that_never_end_come_side_by_side_until_one_fails() -> None:
+def test_endless_streams_are_followed_together_until_one_fails() -> None:
     async def endless() -> AsyncIterator[Message]:
         offset = 0
         while True:
@@ -54,6 +54,6 @@ def test_streams_that_never_end_come_side_by_side_until_one_fails() -> None:
 
     found: list[Message] = []
     with pytest.raises(OSError, match="the line is cut"):
-        asyncio.run(as_they_come([endless(), failing()], found.append))
+        asyncio.run(follow_all([endless(), failing()], found.append))
     assert [one.offset for one in found if one.partition == 1] == [0, 1, 2]
     assert any(one.partition == 0 for one in found)

@@ -1,4 +1,4 @@
-"""`quiver pipeline archive`, `replay` and `compact`: a topic and its table."""
+"""`quiver pipeline archive`, `replay` and `compact`: between a topic and a table."""
 
 import json
 import math
@@ -6,64 +6,127 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from quivermq.cli.archive_options import (
-    AcceptLoss,
-    Columns,
-    CommitAge,
-    CommitSize,
-    End,
-    FileSize,
-    From,
-    Into,
-    KeepPartitions,
-    KeepTimestamps,
-    Kept,
-    Master,
-    Once,
-    Quarantine,
-    ReplayId,
-    SourcePartitions,
-    Start,
-    TablePath,
-    To,
-    Topic,
-    columns_text,
-    place,
-)
 from quivermq.cli.archive_troubles import one_line, spark_troubles
-from quivermq.cli.misuse import Misuse
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
     DEFAULT_TIMEOUT_SECONDS,
     AsJson,
+    Once,
     Servers,
     Timeout,
     connect,
+    duration_option,
+    number_option,
+    parse_position,
+    size_option,
 )
-from quivermq.cli.output import count, known, print_error, print_json, print_line, remark
+from quivermq.cli.output import count, format_number, print_error, print_json, print_line, remark
 from quivermq.cli.quantities import format_size
 
 if TYPE_CHECKING:
     from quivermq.spark.archive_loop import Committed
 
-_FILE_BYTES = 128 << 20
-_SPARK_TIMEOUT = 60.0
+_FILE_BYTES: Final = 128 << 20
+_SPARK_TIMEOUT_SECONDS: Final = 60.0
+_FILES: Final[dict[str, Any]] = {"rich_help_panel": "Files and commits"}
+_JSON: Final[dict[str, Any]] = {"rich_help_panel": "JSON payloads"}
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(archive)
-    app.command()(replay)
-    app.command()(compact)
+TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic.")]
+Table = Annotated[str, typer.Argument(metavar="PATH", help="The table's folder.")]
+ToTable = Annotated[
+    str, typer.Option("--to", metavar="PATH", help="The table's folder; created if need be.")
+]
+FromTable = Annotated[str, typer.Option("--from", metavar="PATH", help="The table's folder.")]
+CommitSize = Annotated[
+    float,
+    size_option("Commit as soon as about so much has come.", show_default="128MB", **_FILES),
+]
+CommitAge = Annotated[
+    float,
+    duration_option(
+        "Commit what came so long ago, however little it is.", show_default="60s", **_FILES
+    ),
+]
+FileSize = Annotated[
+    float,
+    size_option("How large files should be.", "--target-file-size", show_default="128MB", **_FILES),
+]
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Continue even if messages were dropped before they were archived.",
+        **_FILES,
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--json-columns",
+        metavar="COLUMNS",
+        help="Values are JSON: 'id BIGINT NOT NULL, amount DOUBLE', or @FILE with these columns.",
+        **_JSON,
+    ),
+]
+Quarantine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="The table for values that do not fit, with the reason; default: PATH.quarantine.",
+        **_JSON,
+    ),
+]
+Into = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Put all fields into one column.", **_JSON)
+]
+Master = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Where Spark runs: local[2], spark://HOST:7077, sc://HOST."),
+]
+Keep = Annotated[
+    float,
+    duration_option("Remove files that no version of this time needs.", show_default="7d"),
+]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE", help="The first: an offset, a time (2025-01-31T12:00), an age (2h)."
+    ),
+]
+End = Annotated[
+    str | None, typer.Option(metavar="WHERE", help="Behind the last: an offset, a time, an age.")
+]
+SourcePartitions = Annotated[
+    list[int] | None,
+    number_option("Only from this partition; may be repeated.", "--partition", least=0),
+]
+ReplayId = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="ID",
+        help="Name this replay; messages replayed under the same name are skipped.",
+    ),
+]
+KeepPartitions = Annotated[
+    bool,
+    typer.Option("--keep-partitions", help="To the partition each came from, not by its key."),
+]
+KeepTimestamps = Annotated[
+    bool, typer.Option("--keep-timestamps", help="With its first time, not that of the replay.")
+]
 
 
 def archive(
-    topic: Topic,
-    to: To,
+    topic: TopicOption,
+    to: ToTable,
     once: Once = False,
     commit_size: CommitSize = _FILE_BYTES,
     commit_age: CommitAge = 60.0,
@@ -77,9 +140,9 @@ def archive(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Put a topic into a Delta table, exactly once, by day; go on where the table is."""
+    """Archive a topic to a Delta table, exactly once, by day; continue where the table ends."""
     if json_columns is None and (quarantine or into):
-        raise Misuse("--quarantine and --into belong to --json-columns")
+        raise UsageError("--quarantine and --into need --json-columns")
     _check_extra()
     from quivermq.lakehouse.table import local_folder  # noqa: PLC0415  (slow to load)
     from quivermq.spark import session  # noqa: PLC0415
@@ -87,15 +150,15 @@ def archive(
     from quivermq.spark.archiving import Archive, Payload  # noqa: PLC0415
 
     payload = None
-    if columns := columns_text(json_columns):
+    if columns := _read_columns(json_columns):
         payload = Payload(columns, quarantine or f"{local_folder(to)}.quarantine", into)
-    connection = {"servers": servers, "timeout": str(_SPARK_TIMEOUT)}
+    connection = {"servers": servers, "timeout": str(_SPARK_TIMEOUT_SECONDS)}
     table = Archive(topic, to, connection, int(target_file_size), payload, accept_loss)
     with connect(servers, timeout) as client, spark_troubles():
-        # What cannot work is said before Spark takes its seconds to start.
+        # Fails here if it cannot work, before Spark takes its seconds to start.
         table.pending(client)
         spark = session(master, name=f"archive of {topic}")
-        quieten(spark)
+        _silence(spark)
         loop = ArchiveLoop(
             spark,
             client,
@@ -110,7 +173,7 @@ def archive(
                 if not commits and not as_json:
                     remark(f"{to} holds all of {topic}")
             else:
-                stop = stop_signals()
+                stop = _catch_stop_signals()
                 if not as_json:
                     remark(f"archiving {topic} to {to}; Ctrl-C ends it after the commit under way")
                 loop.run(stop)
@@ -119,8 +182,8 @@ def archive(
 
 
 def replay(
-    table: From,
-    topic: Topic,
+    table: FromTable,
+    topic: TopicOption,
     partition: SourcePartitions = None,
     start: Start = None,
     end: End = None,
@@ -132,28 +195,28 @@ def replay(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Put messages of a table back onto a topic, in order."""
+    """Send the messages of a table to a topic again, in order."""
     _check_extra()
-    from quivermq.lakehouse import Table  # noqa: PLC0415  (slow to load)
+    from quivermq import lakehouse  # noqa: PLC0415  (slow to load)
     from quivermq.spark import session  # noqa: PLC0415
     from quivermq.spark.replaying import Replay  # noqa: PLC0415
 
     wanted = Replay(
         table,
         topic,
-        {"servers": servers, "timeout": str(_SPARK_TIMEOUT)},
+        {"servers": servers, "timeout": str(_SPARK_TIMEOUT_SECONDS)},
         tuple(partition or ()),
-        place(start),
-        place(end),
+        parse_position(start, "--start", names=()),
+        parse_position(end, "--end", names=()),
         name,
         keep_partitions,
         keep_timestamps,
     )
-    Table.open(table)
+    lakehouse.Table.open(table)
     with connect(servers, timeout) as client, spark_troubles():
-        client.topic(topic)  # must be there: what it is like is for its owner to say
+        client.topic(topic)  # must exist: its owner chooses its settings
         spark = session(master, name=f"replay to {topic}")
-        quieten(spark)
+        _silence(spark)
         try:
             found = wanted.rows(spark).count()
             wanted.run(spark)
@@ -166,18 +229,18 @@ def replay(
 
 
 def compact(
-    table: TablePath,
+    table: Table,
     target_file_size: FileSize = _FILE_BYTES,
-    keep: Kept = 7 * 86_400.0,
+    keep: Keep = 7 * 86_400.0,
     as_json: AsJson = False,
 ) -> None:
-    """Put a table's small files together, and remove files that nobody needs."""
+    """Merge a table's small files, and remove files that no version needs."""
     _check_extra()
-    from quivermq.lakehouse import compact as tidy  # noqa: PLC0415  (slow to load)
+    from quivermq.lakehouse import compact as compact_table  # noqa: PLC0415  (slow to load)
 
     if target_file_size < 1:
-        raise Misuse("--target-file-size must be at least a byte")
-    done = tidy(table, int(target_file_size), math.ceil(keep / 3_600))
+        raise UsageError("--target-file-size must be at least a byte")
+    done = compact_table(table, int(target_file_size), math.ceil(keep / 3_600))
     if as_json:
         print_json(
             {
@@ -193,15 +256,15 @@ def compact(
     )
 
 
-def quieten(spark: Any) -> None:
-    """What goes wrong is said once, by us; `QUIVER_DEBUG=1` shows what Spark has to say."""
+def _silence(spark: Any) -> None:
+    """Turn Spark's own log off: we report errors once. `QUIVER_DEBUG=1` leaves it on."""
     is_remote = type(spark).__module__.startswith("pyspark.sql.connect")
     if not is_remote and not os.environ.get("QUIVER_DEBUG"):
         spark.sparkContext.setLogLevel("OFF")
 
 
-def stop_signals() -> threading.Event:
-    """Set by the first Ctrl-C or SIGTERM; the second one ends the process."""
+def _catch_stop_signals() -> threading.Event:
+    """An event that the first Ctrl-C or SIGTERM sets; the second one ends the process."""
     stop = threading.Event()
 
     def receive(*_: object) -> None:
@@ -233,15 +296,23 @@ def _report(done: "Committed", *, as_json: bool) -> None:
     print_line(
         f"version {table.version}: {count(wanted.count, 'message')}, about "
         f"{format_size(done.pending.bytes)}, in {done.seconds:.1f} s ({rate:,.0f}/s); "
-        f"{count(done.files, 'file')}, {known(done.left)} behind"
+        f"{count(done.files, 'file')}, {format_number(done.left)} behind"
     )
     for number, (start, end) in sorted(done.pending.lost.items()):
         print_error(f"partition {number}: [{start}, {end}) was dropped unarchived", "warning")
 
 
 def _check_extra() -> None:
-    from importlib.util import find_spec  # noqa: PLC0415
-
     missing = [name for name in ("pyspark", "deltalake") if find_spec(name) is None]
     if missing:
-        raise Misuse(f"this needs {' and '.join(missing)}: pip install 'quivermq[spark]'")
+        raise UsageError(f"this needs {' and '.join(missing)}: pip install 'quivermq[spark]'")
+
+
+def _read_columns(given: str | None) -> str | None:
+    """The columns; read from the file behind an @."""
+    if given is None or not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"--json-columns {given}: {error.strerror}") from None

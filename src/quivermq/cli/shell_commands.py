@@ -1,18 +1,33 @@
-"""What can be said in `quiver shell`, and what is done then.
+"""The commands of `quiver shell`.
 
-A method whose name begins with `do_` is a command, and its docstring its line of help: how it is
-written, a colon, what it does.
+A method whose name begins with `do_` is a command, and its docstring is its line of help: how to
+write it, a colon, what it does.
 """
 
 import shlex
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from quivermq.cli.errors import UsageError
 from quivermq.cli.message_lines import MessageLines
-from quivermq.cli.misuse import Misuse
-from quivermq.cli.output import count, known, numbers, print_line, print_table, remark, table
+from quivermq.cli.output import (
+    count,
+    format_number,
+    numbers,
+    print_line,
+    print_table,
+    remark,
+    table,
+)
 from quivermq.cli.quantities import parse_duration
-from quivermq.cli.shell_modes import MODES, SharedWay, SingleWay, StickyWay, Way, open_way
+from quivermq.cli.shell_modes import (
+    MODES,
+    SharedMode,
+    ShellMode,
+    SingleMode,
+    StickyMode,
+    open_mode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +41,8 @@ _STREAM_SECONDS: Final = 0.2
 DEFAULT_GROUP: Final = "shell"
 
 
-class Session:
-    """A client, the topic and group in use, and what is held of them."""
+class ShellCommands:
+    """Runs command lines. Keeps the topic, group and mode in use, and the messages held."""
 
     def __init__(self, client: "Client", *, as_json: bool, is_interactive: bool) -> None:
         self._client = client
@@ -37,37 +52,37 @@ class Session:
         self._mode = "shared"
         self._topic: str | None = None
         self._group = DEFAULT_GROUP
-        self._way: Way | None = None
+        self._opened: ShellMode | None = None
         self.is_over = False
 
     @property
     def prompt(self) -> str:
-        """Where the user is."""
+        """The topic, group and mode in use."""
         if self._topic is None:
             return "quiver> "
         return f"{self._topic}/{self._group} {self._mode}> "
 
     def run(self, line: str) -> None:
-        """Do what one line says; raises `Misuse` or `QuiverError` if that cannot be."""
+        """Run one line; raises `UsageError` or `QuiverError` if it fails."""
         try:
             words = shlex.split(line)
         except ValueError as error:
-            raise Misuse(f"{error}: quotes come in pairs") from None
+            raise UsageError(f"{error}: close the quotes") from None
         if not words or words[0].startswith("#"):
             return
         command = commands().get(words[0])
         if command is None:
-            raise Misuse(f"{words[0]!r} is no command; help lists them")
+            raise UsageError(f"{words[0]!r} is not a command; help lists them")
         command(self, words[1:])
 
     def close(self) -> None:
-        """Give back what is held, leave groups."""
-        way, self._way = self._way, None
-        if way is not None:
-            way.close()
+        """Release the messages held, and leave the group."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     def words_after(self, before: list[str]) -> list[str]:
-        """What may come next on a line, for completion."""
+        """The words that can follow these on a line, for completion."""
         if not before:
             return sorted(commands())
         if before == ["mode"]:
@@ -79,10 +94,10 @@ class Session:
         return {"send": ["--key", "--priority", "--delay"], "nack": ["--delay"]}.get(before[0], [])
 
     def do_send(self, words: list[str]) -> None:
-        """send VALUE: one message to the topic in use; with --key K, --priority N, --delay 5s"""
+        """send VALUE: send a message to the topic in use; --key K, --priority N, --delay 5s"""
         options, rest = _options(words, "key", "priority", "delay")
         if not rest:
-            raise Misuse("send what? send hello")
+            raise UsageError("send needs a value: send hello")
         priority = _number(options.get("priority", "0"), "--priority", least=0)
         receipt = self._client.produce(
             self._used_topic(),
@@ -94,9 +109,9 @@ class Session:
         print_line(f"stored at {receipt.partition}/{receipt.offset}")
 
     def do_subscribe(self, words: list[str]) -> None:
-        """subscribe TOPIC [GROUP]: use this topic, and consume it for this group"""
+        """subscribe TOPIC [GROUP]: use this topic and consume it for this group"""
         if not 1 <= len(words) <= 2:
-            raise Misuse("subscribe to what? subscribe TOPIC [GROUP]")
+            raise UsageError("subscribe needs a topic: subscribe TOPIC [GROUP]")
         topic = self._client.topic(words[0])
         self.close()
         self._topic, self._group = topic.name, words[1] if len(words) > 1 else DEFAULT_GROUP
@@ -106,38 +121,38 @@ class Session:
         )
 
     def do_mode(self, words: list[str]) -> None:
-        """mode shared|sticky|single: how to consume; what is held goes back"""
+        """mode shared|sticky|single: choose how to consume; releases the messages held"""
         if len(words) != 1 or words[0] not in MODES:
-            raise Misuse(f"which mode? {', '.join(MODES)}")
+            raise UsageError(f"mode needs one of {', '.join(MODES)}")
         self.close()
         self._mode = words[0]
         print_line(f"mode {self._mode}")
 
     def do_poll(self, words: list[str]) -> None:
-        """poll [N]: take up to N messages (10), waiting a second for the first"""
-        found = self._open_way().take(_one_number(words, _POLL), _POLL_SECONDS)
+        """poll [N]: take up to N messages (10); waits a second for the first"""
+        found = self._open().take(_one_number(words, _POLL), _POLL_SECONDS)
         self._show(found)
         if not found:
             remark("nothing is waiting")
 
     def do_stream(self, words: list[str]) -> None:
-        """stream [N]: show messages as they come and be done with them, until N or Ctrl-C"""
+        """stream [N]: show and settle messages as they come, until N or Ctrl-C"""
         most = _one_number(words, 0)
-        way, seen, quiet_since = self._open_way(), 0, time.monotonic()
+        opened, seen, quiet_since = self._open(), 0, time.monotonic()
         if self.is_interactive and not most:
             remark("Ctrl-C ends")
         try:
             while not most or seen < most:
                 wanted = min(most - seen, _STREAM_MESSAGES) if most else _STREAM_MESSAGES
-                found = way.take(wanted, _STREAM_SECONDS)
+                found = opened.take(wanted, _STREAM_SECONDS)
                 self._show(found)
                 seen += len(found)
                 if found:
-                    way.settle(len(found))
+                    opened.settle(len(found))
                     quiet_since = time.monotonic()
                 elif not self.is_interactive and time.monotonic() - quiet_since > _POLL_SECONDS:
                     break
-                elif isinstance(way, SingleWay):
+                elif isinstance(opened, SingleMode):
                     time.sleep(_STREAM_SECONDS)
         except KeyboardInterrupt:
             if not self.is_interactive:
@@ -145,35 +160,35 @@ class Session:
         remark(f"{count(seen, 'message')}")
 
     def do_ack(self, words: list[str]) -> None:
-        """ack [NUMBER...]: these are done, or all that are held"""
+        """ack [NUMBER...]: acknowledge these messages, or all held"""
         done = self._shared("ack").ack(_numbers(words))
         print_line(f"{count(done, 'message')} acknowledged")
 
     def do_nack(self, words: list[str]) -> None:
-        """nack [NUMBER...]: these failed and come again, or all; with --delay 5s"""
+        """nack [NUMBER...]: return these, or all, as failed for redelivery; --delay 5s"""
         options, rest = _options(words, "delay")
         delay = _duration(options["delay"], "--delay") if "delay" in options else None
         done = self._shared("nack").nack(_numbers(rest), delay)
         print_line(f"{count(done, 'message')} returned as failed")
 
     def do_reject(self, words: list[str]) -> None:
-        """reject [NUMBER...]: these become dead letters, or all; with --reason TEXT"""
+        """reject [NUMBER...]: make these, or all, dead letters; --reason TEXT"""
         options, rest = _options(words, "reason")
         reason = options.get("reason", "rejected by hand")
         done = self._shared("reject").reject(_numbers(rest), reason)
         print_line(f"{count(done, 'message')} rejected")
 
     def do_commit(self, words: list[str]) -> None:
-        """commit: go on behind what was shown (sticky, single)"""
+        """commit: commit the offsets of all messages shown (sticky, single)"""
         if words:
-            raise Misuse("commit takes no words: it means all that was shown")
-        way = self._open_way()
-        if isinstance(way, SharedWay):
-            raise Misuse("a shared group has no offset to commit: ack messages instead")
-        print_line(f"{count(way.commit(), 'message')} committed")
+            raise UsageError("commit takes no arguments: it commits all that was shown")
+        opened = self._open()
+        if isinstance(opened, SharedMode):
+            raise UsageError("a shared group has no offset to commit: ack messages instead")
+        print_line(f"{count(opened.commit(), 'message')} committed")
 
     def do_status(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
-        """status: where you are, what you hold, what the group is at"""
+        """status: show the cluster, the messages held and the group's counts"""
         cluster = self._client.cluster()
         alive = sum(node.alive for node in cluster.nodes)
         print_line(f"cluster of {count(len(cluster.nodes), 'broker')}, {alive} alive")
@@ -181,11 +196,11 @@ class Session:
             print_line("no topic in use; subscribe TOPIC [GROUP]")
             return
         print_line(f"topic {self._topic}, group {self._group}, mode {self._mode}")
-        way = self._way
-        if isinstance(way, SharedWay):
-            print_line(f"held: {_ranges(list(way.held))}")
-        elif isinstance(way, StickyWay):
-            print_line(f"partitions: {numbers(way.consumer.assignment)}")
+        opened = self._opened
+        if isinstance(opened, SharedMode):
+            print_line(f"held: {_ranges(list(opened.held))}")
+        elif isinstance(opened, StickyMode):
+            print_line(f"partitions: {numbers(opened.consumer.assignment)}")
         for group in self._client.groups(self._topic):
             if group.name == self._group:
                 print_line(
@@ -194,18 +209,18 @@ class Session:
                 )
 
     def do_topics(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
-        """topics: what there is"""
+        """topics: list the topics"""
         found = self._client.topics()
         if not found:
-            remark("no topics; quiver topic create makes one")
+            remark("no topics; quiver topic create TOPIC creates one")
             return
         made = table("topic", "partitions>", "messages>")
         for topic in found:
-            made.add_row(topic.name, str(len(topic.partitions)), known(topic.message_count))
+            made.add_row(topic.name, str(len(topic.partitions)), format_number(topic.message_count))
         print_table(made)
 
     def do_help(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
-        """help: this list"""
+        """help: show this list"""
         made = table("command", "what it does")
         made.columns[0].no_wrap = True
         for command in commands().values():
@@ -214,15 +229,15 @@ class Session:
         print_table(made)
 
     def do_exit(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
-        """exit: leave, and give back what is held; Ctrl-D does too"""
+        """exit: leave, and release the messages held; Ctrl-D does the same"""
         self.is_over = True
 
     def _show(self, found: list[Any]) -> None:
-        way = self._way
+        opened = self._opened
         first = len(found)
         for place, message in enumerate(found):
-            if isinstance(way, SharedWay) and not self._as_json:
-                number = list(way.held)[place - first]
+            if isinstance(opened, SharedMode) and not self._as_json:
+                number = list(opened.held)[place - first]
                 self._lines.write(message, f"[{number}] ")
             else:
                 self._lines.write(message)
@@ -230,32 +245,32 @@ class Session:
 
     def _used_topic(self) -> str:
         if self._topic is None:
-            raise Misuse("no topic in use: subscribe TOPIC [GROUP] first")
+            raise UsageError("no topic in use: subscribe TOPIC [GROUP] first")
         return self._topic
 
-    def _open_way(self) -> Way:
-        if self._way is None:
-            self._way = open_way(self._mode, self._client, self._used_topic(), self._group)
-        return self._way
+    def _open(self) -> ShellMode:
+        if self._opened is None:
+            self._opened = open_mode(self._mode, self._client, self._used_topic(), self._group)
+        return self._opened
 
-    def _shared(self, command: str) -> SharedWay:
-        way = self._open_way() if self._mode == "shared" else None
-        if not isinstance(way, SharedWay):
-            raise Misuse(f"{command} is for mode shared; in mode {self._mode} commit says how far")
-        return way
+    def _shared(self, command: str) -> SharedMode:
+        opened = self._open() if self._mode == "shared" else None
+        if not isinstance(opened, SharedMode):
+            raise UsageError(f"{command} is for mode shared; in mode {self._mode}, use commit")
+        return opened
 
 
-def commands() -> "dict[str, Callable[[Session, list[str]], None]]":
-    """By name, in the order of help."""
+def commands() -> "dict[str, Callable[[ShellCommands, list[str]], None]]":
+    """The commands by name, in the order of help."""
     return {
         name.removeprefix("do_"): method
-        for name, method in vars(Session).items()
+        for name, method in vars(ShellCommands).items()
         if name.startswith("do_")
     }
 
 
 def _options(words: list[str], *names: str) -> tuple[dict[str, str], list[str]]:
-    """`--name value` anywhere among the words, and the other words."""
+    """Split the words into `--name value` options, wherever they stand, and the rest."""
     found, rest, left = {}, [], list(words)
     while left:
         word = left.pop(0)
@@ -265,10 +280,12 @@ def _options(words: list[str], *names: str) -> tuple[dict[str, str], list[str]]:
             break
         if word.startswith("--") and name in names:
             if not left:
-                raise Misuse(f"{word} needs a value")
+                raise UsageError(f"{word} needs a value")
             found[name] = left.pop(0)
         elif word.startswith("--"):
-            raise Misuse(f"{word} is not known here; -- before it sends it as it is")
+            raise UsageError(
+                f"{word} is not an option here; to send it as text, write -- before it"
+            )
         else:
             rest.append(word)
     return found, rest
@@ -276,25 +293,25 @@ def _options(words: list[str], *names: str) -> tuple[dict[str, str], list[str]]:
 
 def _number(text: str, what: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise Misuse(f"{what}: {text!r} is no number from {least} up")
+        raise UsageError(f"{what}: {text!r} is not a number from {least} up")
     return int(text)
 
 
 def _one_number(words: list[str], default: int) -> int:
     if len(words) > 1:
-        raise Misuse("one number is enough")
-    return _number(words[0], "how many") if words else default
+        raise UsageError("give one number only")
+    return _number(words[0], "number of messages") if words else default
 
 
 def _numbers(words: list[str]) -> list[int]:
-    return list(dict.fromkeys(_number(word.strip("[]"), "which") for word in words))
+    return list(dict.fromkeys(_number(word.strip("[]"), "message number") for word in words))
 
 
 def _duration(text: str, what: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise Misuse(f"{what}: {error}") from None
+        raise UsageError(f"{what}: {error}") from None
 
 
 def _ranges(held: list[int]) -> str:
