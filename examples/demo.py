@@ -194,7 +194,7 @@ def orders_of(client: quivermq.Client) -> dict[tuple[int, int], bytes]:
 
 def with_spark(cluster: Cluster, client: quivermq.Client, report: Report, count: int) -> None:
     """The same topics as tables and streams."""
-    from quivermq.pipelines.spark_logs import log_to  # noqa: PLC0415
+    from quivermq.pipelines import log_to  # noqa: PLC0415
     from quivermq.spark import session  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as name:
@@ -221,7 +221,7 @@ def into_a_table(
 ) -> None:
     """A stream from the topic into a Delta table; a leader dies meanwhile. Then SQL over the table,
     and its result back onto a topic."""
-    from quivermq.spark.table_reader import read_table  # noqa: PLC0415
+    from quivermq.spark import read_table  # noqa: PLC0415
 
     expected = orders_of(client)
     stream = spark.readStream.format("quiver").option("subscribe", "orders")

@@ -10,7 +10,7 @@ import pytest
 
 from quivermq.errors import InvalidRequest
 from quivermq.lakehouse import FileWriter
-from quivermq.lakehouse.data_files import OPEN_FILES_MAX, escaped
+from quivermq.lakehouse.data_files import OPEN_FILES_MAX, escape_value
 from tests.lakehouse.stage import SCHEMA, batch, written
 
 
@@ -80,7 +80,7 @@ def test_folders_have_the_names_that_spark_gives_them(tmp_path: Path) -> None:
         "land=Österreich/year=4": {"land": "Österreich", "year": "4"},
         "land=50%25/year=__HIVE_DEFAULT_PARTITION__": {"land": "50%", "year": None},
     }
-    assert escaped(str(date(2026, 1, 1))) == "2026-01-01"
+    assert escape_value(str(date(2026, 1, 1))) == "2026-01-01"
 
 
 @pytest.mark.parametrize(

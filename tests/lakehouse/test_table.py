@@ -18,7 +18,9 @@ from tests.lakehouse.stage import SCHEMA, archived, batch, expected, rows, writt
 
 
 def table_in(path: Path) -> Table:
-    return Table.found(path, SCHEMA, ["date"], {TOPIC_PROPERTY: "orders", TOPIC_ID_PROPERTY: "abc"})
+    return Table.open_or_create(
+        path, SCHEMA, ["date"], {TOPIC_PROPERTY: "orders", TOPIC_ID_PROPERTY: "abc"}
+    )
 
 
 def test_every_version_carries_the_offsets_up_to_which_it_holds_the_topic(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(
 ) -> None:
     table_in(tmp_path)
     with pytest.raises(InvalidRequest, match=trouble):
-        Table.found(tmp_path, schema, partition_by)
+        Table.open_or_create(tmp_path, schema, partition_by)
 
 
 def test_what_is_no_table_is_refused_by_name(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from quivermq.pipelines.loading import parse
-from quivermq.pipelines.problems import InvalidPipeline
-from quivermq.pipelines.runner import Plan, check
+from quivermq.pipelines.loading import InvalidPipeline, parse
+from quivermq.pipelines.runner import CheckedPipeline, check
 
 HEAD = """\
 [pipeline]
@@ -27,7 +26,7 @@ SINK = '[sinks.out]\nfrom = "orders"\ntopic = "out"\n'
 FIRST = HEAD.count("\n") + 1
 
 
-def checked(spark: SparkSession, text: str) -> Plan:
+def checked(spark: SparkSession, text: str) -> CheckedPipeline:
     return check(parse(text, Path("p.toml")), spark)
 
 

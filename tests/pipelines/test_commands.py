@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 import quivermq
-from quivermq.pipelines.heard_reports import latest_reports
 from quivermq.pipelines.loading import parse
-from quivermq.pipelines.locks import one_at_a_time
+from quivermq.pipelines.report_reader import latest_reports
 from quivermq.pipelines.reports import Reporter
-from quivermq.pipelines.runner import _create_topics, connection_of
+from quivermq.pipelines.runner import _create_topics, connection_of, lock_checkpoint
 from quivermq.testing import Cluster
 from tests.cli.commands import quiver
 from tests.pipelines.test_loading import GOOD
@@ -67,12 +66,12 @@ def test_pipelines_that_start_together_may_create_one_topic() -> None:
 
 def test_one_process_at_a_time_holds_a_checkpoint(tmp_path: Path) -> None:
     with (
-        one_at_a_time(str(tmp_path / "c"), "p"),
+        lock_checkpoint(str(tmp_path / "c"), "p"),
         pytest.raises(quivermq.InvalidRequest, match=r"running already, as process [0-9]+"),
-        one_at_a_time(str(tmp_path / "c"), "p"),
+        lock_checkpoint(str(tmp_path / "c"), "p"),
     ):
         raise AssertionError
-    with one_at_a_time(str(tmp_path / "c"), "p"), one_at_a_time("s3://bucket/c", "p"):
+    with lock_checkpoint(str(tmp_path / "c"), "p"), lock_checkpoint("s3://bucket/c", "p"):
         pass
 
 

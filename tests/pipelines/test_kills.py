@@ -15,7 +15,7 @@ import psutil
 from deltalake import DeltaTable
 
 import quivermq
-from quivermq.pipelines.heard_reports import latest_reports
+from quivermq.pipelines.report_reader import latest_reports
 from tests.cli.commands import COMMAND, Done, environment, quiver
 
 ROWS = 3_000

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from quivermq.errors import InvalidRequest
-from quivermq.pipelines.loading import PipelineFile, load, parse
+from quivermq.pipelines.loading import InvalidPipeline, PipelineFile, load, parse
 from quivermq.pipelines.model import duration_ms
-from quivermq.pipelines.problems import InvalidPipeline
 
 GOOD = '''\
 [pipeline]

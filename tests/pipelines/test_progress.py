@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from quivermq.pipelines.checkpoints import last_offsets
-from quivermq.pipelines.heard_reports import last_word
-from quivermq.pipelines.progress import Progress, SinkProgress, lag_of
-from quivermq.pipelines.queries import is_of_files_that_went
-from quivermq.pipelines.reports import SILENCE_SECONDS, age_seconds, state_of
-from quivermq.pipelines.watching import Report, Watching
+from quivermq.pipelines.progress import PipelineProgress, SinkProgress, lag_of
+from quivermq.pipelines.queries import is_missing_file, last_offsets
+from quivermq.pipelines.report_reader import latest_report
+from quivermq.pipelines.reports import SILENCE_SECONDS, Report, RunListener, age_seconds, state_of
 from quivermq.spark.failures import failure, may_pass
 
 
@@ -71,7 +69,7 @@ def test_a_query_that_has_nothing_to_do_is_where_its_checkpoint_says(tmp_path: P
 
 def test_a_report_adds_up_batches_and_forgets_old_rates() -> None:
     sink = SinkProgress("out", "topic totals")
-    progress = Progress("totals", {"run": "r"}, {"out": sink})
+    progress = PipelineProgress("totals", {"run": "r"}, {"out": sink})
     assert progress.report("now", 0.0)["lag"] is None
     first, second = told(0, 100, 1, behind=50), told(1, 40, 3, bad=2)
     sink.take(first, 10.0)
@@ -123,9 +121,9 @@ def test_only_what_may_pass_is_tried_again() -> None:
     assert not may_pass("\nquivermq.errors.TopicNotFound: there is no topic 'a'\n")
     assert not may_pass("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012")
     assert may_pass(GONE)
-    assert is_of_files_that_went(GONE)
-    assert is_of_files_that_went("\nFileNotFoundError: [Errno 2] No such file: 'part-0'\n")
-    assert not is_of_files_that_went("\nquivermq.errors.Timeout: no answer\n")
+    assert is_missing_file(GONE)
+    assert is_missing_file("\nFileNotFoundError: [Errno 2] No such file: 'part-0'\n")
+    assert not is_missing_file("\nquivermq.errors.Timeout: no answer\n")
 
 
 GONE = (
@@ -165,14 +163,14 @@ def heard(*said: tuple[float, dict[str, Any] | bytes]) -> list[tuple[datetime, b
     ],
 )
 def test_what_has_not_the_shape_of_a_report_hides_none(strange: bytes) -> None:
-    report = last_word("p", heard((0, {"state": "running", "pipeline": "other"}), (1, strange)))
+    report = latest_report("p", heard((0, {"state": "running", "pipeline": "other"}), (1, strange)))
     assert report is not None
     assert (report["pipeline"], report["state"], report["rows"]) == ("p", "running", 0)
-    assert last_word("p", heard((1, strange))) is None
+    assert latest_report("p", heard((1, strange))) is None
 
 
 def test_a_report_is_as_old_as_the_broker_that_took_it_says() -> None:
-    report = last_word("p", heard((30, {"state": "running"})))
+    report = latest_report("p", heard((30, {"state": "running"})))
     assert report is not None
     assert age_seconds(report, START + timedelta(seconds=33)) == 3.0
 
@@ -181,7 +179,7 @@ def test_two_pipelines_of_one_name_that_take_turns_are_told_of() -> None:
     one, two = ({"run": name, "state": "running", "host": name, "pid": 7} for name in "ab")
 
     def trouble(*said: tuple[float, dict[str, Any] | bytes]) -> str:
-        report = last_word("p", heard(*said))
+        report = latest_report("p", heard(*said))
         return str(report and report["trouble"])
 
     assert "another pipeline of this name reports too, from a (process 7)" in trouble(
@@ -199,11 +197,11 @@ def test_a_report_that_cannot_be_shown_asks_to_stop_once() -> None:
         shown.append(report)
         raise BrokenPipeError
 
-    watching = Watching(report=show)
-    watching.tell({})
-    watching.tell({})
-    assert len(shown) == watching.stop.count == 1
-    assert isinstance(watching.deaf, BrokenPipeError)
-    assert watching.missed == ""
-    watching.deaf = OSError(28, "No space left on device")
-    assert watching.missed == "reports cannot be written: No space left on device"
+    listener = RunListener(report=show)
+    listener.show({})
+    listener.show({})
+    assert len(shown) == listener.stop.count == 1
+    assert isinstance(listener.broken, BrokenPipeError)
+    assert listener.missed == ""
+    listener.broken = OSError(28, "No space left on device")
+    assert listener.missed == "reports cannot be written: No space left on device"

@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 import quivermq
 from quivermq.lakehouse import DataFile, Table
 from quivermq.spark import session
-from quivermq.spark.archive_loop import ArchiveLoop, Pace
-from quivermq.spark.archive_sink import ArchiveWriter, RangeWritten
-from quivermq.spark.archiving import Archive, Payload
-from quivermq.spark.table_format import TableFormat
+from quivermq.spark.archive.archive import Archive, Payload
+from quivermq.spark.archive.loop import ArchiveLoop, CommitPolicy
+from quivermq.spark.archive.writer import ArchiveWriter, RangeWritten
+from quivermq.spark.formats import TableFormat
 
 COLUMNS = "n BIGINT NOT NULL"
 GROUP = "QUIVER_TEST_PROCESS_GROUP"
@@ -62,10 +62,10 @@ class DyingFormat(TableFormat):
 class DyingArchive(Archive):
     """Dies when brokers would be told."""
 
-    def tell(self, client: quivermq.Client, table: Table) -> None:
+    def commit_progress(self, client: quivermq.Client, table: Table) -> None:
         if os.environ["QUIVER_TEST_POINT"] == "committed" and table.ends(self.topic):
             die()
-        super().tell(client, table)
+        super().commit_progress(client, table)
 
 
 def archive(kind: Any, servers: str, topic: str, folder: Path) -> Any:
@@ -85,7 +85,7 @@ def main() -> None:
         quick = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
         spark = session("local[2]", name="dying", config=quick)
         spark.dataSource.register(DyingFormat)
-        ArchiveLoop(spark, client, wanted, Pace()).once()
+        ArchiveLoop(spark, client, wanted, CommitPolicy()).run_once()
 
 
 if __name__ == "__main__":

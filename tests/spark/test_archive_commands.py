@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import quivermq
 from quivermq.cli.archive_troubles import one_line
 from quivermq.lakehouse import Table
-from quivermq.spark.replaying import Replay
+from quivermq.spark.archive.replay import Replay
 from quivermq.spark.table_reader import read_table
 from tests.cli.commands import COMMAND, environment, quiver
 

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 import quivermq
 from quivermq.lakehouse import Table, archive_group
-from quivermq.spark.archive_loop import ArchiveLoop, Pace
-from quivermq.spark.archiving import Archive
+from quivermq.spark.archive.archive import Archive
+from quivermq.spark.archive.loop import ArchiveLoop, CommitPolicy
 from quivermq.spark.table_reader import read_table
 from tests.spark.archive_driver import archive
 
@@ -78,11 +78,11 @@ def test_a_driver_killed_at_any_step_of_a_commit_loses_nothing_and_adds_nothing_
     # They know of the table, and that it held nothing when the driver before began.
     assert client.committed(topic, group) == dict.fromkeys(range(3), 0)
     # Whoever comes next tells the brokers, though there is nothing to commit; then goes on.
-    loop = ArchiveLoop(spark, client, archive(Archive, servers, topic, tmp_path), Pace())
-    assert loop.once() == 0
+    loop = ArchiveLoop(spark, client, archive(Archive, servers, topic, tmp_path), CommitPolicy())
+    assert loop.run_once() == 0
     assert client.committed(topic, group) == after
     send()
-    loop.once()
+    loop.run_once()
     assert client.committed(topic, group) == dict(enumerate(ends))
     good = read_table(spark, str(tmp_path / "table")).select("partition", "offset", "n").collect()
     bad = read_table(spark, str(tmp_path / "quarantine")).collect()

@@ -9,7 +9,7 @@ from quivermq.spark.checkpoints import (
     check_plan,
     is_same_plan,
     plan_of,
-    put_back,
+    restore_plan,
 )
 
 PLAN = 'v1\n{"batchTimestampMs":1}\n{"orders":{"0":10}}'
@@ -52,4 +52,4 @@ def test_a_plan_that_changed_is_put_back_without_its_checksum(checkpoint: Path) 
 
 def test_a_checkpoint_elsewhere_cannot_be_mended() -> None:
     with pytest.raises(OSError, match="cannot be written from here"):
-        put_back("hdfs://elsewhere/checkpoint", 3, PLAN)
+        restore_plan("hdfs://elsewhere/checkpoint", 3, PLAN)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from quivermq.errors import InvalidRequest
-from quivermq.spark.java import find_java, version_of
-from quivermq.spark.kept_scripts import cache_folder
+from quivermq.spark.setup.java import find_java, version_of
+from quivermq.spark.setup.script_cache import cache_folder
 
 
 def fake_java(home: Path, version: str) -> Path:

@@ -4,8 +4,8 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from quivermq.errors import InvalidRequest
-from quivermq.spark.columns import check_schema, spark_schema
-from quivermq.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+from quivermq.spark.source.columns import check_schema, spark_schema
+from quivermq.spark.source.options import EARLIEST, LATEST, Bound, ReadOptions
 
 
 def batch(**given: str) -> ReadOptions:

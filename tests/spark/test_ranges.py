@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 
 from quivermq.errors import BrokenInvariant, InvalidRequest
-from quivermq.spark.offsets import Section, from_json, to_json
-from quivermq.spark.ranges import TopicRange, capped, range_of, split
-from quivermq.spark.stream_reader import ranges_between
+from quivermq.spark.source.offsets import Section, from_json, to_json
+from quivermq.spark.source.ranges import TopicRange, cap_rows, range_of, split
+from quivermq.spark.source.stream_reader import ranges_between
 
 RANGES = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**6)), max_size=8).map(
     lambda pairs: [
@@ -38,7 +38,7 @@ def test_a_split_holds_every_message_once(
 @given(RANGES, st.integers(1, 10**6))
 def test_a_limit_is_used_up_and_shared_by_size(ranges: list[TopicRange], rows_max: int) -> None:
     total = sum(each.rows for each in ranges)
-    parts = capped(ranges, rows_max)
+    parts = cap_rows(ranges, rows_max)
     assert sum(part.rows for part in parts) == min(total, rows_max)
     for part, whole in zip(parts, ranges, strict=True):
         assert part.start == whole.start
@@ -48,7 +48,7 @@ def test_a_limit_is_used_up_and_shared_by_size(ranges: list[TopicRange], rows_ma
 
 def test_a_small_range_beside_a_huge_one_gets_on() -> None:
     small, huge = TopicRange("a", "", 0, 0, 1), TopicRange("a", "", 1, 0, 10**9)
-    assert [part.rows for part in capped([small, huge], 10)] == [1, 9]
+    assert [part.rows for part in cap_rows([small, huge], 10)] == [1, 9]
 
 
 VECTORS = st.dictionaries(

@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 
 import quivermq
 from quivermq.errors import InvalidRequest
-from quivermq.spark import class_archive, register, session, worker_python
-from quivermq.spark.java import Java, find_java
+from quivermq.spark import class_archive, register, session
+from quivermq.spark.setup import worker_python
+from quivermq.spark.setup.java import Java, find_java
 
 NEEDED = ("bash", "cat", "chmod", "dirname", "env", "id", "ls", "ps", "readlink", "sh", "uname")
 """Commands that Spark's scripts call, beside Java."""

@@ -14,10 +14,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import quivermq
 from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
-from quivermq.spark.columns import spark_schema
-from quivermq.spark.reader import TopicReader
-from quivermq.spark.reading import BYTES_MAX, ROWS_MAX
-from quivermq.spark.stream_reader import WAIT_SECONDS, TopicStreamReader
+from quivermq.spark.source.batch_reader import TopicReader
+from quivermq.spark.source.columns import spark_schema
+from quivermq.spark.source.stream_reader import WAIT_SECONDS, TopicStreamReader
+from quivermq.spark.source.task_reader import BYTES_MAX, ROWS_MAX
 from quivermq.testing import Cluster
 
 ALL = ReadAllAvailable()
@@ -335,7 +335,7 @@ def test_without_anything_to_read_it_waits_at_the_broker_and_not_long(
 def test_a_pattern_that_matches_nothing_yet_is_waited_for(
     client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quivermq.spark.stream_reader.LOOK_SECONDS", 0.4)
+    monkeypatch.setattr("quivermq.spark.source.stream_reader.REFRESH_SECONDS", 0.4)
     reader = stream(servers, subscribePattern=topic, startingOffsets="latest")
     began = time.monotonic()
     for _ in range(2):
@@ -411,7 +411,7 @@ def test_looking_for_topics_and_partitions_asks_no_partition(
     client.create_topic(topic, partitions=2)
     reader = stream(servers, subscribe=topic, startingOffsets="earliest")
     end = reader.latestOffset({}, ALL)
-    monkeypatch.setattr("quivermq.spark.stream_reader.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("quivermq.spark.source.stream_reader.REFRESH_SECONDS", 0.0)
     asked = []
     offsets = quivermq.Client.offsets
     monkeypatch.setattr(

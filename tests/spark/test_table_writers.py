@@ -10,12 +10,11 @@ import pytest
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from quivermq.errors import Fenced, InvalidRequest
-from quivermq.lakehouse import ArchiveRange, Table
-from quivermq.lakehouse.data_files import DataFile
-from quivermq.spark.archive_sink import ArchiveWriter
-from quivermq.spark.columns import spark_schema
+from quivermq.lakehouse import ArchiveRange, DataFile, Table
+from quivermq.spark.archive.writer import ArchiveWriter
+from quivermq.spark.source.columns import spark_schema
 from quivermq.spark.table_options import arrow_schema
-from quivermq.spark.table_sink import FilesWritten, TableStreamWriter, TableWriter
+from quivermq.spark.table_writer import FilesWritten, TableStreamWriter, TableWriter
 
 WHOLE = StructType(
     [*spark_schema({"includeHeaders": "true"}).fields, StructField("date", DateType())]

@@ -23,8 +23,7 @@ from quivermq.cli.output import print_error, print_json, print_line, print_table
 from quivermq.cli.pipeline_screen import Screen, age, harmless, rate, shown_lag, sinks_table
 
 if TYPE_CHECKING:
-    from quivermq.pipelines.loading import PipelineFile
-    from quivermq.pipelines.runner import Plan
+    from quivermq.pipelines import CheckedPipeline, PipelineFile
 
 File = Annotated[
     Path, typer.Argument(metavar="FILE.toml", help="The pipeline.", show_default=False)
@@ -70,10 +69,9 @@ def run(
 
 
 def _run(loaded: "PipelineFile", screen: Screen, servers: str | None, *, once: bool) -> Any:
-    from quivermq.pipelines import runner  # noqa: PLC0415  (imports Arrow)
-    from quivermq.pipelines.watching import StopRequest, Watching  # noqa: PLC0415
+    from quivermq import pipelines  # noqa: PLC0415  (imports Arrow)
 
-    stop = StopRequest()
+    stop = pipelines.StopRequest()
 
     def ask(*_: object) -> None:
         stop.ask()
@@ -84,10 +82,10 @@ def _run(loaded: "PipelineFile", screen: Screen, servers: str | None, *, once: b
         signal.signal(signal.SIGINT, ask)
         signal.signal(signal.SIGTERM, ask)
 
-    watching = Watching(
+    listener = pipelines.RunListener(
         screen.stage, screen.report, take_signals, interval=screen.interval, stop=stop
     )
-    return runner.run(loaded, servers=servers, once=once, watching=watching)
+    return pipelines.run(loaded, servers=servers, once=once, listener=listener)
 
 
 def check(file: File, as_json: AsJson = False) -> None:
@@ -110,14 +108,14 @@ def check(file: File, as_json: AsJson = False) -> None:
     print_line(f"{file}: all is well: {'; '.join(targets)}", "green")
 
 
-def _plan(loaded: "PipelineFile", screen: Screen) -> "Plan":
-    from quivermq.pipelines import runner, spark_logs  # noqa: PLC0415  (imports Arrow)
+def _plan(loaded: "PipelineFile", screen: Screen) -> "CheckedPipeline":
+    from quivermq import pipelines  # noqa: PLC0415  (imports Arrow)
 
     screen.stage("starting Spark")
-    with tempfile.TemporaryDirectory(prefix="quiver-") as folder, spark_logs.log_to(folder):
-        spark = runner.spark_of(loaded)
+    with tempfile.TemporaryDirectory(prefix="quiver-") as folder, pipelines.log_to(folder):
+        spark = pipelines.start_spark(loaded)
         screen.stage("checking the SQL")
-        return runner.check(loaded, spark)
+        return pipelines.check(loaded, spark)
 
 
 def status(
@@ -129,8 +127,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how pipelines do: state, rows per second, how far behind, trouble."""
-    from quivermq.pipelines.heard_reports import latest_reports  # noqa: PLC0415
-    from quivermq.pipelines.reports import state_of  # noqa: PLC0415
+    from quivermq.pipelines import latest_reports, state_of  # noqa: PLC0415  (imports Arrow)
 
     with connect(servers, timeout) as client:
         reports = latest_reports(client)
@@ -186,7 +183,7 @@ def _print_trouble(report: dict[str, Any], now: datetime) -> None:
 
 
 def _loaded(file: Path) -> "PipelineFile":
-    from quivermq.pipelines.loading import load  # noqa: PLC0415
+    from quivermq.pipelines import load  # noqa: PLC0415
 
     loaded: PipelineFile = _checked(lambda: load(file))
     return loaded
@@ -194,7 +191,7 @@ def _loaded(file: Path) -> "PipelineFile":
 
 def _checked(work: Callable[[], Any]) -> Any:
     """Do it; each problem of the file becomes a line of its own, as editors understand them."""
-    from quivermq.pipelines.problems import InvalidPipeline  # noqa: PLC0415
+    from quivermq.pipelines import InvalidPipeline  # noqa: PLC0415
 
     try:
         return work()

@@ -133,7 +133,7 @@ class _OpenFile:
     """A file that is being written."""
 
     def __init__(self, root: Path, schema: pa.Schema, values: dict[str, str | None]) -> None:
-        folder = "".join(f"{name}={escaped(value)}/" for name, value in values.items())
+        folder = "".join(f"{name}={escape_value(value)}/" for name, value in values.items())
         self._relative = f"{folder}part-{uuid.uuid4()}.parquet"
         self._values = values
         self._schema = schema
@@ -231,7 +231,7 @@ def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> N
         raise InvalidRequest("a table needs a column that it is not partitioned by")
 
 
-def escaped(value: str | None) -> str:
+def escape_value(value: str | None) -> str:
     """A value as part of a folder's name, as Spark and Hive write it."""
     if not value:
         return _NO_VALUE

@@ -92,10 +92,10 @@ class ArchiveRange:
         return json.dumps(
             {
                 "topic": self.topic,
-                "starts": _listed(self.starts),
-                "ends": _listed(self.ends),
-                "firsts": _listed(self.firsts),
-                "held": _listed(self.held),
+                "starts": _to_list(self.starts),
+                "ends": _to_list(self.ends),
+                "firsts": _to_list(self.firsts),
+                "held": _to_list(self.held),
             }
         )
 
@@ -114,5 +114,5 @@ class ArchiveRange:
             raise InvalidRequest(f"{text!r} is no range of an archive: {error}") from None
 
 
-def _listed(offsets: Mapping[int, int]) -> list[int]:
+def _to_list(offsets: Mapping[int, int]) -> list[int]:
     return [offsets[number] for number in sorted(offsets)]

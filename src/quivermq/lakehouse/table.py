@@ -62,7 +62,7 @@ class Table:
         if root.exists() and not root.is_dir():
             raise InvalidRequest(f"{root} is no folder: name the folder of a table")
         try:
-            return cls(root, _opened(root, version))
+            return cls(root, _open_delta(root, version))
         except TableNotFoundError:
             return None
         except DeltaError as error:
@@ -82,7 +82,7 @@ class Table:
         return found
 
     @classmethod
-    def found(
+    def open_or_create(
         cls,
         path: str | Path,
         schema: pa.Schema,
@@ -318,7 +318,7 @@ def check_apart(one: str | Path, other: str | Path) -> None:
         )
 
 
-def _opened(root: Path, version: int | None) -> DeltaTable:
+def _open_delta(root: Path, version: int | None) -> DeltaTable:
     try:
         return DeltaTable(root, version=version)
     except TableNotFoundError:
@@ -349,11 +349,11 @@ def _create(
             raise_if_key_not_exists=False,
         )
         text = (Path(elsewhere) / _LOG / _FIRST).read_bytes()
-    _put(root / _LOG / _FIRST, text)
+    _write_once(root / _LOG / _FIRST, text)
     sync_folders(missing[-1].parent if missing else root, root / _LOG / _FIRST)
 
 
-def _put(place: Path, text: bytes) -> None:
+def _write_once(place: Path, text: bytes) -> None:
     """Make a file with all that it holds, unless it is there."""
     handle, name = tempfile.mkstemp(prefix="_begin.", dir=place.parent)
     draft = Path(name)

@@ -88,7 +88,7 @@ class SinkProgress:
 
 
 @dataclass(slots=True)
-class Progress:
+class PipelineProgress:
     """All sinks of a pipeline, and what it is doing."""
 
     pipeline: str
@@ -115,7 +115,7 @@ class Progress:
             "rows_per_second": max((sink["rows_per_second"] for sink in sinks), default=0.0),
             "lag": max(lags) if lags else None,
             "bad_rows": self.bad_rows,
-            "trouble": self.failure or "; ".join([*self.troubles, *self._doubts()]),
+            "trouble": self.failure or "; ".join([*self.troubles, *self._bad_row_notes()]),
             "sinks": sinks,
         }
 
@@ -128,7 +128,7 @@ class Progress:
                 found[source] = max(found.get(source, 0), count)
         return {source: count for source, count in found.items() if count}
 
-    def _doubts(self) -> list[str]:
+    def _bad_row_notes(self) -> list[str]:
         return [
             f"{count:,} rows of {source} could not be parsed (they are in the view {source}_bad)"
             for source, count in self.bad_rows.items()
@@ -138,7 +138,7 @@ class Progress:
 def lag_of(source: Mapping[str, Any], ends: Ends) -> int | None:
     """How many messages a source is behind, by Spark's progress and by where topics end.
 
-    Both vectors are as `quivermq.spark.offsets` writes them: `{"orders": {"0": 12, "id": "..."}}`.
+    Both are offset vectors as Spark keeps them: `{"orders": {"0": 12, "id": "..."}}`.
     """
     latest, end = source.get("latestOffset"), source.get("endOffset")
     if not isinstance(end, Mapping) or not (isinstance(latest, Mapping) or ends):

@@ -5,19 +5,18 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from quivermq.errors import QuiverError
-from quivermq.pipelines.checkpoints import last_offsets
-from quivermq.pipelines.loading import PipelineFile
-from quivermq.pipelines.problems import Problem
+from quivermq.pipelines.loading import PipelineFile, Problem
 from quivermq.pipelines.progress import SinkProgress
-from quivermq.pipelines.sinks import Outlet, start
-from quivermq.spark.failures import failure, may_pass
+from quivermq.pipelines.sinks import PreparedSink, start
+from quivermq.spark import failure, may_pass
 
 _ATTEMPTS: Final = 4
 """So often in a row may a query fail before it finishes a batch."""
@@ -36,16 +35,16 @@ class SinkQuery:
 
     def __init__(
         self,
-        outlet: Outlet,
+        prepared: PreparedSink,
         file: PipelineFile,
         connection: Mapping[str, str],
         progress: SinkProgress,
         *,
         once: bool,
-        again: Callable[[], Sequence[Outlet]],
+        prepare_again: Callable[[], Sequence[PreparedSink]],
     ) -> None:
-        self._outlet = outlet
-        self._again = again
+        self._prepared = prepared
+        self._prepare_again = prepare_again
         self._file = file
         self._connection = connection
         self._progress = progress
@@ -60,11 +59,11 @@ class SinkQuery:
 
     def start(self) -> None:
         """Raises `InvalidPipeline` for what Spark refuses to start."""
-        self._progress.resume(last_offsets(f"{self._file.checkpoint}/{self._outlet.name}"))
+        self._progress.resume(last_offsets(f"{self._file.checkpoint}/{self._prepared.name}"))
         try:
-            self._query = start(self._outlet, self._file, self._connection, once=self._once)
+            self._query = start(self._prepared, self._file, self._connection, once=self._once)
         except PySparkException as error:
-            name = self._outlet.name
+            name = self._prepared.name
             line = self._file.line("sinks", name)
             raise self._file.invalid(
                 Problem(line, f"sinks.{name}: {failure(str(error))}")
@@ -87,39 +86,39 @@ class SinkQuery:
         is_fresh = time.monotonic() - self._setback_at < _SETBACK_SECONDS
         return self._setback if is_fresh else ""
 
-    def go_on(self) -> None:
+    def restart_if_failed(self) -> None:
         """If it failed by something that may pass, begin again; else raises `PipelineFailed`."""
         now = time.monotonic()
         if self._query is None:
             if now - self._setback_at > _PAUSE_SECONDS * self._failures:
-                self._look_anew()
+                self._refresh_views()
                 self.start()
             return
         error = None if self._query.isActive else self._query.exception()
         if error is None:
             return
-        self.gather()
+        self.collect_progress()
         if self._progress.batch != self._rows_batch:
             self._failures = 0
         self._rows_batch = self._progress.batch
         self._failures += 1
-        message = f"sinks.{self._outlet.name}: {failure(str(error))}"
+        message = f"sinks.{self._prepared.name}: {failure(str(error))}"
         if self._failures >= _ATTEMPTS or not may_pass(str(error)):
             raise PipelineFailed(message) from error
-        self._is_stale = is_of_files_that_went(str(error))
+        self._is_stale = is_missing_file(str(error))
         self._setback = f"{message} (tried again)"
         self._setback_at = now
         self._query = None
 
-    def _look_anew(self) -> None:
+    def _refresh_views(self) -> None:
         """A view remembers the files of the tables that it reads; those of a table that was
         compacted are removed after a while, and others hold the rows."""
         if self._is_stale:
-            name = self._outlet.name
-            self._outlet = next(each for each in self._again() if each.name == name)
+            name = self._prepared.name
+            self._prepared = next(each for each in self._prepare_again() if each.name == name)
             self._is_stale = False
 
-    def gather(self) -> None:
+    def collect_progress(self) -> None:
         """Take what Spark told of batches since the last time."""
         if self._query is None:
             return
@@ -134,7 +133,7 @@ class SinkQuery:
     def ask_to_stop(self) -> None:
         self._batch_when_asked = self._batch()
 
-    def stops_between_batches(self) -> bool:
+    def stop_between_batches(self) -> bool:
         """Stop it if no batch is under way, or if another one has begun; whether it has ended."""
         query = self._query
         if query is None or not query.isActive:
@@ -159,6 +158,21 @@ class SinkQuery:
         return last["timestamp"] if last else None
 
 
-def is_of_files_that_went(text: str) -> bool:
+def is_missing_file(text: str) -> bool:
     """Whether files were missing that were there when the query was planned."""
     return _MISSING_FILE.search(text) is not None
+
+
+def last_offsets(checkpoint: str) -> list[dict[str, Any]]:
+    """The end offsets of the last finished batch, by source; none if that cannot be known.
+
+    A file of `offsets` has a version, a line of settings, and a line for each source.
+    """
+    folder = Path(checkpoint)
+    try:
+        done = [int(each.name) for each in (folder / "commits").iterdir() if each.name.isdecimal()]
+        lines = (folder / "offsets" / str(max(done))).read_text().splitlines()
+        found = [json.loads(line) for line in lines[2:] if line.startswith("{")]
+    except (OSError, ValueError):
+        return []
+    return [each for each in found if isinstance(each, dict)]

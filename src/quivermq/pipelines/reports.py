@@ -8,7 +8,8 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -27,6 +28,53 @@ _TIMEOUT_SECONDS: Final = 5.0
 _REPEAT_SECONDS: Final = 2 * HEARTBEAT_SECONDS
 _PATIENCE_SECONDS: Final = 300.0
 """So long a pipeline may be busy with one thing, and be taken for alive."""
+
+
+Report = Mapping[str, Any]
+"""As `Progress.report` makes it."""
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """How often somebody asked to stop: once ends after the batch that is under way, twice at
+    once. Both lose and double nothing."""
+
+    count: int = 0
+
+    def ask(self) -> None:
+        self.count += 1
+
+
+@dataclass(slots=True)
+class RunListener:
+    """Who wants to hear: `stage` of what takes a while before it runs, `report` while it runs."""
+
+    stage: Callable[[str], None] = lambda _: None
+    report: Callable[[Report], None] = lambda _: None
+    ready: Callable[[], None] = lambda: None
+    """Called when Spark is there: it puts signal handlers of its own in place."""
+    interval: float = 0.5
+    stop: StopRequest = field(default_factory=StopRequest)
+    broken: OSError | None = None
+    """Why reports cannot be shown any more."""
+
+    def show(self, report: Report) -> None:
+        """Show a report. If that cannot be done, as into a pipe that was closed, ask to stop: who
+        looked at it is gone."""
+        if self.broken is not None:
+            return
+        try:
+            self.report(report)
+        except OSError as error:
+            self.broken = error
+            self.stop.ask()
+
+    @property
+    def missed(self) -> str:
+        """Why somebody misses reports; whoever closes a pipe has seen enough."""
+        if self.broken is None or isinstance(self.broken, BrokenPipeError):
+            return ""
+        return f"reports cannot be written: {self.broken.strerror or self.broken}"
 
 
 class Reporter:
@@ -73,7 +121,7 @@ class Reporter:
                 report, self._waiting = self._waiting, None
             if report is None and self._closing:
                 break
-            report = self._repeated() if report is None else self._noted(report)
+            report = self._repeat_last() if report is None else self._remember(report)
             if report is None:
                 continue
             try:
@@ -87,11 +135,11 @@ class Reporter:
             with contextlib.suppress(QuiverError):
                 client.close()
 
-    def _noted(self, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _remember(self, report: Mapping[str, Any]) -> Mapping[str, Any]:
         self._last, self._said = report, time.monotonic()
         return report
 
-    def _repeated(self) -> Mapping[str, Any] | None:
+    def _repeat_last(self) -> Mapping[str, Any] | None:
         """The last report, as of this moment; none if it was the last word, or is too old."""
         last = self._last
         if last is None or last["state"] in FINAL_STATES:

@@ -7,39 +7,38 @@ Everything that can be wrong with the file is said before anything runs: what th
 itself, then the topics, which takes a moment, then the SQL, which needs Spark.
 """
 
+import fcntl
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import quivermq
-from quivermq.errors import TopicExists, TopicNotFound
-from quivermq.pipelines.ends import TopicEnds
-from quivermq.pipelines.loading import PipelineFile
-from quivermq.pipelines.locks import one_at_a_time
-from quivermq.pipelines.problems import Problem
-from quivermq.pipelines.reports import Reporter
-from quivermq.pipelines.spark_logs import hush, log_to
-from quivermq.pipelines.watching import Report, Watching
+from quivermq.errors import InvalidRequest, TopicExists, TopicNotFound
+from quivermq.pipelines.loading import PipelineFile, Problem
+from quivermq.pipelines.reports import Report, Reporter, RunListener
+from quivermq.pipelines.spark_logs import log_to, silence_accumulator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from quivermq.pipelines.sinks import Outlet
+    from quivermq.pipelines.sinks import PreparedSink
     from quivermq.pipelines.views import Views
 
 DEFAULT_SERVERS: Final = "127.0.0.1:7600"
+_LOCK_FILE: Final = "running.pid"
 _TOKEN: Final = "QUIVER_TOKEN"  # noqa: S105  (the name of the variable that holds it)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CheckedPipeline:
     """A pipeline that passed all checks."""
 
     file: PipelineFile
     views: "Views"
-    outlets: "list[Outlet]"
+    sinks: "list[PreparedSink]"
 
 
 def connection_of(file: PipelineFile, servers: str | None = None) -> dict[str, str]:
@@ -52,16 +51,16 @@ def connection_of(file: PipelineFile, servers: str | None = None) -> dict[str, s
 
 def check(
     file: PipelineFile, spark: "SparkSession", connection: Mapping[str, str] | None = None
-) -> Plan:
+) -> CheckedPipeline:
     """Analyse everything by Spark; raises `InvalidPipeline`. Asks no broker, and runs nothing."""
-    from quivermq.pipelines.sinks import make_outlets  # noqa: PLC0415  (needs Spark)
+    from quivermq.pipelines.sinks import prepare_sinks  # noqa: PLC0415  (needs Spark)
     from quivermq.pipelines.views import make_views  # noqa: PLC0415
 
     views = make_views(spark, file, connection or connection_of(file))
-    outlets = make_outlets(spark, file, views)
+    sinks = prepare_sinks(spark, file, views)
     if views.problems:
         raise file.invalid(*views.problems)
-    return Plan(file, views, outlets)
+    return CheckedPipeline(file, views, sinks)
 
 
 def check_topics(file: PipelineFile, client: quivermq.Client) -> None:
@@ -82,7 +81,7 @@ def check_topics(file: PipelineFile, client: quivermq.Client) -> None:
         raise file.invalid(*problems)
 
 
-def spark_of(file: PipelineFile) -> "SparkSession":
+def start_spark(file: PipelineFile) -> "SparkSession":
     """The session that the file asks for."""
     from quivermq.spark import session  # noqa: PLC0415  (takes a while to import)
 
@@ -96,45 +95,76 @@ def run(
     *,
     servers: str | None = None,
     once: bool = False,
-    watching: Watching | None = None,
+    listener: RunListener | None = None,
 ) -> Report:
     """Run a pipeline to its end: with `once` all that is there, else until it is asked to stop.
 
     Returns its last report. Raises `InvalidPipeline` before anything runs, or `PipelineFailed`.
     """
-    watching = watching or Watching()
+    listener = listener or RunListener()
     connection = connection_of(file, servers)
-    watching.stage("looking at the topics")
+    listener.stage("looking at the topics")
     with ExitStack() as stack:
         client = quivermq.connect(connection["servers"], token=connection.get("token"))
         stack.enter_context(client)
         check_topics(file, client)
-        stack.enter_context(one_at_a_time(file.checkpoint, file.name))
-        watching.stage("starting Spark")
+        stack.enter_context(lock_checkpoint(file.checkpoint, file.name))
+        listener.stage("starting Spark")
         stack.enter_context(log_to(file.checkpoint))
-        spark = spark_of(file)
-        hush(spark)
-        watching.ready()
-        watching.stage("checking the SQL")
+        spark = start_spark(file)
+        silence_accumulator(spark)
+        listener.ready()
+        listener.stage("checking the SQL")
         plan = check(file, spark, connection)
-        from quivermq.pipelines.running import Running  # noqa: PLC0415  (needs Spark)
+        from quivermq.pipelines.run_loop import PipelineLoop, TopicEnds  # noqa: PLC0415  (needs Spark)
 
         _create_topics(file, client)
         reporter = Reporter(connection["servers"], connection.get("token"))
         stack.callback(reporter.close)
         ends = TopicEnds(client)
         stack.callback(ends.close)
-        queries = Running(
+        queries = PipelineLoop(
             file,
-            plan.outlets,
+            plan.sinks,
             connection,
             reporter,
             ends,
-            watching,
+            listener,
             once=once,
-            again=lambda: check(file, spark, connection).outlets,
+            prepare_again=lambda: check(file, spark, connection).sinks,
         )
-        return queries.to_their_end()
+        return queries.run_to_end()
+
+
+@contextmanager
+def lock_checkpoint(checkpoint: str, name: str) -> Iterator[None]:
+    """Hold the checkpoint; raises `InvalidRequest` if another process does.
+
+    The lock ends with the process, however that ends. A checkpoint in a store is not locked: there
+    Spark itself refuses the second, though only after some batches.
+    """
+    if "://" in checkpoint:
+        yield
+        return
+    folder = Path(checkpoint)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / _LOCK_FILE).open("a+")
+    except OSError as error:
+        raise InvalidRequest(f"the checkpoint {checkpoint} cannot be written: {error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            pid = file.read().strip() or "unknown"
+            raise InvalidRequest(
+                f"pipeline {name} is running already, as process {pid}: stop that first"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 def _create_topics(file: PipelineFile, client: quivermq.Client) -> None:

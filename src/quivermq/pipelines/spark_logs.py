@@ -77,7 +77,7 @@ def _plain_name(folder: Path, settings: Path) -> Path:
     return link
 
 
-def hush(spark: "SparkSession") -> None:
+def silence_accumulator(spark: "SparkSession") -> None:
     """When Spark is gone, the thread to which it told its counters prints a stack, and nothing that
     is not said elsewhere."""
     context = (

@@ -15,11 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812  (as all of Spark's documen
 from pyspark.sql.types import StructType
 
 from quivermq.errors import InvalidRequest
-from quivermq.pipelines.loading import PipelineFile
-from quivermq.pipelines.model import BAD_ROWS_SUFFIX, Source, Step, Watermark
-from quivermq.pipelines.problems import Problem, suggestion
-from quivermq.spark.archive_sink import REASON
-from quivermq.spark.json_payloads import parse_columns, with_payload
+from quivermq.pipelines.loading import PipelineFile, Problem, suggest
+from quivermq.pipelines.model import BAD_ROWS_SUFFIX, SourceConfig, StepConfig, Watermark
+from quivermq.spark import REASON, parse_columns, with_payload
 
 Path = tuple[str | int, ...]
 
@@ -57,7 +55,9 @@ def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str,
         try:
             made = dict(_source_views(spark, file, name, source, connection))
         except (PySparkException, InvalidRequest) as error:
-            problem = Problem(_line_of_source_error(spark, file, name, source, error), told(error))
+            problem = Problem(
+                _line_of_source_error(spark, file, name, source, error), plain_message(error)
+            )
             views.problems.append(problem)
             failed |= {name.lower(), name.lower() + BAD_ROWS_SUFFIX}
             continue
@@ -78,7 +78,7 @@ def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str,
     return views
 
 
-def told(error: Exception) -> str:
+def plain_message(error: Exception) -> str:
     """What Spark says, without what is meant for machines: one sentence or two."""
     if isinstance(error, PySparkException) and error.getCondition() == _NO_COLUMN:
         named = error.getMessageParameters() or {}
@@ -102,11 +102,11 @@ def _source_views(
     spark: SparkSession,
     file: PipelineFile,
     name: str,
-    source: Source,
+    source: SourceConfig,
     connection: Mapping[str, str],
 ) -> Iterator[tuple[str, DataFrame]]:
     if source.table:
-        from quivermq.spark.table_reader import read_table  # noqa: PLC0415  (see `make_views`)
+        from quivermq.spark import read_table  # noqa: PLC0415  (see `make_views`)
 
         yield name, read_table(spark, file.place(source.table), version=source.version)
         return
@@ -119,7 +119,7 @@ def _source_views(
             frame = frame.withColumn("headers", _header_map(F.col("headers")))
         yield name, _with_watermark(frame, source.watermark)
         return
-    parsed = _parsed(frame, _row_type(spark, source.json_columns), headers=source.headers)
+    parsed = _parse_values(frame, _row_type(spark, source.json_columns), headers=source.headers)
     is_bad = F.col(REASON).isNotNull()
     counted = parsed.observe(name, F.sum(F.when(is_bad, 1).otherwise(0)).alias("bad"))
     rest = [column for column in parsed.columns if column not in {"value", _ROW, REASON}]
@@ -131,7 +131,7 @@ def _source_views(
 
 
 def topic_options(
-    file: PipelineFile, source: Source, connection: Mapping[str, str]
+    file: PipelineFile, source: SourceConfig, connection: Mapping[str, str]
 ) -> dict[str, str]:
     """The options of the format `quiver` that a source of the file stands for."""
     name, value = source.subscription
@@ -165,7 +165,7 @@ def _row_type(spark: SparkSession, columns: str) -> StructType:
     return parse_columns(spark, columns)
 
 
-def _parsed(frame: DataFrame, schema: StructType, *, headers: bool) -> DataFrame:
+def _parse_values(frame: DataFrame, schema: StructType, *, headers: bool) -> DataFrame:
     """What the JSON held, by the rules of archives, or the reason why it is refused; `value`, and
     the message's own columns."""
     own = [F.col(column).alias(f"_{column}") for column in _MESSAGE_COLUMNS]
@@ -187,7 +187,7 @@ def _with_watermark(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
     return frame.withWatermark(watermark.column, f"{watermark.delay} milliseconds")
 
 
-def _step_view(spark: SparkSession, step: Step) -> DataFrame:
+def _step_view(spark: SparkSession, step: StepConfig) -> DataFrame:
     # In this place the grammar takes a query and nothing else, and runs nothing; `spark.sql` alone
     # would at once do what a DROP or INSERT says. The line break keeps the SQL's columns.
     sql = step.sql.rstrip()
@@ -197,7 +197,7 @@ def _step_view(spark: SparkSession, step: Step) -> DataFrame:
 
 def _step_problem(file: PipelineFile, index: int, error: PySparkException) -> Problem:
     step = file.pipeline.steps[index]
-    message = told(error)
+    message = plain_message(error)
     place = _LINE.search(str(error))
     # The first line is ours: see `_step_view`.
     line = file.sql_line(index, int(place[1] or place[2]) - 1 if place else 1)
@@ -207,14 +207,14 @@ def _step_problem(file: PipelineFile, index: int, error: PySparkException) -> Pr
         if missing in later:
             message += "put that step before this one"
         else:
-            message += suggestion(missing, file.pipeline.views)
+            message += suggest(missing, file.pipeline.views)
     elif step.watermark and place is None and "watermark" in str(error).lower():
         line = file.line("steps", index, "watermark")
     return Problem(line, f"step {step.name}: {message}")
 
 
 def _line_of_source_error(
-    spark: SparkSession, file: PipelineFile, name: str, source: Source, error: Exception
+    spark: SparkSession, file: PipelineFile, name: str, source: SourceConfig, error: Exception
 ) -> int:
     """Which key of a source Spark did not like: it does not say."""
     path: Path = ("sources", name)

@@ -34,7 +34,7 @@ def is_same_plan(one: str | None, other: str | None) -> bool:
     return one.splitlines()[2:] == other.splitlines()[2:]
 
 
-def put_back(checkpoint_location: str | None, batch: int, plan: str) -> None:
+def restore_plan(checkpoint_location: str | None, batch: int, plan: str) -> None:
     """Make Spark run the batch by this plan when the query starts again."""
     folder = _folder(checkpoint_location)
     if folder is None:
@@ -61,7 +61,7 @@ def check_plan(
     present = plan_of(checkpoint_location, batch)
     if recorded is None or is_same_plan(present, recorded):
         return
-    put_back(checkpoint_location, batch, recorded)
+    restore_plan(checkpoint_location, batch, recorded)
     raise PlanChanged(
         f"batch {batch} is in {sink} already, but the checkpoint {checkpoint_location} was rolled "
         "back and the batch planned anew over other offsets. Its recorded plan was put back: start "

@@ -18,8 +18,8 @@ from typing import Final
 import pyspark
 
 from quivermq.errors import InvalidRequest
-from quivermq.spark.java import Java, find_java
-from quivermq.spark.kept_scripts import cache_folder
+from quivermq.spark.setup.java import Java, find_java
+from quivermq.spark.setup.script_cache import cache_folder
 
 _MAKING_S: Final = 300.0
 _QUIET: Final = "-Xlog:disable"

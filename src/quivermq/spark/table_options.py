@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from quivermq.errors import InvalidRequest
-from quivermq.lakehouse.data_files import TARGET_FILE_BYTES
+from quivermq.lakehouse import TARGET_FILE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

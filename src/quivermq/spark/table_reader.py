@@ -27,7 +27,7 @@ def read_table(spark: SparkSession, path: str, version: int | None = None) -> Da
 
     Spark reads the files itself: only the columns that are used, and only the days.
     """
-    from quivermq.lakehouse.table import Table  # noqa: PLC0415
+    from quivermq.lakehouse import Table  # noqa: PLC0415
 
     table = Table.open(path, version)
     schema = spark_schema(table.schema_json)
@@ -57,7 +57,7 @@ class TableReader(DataSourceReader):
     """The same through `spark.read.format("quiver_table")`, wherever only a format can be named."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        from quivermq.lakehouse.table import Table  # noqa: PLC0415
+        from quivermq.lakehouse import Table  # noqa: PLC0415
 
         table = Table.open(table_path(options), table_version(options))
         self._schema = schema
@@ -77,7 +77,7 @@ class TableReader(DataSourceReader):
 
 def table_schema(options: Mapping[str, str]) -> StructType:
     """The columns of the table that the options name."""
-    from quivermq.lakehouse.table import Table  # noqa: PLC0415
+    from quivermq.lakehouse import Table  # noqa: PLC0415
 
     return spark_schema(Table.open(table_path(options), table_version(options)).schema_json)
 

@@ -1,0 +1,1 @@
+"""Archiving topics to Delta tables with Spark, and replaying them."""

@@ -1,0 +1,1 @@
+"""Starting Spark sessions: Java, the Python of the workers, our package on executors."""

@@ -1,0 +1,1 @@
+"""Writing DataFrames to topics exactly once: tasks stage rows, the driver decides and publishes."""

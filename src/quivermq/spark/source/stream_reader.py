@@ -1,0 +1,315 @@
+"""Topics as streams: the reader of `spark.readStream`.
+
+One instance lives in a process beside the driver for as long as the query runs; others are sent to
+the tasks, where only `read` is called.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+import quivermq
+from quivermq.client import TopicOffsets
+from quivermq.errors import QuiverError, TopicNotFound
+from quivermq.spark.connections import client_of
+from quivermq.spark.source.columns import check_schema
+from quivermq.spark.source.offsets import Section, Vector, from_json, resolve_starts, to_json
+from quivermq.spark.source.options import ReadOptions
+from quivermq.spark.source.planning import (
+    check_gaps,
+    fetch_held,
+    list_topics,
+    plan_tasks,
+    report_deleted,
+    report_missing,
+    report_removed,
+)
+from quivermq.spark.source.ranges import TopicRange, cap_rows, range_of
+from quivermq.spark.source.task_reader import read_batches
+
+WAIT_SECONDS: Final = 0.25
+"""How long a query without anything to do waits at the brokers before it looks at the rest of its
+work: other sources, and whether it was stopped."""
+
+BUSY_SECONDS: Final = 0.1
+"""Asked again later than this, the query has been at work meanwhile, maybe for another source: then
+it does not wait here."""
+
+REFRESH_SECONDS: Final = 5.0
+"""After this it is asked for topics that match a pattern, and partitions that were added."""
+
+FULL_REFRESH_SECONDS: Final = 60.0
+"""After this all is asked anew. Usually brokers tell of what comes by themselves."""
+
+_SHORT_WAIT_SECONDS: Final = 0.001
+
+logger: Final = logging.getLogger("quivermq.spark")
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows topics."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = ReadOptions.of(options, is_stream=True)
+        self._schema = check_schema(schema)
+        self._held: dict[str, TopicOffsets] = {}
+        """What topics hold, as last heard."""
+        self._refreshed_at = self._fully_refreshed_at = float("-inf")
+        self._began_with_nothing = False
+        """No topic matched at first: those that do later were added since."""
+        self._is_frozen = False
+        """What came after the query began is left for its next run."""
+        self._moved_at = time.monotonic()
+        self._answered_at = float("-inf")
+        self._committed: Vector = {}
+
+    # What Spark asks beside the driver.
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Nowhere: the first end says where the query begins, since Spark does not keep this."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As the option `maxOffsetsPerTrigger` says."""
+        rows = self._options.rows_max
+        return ReadMaxRows(rows) if rows else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Everything up to here, and not more."""
+        self._refresh()
+        self._is_frozen = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends; `start` itself if there is nothing to read.
+
+        Whatever is before `start` was read and is done: Spark asks after it has said so.
+        """
+        try:
+            return self._latest(start, limit)
+        finally:
+            self._answered_at = time.monotonic()
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        before = from_json(start)
+        self._commit_progress(before)
+        self._await_news(before)
+        after, ranges = self._next_vector(before)
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self._is_too_little(before, ranges):
+            return start
+        if rows_max is not None:
+            after = _shorten(after, cap_rows(ranges, rows_max))
+        if after == {topic: replace(section, began={}) for topic, section in before.items()}:
+            return start
+        self._moved_at = time.monotonic()
+        return to_json(after)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What the topics hold, for Spark's reports."""
+        if not self._held:
+            return None
+        return to_json(
+            {
+                topic: Section(held.id, {p: place.end for p, place in held.partitions.items()})
+                for topic, held in self._held.items()
+            }
+        )
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What the tasks of a batch read: the same for the same offsets, however often asked."""
+        ranges = ranges_between(from_json(start), from_json(end))
+        return plan_tasks(self._client, self._options, ranges)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: `latestOffset` knows as much, and hears of the last batch too."""
+
+    # What Spark asks in a task.
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The messages of one range."""
+        wanted = range_of(partition)
+        if wanted is None:
+            return iter(())
+        return read_batches(wanted, self._options, self._schema)
+
+    # Looking at the brokers.
+
+    @property
+    def _client(self) -> quivermq.Client:
+        return client_of(self._options.connection)
+
+    def _refresh(self, *, full: bool = True) -> None:
+        """Ask for topics and their partitions; and, closely, all partitions for what they hold,
+        which wakes those that sleep."""
+        client, options, now = self._client, self._options, time.monotonic()
+        self._began_with_nothing |= not self._held and self._refreshed_at > float("-inf")
+        names = list_topics(client, options)
+        full = full or bool(options.archive)
+        strange = [name for name in names if full or not self._is_unchanged(name)]
+        found = {**self._held, **fetch_held(client, options, strange)}
+        gone = set(strange) - set(found) | set(found) - set(names)
+        self._held = {name: held for name, held in found.items() if name not in gone}
+        self._refreshed_at = now
+        if full:
+            self._fully_refreshed_at = now
+
+    def _is_unchanged(self, topic: str) -> bool:
+        """Whether a topic has the id and as many partitions as before."""
+        known = self._held.get(topic)
+        if known is None:
+            return False
+        try:
+            found = self._client.offsets(topic, [])
+        except TopicNotFound:
+            self._held.pop(topic)
+            return False
+        return (found.id, found.count) == (known.id, known.count)
+
+    def _await_news(self, before: Vector) -> None:
+        """Hear of what came; if nothing has, wait a moment for it."""
+        if self._is_frozen:
+            return
+        now = time.monotonic()
+        if now - self._refreshed_at > REFRESH_SECONDS:
+            self._refresh(full=now - self._fully_refreshed_at > FULL_REFRESH_SECONDS)
+            return
+        positions = {
+            topic: self._positions(self._held[topic], section)
+            for topic, section in before.items()
+            if topic in self._held and self._held[topic].id == section.id
+        }
+        is_idle = time.monotonic() - self._answered_at < BUSY_SECONDS
+        wait = WAIT_SECONDS if is_idle else _SHORT_WAIT_SECONDS
+        if not positions:
+            time.sleep(wait)  # for topics that match; Spark would ask without a pause
+            return
+        try:
+            found = self._client.await_offsets(positions, wait)
+        except QuiverError:
+            self._refresh()
+            return
+        for topic, heard in found.items():
+            known = self._held[topic]
+            if heard.id != known.id:
+                self._refresh()
+                return
+            places = {
+                number: heard.partitions.get(number, place)
+                for number, place in known.partitions.items()
+            }
+            self._held[topic] = replace(known, partitions=places)
+
+    def _positions(self, held: TopicOffsets, section: Section) -> dict[int, int]:
+        """Beyond which something is news: what was read, or, for a query that waits for more than
+        that, what is known to be there."""
+        if self._options.rows_min is None:
+            return dict(section.ends)
+        return {
+            number: max(end, held.partitions[number].end) if number in held.partitions else end
+            for number, end in section.ends.items()
+        }
+
+    # Planning.
+
+    def _next_vector(self, before: Vector) -> tuple[dict[str, Section], list[TopicRange]]:
+        """Where everything ends that is held, and what is new to read."""
+        is_first = not before and not self._began_with_nothing
+        after = {
+            topic: self._section(held, before.get(topic), is_first=is_first)
+            for topic, held in self._held.items()
+        }
+        for topic in sorted(set(before) - set(after)):
+            if topic in self._options.topics or self._options.pattern:
+                report_deleted(self._options, topic)
+                after[topic] = replace(before[topic], began={})
+        return after, ranges_between(before, after)
+
+    def _section(self, held: TopicOffsets, known: Section | None, *, is_first: bool) -> Section:
+        """One topic of the vector that comes next."""
+        if known is not None and known.id != held.id:
+            report_deleted(self._options, held.topic)
+            known = None
+        numbers = sorted(held.partitions)
+        if known is None:
+            if is_first:
+                began = resolve_starts(self._client, self._options.starting, held, numbers)
+                check_gaps(self._options, held, began)
+            else:
+                began = {number: held.partitions[number].start for number in numbers}
+            ends = {number: max(began[number], held.partitions[number].end) for number in numbers}
+            return Section(held.id, ends, began)
+        began = {number: 0 for number in numbers if number not in known.ends}
+        for number in began:
+            place = held.partitions[number]
+            if self._options.assigned:
+                began[number] = place.start  # assigned, and not necessarily created, since
+            elif place.start:
+                wanted = TopicRange(held.topic, held.id, number, 0, place.end)
+                report_removed(self._options, wanted, place.start, place.end)
+                began[number] = place.start
+        ends = dict(known.ends)
+        for number in numbers:
+            end = held.partitions[number].end
+            if number in known.ends and end < known.ends[number]:
+                wanted = TopicRange(held.topic, held.id, number, end, known.ends[number])
+                report_missing(self._options, wanted, end)
+            # Never back: Spark would take it for something to read.
+            ends[number] = max(end, known.ends.get(number, 0))
+        return Section(held.id, dict(sorted(ends.items())), began)
+
+    def _is_too_little(self, before: Vector, ranges: list[TopicRange]) -> bool:
+        rows_min = self._options.rows_min
+        if rows_min is None or self._is_frozen or not before:
+            return False
+        waited = time.monotonic() - self._moved_at
+        return sum(each.rows for each in ranges) < rows_min and waited < self._options.delay_max
+
+    def _commit_progress(self, done: Vector) -> None:
+        """Let the offsets of a group say how far the query is. Nothing depends on them."""
+        group = self._options.group
+        if not group:
+            return
+        for topic, section in done.items():
+            shown = self._committed.get(topic)
+            for number, end in section.ends.items():
+                if shown is not None and shown.id == section.id and shown.ends.get(number) == end:
+                    continue
+                try:
+                    self._client.commit(topic, group, number, end)
+                except QuiverError as error:
+                    logger.warning("group %s does not show how far it is: %s", group, error)
+                    return
+        self._committed = done
+
+
+def ranges_between(before: Vector, after: Vector) -> list[TopicRange]:
+    """The messages between two vectors; where `before` lacks a partition, `after` says where it
+    begins."""
+    ranges: list[TopicRange] = []
+    for topic in sorted(after):
+        section, known = after[topic], before.get(topic)
+        ends = known.ends if known is not None and known.id == section.id else {}
+        for number, stop in sorted(section.ends.items()):
+            start = ends.get(number, section.began.get(number, stop))
+            ranges.append(TopicRange(topic, section.id, number, start, max(start, stop)))
+    return ranges
+
+
+def _shorten(after: Vector, ranges: list[TopicRange]) -> dict[str, Section]:
+    """The vector at the ends of these ranges."""
+    ends = {(each.topic, each.partition): each.stop for each in ranges}
+    return {
+        topic: replace(section, ends={number: ends[topic, number] for number in section.ends})
+        for topic, section in after.items()
+    }
