@@ -13,7 +13,7 @@ from quivermq.lakehouse import compact
 from quivermq.spark.archive.archive import Archive, Payload
 from quivermq.spark.archive.loop import ArchiveLoop, CommitPolicy
 from quivermq.spark.source.options import ReadOptions
-from quivermq.spark.source.planning import plan_tasks
+from quivermq.spark.source.planning import fetch_held, plan_tasks
 from quivermq.spark.source.ranges import TopicRange
 from quivermq.spark.source.task_reader import read_batches
 from quivermq.testing import Cluster
@@ -155,7 +155,7 @@ def check_overtaken(
     ranges = [
         TopicRange(topic, info.id, part.partition, 0, part.end_offset) for part in info.partitions
     ]
-    tasks = plan_tasks(client, options, ranges)
+    tasks = plan_tasks(options, ranges, fetch_held(client, options, [topic]))
     wanted = sender.expected()
     before = starts(client, topic)
     sender.send(10)

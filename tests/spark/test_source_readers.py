@@ -172,7 +172,22 @@ def test_partitions_are_assigned_and_bounds_are_mixed(
         batch(servers, subscribe=topic, **ending).partitions()
 
 
-def test_nobody_begins_behind_the_end(client: quivermq.Client, topic: str, servers: str) -> None:
+def test_a_batch_read_asks_every_leader_once(
+    client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(topic, partitions=2)
+    client.produce(topic, b"x", partition=1)
+    asked = []
+    offsets = quivermq.Client.offsets
+    monkeypatch.setattr(
+        quivermq.Client, "offsets", lambda self, *args: asked.append(args) or offsets(self, *args)
+    )
+    reader = batch(servers, subscribe=topic)
+    assert values(reader, reader.partitions()) == [b"x"]
+    assert asked == [(topic,)]
+
+
+def test_no_read_begins_behind_the_end(client: quivermq.Client, topic: str, servers: str) -> None:
     client.create_topic(topic)
     client.produce(topic, b"x")
     behind = {"subscribe": topic, "startingOffsets": f'{{"{topic}": {{"0": 2}}}}'}

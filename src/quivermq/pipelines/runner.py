@@ -116,7 +116,7 @@ def run(
         listener.ready()
         listener.stage("checking the SQL")
         plan = check(file, spark, connection)
-        from quivermq.pipelines.run_loop import PipelineLoop, TopicEnds  # noqa: PLC0415  (needs Spark)
+        from quivermq.pipelines.run_loop import PipelineLoop, TopicEnds  # noqa: PLC0415  (Spark)
 
         _create_topics(file, client)
         reporter = Reporter(connection["servers"], connection.get("token"))

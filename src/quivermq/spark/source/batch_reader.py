@@ -7,6 +7,8 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+import quivermq
+from quivermq.client import TopicOffsets
 from quivermq.spark.connections import client_of
 from quivermq.spark.source.columns import check_schema
 from quivermq.spark.source.filters import PushedFilters, push_filters
@@ -44,24 +46,21 @@ class TopicReader(DataSourceReader):
         self._pushed = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
-        """What the tasks read."""
-        client = client_of(self._options.connection)
-        ranges = self._pushed.narrow(self._ranges(client))
-        return plan_tasks(client, self._options, ranges)
+        """Plan the tasks, by one answer of every leader."""
+        client, options = client_of(self._options.connection), self._options
+        held = fetch_held(client, options, list_topics(client, options))
+        ranges = [each for topic in held.values() for each in self._ranges(client, topic)]
+        return plan_tasks(options, self._pushed.narrow(ranges), held)
 
-    def _ranges(self, client: Any) -> list[TopicRange]:
-        options = self._options
-        ranges: list[TopicRange] = []
-        for topic, held in fetch_held(client, options, list_topics(client, options)).items():
-            numbers = sorted(held.partitions)
-            starts = resolve_starts(client, options.starting, held, numbers)
-            check_gaps(options, held, starts)
-            stops = resolve_bound(client, options.ending, held, numbers)
-            ranges += [
-                TopicRange(topic, held.id, number, starts[number], stops[number])
-                for number in numbers
-            ]
-        return ranges
+    def _ranges(self, client: quivermq.Client, held: TopicOffsets) -> list[TopicRange]:
+        options, numbers = self._options, sorted(held.partitions)
+        starts = resolve_starts(client, options.starting, held, numbers)
+        check_gaps(options, held, starts)
+        stops = resolve_bound(client, options.ending, held, numbers)
+        return [
+            TopicRange(held.topic, held.id, number, starts[number], stops[number])
+            for number in numbers
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task: the messages of one range."""

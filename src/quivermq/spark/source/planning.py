@@ -30,12 +30,10 @@ _warned: Final[set[str]] = set()
 
 
 def plan_tasks(
-    client: quivermq.Client, options: ReadOptions, ranges: Sequence[TopicRange]
+    options: ReadOptions, ranges: Iterable[TopicRange], held: Mapping[str, TopicOffsets]
 ) -> list[InputPartition]:
-    """The tasks that read these ranges: every message once."""
-    wanted = [each for each in ranges if each.rows > 0]
-    held = fetch_held(client, options, {each.topic for each in wanted})
-    kept = _clip(wanted, options, held)
+    """Plan the tasks that read these ranges, each message once; `held` is as `fetch_held` says."""
+    kept = _clip([each for each in ranges if each.rows > 0], options, held)
     if options.archive:
         kept = [part for each in kept for part in split_at_log_start([each], held[each.topic])]
     return list(with_files(split(kept, options.partitions_min, options.task_rows_max), held))
@@ -81,7 +79,7 @@ def fetch_held(
 
 
 def _clip(
-    wanted: Sequence[TopicRange], options: ReadOptions, held: dict[str, TopicOffsets]
+    wanted: Sequence[TopicRange], options: ReadOptions, held: Mapping[str, TopicOffsets]
 ) -> list[TopicRange]:
     """What is left of these ranges; the rest is told, or refused."""
     kept: list[TopicRange] = []

@@ -129,7 +129,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """What the tasks of a batch read: the same for the same offsets, however often asked."""
         ranges = ranges_between(from_json(start), from_json(end))
-        return plan_tasks(self._client, self._options, ranges)
+        topics = {each.topic for each in ranges if each.rows > 0}
+        return plan_tasks(self._options, ranges, fetch_held(self._client, self._options, topics))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: `latestOffset` knows as much, and hears of the last batch too."""
