@@ -129,7 +129,7 @@ def test_what_is_no_table_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
     with pytest.raises(InvalidRequest, match="is no folder"):
         table_in(tmp_path / "mine.txt")
-    with pytest.raises(InvalidRequest, match="holds other things"):
+    with pytest.raises(InvalidRequest, match="is no table and not empty"):
         table_in(tmp_path)
     made = table_in(tmp_path / "made")
     with pytest.raises(InvalidRequest, match="no version 9"):

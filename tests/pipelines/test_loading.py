@@ -110,7 +110,10 @@ def test_paths_are_meant_from_where_the_file_lies(tmp_path: Path) -> None:
         (('"totals"\n', '"totals"\ntrigger = "99999d"\n'), "'99999d' is too long: 10000 days"),
         (('"totals"\n', '"totals"\ncheckpoint = "~nobody-here/x"\n'), "3: pipeline.checkpoint: '~"),
         (('"totals"\n', f'"totals"\nspark.a = {"9" * 5000}\n'), "3: this number has too many"),
-        (('"totals"\n', f'"totals"\na = {"[" * 3000}{"]" * 3000}\n'), "3: brackets within too"),
+        (
+            ('"totals"\n', f'"totals"\na = {"[" * 3000}{"]" * 3000}\n'),
+            "3: brackets are nest",
+        ),
         (("[pipeline]", "[pipeline"), "1: this is no TOML"),
         (('mode = "update"', 'mode = "update'), "19: this is no TOML"),
     ],

@@ -239,7 +239,7 @@ def test_what_may_pass_never_ends_an_archive_and_what_lasts_ends_it_at_once(
             ArchiveLoop(spark, client, archive, policy).run(archive.stop)
         assert len(archive.troubles) == 1
     archive = failing(OSError("refused"), topic=topic, path=tmp_path)
-    with pytest.raises(QuiverError, match="Spark has ended, and not by itself"):
+    with pytest.raises(QuiverError, match="Spark has ended unexpectedly"):
         ArchiveLoop(NO_SPARK, client, archive, policy).run(archive.stop)
 
 

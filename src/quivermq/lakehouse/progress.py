@@ -1,8 +1,9 @@
-"""How far a table holds a topic, in the table's own state.
+"""The offsets up to which a table holds a topic, kept in the table's own state.
 
 A Delta table remembers, for each application that writes to it, a number that changes with a
 commit or not at all. Each partition of a topic is such an application, and its number is the offset
-behind the last one that the table holds. So rows and offsets cannot part, whatever dies in between.
+behind the last one that the table holds. So rows and offsets change together,
+even if a process dies between two steps.
 """
 
 import json
@@ -19,7 +20,7 @@ OFFSETS_NOTE: Final = "quiver.offsets"
 
 
 def archive_group(table_id: str) -> str:
-    """The group under which a table tells brokers how far it is."""
+    """The consumer group under which an archive commits its offsets to brokers."""
     return f"_archive.{table_id}"
 
 
@@ -43,7 +44,7 @@ def offsets_by_key(find: Callable[[str], int | None], key: Callable[[int], str])
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRange:
-    """What one commit of an archive adds: of each partition, [start, end)."""
+    """The offsets that one commit of an archive adds: [start, end) of each partition."""
 
     topic: str
     starts: dict[int, int]
@@ -51,7 +52,7 @@ class ArchiveRange:
     firsts: dict[int, int]
     """From where on the table has no gap."""
     held: dict[int, int] = field(default_factory=dict)
-    """Up to where the table held each partition when this was planned; others it did not know."""
+    """By partition that the table knew, its end when the range was planned."""
 
     def __post_init__(self) -> None:
         partitions = list(range(len(self.ends)))
@@ -70,11 +71,11 @@ class ArchiveRange:
 
     @property
     def progress(self) -> dict[str, int]:
-        """What the table is to remember."""
+        """The keys and offsets that the commit records in the table."""
         return self.progress_from({})
 
     def progress_from(self, ends: Mapping[int, int]) -> dict[str, int]:
-        """The same for a table that may be further in some partitions: it never goes back."""
+        """Like `progress`, but never below `ends`, which the table has reached already."""
         found = {
             end_key(self.topic, number): max(end, ends.get(number, 0))
             for number, end in self.ends.items()
@@ -84,7 +85,7 @@ class ArchiveRange:
         return found
 
     def note(self) -> dict[str, str]:
-        """The same for people who look at the table's history."""
+        """The end offsets as a note in the table's history."""
         plain = {str(number): end for number, end in sorted(self.ends.items())}
         return {OFFSETS_NOTE: json.dumps({self.topic: plain})}
 

@@ -1,7 +1,7 @@
-"""A Delta table at one version: what it holds, how far writers are, and one more commit.
+"""A Delta table at one version: its columns and files, the progress of its writers, and commits.
 
-All commits go through `Table.commit`. It is refused if any of the writers that it speaks for has
-committed since this version was read: so two that do the same work at once cannot both succeed.
+All commits go through `Table.commit`. It fails if one of the writers that it names has committed
+since this version was read: of two processes that do the same work, only one succeeds.
 """
 
 import os
@@ -43,7 +43,7 @@ _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Table:
-    """A table as it is at one version; later commits of others are not seen."""
+    """A table at one version; later commits do not change it."""
 
     def __init__(self, root: Path, delta: DeltaTable) -> None:
         features = set(delta.protocol().reader_features or ())
@@ -66,10 +66,10 @@ class Table:
         except TableNotFoundError:
             return None
         except DeltaError as error:
-            story = _first_line(error)
+            reason = _first_line(error)
             if version is not None:
-                raise InvalidRequest(f"{root} has no version {version} to read: {story}") from None
-            raise Corrupt(f"the table {root} cannot be read: {story}") from None
+                raise InvalidRequest(f"{root} has no version {version} to read: {reason}") from None
+            raise Corrupt(f"the table {root} cannot be read: {reason}") from None
 
     @classmethod
     def open(cls, path: str | Path, version: int | None = None) -> "Table":
@@ -89,7 +89,7 @@ class Table:
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> "Table":
-        """The table in a folder, made if need be; of several that make it at once, one does."""
+        """The table in a folder, created if it is missing; concurrent callers get the same one."""
         table = cls.find(path)
         if table is None:
             check_partition_columns(schema, partition_by)
@@ -100,7 +100,7 @@ class Table:
 
     @property
     def id(self) -> str:
-        """Drawn when the table was made."""
+        """Drawn when the table was created."""
         return str(self._delta.metadata().id)
 
     @property
@@ -118,7 +118,7 @@ class Table:
 
     @property
     def topic_id(self) -> str | None:
-        """Which life of that topic: another one after it was deleted and created again."""
+        """The id of that topic: a topic that is deleted and created again has another one."""
         return self._delta.metadata().configuration.get(TOPIC_ID_PROPERTY)
 
     @property
@@ -136,7 +136,7 @@ class Table:
         return pa.schema(self._delta.schema().to_arrow())
 
     def progress(self, key: str) -> int | None:
-        """How far the writer of this name is."""
+        """The last number that the writer of this name committed."""
         return self._delta.transaction_version(key)
 
     def ends(self, topic: str) -> dict[int, int]:
@@ -154,7 +154,7 @@ class Table:
     def file_facts(self, *names: str) -> list[dict[str, Any]]:
         """These columns of `files`, file by file; None where a column is missing.
 
-        Bounds of other columns may be times for which Python has no words.
+        Other columns may have times as bounds that Python cannot represent.
         """
         files = self.files()
         columns = {
@@ -175,7 +175,7 @@ class Table:
         return {str(self.root / file.path) for file in files} <= set(self.file_paths())
 
     def offsets_in(self, partition: int, start: int, stop: int) -> pa.Array:
-        """Those of a range of offsets for which there are rows."""
+        """The offsets of a range for which there are rows."""
         import pyarrow.dataset as ds  # noqa: PLC0415  (takes a while to load)
 
         mine = ds.field("partition") == partition
@@ -187,9 +187,9 @@ class Table:
         return pa.concat_arrays(found)
 
     def remove_loose(self, files: Sequence[DataFile]) -> None:
-        """Remove those of the files that the table does not name.
+        """Remove the files that the table does not name.
 
-        Whoever tried to commit them may not know how it went: an error may come after the commit.
+        A commit may succeed and still raise an error, so files are compared with the table.
         """
         named = set(self.file_paths())
         remove_files(self.root, [file for file in files if str(self.root / file.path) not in named])
@@ -231,9 +231,9 @@ class Table:
         *,
         replace: bool = False,
     ) -> "Table":
-        """Add files (or put them in place of all there are), and say how far writers are by that.
+        """Add files, or replace all files by them, and record the progress of writers.
 
-        Returns the table as it is then, durable. Raises `Fenced` if one of these writers has
+        Returns the table at its new version, durable. Raises `Fenced` if one of these writers has
         committed since this version was read; then nothing has changed.
         """
         self._check_presence(files)
@@ -269,7 +269,7 @@ class Table:
         return after
 
     def _check_presence(self, files: Sequence[DataFile]) -> None:
-        """A commit must not speak for rows that are not there: brokers drop what a table holds."""
+        """Check that all files are there: brokers drop messages that a commit claims to hold."""
         for file in files:
             try:
                 size = (self.root / file.path).stat().st_size
@@ -284,7 +284,7 @@ class Table:
                 )
 
     def make_durable(self, first_version: int) -> None:
-        """Let commits from a version on survive a loss of power."""
+        """Make the commits from a version on survive a loss of power."""
         log = self.root / _LOG
         for version in range(first_version, self.version + 1):
             entry = log / f"{version:020}.json"
@@ -294,7 +294,7 @@ class Table:
 
 
 def local_folder(path: str | Path) -> Path:
-    """A table's folder, which must be in a file system that all who use it share."""
+    """The folder of a table, in a file system that driver and workers share."""
     text = str(path)
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")
@@ -310,7 +310,7 @@ def local_folder(path: str | Path) -> Path:
 
 
 def check_apart(one: str | Path, other: str | Path) -> None:
-    """Raise `InvalidRequest` if two tables were to share a folder, or one to lie in the other."""
+    """Raise `InvalidRequest` if two tables share a folder or one lies in the other."""
     first, second = local_folder(one).resolve(), local_folder(other).resolve()
     if first == second or first in second.parents or second in first.parents:
         raise InvalidRequest(
@@ -324,7 +324,7 @@ def _open_delta(root: Path, version: int | None) -> DeltaTable:
     except TableNotFoundError:
         raise
     except DeltaError:
-        # Somebody may have cleaned up the log while it was read.
+        # Another process may have cleaned up the log while it was read.
         return DeltaTable(root, version=version)
 
 
@@ -335,11 +335,11 @@ def _create(
     if around := next((each for each in root.resolve().parents if (each / _LOG).is_dir()), None):
         raise InvalidRequest(f"{root} is within the table {around}: name a folder outside of it")
     if root.exists() and any(root.iterdir()) and not (root / _LOG).is_dir():
-        raise InvalidRequest(f"{root} holds other things: name an empty folder or none")
+        raise InvalidRequest(f"{root} is no table and not empty: name an empty folder or a new one")
     missing = [each for each in (root, *root.parents) if not each.exists()]
     (root / _LOG).mkdir(parents=True, exist_ok=True)
-    # Two that let Delta make the same table may both succeed, the second with another id: so the
-    # first commit is made elsewhere, and given its name by whoever comes first.
+    # Two processes that let Delta create the same table may both succeed, with different ids. So
+    # the first commit is made in another folder, and only one process can link it to its name.
     with tempfile.TemporaryDirectory() as elsewhere:
         DeltaTable.create(
             elsewhere,
@@ -354,7 +354,7 @@ def _create(
 
 
 def _write_once(place: Path, text: bytes) -> None:
-    """Make a file with all that it holds, unless it is there."""
+    """Create a file with this content in one step, unless it exists."""
     handle, name = tempfile.mkstemp(prefix="_begin.", dir=place.parent)
     draft = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""From a file's text to its model, or to all that is wrong with it."""
+"""Loads a pipeline's TOML file, and reports every problem with its line."""
 
 import re
 import tomllib
@@ -40,14 +40,14 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing to change, and where."""
+    """One problem of a file, and its line."""
 
     line: int
     message: str
 
 
 class InvalidPipeline(InvalidRequest):
-    """The file cannot be run as it stands; `problems` are in the order of its lines."""
+    """The file has problems; `problems` are in the order of its lines."""
 
     def __init__(self, name: str, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(set(problems)))
@@ -57,7 +57,7 @@ class InvalidPipeline(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class PipelineFile:
-    """A file that was understood."""
+    """A file without problems."""
 
     path: Path
     text: str
@@ -70,11 +70,11 @@ class PipelineFile:
 
     @property
     def checkpoint(self) -> str:
-        """Where Spark keeps how far each sink is; beside the file, unless it says otherwise."""
+        """The folder for the checkpoints of the sinks; by default beside the file."""
         return self.place(self.pipeline.pipeline.checkpoint or f"checkpoints/{self.name}")
 
     def place(self, location: str) -> str:
-        """A path of the file, which is meant from where the file lies; an address stays."""
+        """Resolve a path relative to the file; a URL stays."""
         if "://" in location:
             return location
         return str((self.path.parent / Path(location).expanduser()).resolve())
@@ -83,7 +83,7 @@ class PipelineFile:
         return line_of(dict(self.lines), path)
 
     def sql_line(self, step: int, line: int = 1) -> int:
-        """Where the given line of a step's SQL stands in the file."""
+        """The line of the file that holds the given line of a step's SQL."""
         key = self.line("steps", step, "sql")
         first = first_text_line(self.text, key)
         # A string that is not written over several lines may still hold line breaks, as `\n`.
@@ -116,8 +116,8 @@ def load(path: str | Path) -> PipelineFile:
 
 
 def parse(text: str, path: Path) -> PipelineFile:
-    """The same for a text, of which `path` is said to be the place."""
-    text = text.removeprefix("\ufeff")  # which editors of Windows put first
+    """Parse the text of a file; `path` is its place."""
+    text = text.removeprefix("\ufeff")  # a byte order mark, which Windows editors write
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -143,10 +143,10 @@ def _syntax_problem(message: str, text: str) -> Problem:
 
 
 def _limit_problem(error: Exception, text: str) -> Problem:
-    """What the grammar allows and the parser does not; it does not say where."""
+    """The problem of a text that exceeds a limit of the parser, which names no line."""
     if isinstance(error, RecursionError):
         depths = [row.count("[") + row.count("{") for row in text.split("\n")]
-        return Problem(depths.index(max(depths)) + 1, "brackets within too many brackets")
+        return Problem(depths.index(max(depths)) + 1, "brackets are nested too deeply")
     found = _LONG_NUMBER.search(text)
     line = text.count("\n", 0, found.start()) + 1 if found else 1
     return Problem(line, "this number has too many digits" if found else f"{error}")
@@ -202,14 +202,14 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
 
 
 def _describe(path: KeyPath) -> str:
-    """A path as people say it: `sources.orders`, `step 2`."""
+    """A path as messages show it: `sources.orders`, `step 2`."""
     if path[:1] == ("steps",) and len(path) > 1 and isinstance(path[1], int):
         return " ".join([f"step {path[1] + 1}", *(str(each) for each in path[2:])])
     return ".".join(map(str, path)) or "the file"
 
 
 def _find_contradictions(file: PipelineFile) -> Iterator[Problem]:
-    """What each part may say by itself and the whole may not."""
+    """Find problems between parts that are valid by themselves."""
     pipeline = file.pipeline
     views = pipeline.views
     yield from _source_contradictions(file)
@@ -232,7 +232,7 @@ def _find_contradictions(file: PipelineFile) -> Iterator[Problem]:
 
 
 def _source_contradictions(file: PipelineFile) -> Iterator[Problem]:
-    """Views of one name; SQL does not tell upper case from lower."""
+    """Find views of the same name; SQL ignores case."""
     sources = file.pipeline.sources
     bad = {(name + BAD_ROWS_SUFFIX).lower(): name for name in sources if sources[name].json_columns}
     seen: dict[str, str] = {}
@@ -254,7 +254,7 @@ def _source_contradictions(file: PipelineFile) -> Iterator[Problem]:
 
 
 def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
-    """Two sinks for one table, a circle, or a mode that needs a driver."""
+    """Find tables with two sinks, loops, and modes that need a driver."""
     pipeline = file.pipeline
     is_remote = (pipeline.pipeline.master or "").startswith("sc://")
     written: dict[str, str] = {}
@@ -284,7 +284,7 @@ def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`did you mean orders?` if something is close, else what there is."""
+    """`did you mean orders?` if a known word is close, else the known words."""
     names = sorted(known)
     close = get_close_matches(word, names, n=1)
     if close:

@@ -1,6 +1,5 @@
-"""What a pipeline's file may say: sources, steps, sinks, and how they run.
-
-Whatever can be judged without Spark and without a broker is judged here.
+"""The contents of a pipeline's file: sources, steps, sinks and settings, with all checks that need
+neither Spark nor a broker.
 """
 
 import re
@@ -50,7 +49,7 @@ def duration_ms(text: str) -> int:
 
 
 def short(value: Any) -> str:
-    """A value as messages show it: not the whole of a very long one."""
+    """A value as messages show it: a very long one is cut."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -92,7 +91,7 @@ def _check_place(location: str) -> str:
         Path(location).expanduser()
     except RuntimeError:
         raise ValueError(
-            f"{short(location)}: whose home is meant is not known: write the whole path"
+            f"{short(location)}: this home folder is not known: write the whole path"
         ) from None
     return location
 
@@ -121,11 +120,11 @@ Pattern = Annotated[Text, AfterValidator(_check_pattern)]
 FilePath = Annotated[Text, AfterValidator(_check_place)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Settings = dict[str, Annotated[Any, AfterValidator(_check_setting)]]
-"""Of Spark, or of a format: whatever TOML has that can be written as one word."""
+"""Settings of Spark or of a format: strings, numbers and booleans."""
 
 
 class _Part(BaseModel):
-    """A table of the file: its keys are known, and of the right kind."""
+    """A table of the file; unknown keys and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
 
@@ -138,7 +137,7 @@ class Watermark(_Part):
 
 
 class SourceConfig(_Part):
-    """Where rows come from: topics, which are streams, or a table, as it is at the start."""
+    """A source of rows: topics, which are streams, or a table, as it is at the start."""
 
     topic: Topic | None = None
     topics: list[Topic] | None = Field(default=None, min_length=1)
@@ -163,14 +162,14 @@ class SourceConfig(_Part):
         return [self.topic] if self.topic else list(self.topics or ())
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic of this name is read, as soon as there is one."""
+        """Whether a topic of this name is read, or will be when it is created."""
         if self.pattern:
             return re.fullmatch(self.pattern.strip(), topic) is not None
         return topic in self.named_topics
 
     @property
     def subscription(self) -> tuple[str, str]:
-        """The option of the format `quiver` that says which topics, and its value."""
+        """The option of the format `quiver` that selects the topics, and its value."""
         if self.pattern:
             return "subscribePattern", self.pattern
         return "subscribe", ",".join(self.named_topics)
@@ -200,7 +199,7 @@ class StepConfig(_Part):
 
 
 class SinkConfig(_Part):
-    """Where the rows of a view go: a topic or a table."""
+    """The topic or table that gets the rows of a view."""
 
     from_: Text = Field(alias="from")
     topic: TargetTopic | None = None
@@ -214,7 +213,7 @@ class SinkConfig(_Part):
 
     @property
     def target(self) -> str:
-        """For people: `topic totals`."""
+        """The target as messages show it: `topic totals`."""
         return f"topic {self.topic}" if self.topic else f"table {self.table}"
 
     @model_validator(mode="after")
@@ -231,7 +230,7 @@ class SinkConfig(_Part):
 
 
 class PipelineConfig(_Part):
-    """The table `[pipeline]`: what it is called, and how it runs."""
+    """The table `[pipeline]`: its name and settings."""
 
     name: Text
     servers: Text | None = None

@@ -1,5 +1,4 @@
-"""The query of one sink while it runs: started, begun again after a setback, stopped between
-batches."""
+"""Runs the Spark query of one sink: start, restart after failures, stop between batches."""
 
 import json
 import re
@@ -19,10 +18,10 @@ from quivermq.pipelines.sinks import PreparedSink, start
 from quivermq.spark import failure, may_pass
 
 _ATTEMPTS: Final = 4
-"""So often in a row may a query fail before it finishes a batch."""
+"""Failures in a row, without a finished batch between them, that end the pipeline."""
 _PAUSE_SECONDS: Final = 2.0
 _SETBACK_SECONDS: Final = 60.0
-"""So long is a setback told of."""
+"""How long a failure is reported after the query was restarted."""
 _MISSING_FILE: Final = re.compile(r"FILE_NOT_EXIST|FileNotFound(?:Exception|Error)")
 
 
@@ -31,7 +30,7 @@ class PipelineFailed(QuiverError):
 
 
 class SinkQuery:
-    """One sink's query, over all its beginnings."""
+    """The query of one sink, over all its restarts."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class SinkQuery:
         self._batch_when_asked: object = None
 
     def start(self) -> None:
-        """Raises `InvalidPipeline` for what Spark refuses to start."""
+        """Start the query. Raises `InvalidPipeline` if Spark refuses it."""
         self._progress.resume(last_offsets(f"{self._file.checkpoint}/{self._prepared.name}"))
         try:
             self._query = start(self._prepared, self._file, self._connection, once=self._once)
@@ -70,24 +69,24 @@ class SinkQuery:
             ) from error
 
     def is_under_way(self) -> bool:
-        """Whether it has made its sources, or has ended."""
+        """Whether it has initialised its sources, or has ended."""
         query = self._query
         return query is None or not query.isActive or "Initializing" not in query.status["message"]
 
     @property
     def is_done(self) -> bool:
-        """Whether it ended well."""
+        """Whether it ended without an error."""
         query = self._query
         return query is not None and not query.isActive and query.exception() is None
 
     @property
     def setback(self) -> str:
-        """What kept it from going on, for a while after it went on."""
+        """The last failure, if it is recent."""
         is_fresh = time.monotonic() - self._setback_at < _SETBACK_SECONDS
         return self._setback if is_fresh else ""
 
     def restart_if_failed(self) -> None:
-        """If it failed by something that may pass, begin again; else raises `PipelineFailed`."""
+        """Restart the query if it failed. Raises `PipelineFailed` if a retry cannot help."""
         now = time.monotonic()
         if self._query is None:
             if now - self._setback_at > _PAUSE_SECONDS * self._failures:
@@ -111,22 +110,22 @@ class SinkQuery:
         self._query = None
 
     def _refresh_views(self) -> None:
-        """A view remembers the files of the tables that it reads; those of a table that was
-        compacted are removed after a while, and others hold the rows."""
+        """Make the views again if files are missing: a view lists the files of its tables, and
+        compaction replaces them."""
         if self._is_stale:
             name = self._prepared.name
             self._prepared = next(each for each in self._prepare_again() if each.name == name)
             self._is_stale = False
 
     def collect_progress(self) -> None:
-        """Take what Spark told of batches since the last time."""
+        """Take Spark's progress of the batches since the last call."""
         if self._query is None:
             return
         last = self._query.lastProgress
         if last is None or not self._progress.is_news({"timestamp": last["timestamp"]}):
             return
-        for told in self._query.recentProgress:
-            each = json.loads(told.json)
+        for batch in self._query.recentProgress:
+            each = json.loads(batch.json)
             if self._progress.is_news(each):
                 self._progress.take(each, time.monotonic())
 
@@ -134,7 +133,7 @@ class SinkQuery:
         self._batch_when_asked = self._batch()
 
     def stop_between_batches(self) -> bool:
-        """Stop it if no batch is under way, or if another one has begun; whether it has ended."""
+        """Stop it if no batch is under way, or if another has begun; returns whether it ended."""
         query = self._query
         if query is None or not query.isActive:
             return True
@@ -144,13 +143,13 @@ class SinkQuery:
         return True
 
     def end(self) -> None:
-        """Stop it wherever it is: what it has not finished it does when it starts again."""
+        """Stop it at once; an unfinished batch is repeated after a restart."""
         if self._query is None:
             return
         try:
             self._query.stop()
         except (PySparkException, Py4JError, OSError):
-            # It takes longer than Spark waits, or Spark itself is gone: it ends with the process.
+            # Stopping takes too long, or Spark has ended: the query ends with the process.
             return
 
     def _batch(self) -> object:
@@ -159,12 +158,12 @@ class SinkQuery:
 
 
 def is_missing_file(text: str) -> bool:
-    """Whether files were missing that were there when the query was planned."""
+    """Whether a file is missing that existed when the query was planned."""
     return _MISSING_FILE.search(text) is not None
 
 
 def last_offsets(checkpoint: str) -> list[dict[str, Any]]:
-    """The end offsets of the last finished batch, by source; none if that cannot be known.
+    """The end offsets of the last finished batch in a checkpoint, by source; empty if unknown.
 
     A file of `offsets` has a version, a line of settings, and a line for each source.
     """

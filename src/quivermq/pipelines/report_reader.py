@@ -1,6 +1,6 @@
-"""Reports as they are read from the topic `_pipelines`.
+"""Reads the reports of pipelines from the topic `_pipelines`.
 
-Anybody may write there: what has not the shape of a report is passed over, and the one before it
+Any client may write there: messages that are no valid reports are skipped, and the one before
 counts.
 """
 
@@ -16,7 +16,7 @@ from quivermq.errors import TopicNotFound
 from quivermq.pipelines.reports import FINAL_STATES, SILENCE_SECONDS, TOPIC
 
 Heard = tuple[datetime, bytes]
-"""When a broker took a message, by its clock; and what it holds."""
+"""When a broker stored a message, by its clock; and its value."""
 
 _SILENCE: Final = timedelta(seconds=SILENCE_SECONDS)
 
@@ -35,7 +35,7 @@ class _Shape(BaseModel):
 
 
 class _SinkShape(_Shape):
-    """What is shown of a sink."""
+    """The fields of a sink that are shown."""
 
     sink: str
     target: str = ""
@@ -47,7 +47,7 @@ class _SinkShape(_Shape):
 
 
 class _ReportShape(_Shape):
-    """What is shown of a pipeline."""
+    """The fields of a pipeline that are shown."""
 
     at: Annotated[str, BeforeValidator(_check_time)]
     state: str = ""
@@ -62,7 +62,7 @@ class _ReportShape(_Shape):
 
 
 def latest_reports(client: quivermq.Client) -> dict[str, dict[str, Any]]:
-    """The last report of each pipeline, by name; none if none ever ran."""
+    """The last report of each pipeline, by name."""
     heard: dict[bytes, list[Heard]] = {}
     try:
         for batch in client.read(TOPIC).batches():
@@ -82,9 +82,9 @@ def latest_reports(client: quivermq.Client) -> dict[str, dict[str, Any]]:
 
 
 def latest_report(name: str, messages: Sequence[Heard]) -> dict[str, Any] | None:
-    """The last report among the messages of one key, in the order in which they came.
+    """The last report among the messages of one key, which are in their order.
 
-    If two runs take turns, its trouble says so: each hides what the other has to say.
+    If two runs report under one name, its `trouble` says so: each hides the reports of the other.
     """
     last: dict[str, Any] | None = None
     latest = datetime.max.replace(tzinfo=UTC)

@@ -1,7 +1,7 @@
-"""Reports of pipelines on the topic `_pipelines`: any tool can read how a pipeline does.
+"""Publishes the reports of a pipeline to the topic `_pipelines`, and passes them to the caller.
 
-Key: the pipeline's name. Value: JSON, as `Progress.report` makes it. The last one of each name
-counts; the topic keeps a week, and no more than `MESSAGES_MAX`.
+Key: the pipeline's name. Value: JSON, as `PipelineProgress.report` makes it. The last one of each
+name counts; the topic keeps a week, and at most `MESSAGES_MAX`.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ TOPIC: Final = "_pipelines"
 MESSAGES_MAX: Final = 20_000
 MAX_AGE_SECONDS: Final = 7 * 24 * 3600.0
 HEARTBEAT_SECONDS: Final = 5.0
-"""A pipeline that runs reports at least so often."""
+"""A running pipeline reports at least so often."""
 SILENCE_SECONDS: Final = 4 * HEARTBEAT_SECONDS
-"""One that says nothing for so long is not running, whatever it said last."""
+"""A pipeline without a report for so long is not running."""
 FINAL_STATES: Final = frozenset({"finished", "stopped", "failed"})
 _TIMEOUT_SECONDS: Final = 5.0
 _REPEAT_SECONDS: Final = 2 * HEARTBEAT_SECONDS
 _PATIENCE_SECONDS: Final = 300.0
-"""So long a pipeline may be busy with one thing, and be taken for alive."""
+"""For so long the last report is repeated while the pipeline is busy."""
 
 
 Report = Mapping[str, Any]
-"""As `Progress.report` makes it."""
+"""As `PipelineProgress.report` makes it."""
 
 
 @dataclass(slots=True)
 class StopRequest:
-    """How often somebody asked to stop: once ends after the batch that is under way, twice at
-    once. Both lose and double nothing."""
+    """The number of requests to stop: one ends the run after the batch under way, two at once.
+    Neither loses or repeats rows."""
 
     count: int = 0
 
@@ -47,20 +47,19 @@ class StopRequest:
 
 @dataclass(slots=True)
 class RunListener:
-    """Who wants to hear: `stage` of what takes a while before it runs, `report` while it runs."""
+    """Callbacks of a run: `stage` for the steps before it runs, `report` while it runs."""
 
     stage: Callable[[str], None] = lambda _: None
     report: Callable[[Report], None] = lambda _: None
     ready: Callable[[], None] = lambda: None
-    """Called when Spark is there: it puts signal handlers of its own in place."""
+    """Called when Spark has started: Spark sets signal handlers of its own."""
     interval: float = 0.5
     stop: StopRequest = field(default_factory=StopRequest)
     broken: OSError | None = None
-    """Why reports cannot be shown any more."""
+    """The error that ended the reports."""
 
     def show(self, report: Report) -> None:
-        """Show a report. If that cannot be done, as into a pipe that was closed, ask to stop: who
-        looked at it is gone."""
+        """Show a report. If that fails, as for a closed pipe, ask the run to stop."""
         if self.broken is not None:
             return
         try:
@@ -71,17 +70,17 @@ class RunListener:
 
     @property
     def missed(self) -> str:
-        """Why somebody misses reports; whoever closes a pipe has seen enough."""
+        """Why reports were not shown; empty if the reader closed the pipe."""
         if self.broken is None or isinstance(self.broken, BrokenPipeError):
             return ""
         return f"reports cannot be written: {self.broken.strerror or self.broken}"
 
 
 class Reporter:
-    """Publishes reports in the background: a broker that is away holds up no pipeline.
+    """Publishes reports in the background: a broker that does not answer delays no pipeline.
 
-    What is not published when the next report comes is replaced by it. The last one is repeated
-    while the pipeline says nothing, as it may while Spark starts or stops a query.
+    The next report replaces one that is not published yet. The last one is repeated while there is
+    no new one, as when Spark starts or stops a query.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Reporter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Publish what waits, within a few seconds."""
+        """Publish the last report, within a few seconds."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -140,7 +139,7 @@ class Reporter:
         return report
 
     def _repeat_last(self) -> Mapping[str, Any] | None:
-        """The last report, as of this moment; none if it was the last word, or is too old."""
+        """The last report with the present time; None if it is final or too old."""
         last = self._last
         if last is None or last["state"] in FINAL_STATES:
             return None
@@ -164,7 +163,7 @@ class Reporter:
 
 
 def state_of(report: Mapping[str, Any], now: datetime) -> str:
-    """Its state, as far as can be told: `silent` if it should have reported and did not."""
+    """The state of a report; `silent` if a newer report is overdue."""
     state = str(report.get("state", ""))
     if state not in FINAL_STATES and age_seconds(report, now) > SILENCE_SECONDS:
         return "silent"
@@ -172,7 +171,7 @@ def state_of(report: Mapping[str, Any], now: datetime) -> str:
 
 
 def age_seconds(report: Mapping[str, Any], now: datetime) -> float:
-    """How long ago it came, by the clock of the broker that took it; else, when it was made."""
+    """The age of a report, by the clock of the broker that stored it, else by its own."""
     at = datetime.fromisoformat(report.get("heard_at") or report["at"])
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return max(0.0, (now - at).total_seconds())

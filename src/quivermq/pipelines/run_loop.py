@@ -1,4 +1,4 @@
-"""A pipeline while it runs: its queries, and what is told of them."""
+"""Runs the queries of a pipeline until they end, and reports their progress."""
 
 import os
 import socket
@@ -28,12 +28,12 @@ _STOP_SECONDS: Final = 120.0
 _ENDS_SECONDS: Final = 2.0
 _FIRST_ENDS_SECONDS: Final = 0.2
 _START_SECONDS: Final = 20.0
-"""Queries begin one after the other, since each starts a process for which Spark waits 10 seconds
-and no longer; so long one may hold up the next."""
+"""The longest delay between the starts of two queries. They start one after the other: each starts
+a process, and Spark waits only 10 seconds for it."""
 
 
 class PipelineLoop:
-    """All queries of a pipeline, watched until they end."""
+    """Runs all queries of a pipeline."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PipelineLoop:
         once: bool,
         prepare_again: Callable[[], Sequence[PreparedSink]],
     ) -> None:
-        """`prepare_again` makes the outlets anew, of what tables hold at that moment."""
+        """`prepare_again` makes the sinks again, over the present files of tables."""
         sinks = {each.name: SinkProgress(each.name, each.sink.target) for each in prepared_sinks}
         self._progress = PipelineProgress(file.name, _identity(file), sinks)
         self._queries = [
@@ -99,10 +99,10 @@ class PipelineLoop:
             if not isinstance(error, Py4JNetworkError) and not is_gone(self._spark):
                 self._fail(failure(str(error)) or type(error).__name__)
                 raise PipelineFailed(self._progress.failure) from error
-            # Whoever stops a service may stop Spark with it, before it could be asked.
+            # A service manager may stop Spark together with this process.
             self._progress.state = "stopped" if self._listener.stop.count else "failed"
             if not self._listener.stop.count:
-                self._progress.failure = "Spark has ended, and not by itself: was it killed?"
+                self._progress.failure = "Spark has ended unexpectedly: was it killed?"
                 raise PipelineFailed(self._progress.failure) from error
         except BaseException as error:
             self._fail(str(error) or type(error).__name__)
@@ -117,7 +117,7 @@ class PipelineLoop:
         self._progress.state = "failed"
 
     def _poll(self) -> None:
-        """Take what is told of finished batches; show it, and publish it now and then."""
+        """Collect progress, show it, and publish it when a report is due."""
         self._collect_progress()
         now = time.monotonic()
         signs = [(each.batch, each.rows) for each in self._progress.sinks.values()]
@@ -145,7 +145,7 @@ class PipelineLoop:
         self._progress.troubles = [each for each in (*setbacks, self._reporter.trouble) if each]
 
     def _stop(self) -> None:
-        """Let the batches under way end, and stop before the next."""
+        """Finish the batches under way, and stop before the next."""
         self._progress.state = "stopping"
         self._publish()
         for query in self._queries:
@@ -178,7 +178,7 @@ class PipelineLoop:
 
 
 class TopicEnds:
-    """Looks at `topics`; what it saw is in `known`, each time as a whole."""
+    """Asks for the ends of `topics` in the background; `known` is replaced as a whole."""
 
     def __init__(self, client: quivermq.Client) -> None:
         self.topics: Set[str] = frozenset()
@@ -200,17 +200,17 @@ class TopicEnds:
                     held = self._client.offsets(topic).partitions
                     seen[topic] = {str(number): place.end for number, place in held.items()}
             except QuiverError:
-                continue  # what was seen before is better than nothing
+                continue  # keep the last known ends
             self.known = seen
 
 
 def is_gone(spark: SparkSession) -> bool:
-    """Whether its Java has ended, or its context: by itself, or killed."""
+    """Whether the session's JVM or its context has ended."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return False
     try:
         return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001  (no public way)
-    except (Py4JError, OSError, AttributeError):  # of a context that was stopped here
+    except (Py4JError, OSError, AttributeError):  # the context was stopped in this process
         return True
 
 

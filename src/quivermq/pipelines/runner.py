@@ -1,10 +1,10 @@
-"""A pipeline from its file to its end: checked, started, watched, stopped.
+"""Checks and runs a pipeline.
 
     file = load("orders.toml")
     run(file, once=True)
 
-Everything that can be wrong with the file is said before anything runs: what the file says by
-itself, then the topics, which takes a moment, then the SQL, which needs Spark.
+All problems of the file are reported before anything runs: first those of the file itself, then
+those of the topics, which need a broker, then those of the SQL, which need Spark.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ class CheckedPipeline:
 
 
 def connection_of(file: PipelineFile, servers: str | None = None) -> dict[str, str]:
-    """How brokers are reached: what the caller says, else the file, else the usual place."""
+    """The options that reach brokers: of the caller, else of the file, else the defaults."""
     settings = file.pipeline.pipeline
     connection = {"servers": servers or settings.servers or DEFAULT_SERVERS}
     token = settings.token or os.environ.get(_TOKEN)
@@ -52,7 +52,7 @@ def connection_of(file: PipelineFile, servers: str | None = None) -> dict[str, s
 def check(
     file: PipelineFile, spark: "SparkSession", connection: Mapping[str, str] | None = None
 ) -> CheckedPipeline:
-    """Analyse everything by Spark; raises `InvalidPipeline`. Asks no broker, and runs nothing."""
+    """Let Spark analyse everything. Raises `InvalidPipeline`. Asks no broker, and runs nothing."""
     from quivermq.pipelines.sinks import prepare_sinks  # noqa: PLC0415  (needs Spark)
     from quivermq.pipelines.views import make_views  # noqa: PLC0415
 
@@ -64,7 +64,7 @@ def check(
 
 
 def check_topics(file: PipelineFile, client: quivermq.Client) -> None:
-    """Raises `InvalidPipeline` if a topic that is read does not exist."""
+    """Raise `InvalidPipeline` if a source's topic does not exist."""
     there = {topic.name for topic in client.topics()}
     problems = []
     for name, source in file.pipeline.sources.items():
@@ -97,7 +97,7 @@ def run(
     once: bool = False,
     listener: RunListener | None = None,
 ) -> Report:
-    """Run a pipeline to its end: with `once` all that is there, else until it is asked to stop.
+    """Run a pipeline: with `once` over the existing messages, else until it is asked to stop.
 
     Returns its last report. Raises `InvalidPipeline` before anything runs, or `PipelineFailed`.
     """
@@ -138,10 +138,10 @@ def run(
 
 @contextmanager
 def lock_checkpoint(checkpoint: str, name: str) -> Iterator[None]:
-    """Hold the checkpoint; raises `InvalidRequest` if another process does.
+    """Lock a checkpoint. Raises `InvalidRequest` if another process holds it.
 
-    The lock ends with the process, however that ends. A checkpoint in a store is not locked: there
-    Spark itself refuses the second, though only after some batches.
+    The lock ends with the process. A checkpoint in an object store is not locked: there Spark
+    refuses the second process, but only after some batches.
     """
     if "://" in checkpoint:
         yield

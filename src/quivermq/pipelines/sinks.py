@@ -1,6 +1,6 @@
-"""The sinks of a pipeline: a view's rows in the shape that a topic or a table takes, and the query.
+"""Prepares the sinks of a pipeline, and starts their queries.
 
-Each sink is one streaming query with a checkpoint of its own, so that one may be added, or fail,
+Each sink is one streaming query with a checkpoint of its own, so that one can be added, or fail,
 without the others.
 """
 
@@ -30,7 +30,7 @@ class PreparedSink:
 
 
 def prepare_sinks(spark: SparkSession, file: PipelineFile, views: Views) -> list[PreparedSink]:
-    """The sinks whose views could be made; what is wrong with the others joins the problems."""
+    """Prepare the sinks whose views exist; problems are added to those of the views."""
     prepared_sinks = []
     for name, sink in file.pipeline.sinks.items():
         view = views.named(sink.from_)
@@ -47,7 +47,7 @@ def prepare_sinks(spark: SparkSession, file: PipelineFile, views: Views) -> list
 def start(
     prepared: PreparedSink, file: PipelineFile, connection: Mapping[str, str], *, once: bool
 ) -> StreamingQuery:
-    """Start the query of a sink; with `once` it ends when all is done that was there."""
+    """Start the query of a sink; with `once` it ends after the existing messages."""
     sink = prepared.sink
     writer: DataStreamWriter = (
         prepared.frame.writeStream.queryName(prepared.name)
@@ -71,10 +71,10 @@ def start(
 
 @dataclass(frozen=True, slots=True)
 class _BatchWriter:
-    """Writes the batches of a query in mode `update`, which Spark refuses to sinks in Python.
+    """Writes the batches of a query in mode `update`, which Spark lacks for Python sinks.
 
-    As a write of its own each batch is told by the query's id and the batch's number, so that one
-    that comes again after a kill is recognised.
+    Each batch is a write with the query's id and the batch's number, so that a repeat after a crash
+    is recognised.
     """
 
     options: Mapping[str, str]
@@ -88,11 +88,11 @@ class _BatchWriter:
 
 
 def _as_messages(view: DataFrame, sink: SinkConfig) -> DataFrame:
-    """`value`, and `key` if there is one."""
+    """Select `value`, and `key` if the sink has one."""
     if sink.value:
         value = F.col(f"`{sink.value}`")
     else:
-        # Nulls are written: whoever reads the topic finds the same names in every message.
+        # Nulls are written, so that every message has the same names.
         everything = F.struct(*[F.col(f"`{column}`") for column in view.columns])
         value = F.to_json(everything, {"ignoreNullFields": "false"})
     columns = [value.alias("value")]
@@ -139,8 +139,9 @@ def _kind(view: DataFrame, column: str) -> DataType | None:
 
 
 def _find_unsupported(spark: SparkSession, view: DataFrame, mode: str) -> str:
-    """Why Spark would refuse to stream this in this mode. It says so at the start of a query, and
-    then others may run already; so it is asked before, where it can be: not over Spark Connect."""
+    """The reason why Spark refuses to stream this view in this mode; empty if it does not.
+
+    A query would fail only when it starts, when others may run already. Not over Spark Connect."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         return ""

@@ -1,7 +1,7 @@
-"""On which line of a TOML text each key stands: the standard parser does not say.
+"""Finds the line of each key in a TOML text, which the standard parser does not report.
 
-The text has passed that parser, so this one only has to find its way: it knows what a string, a
-comment and a bracket are, and takes everything else as it comes.
+The text has passed that parser, so this scanner only recognises strings, comments and brackets, and
+skips everything else.
 """
 
 import re
@@ -19,23 +19,23 @@ _DELIMITERS: Final = ('"""', "'''", '"', "'")
 def key_lines(text: str) -> dict[KeyPath, int]:
     """The line of each table and key, by its path: `("steps", 0, "sql")`.
 
-    Keys of inline tables and arrays are not in it: those stand where what holds them stands.
+    Keys within inline tables and arrays are left out: they have the line of what holds them.
     """
     return _Scan(text.replace("\r\n", "\n")).lines
 
 
 def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
-    """The line of `path`, or of the nearest thing around it."""
+    """The line of `path`, or of the nearest table around it."""
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path, 1)
 
 
 def first_text_line(text: str, line: int) -> int:
-    """The line on which the string begins whose key stands on `line`.
+    """The line on which the string of the key on `line` begins.
 
-    A line break directly behind three quotes does not belong to the string; nor does all that is
-    blank behind a backslash at the end of a line.
+    A line break directly behind three quotes does not belong to the string; nor do blanks behind a
+    backslash at the end of a line.
     """
     rows = text.replace("\r\n", "\n").split("\n")
     opened = rows[line - 1] if line <= len(rows) else ""
@@ -96,13 +96,13 @@ class _Scan:
         self._to_line_end()
 
     def _latest(self, path: KeyPath) -> KeyPath:
-        """Below an array of tables, a header speaks of its last one."""
+        """Below an array of tables, a header refers to its last table."""
         return (*path, self._counts[path]) if path in self._counts else path
 
     def _read_assignment(self) -> None:
         line = self._line
         names = self._read_key()
-        if not names:  # nothing that the parser would have let pass
+        if not names:  # the standard parser refuses this
             self._to_line_end()
             return
         self._note((*self._table, *names), line)
@@ -124,7 +124,7 @@ class _Scan:
         return names
 
     def _skip_value(self) -> None:
-        """Past one value: to the end of a line on which no bracket and no string is open."""
+        """Skip one value: to the end of a line on which no bracket and no string is open."""
         depth = 0
         while self._at < len(self._text):
             letter = self._text[self._at]

@@ -1,7 +1,7 @@
-"""The views of a pipeline: its sources and steps, as Spark understands them.
+"""Makes the Spark views of a pipeline: its sources and steps.
 
-Making them analyses every query against the columns of what it reads. Nothing runs, and no broker
-is asked. What Spark refuses becomes a problem with its line in the file.
+Spark analyses every query against the columns of its inputs. Nothing runs, and no broker is asked.
+Errors of Spark become problems with their line in the file.
 """
 
 import re
@@ -33,24 +33,24 @@ _MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
 
 @dataclass(slots=True)
 class Views:
-    """The views that could be made, and what kept the others from it."""
+    """The views that could be made, and the problems of the others."""
 
     frames: dict[str, DataFrame] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def named(self, name: str) -> DataFrame | None:
-        """SQL does not tell upper case from lower."""
+        """The view of this name; SQL ignores case."""
         return next(
             (made for key, made in self.frames.items() if key.lower() == name.lower()), None
         )
 
 
 def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str, str]) -> Views:
-    """Make them all; `connection` are the options by which brokers are reached."""
+    """Make all views; `connection` are the options that reach brokers."""
     views = Views()
     failed: set[str] = set()
     for name in (*file.pipeline.views, _SCRATCH):
-        spark.catalog.dropTempView(name)  # of another file, or of this one before it was changed
+        spark.catalog.dropTempView(name)  # of another file, or of an earlier version of this one
     for name, source in file.pipeline.sources.items():
         try:
             made = dict(_source_views(spark, file, name, source, connection))
@@ -79,7 +79,7 @@ def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str,
 
 
 def plain_message(error: Exception) -> str:
-    """What Spark says, without what is meant for machines: one sentence or two."""
+    """The message of an error of Spark, without codes, plans and stacks."""
     if isinstance(error, PySparkException) and error.getCondition() == _NO_COLUMN:
         named = error.getMessageParameters() or {}
         there = named.get("proposal", "").replace("`", "")
@@ -91,7 +91,7 @@ def plain_message(error: Exception) -> str:
 
 
 def missing_view(error: PySparkException) -> str:
-    """The view that a query reads and that there is not, in lower case; empty if that is not it."""
+    """The missing view that a query reads, in lower case; empty for other errors."""
     if error.getCondition() != _MISSING:
         return ""
     named = (error.getMessageParameters() or {}).get("relationName", "")
@@ -133,7 +133,7 @@ def _source_views(
 def topic_options(
     file: PipelineFile, source: SourceConfig, connection: Mapping[str, str]
 ) -> dict[str, str]:
-    """The options of the format `quiver` that a source of the file stands for."""
+    """The options of the format `quiver` for a source of the file."""
     name, value = source.subscription
     options = {**connection, name: value}
     if source.start in {"earliest", "latest"} or source.start.lstrip().startswith("{"):
@@ -150,12 +150,12 @@ def topic_options(
 
 
 def option_text(value: Any) -> str:
-    """As Spark reads it: `true`, not `True`."""
+    """A value as Spark reads it: `true`, not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _row_type(spark: SparkSession, columns: str) -> StructType:
-    """The columns that a file gives: `id LONG, at TIMESTAMP`."""
+    """Parse the columns of a source: `id LONG, at TIMESTAMP`."""
     found = StructType.fromDDL(columns)
     if not isinstance(found, StructType):
         raise InvalidRequest(f"json names no columns: write id LONG, at TIMESTAMP; not {columns}")
@@ -166,8 +166,8 @@ def _row_type(spark: SparkSession, columns: str) -> StructType:
 
 
 def _parse_values(frame: DataFrame, schema: StructType, *, headers: bool) -> DataFrame:
-    """What the JSON held, by the rules of archives, or the reason why it is refused; `value`, and
-    the message's own columns."""
+    """Parse the JSON by the rules of archives: its columns or the reason why it is refused; and
+    `value` and the message's own columns."""
     own = [F.col(column).alias(f"_{column}") for column in _MESSAGE_COLUMNS]
     if headers:
         own.append(_header_map(F.col("headers")).alias("_headers"))
@@ -188,8 +188,8 @@ def _with_watermark(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
 
 
 def _step_view(spark: SparkSession, step: StepConfig) -> DataFrame:
-    # In this place the grammar takes a query and nothing else, and runs nothing; `spark.sql` alone
-    # would at once do what a DROP or INSERT says. The line break keeps the SQL's columns.
+    # Here the grammar accepts only a query, and runs nothing; `spark.sql` alone would run a DROP or
+    # INSERT at once. The line break keeps the column numbers of the SQL.
     sql = step.sql.rstrip()
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_SCRATCH} AS\n{sql}")
     return _with_watermark(spark.sql(sql), step.watermark)
@@ -216,7 +216,7 @@ def _step_problem(file: PipelineFile, index: int, error: PySparkException) -> Pr
 def _line_of_source_error(
     spark: SparkSession, file: PipelineFile, name: str, source: SourceConfig, error: Exception
 ) -> int:
-    """Which key of a source Spark did not like: it does not say."""
+    """The line of the key that caused an error of Spark, which does not name it."""
     path: Path = ("sources", name)
     if source.table:
         return file.line(*path, "table")

@@ -13,11 +13,11 @@ from quivermq.lakehouse import TARGET_FILE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What a write was told."""
+    """The options of one write."""
 
     path: str
     partition_by: tuple[str, ...] | None
-    """None: as the table is; a table that is made by this has no partition columns then."""
+    """None: as the table has them; a table that the write creates has none then."""
     target_bytes: int
     app_id: str | None
     app_version: int | None
@@ -53,7 +53,7 @@ def table_version(options: Mapping[str, str]) -> int | None:
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same columns, none of which insists on a value, on any level."""
+    """The same columns, all nullable, on every level."""
     return StructType(
         [StructField(field.name, _nullable(field.dataType), True) for field in schema.fields]
     )

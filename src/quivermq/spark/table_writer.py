@@ -1,8 +1,7 @@
-"""Writing tables: tasks write files, and one commit of the driver makes them part of the table.
+"""Writes Delta tables: tasks write files, and one commit of the driver adds them to the table.
 
-A stream's commit carries (query, batch) and a batch write's what `txnAppId` and `txnVersion` say;
-the table takes each once. Whatever tasks do, twice or in another order, only the files that the
-driver names count.
+A stream's commit carries (query, batch), a batch write's carries `txnAppId` and `txnVersion`; the
+table takes each once. Tasks may run twice or in any order: only files that the driver names count.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ _PLAN_NOTE: Final = "quiver.plan"
 
 @dataclass
 class FilesWritten(WriterCommitMessage):
-    """What one task has written."""
+    """The files that one task wrote."""
 
     files: list[DataFile]
     query_id: str | None = None
@@ -59,14 +58,14 @@ class TableTarget:
         target_bytes: int,
         properties: Mapping[str, str] | None = None,
     ) -> "TableTarget":
-        """Make the table if need be, and see that the rows fit, before anything runs."""
+        """Create the table if it is missing, and check that the rows fit, before a job runs."""
         from quivermq.lakehouse import Table  # noqa: PLC0415  (only the driver needs it)
 
         table = Table.find(path)
         if partition_by is None:
             partition_by = table.partition_by if table else ()
         table = Table.open_or_create(path, schema, partition_by, properties)
-        # Files have the columns in the table's order, whatever that of the rows is.
+        # Files have the columns in the table's order, not in that of the rows.
         ordered = pa.schema([schema.field(name) for name in table.schema.names])
         return cls(table.root, ordered, tuple(partition_by), target_bytes)
 
@@ -87,9 +86,9 @@ class TableTarget:
         replace: bool = False,
         on_repeat: Callable[["Table"], None] = lambda _: None,
     ) -> bool:
-        """Commit once under this name and number; False if that has been done before.
+        """Commit once under this key and number; False if the table has that commit.
 
-        Without a name, nothing tells a repetition.
+        Without a key, repeats are not recognised.
         """
         from quivermq.lakehouse import Table  # noqa: PLC0415  (only the driver needs it)
 
@@ -101,7 +100,7 @@ class TableTarget:
                 on_repeat(table)
                 return False
             if attempt and files and table.names(files):
-                # Some file systems tell a writer of its own commit that somebody made it before.
+                # On some file systems a writer's own commit fails as if another writer had made it.
                 return True
             try:
                 progress = {} if key is None else {key: number}
@@ -122,7 +121,7 @@ class TableTarget:
 
 
 def write_files(target: TableTarget, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
-    """All batches of a task; leaves no file if the task fails."""
+    """Write all batches of a task; leaves no file if the task fails."""
     writer = target.files()
     try:
         for batch in batches:
@@ -183,7 +182,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             notes[_PLAN_NOTE] = plan
 
         def check_repeat(table: "Table") -> None:
-            """The batch is part of the table: was it the same batch?"""
+            """The table has the batch: check that it was the same one."""
             recorded = _recorded_plan(table, query_id, batchId)
             check_plan(self._location, batchId, recorded, f"the table {self._target.root}")
 
@@ -198,7 +197,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
 
 def stream_key(query_id: str) -> str:
-    """The name under which a table remembers the last batch of a query."""
+    """The key under which a table records the last batch of a query."""
     return f"spark-query:{query_id}"
 
 
@@ -212,7 +211,7 @@ def _recorded_plan(table: "Table", query_id: str, batch: int) -> str | None:
 
 
 def all_files(messages: Sequence[Any]) -> list[DataFile]:
-    """Of a failed task there is no message."""
+    """The files of all tasks; a failed task sends no message."""
     return [
         file for message in messages if isinstance(message, FilesWritten) for file in message.files
     ]

@@ -1,8 +1,8 @@
-"""Archiving a topic: what is there beyond the table becomes a range, a range becomes one Spark job
+"""Archives a topic: the messages beyond the table become a range, and a range becomes one Spark job
 and one commit.
 
-There is no checkpoint beside the table. Whoever dies at any point, the next one asks the table how
-far it is and goes on there.
+There is no checkpoint beside the table. After a crash the next process asks the table for its
+offsets and continues there.
 """
 
 from collections.abc import Mapping
@@ -26,32 +26,31 @@ from quivermq.spark.archive.writer import (
 
 _READ: Final = tuple(name for name in MESSAGE_COLUMNS if name != "topic")
 JOB_BYTES_MAX: Final = 1 << 30
-"""A job takes at most so much: one that fails is not long, and ranges do not outrun retention."""
+"""Limits a job, so that a failed one costs little and retention does not overtake it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """How values become columns."""
+    """How JSON values become columns."""
 
     columns: str
     """As in `id BIGINT NOT NULL, amount DOUBLE`."""
     quarantine: str
-    """The table for those that do not fit."""
+    """The table for values that do not fit."""
     into: str | None = None
-    """One column for all of them."""
+    """The struct column that holds them all; None: a column each."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRange:
-    """What a topic has beyond its table."""
+    """The messages that a topic has beyond its table."""
 
     topic_id: str
-    """Which life of the topic."""
     range: ArchiveRange
     bytes: int
-    """About."""
+    """An estimate."""
     lost: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By partition, what was dropped before it was archived."""
+    """By partition, the offsets that were dropped before they were archived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Archive:
             check_quarantine(self.path, self.payload.quarantine)
 
     def may_have_more(self, client: quivermq.Client) -> bool:
-        """Whether a look at the topic, which wakes no idle partition, gives reason for another."""
+        """Whether the topic may have more messages; asks without waking idle partitions."""
         table = Table.find(self.path)
         held = table.ends(self.topic) if table else {}
         parts = client.topic(self.topic).partitions
@@ -90,13 +89,13 @@ class Archive:
         lost: dict[int, tuple[int, int]] = {}
         starts: dict[int, int] = {}
         for number, place in sorted(found.partitions.items()):
-            # To a table that has begun, a partition that it does not know is lacking as a whole.
+            # If the table has rows, it lacks all of a partition that it does not know.
             start = held.get(number, 0 if held else place.start)
             self._check_end(number, start, place.end)
             if start < place.start:
                 lost[number] = (start, place.start)
                 start = place.start
-                # A read that spans table and log must not step into the hole.
+                # A read that spans table and log must not begin before the gap.
                 firsts[number] = start
             starts[number] = start
             firsts.setdefault(number, start)
@@ -116,7 +115,7 @@ class Archive:
     def _size(
         self, client: quivermq.Client, starts: Mapping[int, int], ends: Mapping[int, int]
     ) -> float:
-        """About how many bytes that is; a partition that does not answer counts nothing."""
+        """Estimate the bytes of a range; partitions that do not answer count as empty."""
         size = 0.0
         for part in client.topic(self.topic).partitions:
             kept, number = part.message_count, part.partition
@@ -132,8 +131,8 @@ class Archive:
             )
 
     def write(self, spark: SparkSession, pending: PendingRange) -> Table:
-        """One job and one commit."""
-        # Tasks by bytes, not by partitions: each leaves a file, and small files are many.
+        """Run one job, and make one commit."""
+        # Tasks by bytes, not by partitions: each task writes a file, and small files are slow.
         tasks = max(1, -(-pending.bytes // self.target_bytes))
         options = {
             **self.connection,
@@ -168,14 +167,14 @@ class Archive:
         return with_payload(reader.load(), columns, payload.into, (*MESSAGE_COLUMNS, DATE))
 
     def commit_progress(self, client: quivermq.Client, table: Table) -> None:
-        """Let brokers know how far the table is, so that they may drop what it holds."""
+        """Commit the table's offsets to the brokers, which may then drop what it holds."""
         found = client.offsets(self.topic)
         check_topic(table, self.topic, found.id)
         group, ends = archive_group(table.id), table.ends(self.topic)
         for number, place in found.partitions.items():
             self._check_end(number, ends.get(number, 0), place.end)
         for number in sorted(found.partitions):
-            # Also of partitions that it does not know yet: nobody else's word may count for it.
+            # Also for partitions that the table does not know yet: retention waits for those too.
             client.commit(self.topic, group, number, ends.get(number, 0))
 
 

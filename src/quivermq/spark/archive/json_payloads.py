@@ -1,4 +1,4 @@
-"""JSON payloads as columns, and for each that does not fit, the reason in words."""
+"""Parses JSON payloads into columns, and gives the reason for each that does not fit."""
 
 import re
 from collections.abc import Sequence
@@ -48,11 +48,11 @@ def _check_names(schema: StructType) -> None:
 def with_payload(
     frame: DataFrame, schema: StructType, into: str | None, taken: Sequence[str]
 ) -> DataFrame:
-    """Add the columns of the JSON in `value`, or one struct column `into`; and the reason why a
-    row has none.
+    """Add the columns of the JSON in `value`, or one struct column `into`; and the reason if a row
+    does not fit.
 
-    A column that is NOT NULL must be there; others may be missing or null. What the schema does not
-    name is left out.
+    A column that is NOT NULL must be there; others may be missing or null. Fields that the schema
+    does not name are left out.
     """
     names = [into] if into else schema.names
     clash = sorted({name.lower() for name in names} & {name.lower() for name in (*taken, REASON)})
@@ -77,8 +77,8 @@ def with_payload(
 def _whole_variant(text: Column) -> Column:
     """The text as a variant; null unless all of it is one JSON value.
 
-    Spark's parsers stop behind the first value and leave the rest unread. In brackets a rest must
-    begin with `]` to go unnoticed, in braces with `}`: none does both.
+    Spark's parsers stop behind the first value and ignore the rest. Within brackets a rest is
+    ignored only if it begins with `]`, within braces only with `}`: none does both.
     """
     listed = f.try_parse_json(f.concat(f.lit("["), text, f.lit("]")))
     boxed = f.try_parse_json(f.concat(f.lit('{"":'), text, f.lit("}")))

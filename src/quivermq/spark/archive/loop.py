@@ -1,4 +1,4 @@
-"""Archiving that goes on: a commit when enough has come, or when what came waits too long."""
+"""Archives a topic continuously: commits when enough messages wait, or when they wait too long."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from quivermq.spark.archive.archive import JOB_BYTES_MAX, Archive, PendingRange
 from quivermq.spark.failures import may_pass
 
 PAUSE_SECONDS_MAX: Final = 60.0
-"""So long a loop waits after failures before it tries again."""
+"""The longest wait before the loop retries after failures."""
 _REMOVAL_SECONDS: Final = 3_600.0
 _POLLS_PER_COMMIT_AGE: Final = 20
 _POLL_SECONDS: Final = (0.1, 5.0)
@@ -26,32 +26,32 @@ _POLL_SECONDS: Final = (0.1, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    """When a commit is made."""
+    """When a commit is due."""
 
     size: int = TARGET_FILE_BYTES
-    """So many bytes are enough."""
+    """In bytes."""
     age: float = 60.0
-    """So many seconds are too long."""
+    """In seconds."""
 
     def is_due(self, pending: PendingRange, waited: float) -> bool:
         return not pending.range.is_empty and (pending.bytes >= self.size or waited >= self.age)
 
     @property
     def poll_seconds(self) -> float:
-        """How often to see what has come."""
+        """How often to look for messages."""
         low, high = _POLL_SECONDS
         return min(high, max(low, self.age / _POLLS_PER_COMMIT_AGE))
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSummary:
-    """What one commit did."""
+    """The result of one commit."""
 
     table: Table
     pending: PendingRange
     seconds: float
     files: int
-    """That the table has then."""
+    """Files of the table after the commit."""
     left: int | None
     """Messages that the topic has beyond the table."""
 
@@ -80,7 +80,7 @@ class ArchiveLoop:
         self._table_id: str | None = None
 
     def run_once(self) -> int:
-        """Everything that the topic holds at this moment; returns how many commits that took."""
+        """Archive everything that the topic holds at this moment; returns the number of commits."""
         self._begin()
         held = self._client.offsets(self._archive.topic).partitions
         ends = {number: place.end for number, place in held.items()}
@@ -94,12 +94,12 @@ class ArchiveLoop:
             except PySparkException as error:
                 if not _is_overtaken(error):
                     raise
-                # The next look says what is lost, or begins behind it.
+                # The next range begins behind the removed messages, or raises.
                 continue
             commits += 1
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop`; a commit that is under way is finished."""
+        """Archive until `stop` is set; a commit under way is finished."""
         is_begun, failures, since = False, 0, None
         while not stop.is_set():
             try:
@@ -118,7 +118,7 @@ class ArchiveLoop:
             stop.wait(pause)
 
     def _commit_if_due(self, since: float | None) -> tuple[float | None, float]:
-        """Commit if it is time; returns since when something waits, and how long to pause."""
+        """Commit if it is due; returns since when messages wait, and how long to pause."""
         if not self._archive.may_have_more(self._client):
             return None, self._policy.poll_seconds
         pending = self._archive.pending(self._client, JOB_BYTES_MAX)
@@ -131,13 +131,13 @@ class ArchiveLoop:
         return None, 0.0
 
     def _begin(self) -> None:
-        """Whoever was here before may have died between a commit and telling the brokers."""
+        """Commit the table's offsets: a process before may have died between the two commits."""
         table = Table.find(self._archive.path)
         if table is not None:
             self._archive.commit_progress(self._client, table)
 
     def _check_table(self) -> None:
-        """A folder that is not mounted at the moment must not become another table."""
+        """Raise if the table was replaced: a folder that is not mounted must not become another."""
         table = Table.find(self._archive.path)
         if self._table_id is not None and (table is None or table.id != self._table_id):
             raise StorageFailed(
@@ -147,11 +147,11 @@ class ArchiveLoop:
         self._table_id = table.id if table else None
 
     def _check_spark(self, error: Exception) -> None:
-        """Raise `QuiverError` if Spark is not there any more: nothing goes well without it."""
+        """Raise `QuiverError` if Spark has ended: retries cannot succeed then."""
         if isinstance(error, (Py4JError, OSError)) and not is_alive(self._spark):
             raise QuiverError(
-                "Spark has ended, and not by itself: was it killed? Start the archive again: it "
-                "goes on where the table is"
+                "Spark has ended unexpectedly: was it killed? Start the archive again: it "
+                "continues where the table ends"
             ) from error
 
     def _commit(self, pending: PendingRange) -> None:
@@ -175,7 +175,7 @@ class ArchiveLoop:
         self._on_commit(CommitSummary(table, pending, seconds, files, left))
 
     def _compact(self, table: Table) -> Table:
-        """No storm of small files: when a folder has many, they become few."""
+        """Compact the tables if a folder has too many small files."""
         paths = [self._archive.path]
         if self._archive.payload:
             paths.append(self._archive.payload.quarantine)
@@ -189,13 +189,13 @@ class ArchiveLoop:
                         self._removed = time.monotonic()
             return Table.open(table.root)
         except (QuiverError, DeltaError, OSError) as error:
-            # The commit is made, and the next one tries again.
+            # The messages are committed; the next commit tries again to compact.
             self._on_trouble(f"{table.root} could not be compacted: {error}")
             return table
 
 
 def may_retry(error: Exception) -> bool:
-    """Whether it may go well when it is tried again."""
+    """Whether a retry may succeed."""
     if isinstance(error, QuiverError):
         return error.retriable or isinstance(error, (Fenced, StorageFailed))
     if isinstance(error, (PySparkException, Py4JError)):
@@ -204,12 +204,12 @@ def may_retry(error: Exception) -> bool:
 
 
 def _is_overtaken(error: Exception) -> bool:
-    """Whether retention removed messages between the look at the topic and the job."""
+    """Whether retention removed messages after the job was planned."""
     return "quivermq.errors.OffsetOutOfRange: " in str(error)
 
 
 def is_alive(spark: SparkSession) -> bool:
-    """Whether the session's Java answers; of a remote one, only it knows."""
+    """Whether the session's JVM answers; always True for Spark Connect."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return True
     try:

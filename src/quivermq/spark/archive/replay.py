@@ -1,4 +1,4 @@
-"""A range of a table back onto a topic."""
+"""Replays a range of an archive table to a topic."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,24 +20,24 @@ Place = int | datetime
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Which messages go where."""
+    """The messages to replay, and the topic that gets them."""
 
     path: str
     topic: str
     connection: Mapping[str, str]
     """The options `servers`, `token` and `timeout` of the format `quiver`."""
     partitions: tuple[int, ...] = ()
-    """Of the topic that was archived; none: all."""
+    """Of the archived topic; empty: all."""
     start: Place | None = None
     end: Place | None = None
     """Behind the last."""
     id: str | None = None
-    """What was published under this name is not published again."""
+    """Messages that were published under this id are not published again."""
     keep_partitions: bool = False
     keep_timestamps: bool = False
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """The messages, those of each partition in their order."""
+        """The messages to replay, unordered."""
         table = Table.open(self.path)
         missing = [name for name in _NEEDED if name not in table.schema.names]
         if missing:
@@ -56,8 +56,8 @@ class Replay:
         return frame
 
     def run(self, spark: SparkSession) -> None:
-        """Publish them."""
-        # A partition is one task's, so that its messages stay in their order.
+        """Publish the messages, each partition in its order."""
+        # One task reads a whole partition, so that its messages keep their order.
         frame = (
             self.rows(spark).repartition("partition").sortWithinPartitions("partition", "offset")
         )

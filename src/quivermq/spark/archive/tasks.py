@@ -1,8 +1,7 @@
-"""Archiving messages as they are: tasks read from brokers and write files, past the JVM.
+"""Archives whole messages: tasks read from brokers and write files, without rows in the JVM.
 
-A job of Spark like any other, tried again and spread as any other. Only what its tasks yield is
-small: each tells of the files that it left. Rows would have to become those of the JVM and back,
-which costs many times what the files do; so only values that are to be parsed go that way.
+Spark schedules and retries the tasks. Each yields one row that names its files. Converting messages
+to rows of the JVM and back costs many times more; only values that are parsed go that way.
 """
 
 import json
@@ -23,7 +22,7 @@ from quivermq.spark.source.ranges import TopicRange
 from quivermq.spark.source.task_reader import read_batches
 
 WRITTEN_COLUMNS: Final = "messages bigint, files string"
-"""The columns of what tasks tell."""
+"""The columns of the row that a task yields."""
 TASKS: Final = "archiveTasks"
 
 
@@ -37,7 +36,7 @@ def read_schema() -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTask(InputPartition):
-    """What one task archives."""
+    """The ranges that one task archives."""
 
     ranges: tuple[TopicRange, ...]
 
@@ -74,7 +73,7 @@ class ArchiveFilesReader(DataSourceReader):
 
 
 def decode_written(rows: Iterable[Any]) -> list[RangeWritten]:
-    """What the tasks of a job have written, as they told."""
+    """Decode the rows that the tasks of a job yielded."""
     return [
         RangeWritten(row["messages"], [DataFile(**file) for file in json.loads(row["files"])])
         for row in rows
@@ -82,7 +81,7 @@ def decode_written(rows: Iterable[Any]) -> list[RangeWritten]:
 
 
 def split_into_tasks(ranges: Sequence[TopicRange], tasks: int) -> list[ArchiveTask]:
-    """These ranges for so many tasks, about as many messages for each."""
+    """Split ranges into so many tasks of about as many messages each."""
     left = [each for each in ranges if each.rows > 0]
     share = max(1, -(-sum(each.rows for each in left) // max(1, tasks)))
     found: list[ArchiveTask] = []

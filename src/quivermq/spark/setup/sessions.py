@@ -1,11 +1,11 @@
-"""A Spark session with good defaults, and the registration of our formats with any session.
+"""Starts Spark sessions with good defaults, and registers our formats with any session.
 
     session()                            here, on all cores
     session("spark://master:7077")       a cluster; executors need not have quivermq
     session("sc://server:15002")         Spark Connect; the server need not have it either
 
 Under `spark-submit`, in a notebook or on a platform that has a session already, `session()` takes
-what is there and adds the formats.
+that session and adds the formats.
 """
 
 import logging
@@ -24,8 +24,8 @@ from quivermq.spark.setup.java import find_java
 logger: Final = logging.getLogger("quivermq.spark")
 
 LOCAL_MASTER: Final = "local[*,4]"
-"""All cores, and each task is tried up to four times, as on a cluster: `local[*]` gives up at once
-when a broker restarts for longer than a client waits."""
+"""All cores, and four attempts for each task, as on a cluster: `local[*]` gives up at once when a
+broker restarts for longer than a client waits."""
 
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -40,7 +40,7 @@ _LOCAL: Final = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # On a local disk it took a third of the time of the usual one, for reasons nobody looked into.
+    # On a local disk it took a third of the time of the default one. The cause is not known.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager"
@@ -56,10 +56,10 @@ def session(
     name: str = "quiver",
     config: Mapping[str, Any] | None = None,
 ) -> SparkSession:
-    """A session in which our formats are known; the one that is active, if there is one.
+    """The active session, or a new one, with our formats registered.
 
-    `servers` is what reads and writes take that name none; else QUIVER_SERVERS is. `config` are
-    Spark's settings, which win over ours.
+    `servers` is the default of reads and writes that name none; without it QUIVER_SERVERS is.
+    `config` are settings of Spark, which override ours.
     """
     settings = {key: _text(value) for key, value in (config or {}).items()}
     spark = SparkSession.getActiveSession()
@@ -75,9 +75,9 @@ def session(
 
 
 def register(spark: SparkSession, *, servers: str | None = None) -> None:
-    """Make the formats `quiver` and `quiver_table` known to a session.
+    """Register the formats `quiver` and `quiver_table` with a session.
 
-    A format that travels, or that has defaults, is pickled as code; a plain one by its name.
+    A format that is shipped, or that has defaults, is pickled as code; a plain one by its name.
     """
     servers = servers or os.environ.get("QUIVER_SERVERS") or None
     is_local = not _is_connect(spark) and str(spark.sparkContext.master).startswith("local")
@@ -97,7 +97,7 @@ def register(spark: SparkSession, *, servers: str | None = None) -> None:
 def _start(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder.appName(name)
     chosen = _ALWAYS | _OF_A_DRIVER
-    # Whoever submitted this program has chosen the master, and Java runs.
+    # `spark-submit` has chosen the master and started Java.
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         worker_python.choose(is_local=False)
     else:
@@ -117,7 +117,7 @@ def _start(master: str | None, name: str, settings: Mapping[str, str]) -> SparkS
 
 
 def _adjust(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    """Settings for a session that runs; what had to be said before it began is told of."""
+    """Change the settings of a running session; warn of those that it cannot change."""
     for key, value in settings.items():
         if spark.conf.isModifiable(key):
             spark.conf.set(key, value)
@@ -126,7 +126,7 @@ def _adjust(spark: SparkSession, settings: Mapping[str, str]) -> None:
 
 
 def _silence_registration(spark: SparkSession) -> None:
-    """Spark warns when a format is registered that it found already, as in `pyspark_quiver`."""
+    """Silence the warning that Spark has found the format already, as in `pyspark_quiver`."""
     java: Any = spark.sparkContext._jvm  # noqa: SLF001
     log4j = java.org.apache.logging.log4j
     name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
@@ -181,5 +181,5 @@ def _is_connect(spark: SparkSession) -> bool:
 
 
 def _text(value: Any) -> str:
-    """As Spark reads it: True is `true`."""
+    """A value as Spark reads it: True is `true`."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,8 +1,8 @@
-"""The Python that a local session's tasks run: the one that runs this program, without a detour.
+"""Chooses the Python of Spark's workers: the one that runs this program, with a compiled PySpark.
 
-Spark lets its workers import PySpark from a zip, which Python compiles anew in every process; a
-query starts half a dozen of them. Where PySpark is installed they find the same release beside it,
-compiled once: a small script takes the zip off their path. A program that reads, then streams from
+Spark lets its workers import PySpark from a zip, which Python compiles again in every process; a
+query starts half a dozen of them. The installed PySpark is the same release, and compiled: a small
+script removes the zip from the path of the workers. A program that reads, then streams from
 topic to topic, took 15 seconds of processor time (two runs) instead of 20 (one run).
 """
 
@@ -28,9 +28,9 @@ PYTHONPATH=$path exec {python} "$@"
 
 
 def choose(*, is_local: bool) -> None:
-    """Let Spark's workers run this Python, unless the environment names another.
+    """Make Spark's workers run this Python, unless the environment names another.
 
-    The script is for this machine only: executors elsewhere are given the plain name.
+    The script exists on this machine only: executors elsewhere get the plain name.
     """
     script = _script()
     if os.environ.get(VARIABLE) in {None, sys.executable, str(script)}:
@@ -39,7 +39,7 @@ def choose(*, is_local: bool) -> None:
 
 def _script() -> Path | None:
     package = Path(pyspark.__file__).parent
-    # Another Spark brings another PySpark, and one that is not installed would not be found.
+    # Another Spark has another PySpark, and workers cannot import one that is not installed.
     if "SPARK_HOME" in os.environ or package.parent.resolve() not in _site_folders():
         return None
     leads = [_zips(package), _zips(package.resolve())]
@@ -56,7 +56,7 @@ def _site_folders() -> set[Path]:
 
 
 def _zips(package: Path) -> str:
-    """How Spark begins the path of its workers."""
+    """The zips that Spark puts first on the path of its workers."""
     library = package / "python" / "lib"
     py4j = sorted(library.glob("py4j-*-src.zip"))
     return "".join(f"{zipped}:" for zipped in [library / "pyspark.zip", *py4j])

@@ -1,7 +1,7 @@
-"""Which columns of a DataFrame make a message: checked before a job starts, taken in its tasks.
+"""Maps columns of a DataFrame to parts of messages: checked before a job starts, read in its tasks.
 
-`value` is a must; `key`, `headers`, `timestamp`, `topic`, `partition` and `priority` may be there.
-Other columns are left alone, as Spark's Kafka sink does.
+`value` is required; `key`, `headers`, `timestamp`, `topic`, `partition`, `priority` are optional.
+Other columns are ignored, as by Spark's Kafka sink.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ _HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bi
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Where in a row each part of a message stands, and the topic for rows that name none."""
+    """The column of each part of a message, and the topic for rows that name none."""
 
     places: dict[str, int]
     topic: str | None
@@ -71,17 +71,17 @@ class MessageColumns:
             places.pop("partition", None)
         if topic is None and "topic" not in places:
             raise InvalidRequest(
-                "where to? Set the option 'topic', or have a column 'topic' (string)"
+                "no topic to write to: set the option 'topic', or add a column 'topic' (string)"
             )
         return cls(places, topic)
 
     def column(self, name: str, batch: Any) -> Any:
-        """One column of a batch as it came; None: there is none."""
+        """One column of a batch; None if there is none."""
         place = self.places.get(name)
         return None if place is None else batch.column(place)
 
     def messages(self, batch: Any) -> Any:
-        """The parts of `batch` that travel, as a `pyarrow.RecordBatch` for `produce_many`."""
+        """The messages of `batch`, as a `pyarrow.RecordBatch` for `produce_many`."""
         columns = {"value": _as_bytes(self.column("value", batch))}
         if "key" in self.places:
             columns["key"] = _as_bytes(self.column("key", batch))

@@ -1,7 +1,7 @@
-"""Which rows of a batch count: a log of decisions, and the rule that the first one holds.
+"""Decides which staged rows of a batch count: a log of decisions, of which the first one holds.
 
 A query has a topic `_spark.<query>` of one partition. A driver that wants to commit batch N appends
-what its tasks staged for it. The log has one order for everybody, and in it
+what its tasks staged for it. The log has one order for all drivers, and in it
 
     the first decision for a batch holds, unless a later batch was decided before it.
 
@@ -9,8 +9,8 @@ So of two drivers at once, of a driver and its successor, of a commit and its re
 decision holds, and each of them finds out which by reading up to its own. A decision that does not
 hold is as if it were not there: what was staged for it is never published.
 
-When all of a decision is published, that is noted in the same log; and so is what was there of it
-when somebody came back so late that brokers had forgotten.
+When all of a decision is published, the driver notes that in the same log. A driver that resumes so
+late that brokers have forgotten the producer notes how much of the decision they hold.
 """
 
 import base64
@@ -37,7 +37,7 @@ from quivermq.spark.sink.staging import PUBLISHED_GROUP, decisions_topic, stagin
 REMEMBERED: Final = 16
 """Batches that a checkpoint may be rolled back by."""
 INLINE_BYTES_MAX: Final = 1 << 20
-"""What a decision may hold itself; the list of a larger one is staged like rows."""
+"""A longer list of staged rows is not part of the decision, but staged like rows."""
 PIECE_BYTES: Final = 4 << 20
 _SHOWN_SECONDS: Final = 30.0
 _LOOK_AGAIN_SECONDS: Final = 0.05
@@ -45,33 +45,33 @@ _LOOK_AGAIN_SECONDS: Final = 0.05
 
 @dataclass(slots=True)
 class Decision:
-    """What holds for one batch."""
+    """The decision that holds for one batch."""
 
     batch: int
     offset: int
-    """Where it, or its last resumption, stands in the log of decisions."""
+    """Its offset in the log, or that of its last resumption."""
     timestamp_ms: int
-    """When the broker took that."""
+    """When the broker stored the record at `offset`."""
     plan: str | None
-    """What the batch was to read, as the checkpoint said."""
+    """The plan of the batch in the checkpoint."""
     token: str
-    """Another one for each that was appended."""
+    """Unique for each record."""
     stage: str
-    """Where its rows are staged."""
+    """Names the staging topic of its rows."""
     staged_at: tuple[int, ...] = ()
-    """Where its list is staged, piece by piece; empty: it is here."""
+    """The offsets of its staged list; empty: `staged` has the list."""
     staged: Staged = field(default_factory=dict)
     done: dict[TargetPartition, int] = field(default_factory=dict)
-    """Messages that were there before it was resumed."""
+    """By target, the messages that were stored before it was resumed."""
     place: int = 0
-    """Where it stands itself."""
+    """Its own offset in the log."""
     is_published: bool = False
     is_own: bool = False
-    """This process decided it, so nobody began to publish it before."""
+    """This process decided it, so no other has begun to publish it."""
 
     @property
     def epoch(self) -> int:
-        """What it is published under: a later decision has a higher one."""
+        """The producer epoch of its messages: a later decision has a higher one."""
         return self.offset + 1
 
 
@@ -82,7 +82,7 @@ class DecisionLog:
         self.query = query
         self.last_batch = -1
         self.producer_id = producer_of(topic_id)
-        """Whom brokers take what is published to be from; another one if the log was deleted."""
+        """The producer of all published messages; another one if the log was deleted."""
         self._client = client
         self._topic = decisions_topic(query)
         self._floor = 0
@@ -91,7 +91,7 @@ class DecisionLog:
 
     @classmethod
     def open(cls, client: quivermq.Client, query: str, *, create: bool) -> "DecisionLog | None":
-        """The decisions of a query; None if there is no log, and none is to be made."""
+        """The decisions of a query; None if there is no log and `create` is false."""
         name = decisions_topic(query)
         try:
             topic = client.topic(name)
@@ -105,11 +105,11 @@ class DecisionLog:
         return log
 
     def of(self, batch: int) -> Decision | None:
-        """What holds for a batch; None: nothing was decided, or it is too long ago."""
+        """The decision for a batch; None if there is none, or it is too old."""
         return self._known.get(batch)
 
     def unpublished(self, before: int | None = None) -> list[Decision]:
-        """What was decided, before a place if one is named, and is not noted as published."""
+        """The decisions that are not noted as published, below the offset `before` if given."""
         left = [
             each
             for each in self._known.values()
@@ -120,7 +120,7 @@ class DecisionLog:
     def decide(
         self, batch: int, staged: Staged, plan: str | None, stage: str | None = None
     ) -> Decision:
-        """Decide a batch; returns what holds, which may be what another driver decided."""
+        """Decide a batch; returns the decision that holds, which may be another driver's."""
         self._check_age(batch)
         token, stage = secrets.token_hex(8), stage or self.query
         record: dict[str, Any] = {"decided": batch, "token": token, "plan": plan, "stage": stage}
@@ -137,9 +137,9 @@ class DecisionLog:
         return decision
 
     def resume(self, decision: Decision, done: Mapping[TargetPartition, int]) -> Decision:
-        """Somebody looked what is there of a decision, and the rest is published as another.
+        """Note the messages that are stored of a decision; the rest is published under a new epoch.
 
-        Of several who resume it at once, the first one holds.
+        Of several drivers that resume it at once, the first one holds.
         """
         found = [[*target, count] for target, count in done.items()]
         record = {"resumed": decision.batch, "decision": decision.offset, "done": found}
@@ -148,19 +148,19 @@ class DecisionLog:
         return decision
 
     def note_published(self, decision: Decision) -> None:
-        """All of a decision is where it belongs."""
+        """Note that all of a decision is published."""
         record = {"published": decision.batch, "decision": decision.offset}
         self._client.produce(self._topic, _pack(record), partition=0)
         decision.is_published = True
         decision.staged = {}
         oldest = min(each.place for each in self._known.values())
         if oldest - self._floor >= 2 * REMEMBERED:
-            # Who comes next reads from there, and what lies before it may be dropped.
+            # The next driver reads from there, and brokers may drop older records.
             self._client.commit(self._topic, PUBLISHED_GROUP, 0, oldest)
             self._floor = oldest
 
     def staged_of(self, decision: Decision) -> Staged:
-        """What a decision publishes; fetched, if its list is staged."""
+        """The staged rows that a decision publishes; read from the topic if its list is staged."""
         staged = decision.staged
         if decision.staged_at:
             topic = staging_topic(decision.stage)
@@ -177,7 +177,7 @@ class DecisionLog:
         start = self._next_offset
         if start is None:
             committed = self._client.committed(self._topic, PUBLISHED_GROUP).get(0, 0)
-            # A driver that was asleep may have put the mark back to what is dropped meanwhile.
+            # A driver that was suspended may have committed an older offset, which is dropped now.
             kept = self._client.offsets(self._topic).partitions[0].start
             start = self._floor = max(committed, kept)
         reader = self._client.read(self._topic, 0, start, stop=up_to)
@@ -187,8 +187,7 @@ class DecisionLog:
             self._next_offset = message.offset + 1
 
     def _read_through(self, offset: int) -> None:
-        """Read up to a record that is stored. A broker that has just begun to lead may not show it
-        at once."""
+        """Read up to a stored record. A new leader may not show it at once."""
         deadline = time.monotonic() + _SHOWN_SECONDS
         while True:
             self.read(up_to=offset + 1)
@@ -206,7 +205,7 @@ class DecisionLog:
             return
         batch = record["decided"]
         if batch <= self.last_batch:
-            return  # decided before, by another driver
+            return  # another driver decided it before
         self.last_batch = batch
         places = record.get("staged_at", [])
         self._known[batch] = Decision(
@@ -241,7 +240,7 @@ class DecisionLog:
 
 
 def _apply_record(decision: Decision, record: Mapping[str, Any], message: quivermq.Message) -> None:
-    """What a later record says of a decision."""
+    """Apply a later record to a decision."""
     if "published" in record:
         decision.is_published, decision.staged = True, {}
     elif "resumed" in record:
@@ -257,5 +256,5 @@ def _pack(record: Mapping[str, Any]) -> bytes:
 
 
 def producer_of(text: str) -> int:
-    """A producer's number for a name."""
+    """A producer id for a name."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1 or 1

@@ -1,4 +1,4 @@
-"""Where rows go: the topic, partition and priority of each, found for whole Arrow batches."""
+"""Finds the topic, partition and priority of each row, for whole Arrow batches."""
 
 from collections.abc import Callable, Iterator
 from random import randrange
@@ -14,13 +14,13 @@ from quivermq.spark.sink.columns import MessageColumns
 
 PRIORITY_MAX: Final = 7
 TURN_BYTES: Final = 1_000_000
-"""So much without a key goes to one partition before it is the next one's turn."""
+"""Rows without a key go to one partition until it has so many, then to the next."""
 
 _BY_TURNS: Final = -1
 
 
 class Destination(NamedTuple):
-    """What all messages of one stored batch have in common."""
+    """The topic, partition and priority that all messages of a stored batch share."""
 
     topic: str
     partition: int
@@ -28,7 +28,7 @@ class Destination(NamedTuple):
 
 
 class Dispatcher:
-    """Takes the rows of one task apart by where they go. Rows for one place keep their order."""
+    """Splits the rows of one task by destination. Rows for one destination keep their order."""
 
     def __init__(
         self, columns: MessageColumns, partitions_of: Callable[[str], int], task: int = 0
@@ -37,7 +37,7 @@ class Dispatcher:
         self._partitions_of = partitions_of
         self._sizes: dict[str, int] = {}
         self._turns: dict[str, tuple[int, int]] = {}
-        """By topic, whose turn it is, and the bytes that it got."""
+        """By topic, the partition for rows without a key, and the bytes that it got."""
         self._task = task
         self._rows = 0
 
@@ -81,7 +81,7 @@ class Dispatcher:
         return [(name, np.flatnonzero(codes == code)) for code, name in enumerate(names)]
 
     def _partitions(self, topic: str, messages: Any, batch: Any) -> Any:
-        """The partition of each row, `_BY_TURNS` for those that may go anywhere; or one number."""
+        """The partition of each row, `_BY_TURNS` for rows without a key; or one for all."""
         count = self._sizes.get(topic)
         if count is None:
             count = self._sizes[topic] = self._partitions_of(topic)
@@ -102,7 +102,7 @@ class Dispatcher:
         return np.where(places == -2, rest, places)
 
     def _priorities(self, batch: Any) -> Any:
-        """The priority of each row, or one number."""
+        """The priority of each row, or one for all."""
         given = self._columns.column("priority", batch)
         if given is None:
             return 0
@@ -134,9 +134,9 @@ class Dispatcher:
             yield Destination(topic, partition, priority), part
 
     def _turn(self, topic: str, size: int) -> int:
-        """Whose turn it is to get this much."""
+        """The partition for the next `size` bytes without a key."""
         count = self._sizes[topic]
-        # Begun anywhere, so that many small tasks do not all fill the same partition.
+        # A random first partition: many small tasks must not all fill the same one.
         turn, had = self._turns.get(topic) or (randrange(count), 0)  # noqa: S311
         if had >= TURN_BYTES:
             turn, had = (turn + 1) % count, 0

@@ -1,14 +1,14 @@
-"""Publishing: what a decision says is copied from the staging topic to where it belongs.
+"""Commits a batch in the driver: decides which staged rows count, then copies them to their topics.
 
-Any number of drivers may publish the same decision, one after the other or at the same time. They
-copy the same batches under the same producer, epoch and numbers, and brokers store each number
-once. A driver that takes over asks each partition how far it is, and goes on there; it sends the
-last batch once more, because only its answer says that everything up to there is stored.
+Several drivers may publish the same decision, one after the other or at the same time. They copy
+the same batches under the same producer, epoch and sequence numbers, and brokers store each number
+once. A driver that takes over asks each partition for its position and continues there; it sends
+the last batch again, because only its answer says that everything up to there is stored.
 
-A partition that thousands of others produced to has forgotten how far it is. What it has of a
-decision is looked for among its batches, and the rest is published as a decision of its own, when
-all other partitions have everything. So it is, for all partitions, after 20 hours: a driver that
-slept for so long publishes nothing more.
+A partition that has had thousands of producers since has forgotten this one. The driver looks for
+the decision among the partition's batches, and publishes the rest under a new epoch when all other
+partitions are complete. After 20 hours it does so for all partitions: a driver that was suspended
+for so long publishes nothing more.
 """
 
 import time
@@ -41,26 +41,26 @@ from quivermq.spark.sink.staged_runs import (
 from quivermq.spark.sink.staging import PUBLISHED_GROUP, staging_topic
 
 THREADS_MAX: Final = 4
-"""Partitions that are published to at a time."""
+"""Partitions that are published to at the same time."""
 PIECE_BATCHES: Final = 256
-"""Batches that one copy takes; between two, a driver looks at the clock."""
+"""Batches of one copy request; between two, the driver checks the age of the decision."""
 REMEMBERED_SECONDS: Final = 20 * 3600
-"""After this long nobody goes on under the numbers of a decision, and who comes looks."""
+"""An older decision is not continued by position: its messages are looked for."""
 CLOCKS_DIFFER_MS: Final = 3600 * 1000
-"""How much earlier than the decision another broker's clock may put what was published by it."""
+"""How far the clock of a target's leader may be behind that of the decision's leader."""
 HELD_BYTES_MAX: Final = 32 << 20
 _RUNS_MAX: Final = 8
-"""More runs than this are read in one go, as far as they may be held."""
+"""More runs than this are fetched at once, up to `HELD_BYTES_MAX`."""
 _TRIES: Final = 3
 _RELEASE_BATCHES: Final = 32
-"""What so many batches of messages took is released at once; less, with every eighth decision."""
+"""The staged rows of so many batches are released at once; fewer, with every eighth decision."""
 _RELEASE_EVERY: Final = 8
 
 
 class BatchCommitter:
-    """What a driver does when all tasks of a batch have staged their rows.
+    """Commits the batches of one query when all tasks have staged their rows.
 
-    It may die at any point. Who commits the batch after it, or beside it, comes to the same end.
+    The driver may die at any point. A driver that commits the batch again has the same result.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class BatchCommitter:
         parts: Sequence[Mapping[TargetPartition, tuple[Run, ...]]],
         stage: str | None = None,
     ) -> None:
-        """Commit a batch that consists of what tasks staged, in the query's stage if none is named.
+        """Commit a batch of staged rows; `stage` names the staging topic, by default the query's.
 
-        Decisions are published in their order, whoever made them: brokers take nothing of one after
-        something of the next.
+        Decisions are published in order, those of other drivers too: brokers refuse rows of one
+        after rows of the next.
         """
         staged = join_staged(parts)
         log = DecisionLog.open(self.client, self.query, create=bool(staged))
         if log is None:
-            return  # there are no rows, and never were any
+            return  # the query has never had rows
         decision = log.of(batch)
         if decision is None:
             decision = log.decide(batch, staged, plan_of(self._location, batch), stage)
@@ -94,7 +94,7 @@ class BatchCommitter:
         self.publish(log, decision)
 
     def publish(self, log: DecisionLog, decision: Decision) -> None:
-        """Publish what was decided."""
+        """Publish a decision."""
         publish(self.client, log, decision)
 
 
@@ -127,7 +127,7 @@ def publish(client: quivermq.Client, log: DecisionLog, decision: Decision) -> No
 
 
 def _release(client: quivermq.Client, query: str, decision: Decision, staged: Staged) -> None:
-    """What is published need not be staged any more."""
+    """Let brokers drop the staged rows of a published decision."""
     topic = staging_topic(decision.stage)
     if decision.stage != query:
         with suppress(TopicNotFound):
@@ -140,10 +140,10 @@ def _release(client: quivermq.Client, query: str, decision: Decision, staged: St
 
 
 def publish_once(client: quivermq.Client, stage: str, staged: Staged) -> None:
-    """Publish what was staged, without a decision: nobody else can come to do it."""
+    """Publish staged rows without a decision: no other driver can repeat this write."""
     decision = Decision(0, 0, int(time.time() * 1000), None, "", stage, is_own=True)
     if forgetful := Publisher(client, producer_of(stage), decision).publish_all(staged):
-        raise Timeout(f"nobody knows how much of this write {forgetful} have: it is not complete")
+        raise Timeout(f"{forgetful} have forgotten how much they stored: the write is not complete")
 
 
 def _count_all_stored(
@@ -152,7 +152,7 @@ def _count_all_stored(
     decision: Decision,
     targets: Iterable[TargetPartition],
 ) -> dict[TargetPartition, int]:
-    """What these partitions have of a decision that they may have forgotten: they are read."""
+    """Count the stored messages of a decision in partitions that may have forgotten it."""
     return {target: _count_stored(client, log.producer_id, decision, target) for target in targets}
 
 
@@ -172,11 +172,11 @@ def _age(decision: Decision) -> float:
 
 
 class _ForgottenError(Exception):
-    """A partition has something of a decision, and does not know any more how much."""
+    """A partition holds part of a decision, and has forgotten its position."""
 
 
 class Publisher:
-    """Copies what one decision says."""
+    """Copies the rows of one decision."""
 
     def __init__(self, client: quivermq.Client, producer_id: int, decision: Decision) -> None:
         self._client = client
@@ -186,8 +186,8 @@ class Publisher:
         self._held: HeldBatches | None = None
 
     def publish_all(self, staged: Staged) -> list[TargetPartition]:
-        """Publish everything, to some partitions at a time. Returns those that have some of it and
-        do not know how much."""
+        """Publish everything, to some partitions at a time. Returns those that hold part of it and
+        have forgotten their position."""
         if not staged:
             return []
         try:
@@ -199,8 +199,8 @@ class Publisher:
             ) from error
         except Fenced as error:
             raise Fenced(
-                f"another driver of this query went on behind batch {self._decision.batch}: run "
-                f"one at a time ({error})"
+                f"another driver of this query has published rows after batch "
+                f"{self._decision.batch}: run one driver at a time ({error})"
             ) from error
 
     def _publish_all(self, staged: Staged) -> list[TargetPartition]:
@@ -211,13 +211,13 @@ class Publisher:
                 begun = [threads.submit(self.publish, *each) for each in staged.items()]
                 known = [done.result() for done in begun]
             except BaseException:
-                # Whoever waits for the verdict need not wait for a thousand others.
+                # The first failure decides: do not wait for a thousand other partitions.
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
         return [target for target, is_known in zip(staged, known, strict=True) if not is_known]
 
     def publish(self, target: TargetPartition, runs: tuple[Run, ...]) -> bool:
-        """Publish everything for one partition; False if it does not know how much it has."""
+        """Publish everything for one partition; False if it has forgotten its position."""
         try:
             self._publish(target, runs)
         except _ForgottenError:
@@ -230,7 +230,7 @@ class Publisher:
             try:
                 self._copy(target, runs, skipped)
             except (Timeout, OutOfSequence, InvalidRequest):
-                # Nobody knows how far it came, or another driver was faster.
+                # The position is unknown, or another driver was faster.
                 if not tries_left:
                     raise
                 skipped = self._position(target, runs)
@@ -252,7 +252,7 @@ class Publisher:
             )
 
     def _position(self, target: TargetPartition, runs: tuple[Run, ...]) -> int:
-        """How many messages need not be sent: all that are there, without the last batch."""
+        """The number of messages to skip: all stored ones without the last batch."""
         self._check_clock()
         try:
             taken = self._client.position(
@@ -262,7 +262,7 @@ class Publisher:
                 epoch=self._decision.epoch,
             )
         except OutOfSequence as error:
-            # It has forgotten producers, perhaps this one.
+            # The partition has forgotten producers, perhaps this one.
             if _count_stored(self._client, self._producer_id, self._decision, target):
                 raise _ForgottenError from error
             return 0
@@ -273,5 +273,5 @@ class Publisher:
         if age > REMEMBERED_SECONDS:
             raise Timeout(
                 f"batch {self._decision.batch} was decided {age / 3600:.0f} hours ago and is not "
-                "published to its end: start the query again, and it looks what is there"
+                "published completely: start the query again, which publishes the rest"
             )

@@ -1,8 +1,8 @@
-"""What tasks staged, as data: runs of batches by where they are to go, and their text form.
+"""Runs of staged batches by target partition, and their encoded form.
 
-A run is batches that lie one behind the other in one partition of the staging topic. The number of
-messages in each batch is kept: batches are published as they are, so a publisher that takes over
-knows where each of them begins.
+A run is a sequence of adjacent batches in one partition of the staging topic. It keeps the number
+of messages in each batch: batches are published unchanged, so a driver that takes over knows where
+each of them begins.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """Batches one behind the other in a partition of the staging topic."""
+    """Adjacent batches in a partition of the staging topic."""
 
     partition: int
     start: int
@@ -37,7 +37,7 @@ Staged = Mapping[TargetPartition, tuple[Run, ...]]
 
 
 def join_staged(parts: Iterable[Staged]) -> dict[TargetPartition, tuple[Run, ...]]:
-    """What several tasks staged, one behind the other."""
+    """Join the runs of several tasks, in the order of the tasks."""
     found: dict[TargetPartition, list[Run]] = {}
     for part in parts:
         for target, runs in part.items():
@@ -46,7 +46,7 @@ def join_staged(parts: Iterable[Staged]) -> dict[TargetPartition, tuple[Run, ...
 
 
 def merge_runs(runs: Iterable[Run]) -> Iterator[Run]:
-    """The same batches in as few runs as can be."""
+    """Merge adjacent runs."""
     last: Run | None = None
     for run in runs:
         if last is not None and (last.partition, last.stop) == (run.partition, run.start):
@@ -60,7 +60,7 @@ def merge_runs(runs: Iterable[Run]) -> Iterator[Run]:
 
 
 def split_runs(runs: Iterable[Run], skipped: int, most: int) -> Iterator[tuple[int, list[Run]]]:
-    """Runs of at most `most` batches together, each with the number of its first message.
+    """Split runs into pieces of at most `most` batches, each with the number of its first message.
 
     The first `skipped` messages are left out; they must end where a batch ends. `ValueError` if
     they do not.
@@ -88,7 +88,7 @@ def split_runs(runs: Iterable[Run], skipped: int, most: int) -> Iterator[tuple[i
 
 
 def skip_messages(runs: tuple[Run, ...], skipped: int) -> tuple[Run, ...]:
-    """The runs without their first messages, which must end where a batch ends."""
+    """Drop the first messages, which must end where a batch ends."""
     if not skipped:
         return runs
     found = [piece for _, piece in split_runs(runs, skipped, sum(len(run.counts) for run in runs))]
@@ -96,7 +96,7 @@ def skip_messages(runs: tuple[Run, ...], skipped: int) -> tuple[Run, ...]:
 
 
 def spans_of(staged: Staged) -> list[tuple[int, int, int]]:
-    """By partition of the staging topic, from the first to behind the last message of these."""
+    """By partition of the staging topic, the first offset and the one behind the last."""
     spans: dict[int, tuple[int, int]] = {}
     for runs in staged.values():
         for run in runs:
@@ -106,7 +106,7 @@ def spans_of(staged: Staged) -> list[tuple[int, int, int]]:
 
 
 def last_batch_size(runs: Iterable[Run], stop: int) -> int:
-    """How many messages the batch has that ends with message number `stop`; 0: none does."""
+    """The size of the batch that ends at message number `stop`; 0 if none does."""
     number = 0
     for run in runs:
         for count in run.counts:
@@ -117,7 +117,7 @@ def last_batch_size(runs: Iterable[Run], stop: int) -> int:
 
 
 def pack_staged(staged: Staged) -> bytes:
-    """As bytes, the same for the same content."""
+    """Encode runs; the same runs give the same bytes."""
     plain = [
         [
             target.topic,
@@ -130,7 +130,7 @@ def pack_staged(staged: Staged) -> bytes:
 
 
 def unpack_staged(data: bytes) -> dict[TargetPartition, tuple[Run, ...]]:
-    """The other way round."""
+    """Decode the bytes of `pack_staged`."""
     return {
         TargetPartition(topic, partition): tuple(
             Run(place, start, tuple(counts)) for place, start, counts in runs

@@ -1,8 +1,8 @@
-"""Staging: a task attempt stores its rows where nobody reads them, and tells where they are.
+"""Stages the rows of a task attempt in a topic of the query, and returns their offsets.
 
-Attempts share nothing: each stores under a producer of its own, so one that runs twice, or yields
-its rows in another order, leaves rows that nobody publishes. Which attempt counts is decided by the
-driver (see `decisions`).
+Attempts share nothing: each stores under a producer of its own. If a task runs twice, or yields its
+rows in another order, the extra rows are never published. The driver decides which attempt counts
+(see `decisions`).
 """
 
 from collections.abc import Iterable
@@ -20,24 +20,24 @@ from quivermq.spark.sink.staged_runs import Run, Staged, TargetPartition, join_s
 
 STAGING_PARTITIONS: Final = 4
 KEPT_SECONDS: Final = 7 * 24 * 3600
-"""What a query that was given up left is dropped after this."""
+"""Staged rows of an abandoned query are dropped after this time."""
 PUBLISHED_GROUP: Final = "_published"
-"""The group whose offsets say what may be dropped."""
+"""Brokers drop messages below the offsets of this consumer group."""
 
 LOAD_BYTES: Final = 8 << 20
-"""When a task holds so many, what is enough for a batch of its own is stored."""
+"""When a task holds so many, destinations with a full batch are stored."""
 HELD_BYTES_MAX: Final = 24 << 20
 """When a task holds so many, everything is stored."""
 _BATCH_BYTES: Final = 1_000_000
 
 
 def staging_topic(stage: str) -> str:
-    """Where tasks stage: those of a query all in one, those of a batch write in one of its own."""
+    """The topic for staged rows: one for each query, and one for each batch write."""
     return f"_spark.{stage}.staged"
 
 
 def decisions_topic(query: str) -> str:
-    """Where the drivers of a query decide."""
+    """The topic for the decisions of a query."""
     return f"_spark.{query}"
 
 
@@ -50,7 +50,7 @@ class _PendingRows:
 
 
 class StagingWriter:
-    """What one task attempt stores."""
+    """Stores the rows of one task attempt."""
 
     def __init__(self, client: quivermq.Client, stage: str, task: int) -> None:
         self._client = client
@@ -68,7 +68,7 @@ class StagingWriter:
     def store(
         self, batches: Iterable[Any], dispatcher: Dispatcher
     ) -> dict[TargetPartition, tuple[Run, ...]]:
-        """Store everything; where it is, by where it is to go."""
+        """Store everything; returns the stored runs by target."""
         try:
             for batch in batches:
                 for destination, messages in dispatcher.dispatch(batch):
@@ -86,7 +86,7 @@ class StagingWriter:
         return join_staged(self._stored)
 
     def _choose_due(self) -> list[Destination]:
-        """What is to be stored at this point: best what makes full batches."""
+        """The destinations to store at this point: preferably those with full batches."""
         if self._held >= HELD_BYTES_MAX:
             return list(self._waiting)
         return [each for each, rows in self._waiting.items() if rows.size >= _BATCH_BYTES]
@@ -111,7 +111,7 @@ class StagingWriter:
         self._under_way = [TargetPartition(each.topic, each.partition) for each in due], future
 
     def _collect(self) -> None:
-        """Wait for what is under way, and note where it is."""
+        """Wait for the batches under way, and note their offsets."""
         if self._under_way is None:
             return
         targets, future = self._under_way
@@ -121,7 +121,7 @@ class StagingWriter:
             self._stored.append({target: tuple(runs)})
 
     def _partitions(self) -> int:
-        """How many there are to stage in; the first task of all makes the topic."""
+        """The number of staging partitions; the first task creates the topic."""
         try:
             return len(self._client.topic(self._topic).partitions)
         except TopicNotFound:
@@ -131,13 +131,13 @@ class StagingWriter:
             made = self._client.create_topic(
                 self._topic, partitions=STAGING_PARTITIONS, retention=retention
             )
-        except TopicExists:  # made by a release with other settings, at the same moment
+        except TopicExists:  # created by a release with other settings, at the same moment
             made = self._client.topic(self._topic)
         return len(made.partitions)
 
 
 def partitions_of(client: quivermq.Client, topic: str) -> int:
-    """How many partitions a target has; it is made, where brokers make topics on first use."""
+    """The number of partitions of a topic; created if brokers create topics on first use."""
     try:
         return len(client.topic(topic).partitions)
     except TopicNotFound:

@@ -1,9 +1,9 @@
-"""Writing DataFrames to topics: what Spark calls, in its tasks and in its driver.
+"""Writes DataFrames to topics: the writers that Spark calls in its tasks and in its driver.
 
-    tasks       `write`: rows are staged (`staging`), each attempt for itself
-    driver      `commit`: what was staged is decided (`decisions`), then published (`publishing`)
+    tasks       `write` stages rows (`staging`), each attempt for itself
+    driver      `commit` decides which rows count (`decisions`) and publishes them (`publishing`)
 
-Batch writes without `txnAppId` are published without a decision: nobody could come back to it.
+Batch writes without `txnAppId` are published without a decision: they cannot be repeated.
 """
 
 import secrets
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _VERSION_MAX: Final = (1 << 63) - 1
 
 _checked: set[tuple[str, str]] = set()
-"""Servers and topics that this process has seen."""
+"""Servers and topics that this process has checked."""
 
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """What one task attempt staged."""
+    """The rows that one task attempt staged."""
 
     query: str
     staged: dict[TargetPartition, tuple[Run, ...]]
@@ -47,7 +47,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     """A streaming query that writes to topics, exactly once."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        del overwrite  # what Spark says for the output mode "complete": every result is appended
+        del overwrite  # set for the output mode "complete": every result is appended
         self._options = _lower_names(options)
         self._columns = MessageColumns.of(schema, options.get("topic") or None)
         _check_target(self._options)
@@ -65,14 +65,14 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             self.committer(found[0].query).commit(batchId, [each.staged for each in found])
 
     def committer(self, query: str) -> "BatchCommitter":
-        """Who commits the batches of a query."""
+        """The committer of a query's batches."""
         from quivermq.spark.sink.publishing import BatchCommitter  # noqa: PLC0415
 
         location = self._options.get("checkpointlocation")
         return BatchCommitter(client_of(self._options), query, location)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """What was staged is published by nobody, and dropped with the next batch."""
+        """Do nothing: staged rows without a decision are dropped with the next batch."""
         del messages, batchId
 
 
@@ -88,7 +88,7 @@ class TopicWriter(DataSourceArrowWriter):
         self._options = _lower_names(options)
         self._columns = MessageColumns.of(schema, options.get("topic") or None)
         self._query, self._version = _identity(options)
-        # Of its own: it goes when the write is done, and no other write's rows with it.
+        # Each write has a staging topic of its own, which is deleted when the write is done.
         self._stage = self._query if self._version is None else f"{self._query}.{self._version}"
         _check_target(self._options)
 
@@ -107,7 +107,7 @@ class TopicWriter(DataSourceArrowWriter):
             self._delete_staging_topic()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        del messages  # of failed tasks there is none, so what they staged goes as a whole
+        del messages  # failed tasks send none, so the whole staging topic is deleted
         if self._version is None:
             self._delete_staging_topic()
 
@@ -140,7 +140,7 @@ def _stage_rows(
 
 
 def _check_target(options: Mapping[str, str]) -> None:
-    """Better now than in every attempt of every task: are the brokers there, and the topic?"""
+    """Check the brokers and the topic once, before every attempt of every task does."""
     from quivermq.spark.sink.staging import partitions_of  # noqa: PLC0415
 
     target = (options.get("servers") or "", options.get("topic") or "")
@@ -150,7 +150,7 @@ def _check_target(options: Mapping[str, str]) -> None:
             try:
                 partitions_of(client, target[1])
             except QuiverError as error:
-                # Spark shows the whole story of an error before the error: this one needs none.
+                # Spark prints the traceback before the error; this error needs none.
                 raise error.with_traceback(None) from None
         _checked.add(target)
 
@@ -160,7 +160,7 @@ def _lower_names(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _identity(options: Mapping[str, str]) -> tuple[str, int | None]:
-    """Whose write this is, and which of its writes; None: nobody's that could come again."""
+    """The application and the version of a write; None if it cannot be repeated."""
     application, version = options.get("txnAppId"), options.get("txnVersion")
     if application is None and version is None:
         return secrets.token_hex(12), None
@@ -168,6 +168,6 @@ def _identity(options: Mapping[str, str]) -> tuple[str, int | None]:
         raise InvalidRequest("the options txnAppId and txnVersion belong together: set both")
     if not version.isdecimal() or int(version) > _VERSION_MAX:
         raise InvalidRequest(f"option txnVersion must be a whole number from 0 up: {version!r}")
-    # Writes of one application to several topics are not each other's repeats.
+    # Writes of one application to several topics are different writes.
     text = f"{application}\n{options.get('topic') or ''}"
     return f"app-{blake2b(text.encode(), digest_size=12).hexdigest()}", int(version)

@@ -1,8 +1,8 @@
-"""One read over table and log: what the log has dropped comes from the topic's archive.
+"""Reads from a topic's archive table the messages that the log has dropped.
 
-The log serves what it holds. Below its start the table does, if it reaches up to there without a
-gap; so every message comes from exactly one of them. The table's version is pinned when a read is
-planned: compaction and later commits change nothing for it.
+The log serves the messages that it holds. The table serves those below the log's start, if it
+reaches up to there without a gap; so every message comes from exactly one of them. The table's
+version is fixed when a read is planned: compaction and later commits do not change the read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _BATCH_BYTES: Final = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRange(TopicRange):
-    """Messages of one partition that a table serves."""
+    """Messages of one partition that the table serves."""
 
     archive: str = ""
     files: tuple[str, ...] = ()
@@ -31,16 +31,16 @@ class ArchivedRange(TopicRange):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedOffsets(TopicOffsets):
-    """What a topic and its table hold together."""
+    """The offsets that a topic and its table hold together."""
 
     archive: str = ""
     version: int = 0
     log_starts: dict[int, int] = field(default_factory=dict)
     gaps: dict[int, int] = field(default_factory=dict)
-    """By partition, where a table ends that ends below the log's start: then it is of no use."""
+    """By partition, the end of a table that ends below the log's start, and cannot be used."""
 
     def gap_at(self, partition: int) -> OffsetOutOfRange | None:
-        """What a read from the very beginning on would miss without a word."""
+        """The error for a read from the beginning, which would skip messages silently."""
         if partition not in self.gaps:
             return None
         end, start = self.gaps[partition], self.log_starts[partition]
@@ -54,7 +54,7 @@ class ArchivedOffsets(TopicOffsets):
         )
 
     def first_at(self, partition: int, moment_ms: int) -> int | None:
-        """The first message that the table alone holds, of this time or later."""
+        """The first message of this time or later that only the table holds."""
         stop = self.log_starts.get(partition, 0)
         start = self.partitions[partition].start
         if start >= stop:
@@ -68,7 +68,7 @@ class ArchivedOffsets(TopicOffsets):
 
 
 def with_archive(archive: str, held: TopicOffsets, *, is_only_topic: bool) -> TopicOffsets:
-    """What a topic holds, with what its table holds below it."""
+    """Extend the offsets of a topic by those that its table holds below them."""
     from quivermq.lakehouse import Table  # noqa: PLC0415  (only the driver needs it)
     from quivermq.spark.archive.writer import check_topic  # noqa: PLC0415
 
@@ -93,7 +93,7 @@ def with_archive(archive: str, held: TopicOffsets, *, is_only_topic: bool) -> To
 
 
 def split_at_log_start(ranges: Iterable[TopicRange], held: TopicOffsets) -> Iterator[TopicRange]:
-    """Each range cut where the log begins."""
+    """Split each range at the start of the log."""
     for each in ranges:
         if not isinstance(held, ArchivedOffsets):
             yield each
@@ -110,7 +110,7 @@ def split_at_log_start(ranges: Iterable[TopicRange], held: TopicOffsets) -> Iter
 def with_files(
     ranges: Iterable[TopicRange], held: Mapping[str, TopicOffsets]
 ) -> Iterator[TopicRange]:
-    """The same ranges; those of a table with the files in which their messages may be."""
+    """Add to the ranges of a table the files that may hold their messages."""
     files: dict[str, list[_File]] = {}
     for each in ranges:
         topic = held[each.topic]
@@ -123,7 +123,7 @@ def with_files(
 
 
 def archived_fallback(archive: str, lost: TopicRange, earliest: int) -> ArchivedRange | None:
-    """What the log dropped while it was to be read, if the table holds it by then."""
+    """The range of the table for messages that the log dropped during a read, if it has them."""
     from quivermq.lakehouse import Table  # noqa: PLC0415  (rarely needed)
 
     table = Table.find(archive)
@@ -141,7 +141,7 @@ def archived_fallback(archive: str, lost: TopicRange, earliest: int) -> Archived
 
 
 def archived_batches(wanted: ArchivedRange, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """In a task: the messages of a range as Spark wants them. Raises `Corrupt` if not all come."""
+    """In a task: the messages of a range in Spark's schema. Raises `Corrupt` if one is missing."""
     shape = to_arrow_schema(schema, timezone="UTC")
     found = 0
     for batch in _scan_files(wanted, shape.names):
@@ -157,7 +157,7 @@ def archived_batches(wanted: ArchivedRange, schema: StructType) -> Iterator[pa.R
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file, and the least and greatest that it may hold; None: not known."""
+    """A file, and the bounds of its partitions and offsets; None: not known."""
 
     path: str
     partitions: tuple[int | None, int | None]
@@ -165,7 +165,7 @@ class _File:
 
 
 def _files(archive: str, version: int) -> list[_File]:
-    """The files of a table, in the order of what they hold."""
+    """The files of a table, by their first offset."""
     from quivermq.lakehouse import Table  # noqa: PLC0415  (only the driver needs it)
 
     table = Table.open(archive, version)
@@ -182,7 +182,7 @@ def _files(archive: str, version: int) -> list[_File]:
 
 
 def _with_files_for(wanted: ArchivedRange, files: Sequence[_File]) -> ArchivedRange:
-    """A range with those of the files that may hold some of it."""
+    """Add to a range the files that may hold some of it."""
     paths = tuple(
         file.path
         for file in files

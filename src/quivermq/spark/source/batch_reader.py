@@ -1,4 +1,4 @@
-"""Topics as tables: the reader of `spark.read`."""
+"""Reads topics as batches: the reader of `spark.read`."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,16 +19,16 @@ from quivermq.spark.source.ranges import TopicRange, range_of
 from quivermq.spark.source.task_reader import read_batches
 
 _FILTERING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The module by which Spark asks, where it offers filters."""
+"""The module that Spark runs to offer filters."""
 
 
 def topic_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader for whoever asks.
+    """The reader for these options, which takes filters only if asked to.
 
-    Filters are taken only where the option `filterPushdown` says so: Spark 4.3 plans a DataFrame's
-    read once, with the filters of whichever query comes first, and a later query over the same
-    DataFrame that has none to offer gets the rows of that plan (decision 0030). And Spark refuses a
-    reader that takes filters where they are switched off, as they are by default.
+    Filters are taken only if the option `filterPushdown` is true: Spark 4.3 plans a DataFrame's
+    read once, with the filters of the first query, and a later query without filters over the same
+    DataFrame gets the rows of that plan (decision 0030). And Spark refuses a reader that takes
+    filters where they are switched off, as they are by default.
     """
     if not flag(options, "filterPushdown", default=False):
         return TopicReader(options, schema)
@@ -38,7 +38,7 @@ def topic_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
 
 
 class TopicReader(DataSourceReader):
-    """Reads what topics hold when the query is planned."""
+    """Reads the messages that topics hold when the query is planned."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = ReadOptions.of(options, is_stream=False)
@@ -74,6 +74,6 @@ class FilteringTopicReader(TopicReader):
     """Also takes filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what spares reading; those that are returned Spark applies itself."""
+        """Take the filters that narrow the read; returns those that Spark must apply itself."""
         self._pushed, left = push_filters(filters)
         return left

@@ -1,4 +1,4 @@
-"""The columns of a topic as Spark sees them, and what was read in exactly that shape."""
+"""The columns of a topic in Spark, and the conversion of stored batches to them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -29,7 +29,7 @@ _HEADERS: Final = "headers"
 
 
 def column_types() -> dict[str, DataType]:
-    """All columns that there are, in their order."""
+    """All columns, in their order."""
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     return {
         "key": BinaryType(),
@@ -51,8 +51,8 @@ def spark_schema(options: Mapping[str, str]) -> StructType:
     chosen = (options.get("columns") or "").strip()
     if chosen:
         names = [name.strip() for name in chosen.split(",") if name.strip()]
-        strangers = [name for name in names if name not in types]
-        if strangers or len(set(names)) < len(names):
+        unknown = [name for name in names if name not in types]
+        if unknown or len(set(names)) < len(names):
             raise InvalidRequest(
                 f"option columns must name each column once, of {', '.join(types)}: {chosen!r}"
             )
@@ -62,7 +62,7 @@ def spark_schema(options: Mapping[str, str]) -> StructType:
 
 
 def check_schema(schema: StructType) -> StructType:
-    """A schema of the user's own must be made of our columns."""
+    """Check that a schema of the user's own has only our columns."""
     types = column_types()
     for each in schema.fields:
         if each.name not in types or each.dataType != types[each.name]:
@@ -73,10 +73,10 @@ def check_schema(schema: StructType) -> StructType:
 
 
 class BatchShaper:
-    """Makes pieces of one partition into what Spark expects, to the letter.
+    """Converts stored batches of one partition to Spark's schema.
 
-    Only the columns that are wanted are made, and none of them row by row: what is the same for
-    all rows of a stored batch is repeated by Arrow.
+    Only the wanted columns are made, and none row by row: Arrow repeats values that all rows of a
+    stored batch share.
     """
 
     def __init__(self, schema: StructType, topic: str, partition: int) -> None:
@@ -85,7 +85,7 @@ class BatchShaper:
         self._partition = partition
 
     def shape(self, pieces: Sequence[Piece]) -> Any:
-        """Pieces whose offsets follow each other, as one batch of Spark's schema."""
+        """Convert pieces with consecutive offsets to one batch of Spark's schema."""
         bodies = _join(list(_bodies(pieces)))
         columns = [self._column(pieces, bodies, each) for each in self._arrow]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
@@ -111,7 +111,7 @@ class BatchShaper:
 
 
 def _bodies(pieces: Sequence[Piece]) -> Iterator[Any]:
-    """Their columns. Arrow is not asked to take apart single messages that it then joins."""
+    """The columns of pieces. Batches of a single message are joined without decoding each."""
     lone: list[bytes] = []
     for piece in pieces:
         value = piece.lone_value
@@ -131,7 +131,7 @@ def _value_batch(values: list[bytes]) -> Any:
 
 
 def _join(bodies: list[Any]) -> Any:
-    """Bodies as one; what some of them lack is null."""
+    """Join bodies; columns that some of them lack are null."""
     if len(bodies) == 1:
         return bodies[0]
     runs = [
@@ -142,7 +142,7 @@ def _join(bodies: list[Any]) -> Any:
 
 
 def _timestamps(pieces: Sequence[Piece], bodies: Any, wanted: Any) -> Any:
-    """The producer's own; where there is none, when the leader took the batch."""
+    """The producer's timestamp, or else when the leader stored the batch."""
     taken = _by_piece(pieces, [each.frame.header.timestamp_ms * 1000 for each in pieces], wanted)
     if "timestamp" not in bodies.schema.names:
         return taken
@@ -160,7 +160,7 @@ def _by_piece(pieces: Sequence[Piece], values: list[int], wanted: Any) -> Any:
 
 
 def _cache_size(rows: int) -> int:
-    """A few sizes for all batches, so that the same column serves many."""
+    """Round up to a few sizes, so that many batches share a cached column."""
     return 1 << max(10, (rows - 1).bit_length())
 
 

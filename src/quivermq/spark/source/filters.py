@@ -1,9 +1,8 @@
-"""Conditions of a query that spare reading: on topic, partition, offset and timestamp.
+"""Filter pushdown: conditions on topic, partition, offset and timestamp that narrow a read.
 
-What is taken from Spark is trusted: it is not checked again there. So only what is exact is taken.
-Times are not: a message may carry its producer's own time, so one that is stored before a moment
-may be of a later one. A stored batch whose messages have no times of their own is skipped if its
-time is outside, and the condition is left to Spark as well.
+Spark does not apply a filter that the reader takes, so only exact filters are taken. Times are not
+exact: a message may carry its producer's own time, which may be later than that of its batch. A
+stored batch without such times is skipped if its time is outside, and Spark applies the filter too.
 """
 
 from collections.abc import Iterable
@@ -46,7 +45,7 @@ class TimeBounds:
     last: float = float("inf")
 
     def may_hold(self, piece: Piece) -> bool:
-        """False if every message of the piece is outside."""
+        """False if every message of the piece is outside these times."""
         header = piece.frame.header
         if header.flags & _OWN_TIMES:
             return True
@@ -58,7 +57,7 @@ ALWAYS: Final = TimeBounds()
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """What was taken from Spark."""
+    """The filters that the reader takes from Spark."""
 
     checks: tuple[Filter, ...] = ()
     """On topic and partition."""
@@ -68,7 +67,7 @@ class PushedFilters:
     times: TimeBounds = field(default=ALWAYS)
 
     def narrow(self, ranges: Iterable[TopicRange]) -> list[TopicRange]:
-        """What is left of these ranges."""
+        """Narrow ranges to the messages that may match."""
         return [
             replace(each, start=max(each.start, self.first), stop=min(each.stop, self.stop))
             for each in ranges
@@ -77,7 +76,7 @@ class PushedFilters:
 
 
 def push_filters(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]]:
-    """What the filters spare, and those that Spark has to apply itself."""
+    """Split filters into those that the reader takes and those that Spark must apply."""
     found = PushedFilters()
     left: list[Filter] = []
     for each in filters:
@@ -91,7 +90,7 @@ def push_filters(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]
 
 
 def _push(found: PushedFilters, each: Filter) -> PushedFilters | None:
-    """The narrowing with this filter too; None if it cannot be taken exactly."""
+    """Add a filter; None if it cannot be taken exactly."""
     inner = each.child if isinstance(each, Not) else each
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     if len(path) != 1 or path[0] not in _NEVER_NULL:
@@ -111,7 +110,7 @@ def _push(found: PushedFilters, each: Filter) -> PushedFilters | None:
 
 
 def _is_check(each: Filter, kind: type, kinds: tuple[type[Filter], ...]) -> bool:
-    """A comparison with known values; with null it would be neither true nor false."""
+    """Whether this compares with values that are not null."""
     if isinstance(each, In):
         return bool(each.value) and all(type(value) is kind for value in each.value)
     return isinstance(each, (*kinds, EqualNullSafe)) and type(getattr(each, "value", None)) is kind
@@ -162,7 +161,7 @@ def _push_offset(found: PushedFilters, each: Filter) -> PushedFilters | None:
 
 
 def _narrow_times(times: TimeBounds, each: Filter) -> TimeBounds:
-    """The times that this filter leaves open."""
+    """Narrow times by a filter on the timestamp."""
     if getattr(each, "attribute", None) != ("timestamp",):
         return times
     value = getattr(each, "value", None)

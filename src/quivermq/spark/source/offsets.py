@@ -1,11 +1,10 @@
-"""How far a streaming query is: an offset for each partition, as Spark writes it into checkpoints.
+"""Offset vectors: the end offset of each partition, as Spark keeps them in checkpoints.
 
     {"orders": {"0": 12, "1": 7, "id": "5f0c…"}}
 
-Spark compares offsets as text, so the keys are sorted. `id` tells a topic from another one of the
-same name that was created after it. Where a query begins with a partition stands beside its first
-end, as `began`: a batch that is planned again must find the same beginning, and Spark keeps only
-ends.
+Spark compares offsets as text, so the keys are sorted. `id` distinguishes a topic from a later one
+of the same name. `began` holds the first offset of a partition, beside its first end: a batch that
+is planned again must begin at the same offset, and Spark keeps only ends.
 """
 
 from collections.abc import Mapping
@@ -24,13 +23,13 @@ _BEGAN: Final = "began"
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One topic of a vector."""
+    """One topic of an offset vector."""
 
     id: str
     ends: Mapping[int, int]
     """By partition, behind the last message."""
     began: Mapping[int, int] = field(default_factory=dict)
-    """Where the query begins with partitions that no vector before this one has."""
+    """The first offsets of partitions that no earlier vector has."""
 
 
 Vector = Mapping[str, Section]
@@ -38,7 +37,7 @@ Vector = Mapping[str, Section]
 
 
 def to_json(vector: Vector) -> dict[str, dict[str, Any]]:
-    """As Spark keeps it: the same vector is the same text."""
+    """Encode a vector as Spark keeps it; the same vector gives the same text."""
     found: dict[str, dict[str, Any]] = {}
     for topic in sorted(vector):
         section = vector[topic]
@@ -51,7 +50,7 @@ def to_json(vector: Vector) -> dict[str, dict[str, Any]]:
 
 
 def from_json(found: Mapping[str, Any]) -> dict[str, Section]:
-    """The vector that `to_json` wrote."""
+    """Decode the vector that `to_json` encoded."""
     try:
         return {
             topic: Section(
@@ -74,7 +73,7 @@ def _numbers(entry: Mapping[str, Any]) -> dict[int, int]:
 def resolve_starts(
     client: quivermq.Client, bound: Bound, held: TopicOffsets, partitions: list[int]
 ) -> dict[int, int]:
-    """Where to begin in each of these partitions: nowhere behind its end."""
+    """The first offset to read of each partition. Raises `InvalidRequest` beyond its end."""
     found = resolve_bound(client, bound, held, partitions)
     for number, start in found.items():
         end = held.partitions[number].end
@@ -92,10 +91,10 @@ def resolve_bound(
     """The offset that a bound means in each of these partitions."""
     topic = held.topic
     for kind in (bound.offsets, bound.times):
-        strangers = sorted(set(kind.get(topic, ())) - set(held.partitions))
-        if strangers:
+        unknown = sorted(set(kind.get(topic, ())) - set(held.partitions))
+        if unknown:
             raise InvalidRequest(
-                f"offsets are given for partition {strangers[0]} of {topic!r}, which has the "
+                f"offsets are given for partition {unknown[0]} of {topic!r}, which has the "
                 f"partitions 0 to {len(held.partitions) - 1}"
             )
     found: dict[int, int] = {}
@@ -112,7 +111,7 @@ def resolve_bound(
 
 
 def _offset_at(client: quivermq.Client, held: TopicOffsets, number: int, moment: int) -> int:
-    """The first message of this time or later, in the table if the log begins after it."""
+    """The first offset of this time or later, from the table if the log begins after it."""
     at = client.offset_at(held.topic, number, moment)
     if isinstance(held, ArchivedOffsets) and at <= held.log_starts[number]:
         first = held.first_at(number, moment)

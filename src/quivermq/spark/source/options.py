@@ -1,5 +1,5 @@
-"""What may be said to the source: the options of `read` and `readStream`, by the names of Spark's
-Kafka source, checked as a whole before anything is asked of a broker."""
+"""The options of `read` and `readStream`, named as in Spark's Kafka source, and checked before a
+broker is asked."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from quivermq.errors import InvalidRequest
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""As Spark's Kafka source has them in JSON."""
+"""The numbers of Spark's Kafka source."""
 
 CONNECTION: Final = ("servers", "token", "timeout")
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
@@ -37,10 +37,10 @@ Numbers = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to begin, or to end."""
+    """Where a read begins or ends."""
 
     default: int
-    """`EARLIEST` or `LATEST`, for all that is not named."""
+    """`EARLIEST` or `LATEST`, for partitions that are not named."""
     offsets: Numbers = field(default_factory=dict)
     """Offsets, or `EARLIEST` or `LATEST`."""
     times: Numbers = field(default_factory=dict)
@@ -74,7 +74,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, is_stream: bool) -> Self:
-        """What Spark was given; raises `InvalidRequest` for what makes no sense."""
+        """Parse the options. Raises `InvalidRequest` for those that are wrong or contradictory."""
         _check_names(given)
         _check_fit(given, is_stream=is_stream)
         topics, pattern, assigned = _choice(given)
@@ -98,7 +98,7 @@ class ReadOptions:
         )
 
     def takes(self, topic: str, partition: int) -> bool:
-        """False for a partition that was not assigned, where some were."""
+        """False if partitions were assigned, and this is none of them."""
         return not self.assigned or partition in self.assigned.get(topic, ())
 
 
@@ -111,7 +111,7 @@ def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _check_names(given: Mapping[str, str]) -> None:
-    """Refuse what is meant for us and misspelt. Spark passes keys of its own: those are let be."""
+    """Refuse misspelt options. Spark passes keys of its own, which are ignored."""
     known = {name.lower(): name for name in NAMES}
     for key in given:
         if key.lower() in known:
@@ -145,7 +145,7 @@ def _choice(
     if len(chosen) != 1:
         said = " and ".join(chosen) or "none of them"
         raise InvalidRequest(
-            f"which topics are meant? Give one of the options {', '.join(_CHOICES)}: {said} given"
+            f"name the topics by exactly one of the options {', '.join(_CHOICES)}: {said} given"
         )
     text = given[chosen[0]].strip()
     if chosen[0] == "subscribe":
@@ -168,7 +168,7 @@ def _choice(
 
 
 def _bound(given: Mapping[str, str], side: str, default: int) -> Bound:
-    """Times go before offsets, as in Spark's Kafka source."""
+    """Parse a bound; times override offsets, as in Spark's Kafka source."""
     moment = given.get(f"{side}Timestamp")
     if moment:
         return Bound(default, time=_moment(f"{side}Timestamp", moment))

@@ -1,6 +1,7 @@
-"""From ranges to tasks, for batch and streaming reads alike: what is lost, what is split.
+"""Plans the tasks of batch and streaming reads.
 
-The one place where it is decided who serves which part of a range.
+Checks for lost messages, splits ranges, and decides which part of a range the log serves and which
+the archive.
 """
 
 import logging
@@ -26,7 +27,7 @@ from quivermq.spark.source.ranges import TopicRange, split
 logger: Final = logging.getLogger("quivermq.spark")
 _WARNED_MAX: Final = 1000
 _warned: Final[set[str]] = set()
-"""Losses that this process has told of."""
+"""Losses that this process has warned of."""
 
 
 def plan_tasks(
@@ -40,7 +41,7 @@ def plan_tasks(
 
 
 def list_topics(client: quivermq.Client, options: ReadOptions) -> list[str]:
-    """The topics that a query reads. A pattern never means the topics of the system."""
+    """The topics that a query reads. A pattern never matches system topics."""
     if not options.pattern:
         return list(options.topics)
     pattern = re.compile(options.pattern)
@@ -51,7 +52,9 @@ def list_topics(client: quivermq.Client, options: ReadOptions) -> list[str]:
 def fetch_held(
     client: quivermq.Client, options: ReadOptions, topics: Iterable[str]
 ) -> dict[str, TopicOffsets]:
-    """What these topics hold. One that is gone is left out, where losses are accepted."""
+    """Ask the leaders which offsets these topics hold.
+
+    A deleted topic is left out if losses are accepted."""
     found: dict[str, TopicOffsets] = {}
     for topic in sorted(topics):
         try:
@@ -63,10 +66,10 @@ def fetch_held(
         if options.archive:
             only = not options.pattern and len(options.topics) == 1
             held = with_archive(options.archive, held, is_only_topic=only)
-        strangers = sorted(set(options.assigned.get(topic, ())) - set(held.partitions))
-        if strangers:
+        unknown = sorted(set(options.assigned.get(topic, ())) - set(held.partitions))
+        if unknown:
             raise InvalidRequest(
-                f"option assign names partition {strangers[0]} of {topic!r}, which has the "
+                f"option assign names partition {unknown[0]} of {topic!r}, which has the "
                 f"partitions 0 to {len(held.partitions) - 1}"
             )
         taken = {
@@ -81,7 +84,7 @@ def fetch_held(
 def _clip(
     wanted: Sequence[TopicRange], options: ReadOptions, held: Mapping[str, TopicOffsets]
 ) -> list[TopicRange]:
-    """What is left of these ranges; the rest is told, or refused."""
+    """Clip ranges to the messages that exist; report the others as lost."""
     kept: list[TopicRange] = []
     for each in wanted:
         topic = held.get(each.topic)
@@ -92,7 +95,7 @@ def _clip(
         if place is None:
             raise InvalidRequest(
                 f"the batch reads {each.topic}/{each.partition}, which the option assign does not "
-                "name any more: name it until the batch is done"
+                "name any more: keep it there until the batch is done"
             )
         if each.start < place.start:
             report_removed(options, each, place.start, place.end)
@@ -105,7 +108,7 @@ def _clip(
 
 
 def report_removed(options: ReadOptions, wanted: TopicRange, earliest: int, end: int) -> None:
-    """Messages were removed before they were read: raise, or tell."""
+    """Messages were removed before they were read: raise, or warn."""
     last = min(wanted.stop, earliest) - 1
     lost = f"{wanted.topic}/{wanted.partition}: offsets {wanted.start} to {last} are lost"
     kept = f"it keeps {earliest} to {end - 1}" if end > earliest else "it keeps nothing"
@@ -123,38 +126,38 @@ def report_removed(options: ReadOptions, wanted: TopicRange, earliest: int, end:
 
 
 def report_missing(options: ReadOptions, wanted: TopicRange, end: int) -> None:
-    """Messages that were there, or were asked for, are not: raise, or tell."""
-    story = (
+    """Messages at the end of a range do not exist: raise, or warn."""
+    loss = (
         f"{wanted.topic}/{wanted.partition}: offsets {max(end, wanted.start)} to "
         f"{wanted.stop - 1} are not there: it ends at {end}"
     )
     _raise_or_warn(
         options,
         OffsetOutOfRange(
-            f"{story}. Were they asked for by mistake, or did the cluster lose its data? To go on "
+            f"{loss}. Were they asked for by mistake, or did the cluster lose its data? To go on "
             "without them, set the option failOnDataLoss to false",
             earliest=end,
             end=end,
         ),
-        f"{story}; going on without them, since failOnDataLoss is false",
+        f"{loss}; going on without them, since failOnDataLoss is false",
     )
 
 
 def report_deleted(options: ReadOptions, topic: str) -> None:
-    """A topic is gone, or another one has its name: raise, or tell."""
-    story = f"topic {topic!r} was deleted, or deleted and created again, while it was being read"
+    """A topic was deleted, or created again: raise, or warn."""
+    loss = f"topic {topic!r} was deleted, or deleted and created again, while it was being read"
     _raise_or_warn(
         options,
         TopicNotFound(
-            f"{story}: what it held is lost. Start the query anew with another checkpoint; or, to "
+            f"{loss}: what it held is lost. Start the query anew with another checkpoint; or, to "
             "go on with what is there, set the option failOnDataLoss to false"
         ),
-        f"{story}: going on with what is there, since failOnDataLoss is false",
+        f"{loss}: going on with what is there, since failOnDataLoss is false",
     )
 
 
 def check_gaps(options: ReadOptions, held: TopicOffsets, starts: Mapping[int, int]) -> None:
-    """Raise, or tell, if a read that begins as early as it can begins behind a hole."""
+    """Raise, or warn, if a read from the earliest offset begins behind a gap of the archive."""
     if not isinstance(held, ArchivedOffsets):
         return
     named = options.starting.offsets.get(held.topic, {})
@@ -162,20 +165,20 @@ def check_gaps(options: ReadOptions, held: TopicOffsets, starts: Mapping[int, in
         gap = held.gap_at(number)
         is_earliest = start == held.log_starts[number] and named.get(number, EARLIEST) == EARLIEST
         if gap and is_earliest:
-            told = f"{held.topic}/{number}: the table {held.archive} ends below the log's start"
+            warning = f"{held.topic}/{number}: the table {held.archive} ends below the log's start"
             _raise_or_warn(
-                options, gap, f"{told}; going on from {start}, since failOnDataLoss is false"
+                options, gap, f"{warning}; going on from {start}, since failOnDataLoss is false"
             )
 
 
 def _raise_or_warn(
-    options: ReadOptions, error: OffsetOutOfRange | TopicNotFound, told: str
+    options: ReadOptions, error: OffsetOutOfRange | TopicNotFound, warning: str
 ) -> None:
     if options.fail_on_loss:
         raise error
-    if told in _warned:
-        return  # a stream meets the same loss again with every look
+    if warning in _warned:
+        return  # a stream finds the same loss with every batch
     if len(_warned) >= _WARNED_MAX:
         _warned.clear()
-    _warned.add(told)
-    logger.warning("%s", told)
+    _warned.add(warning)
+    logger.warning("%s", warning)

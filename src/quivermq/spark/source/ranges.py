@@ -1,4 +1,4 @@
-"""Ranges of offsets: what one task reads, how a range is split, how much of many fits a batch."""
+"""Ranges of offsets: the input of one task, and how ranges are split and limited."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from quivermq.errors import BrokenInvariant
 
 @dataclass(frozen=True, slots=True)
 class TopicRange(InputPartition):
-    """Messages of one partition, from `start` to before `stop`: what one task reads."""
+    """Messages of one partition, from `start` to before `stop`: the input of one task."""
 
     topic: str
     topic_id: str
@@ -21,7 +21,7 @@ class TopicRange(InputPartition):
 
     @property
     def rows(self) -> int:
-        """How many messages."""
+        """The number of messages."""
         return self.stop - self.start
 
     def __str__(self) -> str:
@@ -29,9 +29,9 @@ class TopicRange(InputPartition):
 
 
 def range_of(partition: InputPartition) -> TopicRange | None:
-    """What a task is to read; None for the task that Spark makes up where there is nothing.
+    """The range of a task; None for the empty task that Spark adds if there is none.
 
-    Anything else is an error: it must not pass for nothing.
+    Raises `BrokenInvariant` for anything else: it must not be read as empty.
     """
     if isinstance(partition, TopicRange):
         return partition
@@ -43,15 +43,15 @@ def range_of(partition: InputPartition) -> TopicRange | None:
 def split(
     ranges: Iterable[TopicRange], partitions_min: int | None, rows_max: int | None
 ) -> list[TopicRange]:
-    """The same messages in at least so many ranges, none with more rows than that, if there are as
-    many messages; large ranges are cut into more parts than small ones."""
+    """Split ranges into at least `partitions_min`, each of at most `rows_max` messages. Large
+    ranges are cut into more parts than small ones."""
     left = [each for each in ranges if each.rows > 0]
     total = sum(each.rows for each in left)
     parts: list[TopicRange] = []
     for each in left:
         wanted = 1
         if partitions_min and partitions_min > len(left):
-            # Rounded up: a part too many is harmless, one too few breaks the promise.
+            # Rounded up: a part too many is harmless, one too few breaks `partitions_min`.
             wanted = -(-each.rows * partitions_min // total)
         if rows_max:
             wanted = max(wanted, -(-each.rows // rows_max))
@@ -60,23 +60,23 @@ def split(
 
 
 def cut(whole: TopicRange, parts: int) -> list[TopicRange]:
-    """A range in parts that differ by one message at most."""
+    """Cut a range into parts that differ by one message at most."""
     edges = [whole.start + whole.rows * number // parts for number in range(parts + 1)]
     return [replace(whole, start=start, stop=stop) for start, stop in pairwise(edges)]
 
 
 def cap_rows(ranges: Sequence[TopicRange], rows_max: int) -> list[TopicRange]:
-    """At most so many messages, of each range its share; no range that has any gets none for ever.
+    """Limit ranges to so many messages in all, each in proportion to its size.
 
-    Every range goes on at least one message as long as there is room: rounded down alone, a small
-    range beside a huge one would never move.
+    Every range gets at least one message as long as there is room: rounded down, a small range
+    beside a huge one would starve.
     """
     total = sum(each.rows for each in ranges)
     if total <= rows_max:
         return list(ranges)
     shares = [each.rows * rows_max // total for each in ranges]
     left = rows_max - sum(shares)
-    # Those that got least for what they hold come first, the same ones for the same ranges.
+    # Ranges with the smallest share for their size come first, in a fixed order.
     order = sorted(
         range(len(ranges)),
         key=lambda at: (shares[at] > 0, -(ranges[at].rows * rows_max % total), at),

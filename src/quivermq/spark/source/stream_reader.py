@@ -1,7 +1,7 @@
-"""Topics as streams: the reader of `spark.readStream`.
+"""Reads topics as streams: the reader of `spark.readStream`.
 
-One instance lives in a process beside the driver for as long as the query runs; others are sent to
-the tasks, where only `read` is called.
+One instance lives in a process beside the driver while the query runs; others are sent to the
+tasks, where only `read` is called.
 """
 
 import logging
@@ -39,18 +39,18 @@ from quivermq.spark.source.ranges import TopicRange, cap_rows, range_of
 from quivermq.spark.source.task_reader import read_batches
 
 WAIT_SECONDS: Final = 0.25
-"""How long a query without anything to do waits at the brokers before it looks at the rest of its
-work: other sources, and whether it was stopped."""
+"""How long an idle query waits at the brokers, before it looks at its other sources and whether it
+was stopped."""
 
 BUSY_SECONDS: Final = 0.1
-"""Asked again later than this, the query has been at work meanwhile, maybe for another source: then
-it does not wait here."""
+"""If Spark asks again later than this, the query was busy, maybe with another source: then it does
+not wait here."""
 
 REFRESH_SECONDS: Final = 5.0
-"""After this it is asked for topics that match a pattern, and partitions that were added."""
+"""How often to look for topics that match a pattern, and for partitions that were added."""
 
 FULL_REFRESH_SECONDS: Final = 60.0
-"""After this all is asked anew. Usually brokers tell of what comes by themselves."""
+"""How often to ask all leaders. In between, brokers report new messages by themselves."""
 
 _SHORT_WAIT_SECONDS: Final = 0.001
 
@@ -58,42 +58,40 @@ logger: Final = logging.getLogger("quivermq.spark")
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows topics."""
+    """Follows topics for one streaming query."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = ReadOptions.of(options, is_stream=True)
         self._schema = check_schema(schema)
         self._held: dict[str, TopicOffsets] = {}
-        """What topics hold, as last heard."""
+        """The last known offsets of the topics."""
         self._refreshed_at = self._fully_refreshed_at = float("-inf")
         self._began_with_nothing = False
-        """No topic matched at first: those that do later were added since."""
+        """No topic matched at first: topics that match later are new."""
         self._is_frozen = False
-        """What came after the query began is left for its next run."""
+        """Messages that came after the query began are left for its next run."""
         self._moved_at = time.monotonic()
         self._answered_at = float("-inf")
         self._committed: Vector = {}
 
-    # What Spark asks beside the driver.
-
     def initialOffset(self) -> dict[str, Any]:
-        """Nowhere: the first end says where the query begins, since Spark does not keep this."""
+        """Empty: the first end offsets hold `began`, since Spark does not keep this."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As the option `maxOffsetsPerTrigger` says."""
+        """The option `maxOffsetsPerTrigger`."""
         rows = self._options.rows_max
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Everything up to here, and not more."""
+        """Limit the query to the messages that exist now."""
         self._refresh()
         self._is_frozen = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; `start` itself if there is nothing to read.
+        """The end of the next batch; `start` itself if there is nothing to read.
 
-        Whatever is before `start` was read and is done: Spark asks after it has said so.
+        Spark has finished all batches before `start` when it asks.
         """
         try:
             return self._latest(start, limit)
@@ -116,7 +114,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(after)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What the topics hold, for Spark's reports."""
+        """The end offsets of the topics, for Spark's progress reports."""
         if not self._held:
             return None
         return to_json(
@@ -127,32 +125,28 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What the tasks of a batch read: the same for the same offsets, however often asked."""
+        """Plan the tasks of a batch: the same tasks for the same offsets."""
         ranges = ranges_between(from_json(start), from_json(end))
         topics = {each.topic for each in ranges if each.rows > 0}
         return plan_tasks(self._options, ranges, fetch_held(self._client, self._options, topics))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: `latestOffset` knows as much, and hears of the last batch too."""
-
-    # What Spark asks in a task.
+        """Do nothing: `latestOffset` learns of finished batches, the last one included."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The messages of one range."""
+        """In a task: the messages of one range."""
         wanted = range_of(partition)
         if wanted is None:
             return iter(())
         return read_batches(wanted, self._options, self._schema)
-
-    # Looking at the brokers.
 
     @property
     def _client(self) -> quivermq.Client:
         return client_of(self._options.connection)
 
     def _refresh(self, *, full: bool = True) -> None:
-        """Ask for topics and their partitions; and, closely, all partitions for what they hold,
-        which wakes those that sleep."""
+        """Look for topics and partitions; with `full`, ask all leaders for their offsets, which
+        wakes sleeping partitions."""
         client, options, now = self._client, self._options, time.monotonic()
         self._began_with_nothing |= not self._held and self._refreshed_at > float("-inf")
         names = list_topics(client, options)
@@ -178,7 +172,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (found.id, found.count) == (known.id, known.count)
 
     def _await_news(self, before: Vector) -> None:
-        """Hear of what came; if nothing has, wait a moment for it."""
+        """Learn of new messages; if there are none, wait for them for a moment."""
         if self._is_frozen:
             return
         now = time.monotonic()
@@ -193,7 +187,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_idle = time.monotonic() - self._answered_at < BUSY_SECONDS
         wait = WAIT_SECONDS if is_idle else _SHORT_WAIT_SECONDS
         if not positions:
-            time.sleep(wait)  # for topics that match; Spark would ask without a pause
+            time.sleep(wait)  # no topic matches yet; Spark would ask again without a pause
             return
         try:
             found = self._client.await_offsets(positions, wait)
@@ -212,8 +206,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held[topic] = replace(known, partitions=places)
 
     def _positions(self, held: TopicOffsets, section: Section) -> dict[int, int]:
-        """Beyond which something is news: what was read, or, for a query that waits for more than
-        that, what is known to be there."""
+        """The offsets beyond which messages are news: the read ones, or, if the query waits for
+        more rows, the known ends."""
         if self._options.rows_min is None:
             return dict(section.ends)
         return {
@@ -221,10 +215,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for number, end in section.ends.items()
         }
 
-    # Planning.
-
     def _next_vector(self, before: Vector) -> tuple[dict[str, Section], list[TopicRange]]:
-        """Where everything ends that is held, and what is new to read."""
+        """The ends of all topics, and the ranges that are new."""
         is_first = not before and not self._began_with_nothing
         after = {
             topic: self._section(held, before.get(topic), is_first=is_first)
@@ -237,7 +229,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return after, ranges_between(before, after)
 
     def _section(self, held: TopicOffsets, known: Section | None, *, is_first: bool) -> Section:
-        """One topic of the vector that comes next."""
+        """One topic of the next vector."""
         if known is not None and known.id != held.id:
             report_deleted(self._options, held.topic)
             known = None
@@ -254,7 +246,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number in began:
             place = held.partitions[number]
             if self._options.assigned:
-                began[number] = place.start  # assigned, and not necessarily created, since
+                began[number] = place.start  # newly assigned, not necessarily newly created
             elif place.start:
                 wanted = TopicRange(held.topic, held.id, number, 0, place.end)
                 report_removed(self._options, wanted, place.start, place.end)
@@ -265,7 +257,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if number in known.ends and end < known.ends[number]:
                 wanted = TopicRange(held.topic, held.id, number, end, known.ends[number])
                 report_missing(self._options, wanted, end)
-            # Never back: Spark would take it for something to read.
+            # Never backwards: Spark would plan a batch for it.
             ends[number] = max(end, known.ends.get(number, 0))
         return Section(held.id, dict(sorted(ends.items())), began)
 
@@ -277,7 +269,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum(each.rows for each in ranges) < rows_min and waited < self._options.delay_max
 
     def _commit_progress(self, done: Vector) -> None:
-        """Let the offsets of a group say how far the query is. Nothing depends on them."""
+        """Commit the query's progress to the group of the option `group`, for display only."""
         group = self._options.group
         if not group:
             return
@@ -295,8 +287,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def ranges_between(before: Vector, after: Vector) -> list[TopicRange]:
-    """The messages between two vectors; where `before` lacks a partition, `after` says where it
-    begins."""
+    """The ranges between two vectors; a partition that `before` lacks starts at `began`."""
     ranges: list[TopicRange] = []
     for topic in sorted(after):
         section, known = after[topic], before.get(topic)
@@ -308,7 +299,7 @@ def ranges_between(before: Vector, after: Vector) -> list[TopicRange]:
 
 
 def _shorten(after: Vector, ranges: list[TopicRange]) -> dict[str, Section]:
-    """The vector at the ends of these ranges."""
+    """Shorten a vector to the ends of these ranges."""
     ends = {(each.topic, each.partition): each.stop for each in ranges}
     return {
         topic: replace(section, ends={number: ends[topic, number] for number in section.ends})

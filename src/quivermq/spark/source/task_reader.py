@@ -1,4 +1,4 @@
-"""In the task: a range of a partition as Arrow batches of the size that Spark likes."""
+"""Reads a range of a partition in a task, as Arrow batches of a size that suits Spark."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,14 +22,14 @@ BYTES_MAX: Final = 2 << 20
 
 ROWS_ENOUGH: Final = 5_000
 BYTES_ENOUGH: Final = 256 << 10
-"""Stored batches below both are gathered: Spark pays for each batch, however small."""
+"""Stored batches below both are joined: every batch has a fixed cost in Spark."""
 
 
 def read_batches(
     wanted: TopicRange, options: ReadOptions, schema: StructType, times: TimeBounds = ALWAYS
 ) -> Iterator[Any]:
-    """Every message of the range once, in order; of those outside `times` only what is stored
-    together with others."""
+    """Read every message of the range once, in order. Stored batches entirely outside `times` are
+    skipped."""
     shaper = BatchShaper(schema, wanted.topic, wanted.partition)
     todo = [wanted]
     while todo:
@@ -45,9 +45,10 @@ def read_batches(
 def _read_pieces(
     wanted: TopicRange, options: ReadOptions, todo: list[TopicRange]
 ) -> Iterator[Piece]:
-    """Stored batches. What retention removes meanwhile the archive has, or it is told, or refused.
+    """Read stored batches. Messages that retention removes meanwhile are read from the archive, or
+    reported as lost.
 
-    If the archive has it, the rest is put on `todo`, what comes first last.
+    If the archive has them, they and the rest are put on `todo`, in reverse order.
     """
     client = client_of(options.connection)
     position = wanted.start
@@ -87,8 +88,7 @@ def _read_pieces(
 
 
 def _gather(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    """Small pieces that follow each other put together, large ones by themselves: to join those
-    would only copy them."""
+    """Group small adjacent pieces; large ones stay alone, since joining copies them."""
     few: list[Piece] = []
     rows = size = behind = 0
     for piece in pieces:
@@ -109,7 +109,7 @@ def _gather(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
 
 
 def _cut(batch: Any) -> Iterator[Any]:
-    """A batch in parts of the right size; halved, since messages differ in size."""
+    """Cut a batch into parts of the right size, by halves, since messages differ in size."""
     if batch.num_rows > ROWS_MAX:
         for start in range(0, batch.num_rows, ROWS_MAX):
             yield from _cut(batch.slice(start, ROWS_MAX))
