@@ -202,6 +202,6 @@ def test_a_report_that_cannot_be_shown_asks_to_stop_once() -> None:
     listener.show({})
     assert len(shown) == listener.stop.count == 1
     assert isinstance(listener.broken, BrokenPipeError)
-    assert listener.missed == ""
+    assert listener.failure == ""
     listener.broken = OSError(28, "No space left on device")
-    assert listener.missed == "reports cannot be written: No space left on device"
+    assert listener.failure == "reports cannot be written: No space left on device"

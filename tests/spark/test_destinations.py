@@ -147,7 +147,7 @@ def test_rows_as_the_source_yields_them_go_where_the_option_says() -> None:
     [
         ("value BIGINT", "t", "'value' must be binary or string, not bigint: cast it"),
         ("text STRING", "t", "a column 'value'.*The columns are: text. Try to_json"),
-        ("value STRING", None, "Set the option 'topic'"),
+        ("value STRING", None, "set the option 'topic'"),
         ("value STRING, VALUE STRING", "t", "'value' is there twice"),
         ("value STRING, headers MAP_OF_INT", "t", "'headers' must be array<struct"),
         ("value STRING, headers STRINGS", "t", "'headers' must be array<struct"),

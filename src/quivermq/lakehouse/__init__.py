@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         TOPIC_PROPERTY,
         ArchiveRange,
         archive_group,
+        recreated_error,
     )
     from quivermq.lakehouse.table import Table, check_apart, local_folder
     from quivermq.lakehouse.upkeep import SMALL_FILES_MAX, Upkeep, compact, small_files
@@ -33,6 +34,7 @@ __all__ = [
     "check_apart",
     "compact",
     "local_folder",
+    "recreated_error",
     "small_files",
 ]
 _MODULES: Final = {
@@ -50,6 +52,7 @@ _MODULES: Final = {
     "check_apart": "table",
     "compact": "upkeep",
     "local_folder": "table",
+    "recreated_error": "progress",
     "small_files": "upkeep",
 }
 

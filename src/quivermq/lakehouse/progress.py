@@ -34,6 +34,14 @@ def start_key(topic: str, partition: int) -> str:
     return f"quiver-start:{topic}:{partition}"
 
 
+def recreated_error(topic: str, root: object) -> InvalidRequest:
+    """The error for an archive whose topic was deleted and created again."""
+    return InvalidRequest(
+        f"topic {topic!r} was deleted and created again since the table {root} was begun: "
+        "their offsets are unrelated. Archive it to another folder"
+    )
+
+
 def offsets_by_key(find: Callable[[str], int | None], key: Callable[[int], str]) -> dict[int, int]:
     """Offsets by partition: every commit names all partitions, so the first gap is the end."""
     offsets: dict[int, int] = {}

@@ -33,6 +33,7 @@ from quivermq.lakehouse.progress import (
     TOPIC_PROPERTY,
     end_key,
     offsets_by_key,
+    recreated_error,
     start_key,
 )
 
@@ -222,6 +223,17 @@ class Table:
                 f"the table {self.root} is partitioned by {self.partition_by}, not by "
                 f"{list(partition_by)}"
             )
+
+    def check_topic(self, topic: str, topic_id: str) -> None:
+        """Raise `InvalidRequest` unless the table is the archive of this very topic."""
+        if self.topic is None:
+            raise InvalidRequest(f"the table {self.root} is no archive: name another folder")
+        if self.topic != topic:
+            raise InvalidRequest(
+                f"the table {self.root} is the archive of topic {self.topic!r}, not {topic!r}"
+            )
+        if self.topic_id and topic_id and self.topic_id != topic_id:
+            raise recreated_error(topic, self.root)
 
     def commit(
         self,

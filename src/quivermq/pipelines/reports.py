@@ -69,7 +69,7 @@ class RunListener:
             self.stop.ask()
 
     @property
-    def missed(self) -> str:
+    def failure(self) -> str:
         """Why reports were not shown; empty if the reader closed the pipe."""
         if self.broken is None or isinstance(self.broken, BrokenPipeError):
             return ""

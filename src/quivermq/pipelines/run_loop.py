@@ -86,8 +86,8 @@ class PipelineLoop:
                 self._poll()
                 time.sleep(_POLL_SECONDS)
             self._collect_progress()
-            if self._listener.missed:
-                raise PipelineFailed(self._listener.missed)
+            if self._listener.failure:
+                raise PipelineFailed(self._listener.failure)
             self._progress.state = "stopped" if self._listener.stop.count else "finished"
         return self._report()
 

@@ -33,7 +33,7 @@ def prepare_sinks(spark: SparkSession, file: PipelineFile, views: Views) -> list
     """Prepare the sinks whose views exist; problems are added to those of the views."""
     prepared_sinks = []
     for name, sink in file.pipeline.sinks.items():
-        view = views.named(sink.from_)
+        view = views.find(sink.from_)
         if view is None:
             continue
         problems = list(_problems(spark, file, name, sink, view))

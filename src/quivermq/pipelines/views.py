@@ -38,7 +38,7 @@ class Views:
     frames: dict[str, DataFrame] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def named(self, name: str) -> DataFrame | None:
+    def find(self, name: str) -> DataFrame | None:
         """The view of this name; SQL ignores case."""
         return next(
             (made for key, made in self.frames.items() if key.lower() == name.lower()), None

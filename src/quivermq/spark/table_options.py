@@ -1,5 +1,6 @@
 """The options of the format `quiver_table`, and the columns of its tables."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -66,8 +67,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def spark_schema(schema_json: str) -> StructType:
     """A table's columns for Spark: Delta writes them as Spark does."""
-    import json  # noqa: PLC0415
-
     return nullable(StructType.fromJson(json.loads(schema_json)))
 
 

@@ -5,6 +5,7 @@ There is no checkpoint beside the table. After a crash the next process asks the
 offsets and continues there.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,16 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import quivermq
 from quivermq.errors import InvalidRequest, OffsetOutOfRange
-from quivermq.lakehouse import TARGET_FILE_BYTES, ArchiveRange, Table, archive_group
+from quivermq.lakehouse import TARGET_FILE_BYTES, ArchiveRange, Table, archive_group, check_apart
 from quivermq.spark.archive.json_payloads import parse_columns, with_payload
 from quivermq.spark.archive.tasks import TASKS, decode_written, read_schema
-from quivermq.spark.archive.writer import (
-    DATE,
-    MESSAGE_COLUMNS,
-    ArchiveWriter,
-    check_quarantine,
-    check_topic,
-)
+from quivermq.spark.archive.writer import DATE, ArchiveWriter
+from quivermq.spark.source.columns import MESSAGE_COLUMNS
 
 _READ: Final = tuple(name for name in MESSAGE_COLUMNS if name != "topic")
 JOB_BYTES_MAX: Final = 1 << 30
@@ -69,7 +65,7 @@ class Archive:
         if self.target_bytes < 1:
             raise InvalidRequest("files need a size of at least a byte: --target-file-size")
         if self.payload:
-            check_quarantine(self.path, self.payload.quarantine)
+            check_apart(self.path, self.payload.quarantine)
 
     def may_have_more(self, client: quivermq.Client) -> bool:
         """Whether the topic may have more messages; asks without waking idle partitions."""
@@ -83,7 +79,7 @@ class Archive:
         found = client.offsets(self.topic)
         table = Table.find(self.path)
         if table is not None:
-            check_topic(table, self.topic, found.id)
+            table.check_topic(self.topic, found.id)
         held = table.ends(self.topic) if table else {}
         firsts = table.firsts(self.topic) if table else {}
         lost: dict[int, tuple[int, int]] = {}
@@ -169,7 +165,7 @@ class Archive:
     def commit_progress(self, client: quivermq.Client, table: Table) -> None:
         """Commit the table's offsets to the brokers, which may then drop what it holds."""
         found = client.offsets(self.topic)
-        check_topic(table, self.topic, found.id)
+        table.check_topic(self.topic, found.id)
         group, ends = archive_group(table.id), table.ends(self.topic)
         for number, place in found.partitions.items():
             self._check_end(number, ends.get(number, 0), place.end)
@@ -179,8 +175,6 @@ class Archive:
 
 
 def _offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
-    import json  # noqa: PLC0415
-
     return json.dumps({topic: {str(number): offset for number, offset in sorted(offsets.items())}})
 
 

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from quivermq.lakehouse import DataFile
-from quivermq.spark.archive.writer import MESSAGE_COLUMNS, ArchiveWriter, RangeWritten
-from quivermq.spark.source.columns import column_types
+from quivermq.spark.archive.writer import ArchiveWriter, RangeWritten
+from quivermq.spark.source.columns import MESSAGE_COLUMNS, column_types
 from quivermq.spark.source.options import CONNECTION, ReadOptions
 from quivermq.spark.source.ranges import TopicRange
 from quivermq.spark.source.task_reader import read_batches

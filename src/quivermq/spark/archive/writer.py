@@ -23,8 +23,10 @@ from quivermq.lakehouse import (
     TOPIC_PROPERTY,
     ArchiveRange,
     DataFile,
+    recreated_error,
 )
 from quivermq.spark.connections import client_of
+from quivermq.spark.source.columns import MESSAGE_COLUMNS
 from quivermq.spark.table_options import TableOptions, arrow_schema
 from quivermq.spark.table_writer import TableTarget
 
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
     from quivermq.lakehouse import Table
 
 REASON = "reason"
-MESSAGE_COLUMNS = (
-    "key", "value", "topic", "partition", "offset", "timestamp", "priority", "headers"
-)  # fmt: skip
 DATE = "date"
 _FIRST_DAY, _LAST_DAY = (pa.scalar(each, pa.date32()) for each in (date.min, date.max))
 
@@ -74,7 +73,9 @@ class ArchiveWriter(DataSourceArrowWriter):
         if is_parsed:
             if not path:
                 raise InvalidRequest("rows that may not parse need the option quarantine")
-            check_quarantine(common.path, path)
+            from quivermq.lakehouse import check_apart  # noqa: PLC0415  (only the driver needs it)
+
+            check_apart(common.path, path)
             kept = _select(columns, [n for n in columns.names if n not in {REASON, "value"}])
         self._good = TableTarget.prepare(common.path, kept, [DATE], common.target_bytes, properties)
         good_id = _open_checked(self._good, self.range, properties).id
@@ -207,35 +208,8 @@ def _open_checked(
     from quivermq.lakehouse import Table  # noqa: PLC0415  (only the driver needs it)
 
     table = Table.open(target.root)
-    check_topic(table, wanted.topic, properties[TOPIC_ID_PROPERTY])
+    table.check_topic(wanted.topic, properties[TOPIC_ID_PROPERTY])
     return table
-
-
-def check_quarantine(path: str, quarantine: str) -> None:
-    """Raise `InvalidRequest` unless both tables have folders of their own."""
-    from quivermq.lakehouse import check_apart  # noqa: PLC0415  (only the driver needs it)
-
-    check_apart(path, quarantine)
-
-
-def check_topic(table: object, topic: str, topic_id: str) -> None:
-    """Raise `InvalidRequest` unless a table is the archive of this very topic."""
-    own, own_id = getattr(table, "topic", None), getattr(table, "topic_id", None)
-    root = getattr(table, "root", "")
-    if own is None:
-        raise InvalidRequest(f"the table {root} is no archive: name another folder")
-    if own != topic:
-        raise InvalidRequest(f"the table {root} is the archive of topic {own!r}, not {topic!r}")
-    if own_id and topic_id and own_id != topic_id:
-        raise recreated_error(topic, root)
-
-
-def recreated_error(topic: str, root: object) -> InvalidRequest:
-    """The error for an archive whose topic was deleted and created again."""
-    return InvalidRequest(
-        f"topic {topic!r} was deleted and created again since the table {root} was begun: "
-        "their offsets are unrelated. Archive it to another folder"
-    )
 
 
 def _with_constants(schema: pa.Schema) -> pa.Schema:

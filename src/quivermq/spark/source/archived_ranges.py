@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from quivermq.client import TopicOffsets
 from quivermq.errors import Corrupt, InvalidRequest, OffsetOutOfRange
+from quivermq.spark.source.columns import MESSAGE_COLUMNS
 from quivermq.spark.source.ranges import TopicRange
 
 _BATCH_ROWS: Final = 8_192
@@ -70,12 +71,11 @@ class ArchivedOffsets(TopicOffsets):
 def with_archive(archive: str, held: TopicOffsets, *, is_only_topic: bool) -> TopicOffsets:
     """Extend the offsets of a topic by those that its table holds below them."""
     from quivermq.lakehouse import Table  # noqa: PLC0415  (only the driver needs it)
-    from quivermq.spark.archive.writer import check_topic  # noqa: PLC0415
 
     table = Table.open(archive)
     if table.topic != held.topic and not is_only_topic:
         return held
-    check_topic(table, held.topic, held.id)
+    table.check_topic(held.topic, held.id)
     _check_columns(table)
     firsts, ends = table.firsts(held.topic), table.ends(held.topic)
     partitions = dict(held.partitions)
@@ -225,8 +225,6 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _check_columns(table: Any) -> None:
-    from quivermq.spark.archive.writer import MESSAGE_COLUMNS  # noqa: PLC0415
-
     missing = [name for name in MESSAGE_COLUMNS if name not in table.schema.names]
     if missing:
         raise InvalidRequest(

@@ -25,6 +25,9 @@ from quivermq.client import Piece
 from quivermq.errors import InvalidRequest
 from quivermq.spark.source.options import flag
 
+MESSAGE_COLUMNS: Final = (
+    "key", "value", "topic", "partition", "offset", "timestamp", "priority", "headers"
+)  # fmt: skip
 _HEADERS: Final = "headers"
 
 
