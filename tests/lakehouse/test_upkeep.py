@@ -1,4 +1,4 @@
-"""No storm of small files: they are put together, and what nobody needs leaves the disk."""
+"""Compaction joins small files, and removes those that no version needs."""
 
 import os
 import time
@@ -10,12 +10,12 @@ import pytest
 from quivermq.errors import InvalidRequest
 from quivermq.lakehouse import FileWriter, Table, compact
 from quivermq.lakehouse.upkeep import small_files
-from tests.lakehouse.stage import SCHEMA, archived, batch, expected, rows, written
+from tests.lakehouse.tables import SCHEMA, archived, batch, expected, rows, written
 
 TWO_DAYS_AGO = time.time() - 2 * 86_400
 
 
-def test_small_files_become_one_and_leave_the_disk_when_nobody_can_need_them(
+def test_small_files_are_joined_and_removed_when_no_version_needs_them(
     tmp_path: Path,
 ) -> None:
     table = Table.open_or_create(tmp_path, SCHEMA, ["date"])
@@ -50,7 +50,7 @@ def test_an_archive_goes_on_while_its_table_is_compacted(tmp_path: Path) -> None
     assert len(after.file_paths()) == 2
 
 
-def test_files_that_a_running_job_wrote_outlive_any_compaction(tmp_path: Path) -> None:
+def test_files_of_a_running_job_survive_compaction(tmp_path: Path) -> None:
     table = archived(Table.open_or_create(tmp_path, SCHEMA, ["date"]), [10])
     files = written(tmp_path, batch(0, 10, 20))
     compact(tmp_path, kept_hours=0)
@@ -96,7 +96,7 @@ def test_a_small_file_for_each_day_is_no_reason_to_rewrite_anything(tmp_path: Pa
     assert small_files(table) == 2
 
 
-def test_times_of_any_year_are_put_together_like_others(tmp_path: Path) -> None:
+def test_files_with_times_of_any_year_are_compacted(tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
     table = Table.open_or_create(tmp_path, schema)
     for n, micros in enumerate((0, 253_402_300_799_999_999, 400_000_000_000_000_000)):

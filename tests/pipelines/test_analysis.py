@@ -114,7 +114,7 @@ def test_a_source_that_spark_refuses_is_named_by_the_line_of_its_key(
     assert line.startswith(said)
 
 
-def test_a_sink_is_judged_before_any_of_them_runs(spark: SparkSession) -> None:
+def test_all_sinks_are_checked_before_one_runs(spark: SparkSession) -> None:
     text = (
         HEAD
         + step("counted", "SELECT country, count(*) AS n FROM orders GROUP BY country")

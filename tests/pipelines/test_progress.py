@@ -1,4 +1,4 @@
-"""Reports from what Spark tells."""
+"""Reports made of Spark's progress."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -50,7 +50,7 @@ def test_lag_counts_what_came_since_spark_looked() -> None:
     assert lag_of({"latestOffset": None, "endOffset": vector}, ends) == 5
 
 
-def test_a_query_that_has_nothing_to_do_is_where_its_checkpoint_says(tmp_path: Path) -> None:
+def test_an_idle_query_reports_the_offsets_of_its_checkpoint(tmp_path: Path) -> None:
     for name in ("commits", "offsets"):
         (tmp_path / name).mkdir()
     assert last_offsets(str(tmp_path)) == []
@@ -86,7 +86,7 @@ def test_a_report_adds_up_batches_and_forgets_old_rates() -> None:
     assert sink.rows_per_second(60.0) == 0.0
 
 
-def test_a_pipeline_that_says_nothing_is_silent_unless_it_has_ended() -> None:
+def test_a_pipeline_without_reports_is_silent_unless_it_has_ended() -> None:
     now = datetime.now(UTC)
     old = (now - timedelta(seconds=SILENCE_SECONDS + 1)).isoformat()
     assert state_of({"state": "running", "at": now.isoformat()}, now) == "running"
@@ -95,7 +95,7 @@ def test_a_pipeline_that_says_nothing_is_silent_unless_it_has_ended() -> None:
     assert round(age_seconds({"at": old}, now)) == SILENCE_SECONDS + 1
 
 
-def test_a_failure_is_told_by_its_innermost_cause() -> None:
+def test_a_failure_is_reduced_to_its_innermost_cause() -> None:
     spark = "[STREAM_FAILED] Query [id = 5, runId = 6] terminated with exception: "
     ours = (
         spark + "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n"
@@ -114,7 +114,7 @@ def test_a_failure_is_told_by_its_innermost_cause() -> None:
     assert len(failure("x" * 5_000)) == 600
 
 
-def test_only_what_may_pass_is_tried_again() -> None:
+def test_only_transient_failures_are_retried() -> None:
     assert may_pass("SparkException: Python worker failed to connect back.")
     assert may_pass("\nquivermq.errors.Timeout: no answer\n")
     assert may_pass("\nquivermq.spark.checkpoints.PlanChanged: start the query again\n")
@@ -162,20 +162,20 @@ def heard(*said: tuple[float, dict[str, Any] | bytes]) -> list[tuple[datetime, b
         b'{"at": "2026-01-01", "trouble": 1}',
     ],
 )
-def test_what_has_not_the_shape_of_a_report_hides_none(strange: bytes) -> None:
+def test_invalid_reports_are_skipped(strange: bytes) -> None:
     report = latest_report("p", heard((0, {"state": "running", "pipeline": "other"}), (1, strange)))
     assert report is not None
     assert (report["pipeline"], report["state"], report["rows"]) == ("p", "running", 0)
     assert latest_report("p", heard((1, strange))) is None
 
 
-def test_a_report_is_as_old_as_the_broker_that_took_it_says() -> None:
+def test_the_age_of_a_report_is_by_the_clock_of_the_broker() -> None:
     report = latest_report("p", heard((30, {"state": "running"})))
     assert report is not None
     assert age_seconds(report, START + timedelta(seconds=33)) == 3.0
 
 
-def test_two_pipelines_of_one_name_that_take_turns_are_told_of() -> None:
+def test_two_pipelines_of_one_name_are_reported() -> None:
     one, two = ({"run": name, "state": "running", "host": name, "pid": 7} for name in "ab")
 
     def trouble(*said: tuple[float, dict[str, Any] | bytes]) -> str:

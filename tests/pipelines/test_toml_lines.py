@@ -69,7 +69,7 @@ def test_each_key_is_found_on_its_line() -> None:
     assert all(path[0] != "SELECT" for path in found)
 
 
-def test_what_has_no_line_of_its_own_stands_where_its_holder_stands() -> None:
+def test_a_key_without_a_line_of_its_own_has_that_of_its_table() -> None:
     found = key_lines(TEXT)
     assert (
         line_of(found, ("sinks", "with space", "inline", "a"))

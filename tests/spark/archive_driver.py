@@ -40,7 +40,7 @@ class DyingWriter(ArchiveWriter):
         self._point = point
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RangeWritten:
-        # Its files are on disk, and nobody will ever hear of them.
+        # Its files are on disk, and no commit will name them.
         written = super().write(iterator)
         if self._point == "tasks":
             die()
@@ -53,14 +53,14 @@ class DyingWriter(ArchiveWriter):
 
 
 class DyingFormat(TableFormat):
-    """Takes the place of the format."""
+    """Replaces the format."""
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return DyingWriter(os.environ["QUIVER_TEST_POINT"], self.options, schema)
 
 
 class DyingArchive(Archive):
-    """Dies when brokers would be told."""
+    """Dies before the offsets are committed to brokers."""
 
     def commit_progress(self, client: quivermq.Client, table: Table) -> None:
         if os.environ["QUIVER_TEST_POINT"] == "committed" and table.ends(self.topic):

@@ -48,7 +48,7 @@ def test_a_driver_killed_at_any_step_of_a_commit_loses_nothing_and_adds_nothing_
     ends = [0, 0, 0]
 
     def send() -> None:
-        """More comes while nobody archives, so that each driver plans another range."""
+        """Produce between two drivers, so that each plans another range."""
         for number in range(3):
             values = [
                 b"bad %d" % n if n % 7 == 0 else b'{"n": %d}' % n
@@ -77,7 +77,7 @@ def test_a_driver_killed_at_any_step_of_a_commit_loses_nothing_and_adds_nothing_
     group = archive_group(Table.open(tmp_path / "table").id)
     # They know of the table, and that it held nothing when the driver before began.
     assert client.committed(topic, group) == dict.fromkeys(range(3), 0)
-    # Whoever comes next tells the brokers, though there is nothing to commit; then goes on.
+    # The next driver commits offsets to the brokers, though it archives nothing; then continues.
     loop = ArchiveLoop(spark, client, archive(Archive, servers, topic, tmp_path), CommitPolicy())
     assert loop.run_once() == 0
     assert client.committed(topic, group) == after

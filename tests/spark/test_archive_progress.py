@@ -1,4 +1,4 @@
-"""What an archive asks of brokers and tells them, and what ends it: without a job of Spark."""
+"""What an archive asks of brokers and commits to them, and what ends it: without a Spark job."""
 
 import threading
 import time
@@ -68,7 +68,7 @@ def archive_in(path: Path, topic: str, **settings: Any) -> Archive:
     return Archive(topic, str(path), {}, **settings)
 
 
-def test_a_table_of_another_life_of_a_topic_lets_no_broker_drop_anything(
+def test_a_table_of_a_recreated_topic_commits_no_offsets(
     client: quivermq.Client, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(topic, retention=WAITS)
@@ -86,7 +86,7 @@ def test_a_table_of_another_life_of_a_topic_lets_no_broker_drop_anything(
     assert client.offsets(topic).partitions[0].start == 0
 
 
-def test_a_table_beyond_the_end_of_a_topic_tells_brokers_nothing(
+def test_a_table_beyond_the_end_of_a_topic_commits_no_offsets(
     client: quivermq.Client, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(topic, partitions=2)
@@ -96,7 +96,7 @@ def test_a_table_beyond_the_end_of_a_topic_tells_brokers_nothing(
     assert client.committed(topic, archive_group(table.id)) == {}
 
 
-def test_what_is_lost_of_a_partition_that_a_table_never_saw_is_told(
+def test_lost_messages_of_a_partition_unknown_to_the_table_are_reported(
     small: Cluster, client: quivermq.Client, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(topic, retention=WAITS)
@@ -205,7 +205,7 @@ def failing(*troubles: Exception, topic: str, path: Path) -> FailingArchive:
     return archive
 
 
-def test_what_may_pass_never_ends_an_archive_and_what_lasts_ends_it_at_once(
+def test_retriable_errors_never_end_an_archive_and_others_end_it_at_once(
     spark: SparkSession,
     client: quivermq.Client,
     topic: str,

@@ -172,7 +172,7 @@ def check_overtaken(
     assert sorted(found) == wanted
 
 
-def test_what_cannot_stand_in_for_a_log_is_refused(
+def test_tables_that_are_no_archive_of_the_topic_are_refused(
     spark: SparkSession, client: quivermq.Client, servers: str, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(topic)

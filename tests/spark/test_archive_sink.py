@@ -159,7 +159,7 @@ def test_a_table_of_another_topic_or_of_none_is_refused(tmp_path: Path) -> None:
         ArchiveWriter(again, SCHEMA, overwrite=True)
 
 
-def test_a_commit_is_due_when_enough_has_come_or_it_has_waited_long_enough() -> None:
+def test_a_commit_is_due_by_size_or_by_age() -> None:
     policy = CommitPolicy(size=1_000, age=60.0)
     some = ArchiveRange("t", {0: 0}, {0: 5}, {0: 0})
     none = ArchiveRange("t", {0: 5}, {0: 5}, {0: 0})
@@ -171,7 +171,7 @@ def test_a_commit_is_due_when_enough_has_come_or_it_has_waited_long_enough() -> 
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 7, 100])
-def test_ranges_are_shared_out_without_gap_or_overlap(tasks: int) -> None:
+def test_ranges_are_split_into_tasks_without_gap_or_overlap(tasks: int) -> None:
     ranges = [TopicRange("t", "id", n, 5, 5 + rows) for n, rows in enumerate((10, 0, 1, 30))]
     found = [part for task in split_into_tasks(ranges, tasks) for part in task.ranges]
     offsets = [(part.partition, at) for part in found for at in range(part.start, part.stop)]

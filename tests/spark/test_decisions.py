@@ -244,7 +244,7 @@ def test_what_was_published_is_released_in_the_staging_topic(
 ) -> None:
     log = log_of(client, query)
     staged = [stage(*range(20)), stage(*range(20, 40), task=1)]
-    left = stage(99)  # an attempt that nobody took
+    left = stage(99)  # an attempt that is not part of a decision
     publish(client, log, log.decide(0, staged[0] | {}, None))
     assert client.committed(staging_topic(query), "_published") == {0: 20}
     assert next(iter(left.values()))[0].start == 20

@@ -106,7 +106,7 @@ def test_rows_without_a_key_take_turns_by_the_megabyte() -> None:
     assert all(turns[n] == turns[n + 1] for n in range(0, 12, 2))
 
 
-def test_all_parts_of_a_message_travel() -> None:
+def test_all_parts_of_a_message_are_written() -> None:
     moment = datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC)
     kinds = pa.map_(pa.string(), pa.binary())
     for headers in (

@@ -81,7 +81,7 @@ def test_offsets_are_bounded() -> None:
         GreaterThan(TIME, datetime(2026, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_what_is_not_exact_is_left_to_spark(other: Filter) -> None:
+def test_filters_that_are_not_exact_are_left_to_spark(other: Filter) -> None:
     found, rest = push_filters([other])
     assert rest == [other]
     assert found.narrow(RANGES) == RANGES

@@ -1,4 +1,4 @@
-"""What formats bring along: all that a Python without our package needs to read and to write."""
+"""Shipped formats: a Python without our package can read and write."""
 
 import io
 import subprocess
@@ -64,7 +64,7 @@ def test_what_is_packed_suffices_for_every_module_of_ours_in_spark(tmp_path: Pat
     assert f"PermissionError: {place} is not this user's alone" in refused.stderr.decode()
 
 
-def test_what_is_packed_is_small_and_the_same_every_time() -> None:
+def test_the_shipped_zip_is_small_and_reproducible() -> None:
     packed = package_shipping.pack_modules()
     package_shipping.pack_modules.cache_clear()
     assert package_shipping.pack_modules() == packed

@@ -135,7 +135,7 @@ def test_what_is_published_goes_from_the_disk() -> None:
         assert (kept.start_offset <= 100, kept.end_offset) == (True, 300)
 
 
-def test_staged_rows_that_are_gone_are_missed_in_words(brokers: Cluster) -> None:
+def test_dropped_staged_rows_are_reported(brokers: Cluster) -> None:
     with quivermq.connect(brokers.servers) as client:
         client.create_topic("missing")
         query = "gone"

@@ -36,7 +36,7 @@ spark = session("local[1]", config={"spark.driver.extraJavaOptions": options})
 said["version"] = int(spark.sparkContext._jvm.System.getProperty("java.version").split(".")[0])
 rows = spark.read.format("quiver").option("subscribe", sys.argv[1]).load()
 said["by session"] = sorted(bytes(row.value).decode() for row in rows.collect())
-# In a session in which nobody has registered anything:
+# In a session without registered formats:
 spark = spark.newSession()
 options = f"(subscribe '{sys.argv[1]}', servers '{sys.argv[2]}')"
 spark.sql(f"CREATE TEMPORARY VIEW t USING quiver OPTIONS {options}")

@@ -182,7 +182,7 @@ def test_every_batch_of_a_stream_is_stored_once_by_a_function_that_is_called_aga
         (["'a' AS value"], {"topic": "nowhere"}, "there is no topic 'nowhere'"),
     ],
 )
-def test_what_cannot_be_written_is_refused_in_words(
+def test_rows_that_cannot_be_written_are_refused(
     spark: SparkSession,
     servers: str,
     client: quivermq.Client,

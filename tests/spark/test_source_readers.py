@@ -78,7 +78,7 @@ def overtake(client: quivermq.Client, topic: str, count: int = 40) -> int:
 # ---- what is read
 
 
-def test_messages_of_all_kinds_that_were_stored_one_by_one_come_together(
+def test_messages_that_were_stored_one_by_one_are_read_in_one_batch(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     client.create_topic(topic)
@@ -126,7 +126,7 @@ def test_stored_batches_that_are_too_large_are_cut(
     assert [len(value) for each in found for value in each.column(0).to_pylist()] == sizes
 
 
-def test_times_say_where_to_begin_and_to_end(
+def test_reads_begin_and_end_at_timestamps(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     client.create_topic(topic, partitions=2)
@@ -199,7 +199,7 @@ def test_no_read_begins_behind_the_end(client: quivermq.Client, topic: str, serv
             plan()
 
 
-def test_a_pattern_never_means_topics_of_the_system(
+def test_a_pattern_never_matches_system_topics(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     for name in (f"_spark.{topic}", topic):
@@ -347,7 +347,7 @@ def test_without_anything_to_read_it_waits_at_the_broker_and_not_long(
         end = after
 
 
-def test_a_pattern_that_matches_nothing_yet_is_waited_for(
+def test_a_query_waits_for_topics_that_match_its_pattern(
     client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quivermq.spark.source.stream_reader.REFRESH_SECONDS", 0.4)
@@ -386,7 +386,7 @@ def test_what_is_there_when_it_begins_is_all_for_a_query_that_ends(
     assert reader.reportLatestOffset() == ends[-1]
 
 
-def test_a_batch_can_wait_until_it_is_worth_it(
+def test_a_batch_waits_for_min_offsets_or_max_delay(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     client.create_topic(topic)
@@ -402,7 +402,7 @@ def test_a_batch_can_wait_until_it_is_worth_it(
     assert reader.latestOffset(end, ALL)[topic]["0"] == 10
 
 
-def test_who_waits_for_more_rows_waits_at_the_broker(
+def test_a_query_that_waits_for_more_rows_waits_at_the_broker(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     client.create_topic(topic)
@@ -420,7 +420,7 @@ def test_who_waits_for_more_rows_waits_at_the_broker(
     assert reader.latestOffset(end, ALL)[topic]["0"] == 10
 
 
-def test_looking_for_topics_and_partitions_asks_no_partition(
+def test_looking_for_topics_and_partitions_asks_no_leader(
     client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create_topic(topic, partitions=2)

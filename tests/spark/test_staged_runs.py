@@ -37,7 +37,7 @@ def spread(runs: list[Run]) -> list[tuple[int, int, int]]:
     return found
 
 
-def test_neighbours_become_one_run() -> None:
+def test_adjacent_runs_are_merged() -> None:
     runs = [Run(1, 0, (2,)), Run(1, 2, (3, 1)), Run(2, 6, (1,)), Run(1, 6, (1,)), Run(1, 8, (1,))]
     assert list(merge_runs(runs)) == [
         Run(1, 0, (2, 3, 1)),
@@ -65,13 +65,13 @@ def test_pieces_hold_every_batch_once_in_order(
     assert last_batch_size(runs, skipped) == (batches[done - 1][2] if done else 0)
 
 
-def test_a_piece_cannot_begin_in_the_midst_of_a_batch() -> None:
+def test_a_piece_cannot_begin_within_a_batch() -> None:
     with pytest.raises(ValueError, match="in the midst of a batch"):
         list(split_runs([Run(0, 0, (3, 3))], 4, 10))
 
 
 @given(st.dictionaries(st.builds(TargetPartition, st.text(), st.integers(0, 9)), RUNS.map(tuple)))
-def test_what_is_packed_is_unpacked(staged: dict[TargetPartition, tuple[Run, ...]]) -> None:
+def test_packed_runs_are_unpacked(staged: dict[TargetPartition, tuple[Run, ...]]) -> None:
     assert unpack_staged(pack_staged(staged)) == staged
 
 

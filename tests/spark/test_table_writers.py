@@ -65,9 +65,7 @@ def files(path: Path) -> int:
 
 
 @pytest.mark.parametrize("name", ["plain", "sp ace", "ünï [a]"])
-def test_what_a_table_names_outlives_the_end_of_a_job_that_seems_to_have_failed(
-    tmp_path: Path, name: str
-) -> None:
+def test_committed_files_survive_the_abort_of_a_job(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     archive = writer(folder, 2)
     done = archive.write(iter([messages({0: None, 1: "bad"})]))
