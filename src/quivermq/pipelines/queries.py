@@ -20,7 +20,7 @@ from quivermq.spark import failure, may_pass
 _ATTEMPTS: Final = 4
 """Failures in a row, without a finished batch between them, that end the pipeline."""
 _PAUSE_SECONDS: Final = 2.0
-_SETBACK_SECONDS: Final = 60.0
+_FAILURE_SECONDS: Final = 60.0
 """How long a failure is reported after the query was restarted."""
 _MISSING_FILE: Final = re.compile(r"FILE_NOT_EXIST|FileNotFound(?:Exception|Error)")
 
@@ -52,8 +52,8 @@ class SinkQuery:
         self._failures = 0
         self._rows_batch: int | None = None
         self._is_stale = False
-        self._setback = ""
-        self._setback_at = 0.0
+        self._last_failure = ""
+        self._failed_at = 0.0
         self._batch_when_asked: object = None
 
     def start(self) -> None:
@@ -80,16 +80,16 @@ class SinkQuery:
         return query is not None and not query.isActive and query.exception() is None
 
     @property
-    def setback(self) -> str:
+    def last_failure(self) -> str:
         """The last failure, if it is recent."""
-        is_fresh = time.monotonic() - self._setback_at < _SETBACK_SECONDS
-        return self._setback if is_fresh else ""
+        is_fresh = time.monotonic() - self._failed_at < _FAILURE_SECONDS
+        return self._last_failure if is_fresh else ""
 
     def restart_if_failed(self) -> None:
         """Restart the query if it failed. Raises `PipelineFailed` if a retry cannot help."""
         now = time.monotonic()
         if self._query is None:
-            if now - self._setback_at > _PAUSE_SECONDS * self._failures:
+            if now - self._failed_at > _PAUSE_SECONDS * self._failures:
                 self._refresh_views()
                 self.start()
             return
@@ -105,8 +105,8 @@ class SinkQuery:
         if self._failures >= _ATTEMPTS or not may_pass(str(error)):
             raise PipelineFailed(message) from error
         self._is_stale = is_missing_file(str(error))
-        self._setback = f"{message} (tried again)"
-        self._setback_at = now
+        self._last_failure = f"{message} (tried again)"
+        self._failed_at = now
         self._query = None
 
     def _refresh_views(self) -> None:

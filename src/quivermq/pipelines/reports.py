@@ -29,7 +29,6 @@ _REPEAT_SECONDS: Final = 2 * HEARTBEAT_SECONDS
 _PATIENCE_SECONDS: Final = 300.0
 """For so long the last report is repeated while the pipeline is busy."""
 
-
 Report = Mapping[str, Any]
 """As `PipelineProgress.report` makes it."""
 

@@ -141,8 +141,8 @@ class PipelineLoop:
             topic for sink in self._progress.sinks.values() for topic in sink.topics
         }
         self._progress.ends = self._ends.known
-        setbacks = [query.setback for query in self._queries]
-        self._progress.troubles = [each for each in (*setbacks, self._reporter.trouble) if each]
+        failures = [query.last_failure for query in self._queries]
+        self._progress.troubles = [each for each in (*failures, self._reporter.trouble) if each]
 
     def _stop(self) -> None:
         """Finish the batches under way, and stop before the next."""

@@ -115,7 +115,7 @@ def run(
         silence_accumulator(spark)
         listener.ready()
         listener.stage("checking the SQL")
-        plan = check(file, spark, connection)
+        checked = check(file, spark, connection)
         from quivermq.pipelines.run_loop import PipelineLoop, TopicEnds  # noqa: PLC0415  (Spark)
 
         _create_topics(file, client)
@@ -123,9 +123,9 @@ def run(
         stack.callback(reporter.close)
         ends = TopicEnds(client)
         stack.callback(ends.close)
-        queries = PipelineLoop(
+        loop = PipelineLoop(
             file,
-            plan.sinks,
+            checked.sinks,
             connection,
             reporter,
             ends,
@@ -133,15 +133,15 @@ def run(
             once=once,
             prepare_again=lambda: check(file, spark, connection).sinks,
         )
-        return queries.run_to_end()
+        return loop.run_to_end()
 
 
 @contextmanager
 def lock_checkpoint(checkpoint: str, name: str) -> Iterator[None]:
     """Lock a checkpoint. Raises `InvalidRequest` if another process holds it.
 
-    The lock ends with the process. A checkpoint in an object store is not locked: there Spark
-    refuses the second process, but only after some batches.
+    Two processes would undo each other's plans. The lock ends with the process. A checkpoint in an
+    object store is not locked: there Spark refuses the second process, after some batches.
     """
     if "://" in checkpoint:
         yield

@@ -54,7 +54,8 @@ def fetch_held(
 ) -> dict[str, TopicOffsets]:
     """Ask the leaders which offsets these topics hold.
 
-    A deleted topic is left out if losses are accepted."""
+    A deleted topic is left out if losses are accepted.
+    """
     found: dict[str, TopicOffsets] = {}
     for topic in sorted(topics):
         try:
