@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 import quivermq
 from quivermq.pipelines.loading import parse
 from quivermq.pipelines.reports import Report, RunListener
-from quivermq.pipelines.run_loop import is_gone
 from quivermq.pipelines.runner import run
 from quivermq.pipelines.views import make_views
+from quivermq.spark import has_ended
 
 JOINED = """\
 [pipeline]
@@ -98,4 +98,4 @@ def test_a_table_that_was_compacted_is_looked_at_anew_and_a_closed_pipe_ends_it_
     assert any("tried again" in report["trouble"] for report in reports)
     assert last["state"] == "stopped"
     assert not spark.streams.active
-    assert not is_gone(spark)
+    assert not has_ended(spark)

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.sql import SparkSession
 
 import quivermq
 from quivermq.errors import QuiverError
@@ -20,7 +19,7 @@ from quivermq.pipelines.progress import PipelineProgress, SinkProgress
 from quivermq.pipelines.queries import PipelineFailed, SinkQuery
 from quivermq.pipelines.reports import HEARTBEAT_SECONDS, Report, Reporter, RunListener
 from quivermq.pipelines.sinks import PreparedSink
-from quivermq.spark import failure
+from quivermq.spark import failure, has_ended
 
 _POLL_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 5.0
@@ -96,7 +95,7 @@ class PipelineLoop:
         try:
             yield
         except (Py4JError, OSError) as error:
-            if not isinstance(error, Py4JNetworkError) and not is_gone(self._spark):
+            if not isinstance(error, Py4JNetworkError) and not has_ended(self._spark):
                 self._fail(failure(str(error)) or type(error).__name__)
                 raise PipelineFailed(self._progress.failure) from error
             # A service manager may stop Spark together with this process.
@@ -202,16 +201,6 @@ class TopicEnds:
             except QuiverError:
                 continue  # keep the last known ends
             self.known = seen
-
-
-def is_gone(spark: SparkSession) -> bool:
-    """Whether the session's JVM or its context has ended."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return False
-    try:
-        return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001  (no public way)
-    except (Py4JError, OSError, AttributeError):  # the context was stopped in this process
-        return True
 
 
 def _identity(file: PipelineFile) -> dict[str, Any]:

@@ -82,12 +82,11 @@ def check_topics(file: PipelineFile, client: quivermq.Client) -> None:
 
 
 def start_spark(file: PipelineFile) -> "SparkSession":
-    """The session that the file asks for."""
+    """Start the session that the file asks for."""
     from quivermq.spark import session  # noqa: PLC0415  (takes a while to import)
 
     settings = file.pipeline.pipeline
-    config = {key: _setting(value) for key, value in settings.spark.items()}
-    return session(settings.master, name=f"quiver pipeline {file.name}", config=config)
+    return session(settings.master, name=f"quiver pipeline {file.name}", config=settings.spark)
 
 
 def run(
@@ -176,7 +175,3 @@ def _create_topics(file: PipelineFile, client: quivermq.Client) -> None:
                 # Another pipeline that writes there may start at the same moment.
                 with suppress(TopicExists):
                     client.create_topic(sink.topic, partitions=sink.partitions)
-
-
-def _setting(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

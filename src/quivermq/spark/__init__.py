@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from quivermq.spark.archive.replay import Replay
     from quivermq.spark.archive.writer import REASON
     from quivermq.spark.failures import failure, may_pass
-    from quivermq.spark.setup.sessions import register, session
+    from quivermq.spark.setup.sessions import has_ended, register, session
     from quivermq.spark.table_reader import read_table
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Payload",
     "Replay",
     "failure",
+    "has_ended",
     "may_pass",
     "parse_columns",
     "read_table",
@@ -48,6 +49,7 @@ _MODULES: Final = {
     "Payload": "archive.archive",
     "Replay": "archive.replay",
     "failure": "failures",
+    "has_ended": "setup.sessions",
     "may_pass": "failures",
     "parse_columns": "archive.json_payloads",
     "read_table": "table_reader",

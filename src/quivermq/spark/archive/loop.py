@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
@@ -16,6 +16,7 @@ from quivermq.errors import Fenced, QuiverError, StorageFailed
 from quivermq.lakehouse import SMALL_FILES_MAX, TARGET_FILE_BYTES, Table, compact, small_files
 from quivermq.spark.archive.archive import JOB_BYTES_MAX, Archive, PendingRange
 from quivermq.spark.failures import may_pass
+from quivermq.spark.setup.sessions import has_ended
 
 PAUSE_SECONDS_MAX: Final = 60.0
 """The longest wait before the loop retries after failures."""
@@ -148,7 +149,7 @@ class ArchiveLoop:
 
     def _check_spark(self, error: Exception) -> None:
         """Raise `QuiverError` if Spark has ended: retries cannot succeed then."""
-        if isinstance(error, (Py4JError, OSError)) and not is_alive(self._spark):
+        if isinstance(error, (Py4JError, OSError)) and has_ended(self._spark):
             raise QuiverError(
                 "Spark has ended unexpectedly: was it killed? Start the archive again: it "
                 "continues where the table ends"
@@ -206,14 +207,3 @@ def may_retry(error: Exception) -> bool:
 def _is_overtaken(error: Exception) -> bool:
     """Whether retention removed messages after the job was planned."""
     return "quivermq.errors.OffsetOutOfRange: " in str(error)
-
-
-def is_alive(spark: SparkSession) -> bool:
-    """Whether the session's JVM answers; always True for Spark Connect."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return True
-    try:
-        java: Any = spark.sparkContext._jsc  # noqa: SLF001  (there is no public way)
-        return not java.sc().isStopped()
-    except (Py4JError, OSError, AttributeError):
-        return False

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from quivermq.errors import InvalidRequest
@@ -92,6 +93,16 @@ def register(spark: SparkSession, *, servers: str | None = None) -> None:
     spark.dataSource.register(
         package_shipping.make_shipped_format(TableFormat, {}, packed) if packed else TableFormat
     )
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether the JVM of a session or its context has ended; always False for Spark Connect."""
+    if _is_connect(spark):
+        return False
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001  (no public way)
+    except (Py4JError, OSError, AttributeError):  # the context was stopped in this process
+        return True
 
 
 def _start(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:

@@ -19,7 +19,6 @@ from quivermq.spark.source.columns import MESSAGE_COLUMNS
 from quivermq.spark.source.ranges import TopicRange
 
 _BATCH_ROWS: Final = 8_192
-_BATCH_BYTES: Final = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ def archived_batches(wanted: ArchivedRange, schema: StructType) -> Iterator[pa.R
     for batch in _scan_files(wanted, shape.names):
         found += batch.num_rows
         columns = [batch.column(each.name).cast(each.type) for each in shape]
-        yield from _cut(pa.record_batch(columns, schema=shape))
+        yield pa.record_batch(columns, schema=shape)
     if found != wanted.rows:
         raise Corrupt(
             f"the table {wanted.archive} was to hold {wanted.rows} messages of {wanted}, and "
@@ -213,15 +212,6 @@ def _scan_files(
         for batch in file.to_batches(columns=list(columns), filter=mine, batch_size=_BATCH_ROWS):
             if batch.num_rows:
                 yield batch
-
-
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.nbytes > _BATCH_BYTES and batch.num_rows > 1:
-        half = batch.num_rows // 2
-        yield from _cut(batch.slice(0, half))
-        yield from _cut(batch.slice(half))
-    else:
-        yield batch
 
 
 def _check_columns(table: Any) -> None:

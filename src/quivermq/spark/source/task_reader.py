@@ -35,7 +35,8 @@ def read_batches(
     while todo:
         part = todo.pop()
         if isinstance(part, ArchivedRange):
-            yield from archived_batches(part, schema)
+            for batch in archived_batches(part, schema):
+                yield from _cut(batch)
             continue
         pieces = (piece for piece in _read_pieces(part, options, todo) if times.may_hold(piece))
         for group in _gather(pieces):
