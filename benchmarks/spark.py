@@ -29,8 +29,7 @@ import quivermq
 from benchmarks.quiver import Brokers
 from benchmarks.spark_sources import PARTITIONS, register_by_value, rows_per_batch
 from quivermq.lakehouse import Table as DeltaTable
-from quivermq.spark import session
-from quivermq.spark.archiving import Archive
+from quivermq.spark import Archive, session
 
 IS_LONG = True
 ROWS = {100: 2_000_000, 1_000: 400_000}

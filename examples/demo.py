@@ -194,7 +194,7 @@ def orders_of(client: quivermq.Client) -> dict[tuple[int, int], bytes]:
 
 def with_spark(cluster: Cluster, client: quivermq.Client, report: Report, count: int) -> None:
     """Read the same topics as tables and streams of Spark."""
-    from quivermq.pipelines.spark_logs import log_to  # noqa: PLC0415
+    from quivermq.pipelines import log_to  # noqa: PLC0415
     from quivermq.spark import session  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as name:
@@ -220,7 +220,7 @@ def into_a_table(
     spark: "SparkSession", cluster: Cluster, client: quivermq.Client, report: Report, folder: Path
 ) -> None:
     """Stream the topic into a Delta table while a leader dies; write totals back to a topic."""
-    from quivermq.spark.table_reader import read_table  # noqa: PLC0415
+    from quivermq.spark import read_table  # noqa: PLC0415
 
     expected = orders_of(client)
     stream = spark.readStream.format("quiver").option("subscribe", "orders")

@@ -7,4 +7,4 @@ So the format `quiver` is known to any session on a machine where quivermq is in
 import contextlib
 
 with contextlib.suppress(Exception):
-    from quivermq.spark.format import QuiverFormat as DefaultSource  # noqa: F401
+    from quivermq.spark.formats import QuiverFormat as DefaultSource  # noqa: F401

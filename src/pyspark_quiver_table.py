@@ -3,4 +3,4 @@
 import contextlib
 
 with contextlib.suppress(Exception):
-    from quivermq.spark.table_format import TableFormat as DefaultSource  # noqa: F401
+    from quivermq.spark.formats import TableFormat as DefaultSource  # noqa: F401

@@ -1,4 +1,4 @@
-"""The files that a task writes: by folder, by size, with bounds; and none that nobody wants."""
+"""The files that a task writes: by folder, by size, with bounds; discarded rows leave none."""
 
 import json
 from datetime import date
@@ -10,8 +10,8 @@ import pytest
 
 from quivermq.errors import InvalidRequest
 from quivermq.lakehouse import FileWriter
-from quivermq.lakehouse.data_files import OPEN_FILES_MAX, escaped
-from tests.lakehouse.stage import SCHEMA, batch, written
+from quivermq.lakehouse.data_files import OPEN_FILES_MAX, escape_value
+from tests.lakehouse.tables import SCHEMA, batch, written
 
 
 def test_each_day_has_its_folder_and_each_file_its_bounds(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_many_small_batches_become_few_files_and_much_becomes_files_of_the_wante
     assert 3 <= len(large) <= 10
 
 
-def test_rows_that_are_not_wanted_leave_no_file(tmp_path: Path) -> None:
+def test_discarded_rows_leave_no_file(tmp_path: Path) -> None:
     writer = FileWriter(tmp_path, SCHEMA, ["date"], 1_000)
     for start in range(0, 1_000, 100):
         writer.write(batch(0, start, start + 100, rows_a_day=300))
@@ -80,7 +80,7 @@ def test_folders_have_the_names_that_spark_gives_them(tmp_path: Path) -> None:
         "land=Österreich/year=4": {"land": "Österreich", "year": "4"},
         "land=50%25/year=__HIVE_DEFAULT_PARTITION__": {"land": "50%", "year": None},
     }
-    assert escaped(str(date(2026, 1, 1))) == "2026-01-01"
+    assert escape_value(str(date(2026, 1, 1))) == "2026-01-01"
 
 
 @pytest.mark.parametrize(

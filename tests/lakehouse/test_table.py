@@ -1,4 +1,4 @@
-"""Commits to a table: rows and offsets together, once, whoever races."""
+"""Commits to a table: rows and offsets together, once, also with concurrent writers."""
 
 import json
 import subprocess
@@ -14,11 +14,13 @@ from deltalake import DeltaTable
 from quivermq.errors import Corrupt, Fenced, InvalidRequest
 from quivermq.lakehouse import ArchiveRange, Table, archive_group, compact
 from quivermq.lakehouse.progress import TOPIC_ID_PROPERTY, TOPIC_PROPERTY
-from tests.lakehouse.stage import SCHEMA, archived, batch, expected, rows, written
+from tests.lakehouse.tables import SCHEMA, archived, batch, expected, rows, written
 
 
 def table_in(path: Path) -> Table:
-    return Table.found(path, SCHEMA, ["date"], {TOPIC_PROPERTY: "orders", TOPIC_ID_PROPERTY: "abc"})
+    return Table.open_or_create(
+        path, SCHEMA, ["date"], {TOPIC_PROPERTY: "orders", TOPIC_ID_PROPERTY: "abc"}
+    )
 
 
 def test_every_version_carries_the_offsets_up_to_which_it_holds_the_topic(tmp_path: Path) -> None:
@@ -81,7 +83,7 @@ def test_of_many_writers_of_the_same_range_exactly_one_succeeds(tmp_path: Path) 
     assert rows(Table.open(tmp_path)) == expected(250)
 
 
-def test_a_writer_that_overslept_is_fenced_and_one_of_another_name_is_not(tmp_path: Path) -> None:
+def test_a_late_writer_is_fenced_and_one_of_another_name_is_not(tmp_path: Path) -> None:
     stale = table_in(tmp_path)
     other = Table.open(tmp_path)
     archived(stale, [10])
@@ -93,7 +95,7 @@ def test_a_writer_that_overslept_is_fenced_and_one_of_another_name_is_not(tmp_pa
     assert len(rows(after)) == 13
 
 
-def test_files_may_take_the_place_of_all_there_were(tmp_path: Path) -> None:
+def test_files_can_replace_all_files_of_a_table(tmp_path: Path) -> None:
     table = archived(table_in(tmp_path), [10])
     after = table.commit(written(tmp_path, batch(0, 0, 3)), {"query": 5}, replace=True)
     assert (rows(after), after.progress("query")) == (expected(3), 5)
@@ -113,10 +115,10 @@ def test_rows_that_do_not_fit_are_refused_by_name(
 ) -> None:
     table_in(tmp_path)
     with pytest.raises(InvalidRequest, match=trouble):
-        Table.found(tmp_path, schema, partition_by)
+        Table.open_or_create(tmp_path, schema, partition_by)
 
 
-def test_what_is_no_table_is_refused_by_name(tmp_path: Path) -> None:
+def test_folders_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="there is no table in"):
         Table.open(tmp_path / "none")
     for address in ("s3://bucket/table", "s3:/bucket/table", "hdfs:/table"):
@@ -127,7 +129,7 @@ def test_what_is_no_table_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
     with pytest.raises(InvalidRequest, match="is no folder"):
         table_in(tmp_path / "mine.txt")
-    with pytest.raises(InvalidRequest, match="holds other things"):
+    with pytest.raises(InvalidRequest, match="is no table and not empty"):
         table_in(tmp_path)
     made = table_in(tmp_path / "made")
     with pytest.raises(InvalidRequest, match="no version 9"):
@@ -200,7 +202,7 @@ def test_many_that_make_a_table_at_once_have_the_same_one(tmp_path: Path) -> Non
         '{"topic": "t", "starts": [5], "ends": [4], "firsts": [0]}',
     ],
 )
-def test_nonsense_is_no_range(text: str) -> None:
+def test_an_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
         ArchiveRange.decode(text)
     good = ArchiveRange("t", {0: 1, 1: 2}, {0: 3, 1: 2}, {0: 0, 1: 2}, {0: 1})

@@ -1,4 +1,4 @@
-"""No storm of small files: they are put together, and what nobody needs leaves the disk."""
+"""Compaction joins small files, and removes those that no version needs."""
 
 import os
 import time
@@ -10,15 +10,15 @@ import pytest
 from quivermq.errors import InvalidRequest
 from quivermq.lakehouse import FileWriter, Table, compact
 from quivermq.lakehouse.upkeep import small_files
-from tests.lakehouse.stage import SCHEMA, archived, batch, expected, rows, written
+from tests.lakehouse.tables import SCHEMA, archived, batch, expected, rows, written
 
 TWO_DAYS_AGO = time.time() - 2 * 86_400
 
 
-def test_small_files_become_one_and_leave_the_disk_when_nobody_can_need_them(
+def test_small_files_are_joined_and_removed_when_no_version_needs_them(
     tmp_path: Path,
 ) -> None:
-    table = Table.found(tmp_path, SCHEMA, ["date"])
+    table = Table.open_or_create(tmp_path, SCHEMA, ["date"])
     for end in range(1, 31):
         table = archived(table, [end * 10])
     orphans = written(tmp_path, batch(9, 0, 10))
@@ -41,7 +41,7 @@ def test_small_files_become_one_and_leave_the_disk_when_nobody_can_need_them(
 
 
 def test_an_archive_goes_on_while_its_table_is_compacted(tmp_path: Path) -> None:
-    table = Table.found(tmp_path, SCHEMA, ["date"])
+    table = Table.open_or_create(tmp_path, SCHEMA, ["date"])
     for end in range(1, 9):
         table = archived(table, [end * 10])
     compact(tmp_path)
@@ -50,8 +50,8 @@ def test_an_archive_goes_on_while_its_table_is_compacted(tmp_path: Path) -> None
     assert len(after.file_paths()) == 2
 
 
-def test_files_that_a_running_job_wrote_outlive_any_compaction(tmp_path: Path) -> None:
-    table = archived(Table.found(tmp_path, SCHEMA, ["date"]), [10])
+def test_files_of_a_running_job_survive_compaction(tmp_path: Path) -> None:
+    table = archived(Table.open_or_create(tmp_path, SCHEMA, ["date"]), [10])
     files = written(tmp_path, batch(0, 10, 20))
     compact(tmp_path, kept_hours=0)
     assert rows(table.commit(files, {"query": 1})) == expected(20)
@@ -59,7 +59,7 @@ def test_files_that_a_running_job_wrote_outlive_any_compaction(tmp_path: Path) -
 
 def test_nothing_but_data_files_of_the_table_is_removed(tmp_path: Path) -> None:
     schema = pa.schema([("a", pa.int64()), ("land", pa.string())])
-    table = Table.found(tmp_path / "outer", schema, ["land"])
+    table = Table.open_or_create(tmp_path / "outer", schema, ["land"])
 
     def file(root: Path, land: str) -> Path:
         writer = FileWriter(root, schema, ["land"])
@@ -81,14 +81,14 @@ def test_nothing_but_data_files_of_the_table_is_removed(tmp_path: Path) -> None:
 
 
 def test_no_table_is_made_within_another_one(tmp_path: Path) -> None:
-    Table.found(tmp_path / "outer", SCHEMA, ["date"])
+    Table.open_or_create(tmp_path / "outer", SCHEMA, ["date"])
     with pytest.raises(InvalidRequest, match=r"is within the table .*outer"):
-        Table.found(tmp_path / "outer" / "deep" / "inner", SCHEMA, ["date"])
+        Table.open_or_create(tmp_path / "outer" / "deep" / "inner", SCHEMA, ["date"])
     assert not (tmp_path / "outer" / "deep").exists()
 
 
 def test_a_small_file_for_each_day_is_no_reason_to_rewrite_anything(tmp_path: Path) -> None:
-    table = Table.found(tmp_path, SCHEMA, ["date"])
+    table = Table.open_or_create(tmp_path, SCHEMA, ["date"])
     days = [written(tmp_path, batch(0, day, day + 1, rows_a_day=1))[0] for day in range(30)]
     table = table.commit(days, {"query": 1})
     assert (len(table.file_paths()), small_files(table)) == (30, 1)
@@ -96,9 +96,9 @@ def test_a_small_file_for_each_day_is_no_reason_to_rewrite_anything(tmp_path: Pa
     assert small_files(table) == 2
 
 
-def test_times_of_any_year_are_put_together_like_others(tmp_path: Path) -> None:
+def test_files_with_times_of_any_year_are_compacted(tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
-    table = Table.found(tmp_path, schema)
+    table = Table.open_or_create(tmp_path, schema)
     for n, micros in enumerate((0, 253_402_300_799_999_999, 400_000_000_000_000_000)):
         writer = FileWriter(tmp_path, schema)
         at = pa.array([micros], pa.timestamp("us", tz="UTC"))

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from quivermq.pipelines.loading import parse
-from quivermq.pipelines.problems import InvalidPipeline
-from quivermq.pipelines.runner import Plan, check
+from quivermq.pipelines.loading import InvalidPipeline, parse
+from quivermq.pipelines.runner import CheckedPipeline, check
 
 HEAD = """\
 [pipeline]
@@ -27,7 +26,7 @@ SINK = '[sinks.out]\nfrom = "orders"\ntopic = "out"\n'
 FIRST = HEAD.count("\n") + 1
 
 
-def checked(spark: SparkSession, text: str) -> Plan:
+def checked(spark: SparkSession, text: str) -> CheckedPipeline:
     return check(parse(text, Path("p.toml")), spark)
 
 
@@ -115,7 +114,7 @@ def test_a_source_that_spark_refuses_is_named_by_the_line_of_its_key(
     assert line.startswith(said)
 
 
-def test_a_sink_is_judged_before_any_of_them_runs(spark: SparkSession) -> None:
+def test_all_sinks_are_checked_before_one_runs(spark: SparkSession) -> None:
     text = (
         HEAD
         + step("counted", "SELECT country, count(*) AS n FROM orders GROUP BY country")

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 import quivermq
-from quivermq.pipelines.heard_reports import latest_reports
 from quivermq.pipelines.loading import parse
-from quivermq.pipelines.locks import one_at_a_time
+from quivermq.pipelines.report_reader import latest_reports
 from quivermq.pipelines.reports import Reporter
-from quivermq.pipelines.runner import _create_topics, connection_of
+from quivermq.pipelines.runner import _create_topics, connection_of, lock_checkpoint
 from quivermq.testing import Cluster
 from tests.cli.commands import quiver
 from tests.pipelines.test_loading import GOOD
@@ -35,9 +34,7 @@ def test_each_problem_of_a_file_is_a_line_that_begins_with_its_place(tmp_path: P
     assert (done.returncode, done.stderr) == (1, "error: there is no file none.toml\n")
 
 
-def test_a_topic_that_does_not_exist_is_missed_before_spark_is_started(
-    servers: str, tmp_path: Path
-) -> None:
+def test_a_missing_topic_is_reported_before_spark_starts(servers: str, tmp_path: Path) -> None:
     file = tmp_path / "missing.toml"
     file.write_text(GOOD.replace('"orders"', '"no-such-orders"'))
     done = quiver("pipeline", "run", file, "--servers", servers)
@@ -67,12 +64,12 @@ def test_pipelines_that_start_together_may_create_one_topic() -> None:
 
 def test_one_process_at_a_time_holds_a_checkpoint(tmp_path: Path) -> None:
     with (
-        one_at_a_time(str(tmp_path / "c"), "p"),
+        lock_checkpoint(str(tmp_path / "c"), "p"),
         pytest.raises(quivermq.InvalidRequest, match=r"running already, as process [0-9]+"),
-        one_at_a_time(str(tmp_path / "c"), "p"),
+        lock_checkpoint(str(tmp_path / "c"), "p"),
     ):
         raise AssertionError
-    with one_at_a_time(str(tmp_path / "c"), "p"), one_at_a_time("s3://bucket/c", "p"):
+    with lock_checkpoint(str(tmp_path / "c"), "p"), lock_checkpoint("s3://bucket/c", "p"):
         pass
 
 
@@ -89,9 +86,7 @@ with log_to(sys.argv[1]):
 
 
 @pytest.mark.parametrize("name", ["plain", "sp äce ${env:HOME}", "100%d\\u0041\nb"])
-def test_sparks_log_is_beside_the_checkpoint_whatever_that_is_called(
-    name: str, tmp_path: Path
-) -> None:
+def test_sparks_log_is_beside_a_checkpoint_of_any_name(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     folder.mkdir()
     environ = {key: each for key, each in os.environ.items() if not key.startswith("SPARK_")}
@@ -157,7 +152,7 @@ def hear(client: quivermq.Client, each: dict[str, object], age: float) -> None:
     client.produce_many("_pipelines", [value], [key], timestamps=[taken])
 
 
-def test_a_pipeline_that_is_busy_is_heard_until_its_last_word() -> None:
+def test_the_report_of_a_busy_pipeline_is_repeated_until_a_final_one() -> None:
     with Cluster(nodes=1, settings={"tick_ms": 50}) as cluster, cluster.connect() as client:
         reporter, other = (Reporter(cluster.servers, repeat=0.05) for _ in range(2))
         reporter.publish(report("a", "stopping"))

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 import quivermq
 from examples.pipelines import generate
-from quivermq.pipelines.heard_reports import latest_reports
 from quivermq.pipelines.loading import load
+from quivermq.pipelines.report_reader import latest_reports
 from quivermq.pipelines.reports import TOPIC
 from quivermq.pipelines.runner import run
 from quivermq.testing import Cluster

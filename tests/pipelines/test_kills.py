@@ -15,7 +15,7 @@ import psutil
 from deltalake import DeltaTable
 
 import quivermq
-from quivermq.pipelines.heard_reports import latest_reports
+from quivermq.pipelines.report_reader import latest_reports
 from tests.cli.commands import COMMAND, Done, environment, quiver
 
 ROWS = 3_000
@@ -59,7 +59,7 @@ mode = "update"
 @contextmanager
 def running(file: Path, servers: str, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """`quiver pipeline run`; ends with all its children, whether or not it is still there."""
-    # Into files: a pipe that nobody reads is full after a while, and then it would wait.
+    # Into files: a pipe that is not read fills up, and the process would wait.
     with file.with_suffix(".out").open("w") as out, file.with_suffix(".err").open("w") as errors:
         process = subprocess.Popen(
             [*COMMAND, "pipeline", "run", str(file), "--servers", servers, *flags],

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from quivermq.errors import InvalidRequest
-from quivermq.pipelines.loading import PipelineFile, load, parse
+from quivermq.pipelines.loading import InvalidPipeline, PipelineFile, load, parse
 from quivermq.pipelines.model import duration_ms
-from quivermq.pipelines.problems import InvalidPipeline
 
 GOOD = '''\
 [pipeline]
@@ -42,7 +41,7 @@ def problems(text: str) -> list[str]:
     return [line.removeprefix("folder/totals.toml:") for line in refused.value.lines]
 
 
-def test_a_file_is_understood() -> None:
+def test_a_file_is_loaded() -> None:
     file = parsed(GOOD)
     assert file.name == "totals"
     assert file.pipeline.sources["orders"].watermark is not None
@@ -54,7 +53,7 @@ def test_a_file_is_understood() -> None:
     assert file.line("sinks", "out", "mode") == 19
 
 
-def test_paths_are_meant_from_where_the_file_lies(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "totals.toml").write_text(GOOD)
     file = load(tmp_path / "totals.toml")
     assert file.checkpoint == str(tmp_path / "checkpoints" / "totals")
@@ -111,7 +110,10 @@ def test_paths_are_meant_from_where_the_file_lies(tmp_path: Path) -> None:
         (('"totals"\n', '"totals"\ntrigger = "99999d"\n'), "'99999d' is too long: 10000 days"),
         (('"totals"\n', '"totals"\ncheckpoint = "~nobody-here/x"\n'), "3: pipeline.checkpoint: '~"),
         (('"totals"\n', f'"totals"\nspark.a = {"9" * 5000}\n'), "3: this number has too many"),
-        (('"totals"\n', f'"totals"\na = {"[" * 3000}{"]" * 3000}\n'), "3: brackets within too"),
+        (
+            ('"totals"\n', f'"totals"\na = {"[" * 3000}{"]" * 3000}\n'),
+            "3: brackets are nest",
+        ),
         (("[pipeline]", "[pipeline"), "1: this is no TOML"),
         (('mode = "update"', 'mode = "update'), "19: this is no TOML"),
     ],
@@ -121,14 +123,14 @@ def test_a_problem_is_named_with_its_line(change: tuple[str, str], complaint: st
     assert complaint in " ".join(problems(GOOD.replace(*change, 1)))
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     text = GOOD.replace("topic =", "topik =").replace("mode", "mod").replace("name", "nome")
     assert [line.split(":")[0] for line in problems(text)] == [
         "1", "2", "5", "9", "10", "18", "19",
     ]  # fmt: skip
 
 
-def test_what_is_missing_altogether_is_said_with_what_to_add() -> None:
+def test_a_missing_table_is_reported_with_what_to_add() -> None:
     text = " ".join(problems("x = 1"))
     for word in ("[pipeline]", "[sources.NAME]", "[sinks.NAME]"):
         assert word in text
@@ -161,7 +163,7 @@ def test_a_token_is_not_shown() -> None:
     ]
 
 
-def test_the_mark_that_editors_put_first_is_passed_over(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "totals.toml").write_text(GOOD, encoding="utf-8-sig")
     assert load(tmp_path / "totals.toml").sql_line(0, 2) == 13
 
@@ -174,7 +176,7 @@ def test_two_sinks_cannot_write_one_table() -> None:
     ]
 
 
-def test_a_file_that_is_none_is_said_so(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="there is no file"):
         load(tmp_path / "none.toml")
     with pytest.raises(InvalidRequest, match="is a folder"):
@@ -188,7 +190,7 @@ def test_a_file_that_is_none_is_said_so(tmp_path: Path) -> None:
         load(tmp_path / "x")
 
 
-def test_durations_are_written_in_either_way() -> None:
+def test_durations_have_short_and_long_units() -> None:
     written = ["500ms", "10s", "10 seconds", "1 minute", "1h30m", "2 days", "0s", "1.5 s"]
     expected = [500, 10_000, 10_000, 60_000, 5_400_000, 172_800_000, 0, 1_500]
     assert [duration_ms(text) for text in written] == expected

@@ -1,4 +1,4 @@
-"""Reports from what Spark tells."""
+"""Reports made of Spark's progress."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from quivermq.pipelines.checkpoints import last_offsets
-from quivermq.pipelines.heard_reports import last_word
-from quivermq.pipelines.progress import Progress, SinkProgress, lag_of
-from quivermq.pipelines.queries import is_of_files_that_went
-from quivermq.pipelines.reports import SILENCE_SECONDS, age_seconds, state_of
-from quivermq.pipelines.watching import Report, Watching
+from quivermq.pipelines.progress import PipelineProgress, SinkProgress, lag_of
+from quivermq.pipelines.queries import is_missing_file, last_offsets
+from quivermq.pipelines.report_reader import latest_report
+from quivermq.pipelines.reports import SILENCE_SECONDS, Report, RunListener, age_seconds, state_of
 from quivermq.spark.failures import failure, may_pass
 
 
@@ -52,7 +50,7 @@ def test_lag_counts_what_came_since_spark_looked() -> None:
     assert lag_of({"latestOffset": None, "endOffset": vector}, ends) == 5
 
 
-def test_a_query_that_has_nothing_to_do_is_where_its_checkpoint_says(tmp_path: Path) -> None:
+def test_an_idle_query_reports_the_offsets_of_its_checkpoint(tmp_path: Path) -> None:
     for name in ("commits", "offsets"):
         (tmp_path / name).mkdir()
     assert last_offsets(str(tmp_path)) == []
@@ -71,7 +69,7 @@ def test_a_query_that_has_nothing_to_do_is_where_its_checkpoint_says(tmp_path: P
 
 def test_a_report_adds_up_batches_and_forgets_old_rates() -> None:
     sink = SinkProgress("out", "topic totals")
-    progress = Progress("totals", {"run": "r"}, {"out": sink})
+    progress = PipelineProgress("totals", {"run": "r"}, {"out": sink})
     assert progress.report("now", 0.0)["lag"] is None
     first, second = told(0, 100, 1, behind=50), told(1, 40, 3, bad=2)
     sink.take(first, 10.0)
@@ -88,7 +86,7 @@ def test_a_report_adds_up_batches_and_forgets_old_rates() -> None:
     assert sink.rows_per_second(60.0) == 0.0
 
 
-def test_a_pipeline_that_says_nothing_is_silent_unless_it_has_ended() -> None:
+def test_a_pipeline_without_reports_is_silent_unless_it_has_ended() -> None:
     now = datetime.now(UTC)
     old = (now - timedelta(seconds=SILENCE_SECONDS + 1)).isoformat()
     assert state_of({"state": "running", "at": now.isoformat()}, now) == "running"
@@ -97,7 +95,7 @@ def test_a_pipeline_that_says_nothing_is_silent_unless_it_has_ended() -> None:
     assert round(age_seconds({"at": old}, now)) == SILENCE_SECONDS + 1
 
 
-def test_a_failure_is_told_by_its_innermost_cause() -> None:
+def test_a_failure_is_reduced_to_its_innermost_cause() -> None:
     spark = "[STREAM_FAILED] Query [id = 5, runId = 6] terminated with exception: "
     ours = (
         spark + "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n"
@@ -116,16 +114,16 @@ def test_a_failure_is_told_by_its_innermost_cause() -> None:
     assert len(failure("x" * 5_000)) == 600
 
 
-def test_only_what_may_pass_is_tried_again() -> None:
+def test_only_transient_failures_are_retried() -> None:
     assert may_pass("SparkException: Python worker failed to connect back.")
     assert may_pass("\nquivermq.errors.Timeout: no answer\n")
     assert may_pass("\nquivermq.spark.checkpoints.PlanChanged: start the query again\n")
     assert not may_pass("\nquivermq.errors.TopicNotFound: there is no topic 'a'\n")
     assert not may_pass("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012")
     assert may_pass(GONE)
-    assert is_of_files_that_went(GONE)
-    assert is_of_files_that_went("\nFileNotFoundError: [Errno 2] No such file: 'part-0'\n")
-    assert not is_of_files_that_went("\nquivermq.errors.Timeout: no answer\n")
+    assert is_missing_file(GONE)
+    assert is_missing_file("\nFileNotFoundError: [Errno 2] No such file: 'part-0'\n")
+    assert not is_missing_file("\nquivermq.errors.Timeout: no answer\n")
 
 
 GONE = (
@@ -164,24 +162,24 @@ def heard(*said: tuple[float, dict[str, Any] | bytes]) -> list[tuple[datetime, b
         b'{"at": "2026-01-01", "trouble": 1}',
     ],
 )
-def test_what_has_not_the_shape_of_a_report_hides_none(strange: bytes) -> None:
-    report = last_word("p", heard((0, {"state": "running", "pipeline": "other"}), (1, strange)))
+def test_invalid_reports_are_skipped(strange: bytes) -> None:
+    report = latest_report("p", heard((0, {"state": "running", "pipeline": "other"}), (1, strange)))
     assert report is not None
     assert (report["pipeline"], report["state"], report["rows"]) == ("p", "running", 0)
-    assert last_word("p", heard((1, strange))) is None
+    assert latest_report("p", heard((1, strange))) is None
 
 
-def test_a_report_is_as_old_as_the_broker_that_took_it_says() -> None:
-    report = last_word("p", heard((30, {"state": "running"})))
+def test_the_age_of_a_report_is_by_the_clock_of_the_broker() -> None:
+    report = latest_report("p", heard((30, {"state": "running"})))
     assert report is not None
     assert age_seconds(report, START + timedelta(seconds=33)) == 3.0
 
 
-def test_two_pipelines_of_one_name_that_take_turns_are_told_of() -> None:
+def test_two_pipelines_of_one_name_are_reported() -> None:
     one, two = ({"run": name, "state": "running", "host": name, "pid": 7} for name in "ab")
 
     def trouble(*said: tuple[float, dict[str, Any] | bytes]) -> str:
-        report = last_word("p", heard(*said))
+        report = latest_report("p", heard(*said))
         return str(report and report["trouble"])
 
     assert "another pipeline of this name reports too, from a (process 7)" in trouble(
@@ -199,11 +197,11 @@ def test_a_report_that_cannot_be_shown_asks_to_stop_once() -> None:
         shown.append(report)
         raise BrokenPipeError
 
-    watching = Watching(report=show)
-    watching.tell({})
-    watching.tell({})
-    assert len(shown) == watching.stop.count == 1
-    assert isinstance(watching.deaf, BrokenPipeError)
-    assert watching.missed == ""
-    watching.deaf = OSError(28, "No space left on device")
-    assert watching.missed == "reports cannot be written: No space left on device"
+    listener = RunListener(report=show)
+    listener.show({})
+    listener.show({})
+    assert len(shown) == listener.stop.count == 1
+    assert isinstance(listener.broken, BrokenPipeError)
+    assert listener.failure == ""
+    listener.broken = OSError(28, "No space left on device")
+    assert listener.failure == "reports cannot be written: No space left on device"

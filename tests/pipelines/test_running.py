@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 import quivermq
 from quivermq.pipelines.loading import parse
+from quivermq.pipelines.reports import Report, RunListener
 from quivermq.pipelines.runner import run
-from quivermq.pipelines.running import is_gone
 from quivermq.pipelines.views import make_views
-from quivermq.pipelines.watching import Report, Watching
+from quivermq.spark import has_ended
 
 JOINED = """\
 [pipeline]
@@ -93,9 +93,9 @@ def test_a_table_that_was_compacted_is_looked_at_anew_and_a_closed_pipe_ends_it_
         return [each for part in parts for each in client.read(f"{topic}-named", part.partition)]
 
     file = parse(JOINED.format(topic=topic), tmp_path / "joined.toml")
-    last = run(file, servers=servers, watching=Watching(report=watch, interval=0.1))
+    last = run(file, servers=servers, listener=RunListener(report=watch, interval=0.1))
     assert sorted(named()) == ["one", "two"]
     assert any("tried again" in report["trouble"] for report in reports)
     assert last["state"] == "stopped"
     assert not spark.streams.active
-    assert not is_gone(spark)
+    assert not has_ended(spark)

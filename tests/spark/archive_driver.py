@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 import quivermq
 from quivermq.lakehouse import DataFile, Table
 from quivermq.spark import session
-from quivermq.spark.archive_loop import ArchiveLoop, Pace
-from quivermq.spark.archive_sink import ArchiveWriter, RangeWritten
-from quivermq.spark.archiving import Archive, Payload
-from quivermq.spark.table_format import TableFormat
+from quivermq.spark.archive.archive import Archive, Payload
+from quivermq.spark.archive.loop import ArchiveLoop, CommitPolicy
+from quivermq.spark.archive.writer import ArchiveWriter, RangeWritten
+from quivermq.spark.formats import TableFormat
 
 COLUMNS = "n BIGINT NOT NULL"
 GROUP = "QUIVER_TEST_PROCESS_GROUP"
@@ -40,7 +40,7 @@ class DyingWriter(ArchiveWriter):
         self._point = point
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RangeWritten:
-        # Its files are on disk, and nobody will ever hear of them.
+        # Its files are on disk, and no commit will name them.
         written = super().write(iterator)
         if self._point == "tasks":
             die()
@@ -53,19 +53,19 @@ class DyingWriter(ArchiveWriter):
 
 
 class DyingFormat(TableFormat):
-    """Takes the place of the format."""
+    """Replaces the format."""
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return DyingWriter(os.environ["QUIVER_TEST_POINT"], self.options, schema)
 
 
 class DyingArchive(Archive):
-    """Dies when brokers would be told."""
+    """Dies before the offsets are committed to brokers."""
 
-    def tell(self, client: quivermq.Client, table: Table) -> None:
+    def commit_progress(self, client: quivermq.Client, table: Table) -> None:
         if os.environ["QUIVER_TEST_POINT"] == "committed" and table.ends(self.topic):
             die()
-        super().tell(client, table)
+        super().commit_progress(client, table)
 
 
 def archive(kind: Any, servers: str, topic: str, folder: Path) -> Any:
@@ -85,7 +85,7 @@ def main() -> None:
         quick = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
         spark = session("local[2]", name="dying", config=quick)
         spark.dataSource.register(DyingFormat)
-        ArchiveLoop(spark, client, wanted, Pace()).once()
+        ArchiveLoop(spark, client, wanted, CommitPolicy()).run_once()
 
 
 if __name__ == "__main__":

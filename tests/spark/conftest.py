@@ -15,7 +15,7 @@ def spark() -> Iterator[SparkSession]:
     """A session with two cores whose tasks are tried up to four times."""
     from quivermq.spark import session  # noqa: PLC0415
 
-    # Half the processor time until the first job is done; nobody measures anything here.
+    # Half the processor time until the first job is done; speed does not matter here.
     options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     config = {"spark.driver.extraJavaOptions": options}
     spark = session("local[2,4]", name="tests", config=config)

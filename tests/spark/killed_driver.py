@@ -13,12 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql.types import StructType
 
-from quivermq.spark.committing import Committing
-from quivermq.spark.decisions import Decision, DecisionLog
-from quivermq.spark.format import QuiverFormat
-from quivermq.spark.publishing import Publisher
-from quivermq.spark.sink import StagedRows, TopicStreamWriter
-from quivermq.spark.stream_reader import TopicStreamReader
+from quivermq.spark.formats import QuiverFormat
+from quivermq.spark.sink.decisions import Decision, DecisionLog
+from quivermq.spark.sink.publishing import BatchCommitter, Publisher
+from quivermq.spark.sink.writers import StagedRows, TopicStreamWriter
+from quivermq.spark.source.stream_reader import TopicStreamReader
 
 POINTS: Final = (
     "before the plan",
@@ -97,14 +96,14 @@ class KilledWriter(TopicStreamWriter):
         super().commit(messages, batchId)
         self.fate.strike("before Spark's commit")
 
-    def committing(self, query: str) -> Committing:
-        made = super().committing(query)
-        made.__class__ = KilledCommitting
+    def committer(self, query: str) -> BatchCommitter:
+        made = super().committer(query)
+        made.__class__ = KilledCommitter
         made.fate = self.fate  # type: ignore[attr-defined]
         return made
 
 
-class KilledCommitting(Committing):
+class KilledCommitter(BatchCommitter):
     """A commit that is not finished."""
 
     fate: Fate

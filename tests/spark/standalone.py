@@ -25,7 +25,7 @@ import psutil
 import pyspark
 
 from quivermq.spark import class_archive
-from quivermq.spark.java import find_java
+from quivermq.spark.setup.java import find_java
 
 SPARK = Path(pyspark.__file__).parent
 START_S = 60.0

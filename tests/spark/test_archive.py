@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 import quivermq
 from quivermq.errors import InvalidRequest, OffsetOutOfRange
 from quivermq.lakehouse import Table, archive_group
-from quivermq.spark.archive_loop import ArchiveLoop, Committed, Pace
-from quivermq.spark.archiving import Archive, Payload
-from quivermq.spark.json_payloads import parse_columns
+from quivermq.spark.archive.archive import Archive, Payload
+from quivermq.spark.archive.json_payloads import parse_columns
+from quivermq.spark.archive.loop import ArchiveLoop, CommitPolicy, CommitSummary
 from quivermq.spark.table_reader import read_table
 from quivermq.testing import Cluster
 
@@ -51,10 +51,10 @@ def test_a_topic_is_archived_once_with_all_its_columns(
             priority=number % 3,
         )
     archive = archive_of(topic, path, servers)
-    done: list[Committed] = []
-    loop = ArchiveLoop(spark, client, archive, Pace(), done.append)
-    assert loop.once() == 1
-    assert loop.once() == 0
+    done: list[CommitSummary] = []
+    loop = ArchiveLoop(spark, client, archive, CommitPolicy(), done.append)
+    assert loop.run_once() == 1
+    assert loop.run_once() == 0
     assert values(spark, path) == produced(client, topic)
     table = Table.open(path)
     ends = {part.partition: part.end_offset for part in client.topic(topic).partitions}
@@ -68,7 +68,7 @@ def test_a_topic_is_archived_once_with_all_its_columns(
     client.alter_topic(topic, partitions=4)
     client.produce_many(topic, [b"more %d" % n for n in range(50)], partition=3)
     client.produce_many(topic, [b"more %d" % n for n in range(50)], partition=0)
-    assert loop.once() == 1
+    assert loop.run_once() == 1
     assert values(spark, path) == produced(client, topic)
     assert [(each.pending.range.count, each.left) for each in done] == [(300, 0), (100, 0)]
     client.create_topic(f"{topic}-other")
@@ -112,8 +112,8 @@ def test_json_becomes_columns_and_what_does_not_fit_goes_to_quarantine_with_its_
     path, apart = tmp_path / "table", tmp_path / "apart"
     columns = "id BIGINT NOT NULL, amount DOUBLE, tags ARRAY<STRING>, until TIMESTAMP"
     archive = archive_of(topic, path, servers, payload=Payload(columns, str(apart)))
-    loop = ArchiveLoop(spark, client, archive, Pace())
-    loop.once()
+    loop = ArchiveLoop(spark, client, archive, CommitPolicy())
+    loop.run_once()
     # Python has no words for some of the times.
     rows = read_table(spark, str(path)).drop("until").orderBy("offset").collect()
     assert [(row.offset, (row.id, row.amount, row.tags)) for row in rows] == [
@@ -125,12 +125,12 @@ def test_json_becomes_columns_and_what_does_not_fit_goes_to_quarantine_with_its_
     # No bad row, no commit there.
     version = Table.open(apart).version
     client.produce_many(topic, [b'{"id": 9}'])
-    loop.once()
+    loop.run_once()
     assert Table.open(apart).version == version
     client.produce_many(topic, [b'{"id": 9}'])
     other = archive_of(topic, path, servers, payload=Payload("id STRING", str(apart)))
     with pytest.raises(PySparkException, match="do not fit the table"):
-        ArchiveLoop(spark, client, other, Pace()).once()
+        ArchiveLoop(spark, client, other, CommitPolicy()).run_once()
     for wrong, trouble in (('`a"b` INT', "quotes"), ("a INT, A INT", "two columns"), ("a", "no")):
         with pytest.raises(InvalidRequest, match=trouble) as caught:
             parse_columns(spark, wrong)
@@ -146,7 +146,7 @@ def test_many_small_appends_make_few_commits_and_few_files(
     path = tmp_path / "table"
     client.create_topic(topic, partitions=4)
     archive = archive_of(topic, path, servers)
-    commits: list[Committed] = []
+    commits: list[CommitSummary] = []
     stop = threading.Event()
     sent: list[bytes] = []
 
@@ -157,13 +157,13 @@ def test_many_small_appends_make_few_commits_and_few_files(
             sent.append(value)
             stop.wait(0.002)
 
-    def committed(done: Committed) -> None:
+    def committed(done: CommitSummary) -> None:
         commits.append(done)
         if len(commits) == 9:
             stop.set()
 
-    pace = Pace(size=1 << 30, age=0.4)
-    loop = ArchiveLoop(spark, client, archive, pace, committed, small_files_max=4)
+    policy = CommitPolicy(size=1 << 30, age=0.4)
+    loop = ArchiveLoop(spark, client, archive, policy, committed, small_files_max=4)
     sender = threading.Thread(target=send)
     sender.start()
     try:
@@ -171,7 +171,7 @@ def test_many_small_appends_make_few_commits_and_few_files(
     finally:
         stop.set()
         sender.join(60)
-    loop.once()
+    loop.run_once()
     assert len(sent) > 100
     assert sorted(value for _, _, value in values(spark, path)) == sorted(sent)
     assert values(spark, path) == produced(client, topic)
@@ -196,13 +196,13 @@ def test_brokers_keep_what_the_table_lacks_and_drop_what_it_holds(
             client.produce_many(topic, sent[start : start + 10])
         assert client.topic(topic).partitions[0].start_offset == 0
         archive = archive_of(topic, path, cluster.servers)
-        loop = ArchiveLoop(spark, client, archive, Pace())
-        loop.once()
+        loop = ArchiveLoop(spark, client, archive, CommitPolicy())
+        loop.run_once()
         cluster.wait_until(
             lambda: (client.topic(topic).partitions[0].start_offset or 0) > 100,
             "nothing is dropped",
         )
-        loop.once()
+        loop.run_once()
         assert values(spark, path) == [(0, n, value) for n, value in enumerate(sent)]
         # Without the setting, what goes before it is archived is said, never skipped quietly.
         client.alter_topic(topic, retention=quivermq.Retention(max_messages=10))
@@ -215,9 +215,9 @@ def test_brokers_keep_what_the_table_lacks_and_drop_what_it_holds(
         with pytest.raises(
             OffsetOutOfRange, match=r"dropped before they were archived: .* 0 \[200"
         ):
-            loop.once()
+            loop.run_once()
         going_on = archive_of(topic, path, cluster.servers, accept_loss=True)
-        ArchiveLoop(spark, client, going_on, Pace()).once()
+        ArchiveLoop(spark, client, going_on, CommitPolicy()).run_once()
         table = Table.open(path)
         begin = table.firsts(topic)[0]
         assert (begin > 250, table.ends(topic)) == (True, {0: 400})

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import quivermq
 from quivermq.cli.archive_troubles import one_line
 from quivermq.lakehouse import Table
-from quivermq.spark.replaying import Replay
+from quivermq.spark.archive.replay import Replay
 from quivermq.spark.table_reader import read_table
 from tests.cli.commands import COMMAND, environment, quiver
 
@@ -63,7 +63,7 @@ def test_an_archive_runs_until_ctrl_c_and_its_table_can_be_put_back_and_compacte
         assert (first["messages"], first["lag"], first["version"]) == (50, 0, 1)
         send(client, topic, 50, 50)
         second = json.loads(archiver.stdout.readline())
-        # As a terminal does it: everybody in the group hears of it.
+        # As a terminal does: every process of the group gets the signal.
         os.killpg(archiver.pid, signal.SIGINT)
         rest = archiver.stdout.read()
         assert archiver.wait(60) == 0, (tmp_path / "stderr").read_text()
@@ -123,7 +123,7 @@ def test_an_archive_runs_until_ctrl_c_and_its_table_can_be_put_back_and_compacte
         ),
     ],
 )
-def test_what_cannot_work_is_one_line_before_spark_starts(
+def test_wrong_arguments_are_one_line_before_spark_starts(
     client: quivermq.Client,
     servers: str,
     topic: str,
@@ -141,7 +141,7 @@ def test_what_cannot_work_is_one_line_before_spark_starts(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_of_a_long_story_of_spark_our_own_line_is_told() -> None:
+def test_a_long_error_of_spark_is_reduced_to_our_own_line() -> None:
     story = "[X] An exception\nTraceback:\n  File\nquivermq.errors.Fenced: another archive\n at Y"
     assert one_line(story) == "another archive"
     assert one_line(story.replace("errors.Fenced", "spark.checkpoints.X")) == "another archive"

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 import quivermq
 from quivermq.lakehouse import Table, archive_group
-from quivermq.spark.archive_loop import ArchiveLoop, Pace
-from quivermq.spark.archiving import Archive
+from quivermq.spark.archive.archive import Archive
+from quivermq.spark.archive.loop import ArchiveLoop, CommitPolicy
 from quivermq.spark.table_reader import read_table
 from tests.spark.archive_driver import archive
 
@@ -48,7 +48,7 @@ def test_a_driver_killed_at_any_step_of_a_commit_loses_nothing_and_adds_nothing_
     ends = [0, 0, 0]
 
     def send() -> None:
-        """More comes while nobody archives, so that each driver plans another range."""
+        """Produce between two drivers, so that each plans another range."""
         for number in range(3):
             values = [
                 b"bad %d" % n if n % 7 == 0 else b'{"n": %d}' % n
@@ -77,12 +77,12 @@ def test_a_driver_killed_at_any_step_of_a_commit_loses_nothing_and_adds_nothing_
     group = archive_group(Table.open(tmp_path / "table").id)
     # They know of the table, and that it held nothing when the driver before began.
     assert client.committed(topic, group) == dict.fromkeys(range(3), 0)
-    # Whoever comes next tells the brokers, though there is nothing to commit; then goes on.
-    loop = ArchiveLoop(spark, client, archive(Archive, servers, topic, tmp_path), Pace())
-    assert loop.once() == 0
+    # The next driver commits offsets to the brokers, though it archives nothing; then continues.
+    loop = ArchiveLoop(spark, client, archive(Archive, servers, topic, tmp_path), CommitPolicy())
+    assert loop.run_once() == 0
     assert client.committed(topic, group) == after
     send()
-    loop.once()
+    loop.run_once()
     assert client.committed(topic, group) == dict(enumerate(ends))
     good = read_table(spark, str(tmp_path / "table")).select("partition", "offset", "n").collect()
     bad = read_table(spark, str(tmp_path / "quarantine")).collect()

@@ -1,4 +1,4 @@
-"""What an archive asks of brokers and tells them, and what ends it: without a job of Spark."""
+"""What an archive asks of brokers and commits to them, and what ends it: without a Spark job."""
 
 import threading
 import time
@@ -20,14 +20,13 @@ from quivermq.errors import (
     QuiverError,
     StorageFailed,
 )
-from quivermq.lakehouse import ArchiveRange, Table, archive_group
-from quivermq.lakehouse.progress import TOPIC_ID_PROPERTY, TOPIC_PROPERTY
-from quivermq.spark import archive_loop
-from quivermq.spark.archive_loop import ArchiveLoop, Pace
-from quivermq.spark.archive_sink import ArchiveWriter
-from quivermq.spark.archiving import Archive, Payload, Pending
-from quivermq.spark.columns import spark_schema
-from quivermq.spark.reader import TopicReader
+from quivermq.lakehouse import TOPIC_ID_PROPERTY, TOPIC_PROPERTY, ArchiveRange, Table, archive_group
+from quivermq.spark.archive import loop as archive_loop
+from quivermq.spark.archive.archive import Archive, Payload, PendingRange
+from quivermq.spark.archive.loop import ArchiveLoop, CommitPolicy
+from quivermq.spark.archive.writer import ArchiveWriter
+from quivermq.spark.source.batch_reader import TopicReader
+from quivermq.spark.source.columns import spark_schema
 from quivermq.spark.table_options import arrow_schema
 from quivermq.testing import Cluster
 from tests.spark.test_table_writers import WHOLE
@@ -53,7 +52,7 @@ def client(small: Cluster) -> Iterator[quivermq.Client]:
 def table_of(client: quivermq.Client, topic: str, path: Path, *ends: int) -> Table:
     """A table that says it holds a topic up to these offsets."""
     properties = {TOPIC_PROPERTY: topic, TOPIC_ID_PROPERTY: client.offsets(topic, []).id}
-    table = Table.found(path, arrow_schema(WHOLE), ["date"], properties)
+    table = Table.open_or_create(path, arrow_schema(WHOLE), ["date"], properties)
     held = dict(enumerate(ends))
     wanted = ArchiveRange(topic, dict.fromkeys(held, 0), held, dict.fromkeys(held, 0))
     return table.commit([], wanted.progress)
@@ -69,7 +68,7 @@ def archive_in(path: Path, topic: str, **settings: Any) -> Archive:
     return Archive(topic, str(path), {}, **settings)
 
 
-def test_a_table_of_another_life_of_a_topic_lets_no_broker_drop_anything(
+def test_a_table_of_a_recreated_topic_commits_no_offsets(
     client: quivermq.Client, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(topic, retention=WAITS)
@@ -78,8 +77,8 @@ def test_a_table_of_another_life_of_a_topic_lets_no_broker_drop_anything(
     client.create_topic(topic, retention=WAITS)
     fill(client, topic)
     archive = archive_in(tmp_path, topic)
-    loop = ArchiveLoop(NO_SPARK, client, archive, Pace())
-    for call in (loop.once, lambda: loop.run(threading.Event())):
+    loop = ArchiveLoop(NO_SPARK, client, archive, CommitPolicy())
+    for call in (loop.run_once, lambda: loop.run(threading.Event())):
         with pytest.raises(InvalidRequest, match="deleted and created again"):
             call()
     assert client.committed(topic, archive_group(table.id)) == {}
@@ -87,24 +86,24 @@ def test_a_table_of_another_life_of_a_topic_lets_no_broker_drop_anything(
     assert client.offsets(topic).partitions[0].start == 0
 
 
-def test_a_table_beyond_the_end_of_a_topic_tells_brokers_nothing(
+def test_a_table_beyond_the_end_of_a_topic_commits_no_offsets(
     client: quivermq.Client, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(topic, partitions=2)
     table = table_of(client, topic, tmp_path, 0, 7)
     with pytest.raises(InvalidRequest, match="did the cluster lose its data"):
-        archive_in(tmp_path, topic).tell(client, table)
+        archive_in(tmp_path, topic).commit_progress(client, table)
     assert client.committed(topic, archive_group(table.id)) == {}
 
 
-def test_what_is_lost_of_a_partition_that_a_table_never_saw_is_told(
+def test_lost_messages_of_a_partition_unknown_to_the_table_are_reported(
     small: Cluster, client: quivermq.Client, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(topic, retention=WAITS)
     table = table_of(client, topic, tmp_path, 0)
     client.alter_topic(topic, partitions=2)
     archive = archive_in(tmp_path, topic)
-    archive.tell(client, table)
+    archive.commit_progress(client, table)
     # The word of another archive is not enough for a partition that this one lacks.
     assert client.committed(topic, archive_group(table.id)) == {0: 0, 1: 0}
     fill(client, topic, 1)
@@ -190,7 +189,7 @@ class FailingArchive(Archive):
     troubles: list[Exception]
     stop: threading.Event
 
-    def write(self, spark: SparkSession, pending: Pending) -> Table:
+    def write(self, spark: SparkSession, pending: PendingRange) -> Table:
         if len(self.troubles) == 1:
             self.stop.set()
         raise self.troubles.pop(0)
@@ -206,7 +205,7 @@ def failing(*troubles: Exception, topic: str, path: Path) -> FailingArchive:
     return archive
 
 
-def test_what_may_pass_never_ends_an_archive_and_what_lasts_ends_it_at_once(
+def test_retriable_errors_never_end_an_archive_and_others_end_it_at_once(
     spark: SparkSession,
     client: quivermq.Client,
     topic: str,
@@ -216,7 +215,7 @@ def test_what_may_pass_never_ends_an_archive_and_what_lasts_ends_it_at_once(
     monkeypatch.setattr(archive_loop, "PAUSE_SECONDS_MAX", 0.01)
     client.create_topic(topic)
     client.produce(topic, b"x")
-    pace, told = Pace(size=1, age=0.0), []
+    policy, told = CommitPolicy(size=1, age=0.0), []
     passing = [
         ConnectionFailed("nobody is there"),
         wrapped("quivermq.errors.Fenced: another archive"),
@@ -228,7 +227,7 @@ def test_what_may_pass_never_ends_an_archive_and_what_lasts_ends_it_at_once(
         wrapped("quivermq.errors.OffsetOutOfRange: retention was faster than the job"),
     ]
     archive = failing(*passing, topic=topic, path=tmp_path)
-    ArchiveLoop(spark, client, archive, pace, on_trouble=told.append).run(archive.stop)
+    ArchiveLoop(spark, client, archive, policy, on_trouble=told.append).run(archive.stop)
     assert told == [str(error) for error in passing]
     for lasting in (
         wrapped("quivermq.errors.InvalidRequest: the rows do not fit"),
@@ -237,11 +236,11 @@ def test_what_may_pass_never_ends_an_archive_and_what_lasts_ends_it_at_once(
     ):
         archive = failing(lasting, lasting, topic=topic, path=tmp_path)
         with pytest.raises(type(lasting)):
-            ArchiveLoop(spark, client, archive, pace).run(archive.stop)
+            ArchiveLoop(spark, client, archive, policy).run(archive.stop)
         assert len(archive.troubles) == 1
     archive = failing(OSError("refused"), topic=topic, path=tmp_path)
-    with pytest.raises(QuiverError, match="Spark has ended, and not by itself"):
-        ArchiveLoop(NO_SPARK, client, archive, pace).run(archive.stop)
+    with pytest.raises(QuiverError, match="Spark has ended unexpectedly"):
+        ArchiveLoop(NO_SPARK, client, archive, policy).run(archive.stop)
 
 
 class EmptyHandedArchive(Archive):
@@ -249,7 +248,7 @@ class EmptyHandedArchive(Archive):
 
     client: quivermq.Client
 
-    def write(self, spark: SparkSession, pending: Pending) -> Table:
+    def write(self, spark: SparkSession, pending: PendingRange) -> Table:
         return table_of(self.client, self.topic, Path(self.path), *pending.range.ends.values())
 
 
@@ -265,17 +264,17 @@ def test_an_archive_goes_on_though_its_table_cannot_be_compacted_and_makes_no_se
     (apart / "_delta_log").mkdir(parents=True)
     (apart / "_delta_log" / f"{0:020}.json").write_text("{")
     told: list[str] = []
-    loop = ArchiveLoop(NO_SPARK, client, archive, Pace(), on_trouble=told.append)
-    assert loop.once() == 1
+    loop = ArchiveLoop(NO_SPARK, client, archive, CommitPolicy(), on_trouble=told.append)
+    assert loop.run_once() == 1
     assert "could not be compacted" in told[0]
     # A file system that is not mounted looks like a folder without a table.
     (tmp_path / "table").rename(tmp_path / "away")
     client.produce(topic, b"x")
     with pytest.raises(StorageFailed, match="is its file system mounted"):
-        loop.once()
+        loop.run_once()
     assert not (tmp_path / "table").exists()
     (tmp_path / "away").rename(tmp_path / "table")
-    assert loop.once() == 1
+    assert loop.run_once() == 1
 
 
 def test_table_and_quarantine_in_one_folder_are_refused_before_anything_is_made() -> None:

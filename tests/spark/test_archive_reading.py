@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import quivermq
 from quivermq.lakehouse import compact
-from quivermq.spark.archive_loop import ArchiveLoop, Pace
-from quivermq.spark.archiving import Archive, Payload
-from quivermq.spark.options import ReadOptions
-from quivermq.spark.planning import planned
-from quivermq.spark.ranges import TopicRange
-from quivermq.spark.reading import batches_of
+from quivermq.spark.archive.archive import Archive, Payload
+from quivermq.spark.archive.loop import ArchiveLoop, CommitPolicy
+from quivermq.spark.source.options import ReadOptions
+from quivermq.spark.source.planning import fetch_held, plan_tasks
+from quivermq.spark.source.ranges import TopicRange
+from quivermq.spark.source.task_reader import read_batches
 from quivermq.testing import Cluster
 
 SMALL = {"tick_ms": 50, "segment_bytes": 64 << 10, "retention_interval_ms": 50}
@@ -68,14 +68,14 @@ def test_a_read_spans_table_and_log_in_batch_and_stream_by_offset_and_time(
         client.create_topic(topic, partitions=2, retention=kept)
         sender = Sender(client, topic)
         archive = Archive(topic, str(path), {"servers": cluster.servers})
-        loop = ArchiveLoop(spark, client, archive, Pace())
+        loop = ArchiveLoop(spark, client, archive, CommitPolicy())
         sender.send(5)
-        loop.once()
+        loop.run_once()
         time.sleep(0.01)
         moment_ms = time.time_ns() // 1_000_000
         time.sleep(0.01)
         sender.send(10)
-        loop.once()
+        loop.run_once()
         cluster.wait_until(
             lambda: all(start > 60 for start in starts(client, topic)), "nothing is dropped"
         )
@@ -155,24 +155,24 @@ def check_overtaken(
     ranges = [
         TopicRange(topic, info.id, part.partition, 0, part.end_offset) for part in info.partitions
     ]
-    tasks = planned(client, options, ranges)
+    tasks = plan_tasks(options, ranges, fetch_held(client, options, [topic]))
     wanted = sender.expected()
     before = starts(client, topic)
     sender.send(10)
-    loop.once()
+    loop.run_once()
     cluster.wait_until(
         lambda: min(starts(client, topic)) > max(before) + 50, "nothing more is dropped"
     )
     found = [
         tuple(row.values())
         for task in tasks
-        for batch in batches_of(task, options, schema)  # type: ignore[arg-type]
+        for batch in read_batches(task, options, schema)  # type: ignore[arg-type]
         for row in batch.to_pylist()
     ]
     assert sorted(found) == wanted
 
 
-def test_what_cannot_stand_in_for_a_log_is_refused(
+def test_tables_that_are_no_archive_of_the_topic_are_refused(
     spark: SparkSession, client: quivermq.Client, servers: str, topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(topic)
@@ -182,6 +182,6 @@ def test_what_cannot_stand_in_for_a_log_is_refused(
         reader.option("archive", str(tmp_path / "none")).load().collect()
     payload = Payload("id BIGINT", str(tmp_path / "bad"))
     archive = Archive(topic, str(tmp_path / "json"), {"servers": servers}, payload=payload)
-    ArchiveLoop(spark, client, archive, Pace()).once()
+    ArchiveLoop(spark, client, archive, CommitPolicy()).run_once()
     with pytest.raises(PySparkException, match="lacks the columns value"):
         reader.option("archive", str(tmp_path / "json")).load().collect()

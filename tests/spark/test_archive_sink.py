@@ -19,11 +19,11 @@ from pyspark.sql.types import (
 
 from quivermq.errors import BrokenInvariant, Fenced, InvalidRequest
 from quivermq.lakehouse import ArchiveRange, Table
-from quivermq.spark.archive_files import shared_out
-from quivermq.spark.archive_loop import Pace
-from quivermq.spark.archive_sink import ArchiveWriter
-from quivermq.spark.archiving import Pending
-from quivermq.spark.ranges import TopicRange
+from quivermq.spark.archive.archive import PendingRange
+from quivermq.spark.archive.loop import CommitPolicy
+from quivermq.spark.archive.tasks import split_into_tasks
+from quivermq.spark.archive.writer import ArchiveWriter
+from quivermq.spark.source.ranges import TopicRange
 from quivermq.spark.table_options import arrow_schema
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -159,24 +159,24 @@ def test_a_table_of_another_topic_or_of_none_is_refused(tmp_path: Path) -> None:
         ArchiveWriter(again, SCHEMA, overwrite=True)
 
 
-def test_a_commit_is_due_when_enough_has_come_or_it_has_waited_long_enough() -> None:
-    pace = Pace(size=1_000, age=60.0)
+def test_a_commit_is_due_by_size_or_by_age() -> None:
+    policy = CommitPolicy(size=1_000, age=60.0)
     some = ArchiveRange("t", {0: 0}, {0: 5}, {0: 0})
     none = ArchiveRange("t", {0: 5}, {0: 5}, {0: 0})
-    assert not pace.is_due(Pending("life", some, 999), 59.9)
-    assert pace.is_due(Pending("life", some, 1_000), 0.0)
-    assert pace.is_due(Pending("life", some, 1), 60.0)
-    assert not pace.is_due(Pending("life", none, 0), 1e9)
-    assert (pace.look_seconds, Pace(age=0.1).look_seconds) == (3.0, 0.1)
+    assert not policy.is_due(PendingRange("life", some, 999), 59.9)
+    assert policy.is_due(PendingRange("life", some, 1_000), 0.0)
+    assert policy.is_due(PendingRange("life", some, 1), 60.0)
+    assert not policy.is_due(PendingRange("life", none, 0), 1e9)
+    assert (policy.poll_seconds, CommitPolicy(age=0.1).poll_seconds) == (3.0, 0.1)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 7, 100])
-def test_ranges_are_shared_out_without_gap_or_overlap(tasks: int) -> None:
+def test_ranges_are_split_into_tasks_without_gap_or_overlap(tasks: int) -> None:
     ranges = [TopicRange("t", "id", n, 5, 5 + rows) for n, rows in enumerate((10, 0, 1, 30))]
-    found = [part for task in shared_out(ranges, tasks) for part in task.ranges]
+    found = [part for task in split_into_tasks(ranges, tasks) for part in task.ranges]
     offsets = [(part.partition, at) for part in found for at in range(part.start, part.stop)]
     assert offsets == [(each.partition, at) for each in ranges for at in range(5, each.stop)]
-    sizes = [sum(part.rows for part in task.ranges) for task in shared_out(ranges, tasks)]
+    sizes = [sum(part.rows for part in task.ranges) for task in split_into_tasks(ranges, tasks)]
     assert len(sizes) <= max(tasks, 1)
     assert max(sizes) == -(-41 // tasks)
-    assert shared_out([], tasks) == []
+    assert split_into_tasks([], tasks) == []

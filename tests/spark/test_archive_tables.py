@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (as everybody calls it)
+from pyspark.sql import functions as F  # noqa: N812  (the usual name)
 
 import quivermq
 from quivermq.lakehouse import Table, compact
@@ -35,7 +35,7 @@ def put(frame: DataFrame, path: Path, mode: str = "append", **options: Any) -> N
     frame.write.format("quiver_table").options(**options).mode(mode).save(str(path))
 
 
-def test_what_is_written_is_read_whole_by_every_way_and_by_day(
+def test_written_rows_are_read_by_both_readers_and_by_day(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "table"
@@ -105,7 +105,7 @@ def test_an_empty_table_has_its_columns(spark: SparkSession, tmp_path: Path) -> 
         ({"path": "s3://bucket/table"}, "mount the store"),
     ],
 )
-def test_nonsense_is_refused_before_anything_runs(
+def test_wrong_options_are_refused_before_a_job_runs(
     spark: SparkSession, tmp_path: Path, options: dict[str, str], trouble: str
 ) -> None:
     writer = numbers(spark, 0, 1).write.format("quiver_table").mode("append")
@@ -114,7 +114,7 @@ def test_nonsense_is_refused_before_anything_runs(
         writer.save()
 
 
-def test_a_task_that_fails_and_comes_again_adds_its_rows_once(
+def test_a_task_that_fails_and_is_retried_adds_its_rows_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path, flag = tmp_path / "table", tmp_path / "failed"
@@ -169,7 +169,7 @@ def test_a_stream_whose_batches_are_replayed_adds_each_once(
     assert read_table(spark, str(path)).count() == 1_000
 
 
-def test_a_batch_that_is_planned_anew_over_other_rows_is_told_and_put_right(
+def test_a_batch_that_is_planned_again_over_other_rows_raises_and_restores_the_plan(
     spark: SparkSession, client: quivermq.Client, servers: str, topic: str, tmp_path: Path
 ) -> None:
     path, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
@@ -200,9 +200,7 @@ def test_a_batch_that_is_planned_anew_over_other_rows_is_told_and_put_right(
     assert [row.offset for row in rows(read_table(spark, str(path)))] == list(range(30))
 
 
-def test_a_complete_result_takes_the_place_of_the_one_before(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_complete_result_replaces_the_one_before(spark: SparkSession, tmp_path: Path) -> None:
     source, path = tmp_path / "source", tmp_path / "table"
     for end in (100, 200):
         numbers(spark, end - 100, end, 1).write.mode("append").parquet(str(source))

@@ -93,7 +93,7 @@ def test_offsets_and_patterns_say_what_is_read(
     assert read(subscribePattern="nobody").count() == 0
 
 
-def test_what_cannot_be_read_is_said_in_one_line(topic: str, read: Read) -> None:
+def test_a_read_error_is_one_line(topic: str, read: Read) -> None:
     with pytest.raises(PySparkException, match=f"there is no topic '{topic}'"):
         read(subscribe=topic).count()
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):

@@ -1,4 +1,4 @@
-"""Plans in a checkpoint: read, compared, put back."""
+"""Plans in a checkpoint: read, compared, restored."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from quivermq.spark.checkpoints import (
     check_plan,
     is_same_plan,
     plan_of,
-    put_back,
+    restore_plan,
 )
 
 PLAN = 'v1\n{"batchTimestampMs":1}\n{"orders":{"0":10}}'
@@ -26,7 +26,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_plan_is_found_by_path_and_by_address(checkpoint: Path) -> None:
+def test_a_plan_is_found_by_path_and_by_url(checkpoint: Path) -> None:
     assert plan_of(str(checkpoint), 3) == OTHER
     assert plan_of(checkpoint.as_uri(), 3) == OTHER
     assert plan_of("file:" + str(checkpoint), 3) == OTHER
@@ -35,13 +35,13 @@ def test_a_plan_is_found_by_path_and_by_address(checkpoint: Path) -> None:
     assert plan_of(None, 3) is None
 
 
-def test_only_what_is_read_of_the_sources_counts() -> None:
+def test_plans_are_compared_by_the_offsets_of_sources_only() -> None:
     assert is_same_plan(PLAN, LATER)
     assert not is_same_plan(PLAN, OTHER)
     assert is_same_plan(PLAN, None)
 
 
-def test_a_plan_that_changed_is_put_back_without_its_checksum(checkpoint: Path) -> None:
+def test_a_changed_plan_is_restored_without_its_checksum(checkpoint: Path) -> None:
     with pytest.raises(PlanChanged, match=r"batch 3 is in the table already.*start the query"):
         check_plan(str(checkpoint), 3, PLAN, "the table")
     assert sorted(each.name for each in (checkpoint / "offsets").iterdir()) == ["3"]
@@ -50,6 +50,6 @@ def test_a_plan_that_changed_is_put_back_without_its_checksum(checkpoint: Path) 
     check_plan(str(checkpoint), 3, None, "the table")
 
 
-def test_a_checkpoint_elsewhere_cannot_be_mended() -> None:
+def test_a_remote_checkpoint_cannot_be_restored() -> None:
     with pytest.raises(OSError, match="cannot be written from here"):
-        put_back("hdfs://elsewhere/checkpoint", 3, PLAN)
+        restore_plan("hdfs://elsewhere/checkpoint", 3, PLAN)

@@ -13,17 +13,16 @@ from pyspark.sql.types import StringType, StructField, StructType
 import quivermq
 from quivermq.errors import Fenced, InvalidRequest, OutOfSequence, QuiverError, Timeout
 from quivermq.queue import producers
-from quivermq.spark import decisions
-from quivermq.spark.committing import Committing
-from quivermq.spark.decisions import REMEMBERED, Decision, DecisionLog
-from quivermq.spark.destinations import Dispatcher
-from quivermq.spark.publishing import Publisher, publish
-from quivermq.spark.staged_runs import Run, Target, pieces
-from quivermq.spark.staging import Stage, decisions_topic, partitions_of, staging_topic
-from quivermq.spark.written_columns import WrittenColumns
+from quivermq.spark.sink import decisions
+from quivermq.spark.sink.columns import MessageColumns
+from quivermq.spark.sink.decisions import REMEMBERED, Decision, DecisionLog
+from quivermq.spark.sink.destinations import Dispatcher
+from quivermq.spark.sink.publishing import BatchCommitter, Publisher, publish
+from quivermq.spark.sink.staged_runs import Run, TargetPartition, split_runs
+from quivermq.spark.sink.staging import StagingWriter, decisions_topic, partitions_of, staging_topic
 from tests.client.brokers import BrokerThread
 
-Staged = dict[Target, tuple[Run, ...]]
+Staged = dict[TargetPartition, tuple[Run, ...]]
 
 _SCHEMA = StructType([StructField("value", StringType()), StructField("key", StringType())])
 _SIZE = 60_000
@@ -41,7 +40,7 @@ def stage(client: quivermq.Client, query: str, topic: str) -> Callable[..., Stag
     client.create_topic(topic, partitions=3)
 
     def store(*names: int, task: int = 0) -> Staged:
-        columns = WrittenColumns.of(_SCHEMA, topic)
+        columns = MessageColumns.of(_SCHEMA, topic)
         rows = pa.record_batch(
             {
                 "value": [f"{name} ".ljust(_SIZE, ".") for name in names],
@@ -49,13 +48,13 @@ def stage(client: quivermq.Client, query: str, topic: str) -> Callable[..., Stag
             }
         )
         dispatcher = Dispatcher(columns, lambda name: partitions_of(client, name))
-        return Stage(client, query, task).store([rows], dispatcher)
+        return StagingWriter(client, query, task).store([rows], dispatcher)
 
     return store
 
 
 def log_of(client: quivermq.Client, query: str) -> DecisionLog:
-    log = DecisionLog.opened(client, query, create=True)
+    log = DecisionLog.open(client, query, create=True)
     assert log is not None
     return log
 
@@ -137,7 +136,7 @@ def test_who_takes_over_goes_on_where_the_other_one_died(
         log.decide(batch, staged, None)
         # A driver published some batches of some partitions, and died.
         for target, runs in list(staged.items())[: 1 if copied == 1 else 3]:
-            for number, piece in islice(pieces(runs, 0, copied or 1), 1 if copied else 0):
+            for number, piece in islice(split_runs(runs, 0, copied or 1), 1 if copied else 0):
                 client.copy(
                     staging_topic(query),
                     [(run.partition, run.start, run.stop) for run in piece],
@@ -245,7 +244,7 @@ def test_what_was_published_is_released_in_the_staging_topic(
 ) -> None:
     log = log_of(client, query)
     staged = [stage(*range(20)), stage(*range(20, 40), task=1)]
-    left = stage(99)  # an attempt that nobody took
+    left = stage(99)  # an attempt that is not part of a decision
     publish(client, log, log.decide(0, staged[0] | {}, None))
     assert client.committed(staging_topic(query), "_published") == {0: 20}
     assert next(iter(left.values()))[0].start == 20
@@ -271,7 +270,7 @@ def test_of_a_decision_of_long_ago_only_what_is_missing_is_published(
     # Died: one partition is complete, one has two batches, one has nothing.
     publisher = Publisher(client, log.producer_id, decision)
     publisher.publish(targets[0], staged[targets[0]])
-    _, piece = next(pieces(staged[targets[1]], 0, 2))
+    _, piece = next(split_runs(staged[targets[1]], 0, 2))
     publisher.publish(targets[1], tuple(piece))
     with quivermq.connect(servers) as other:
         clients = [client, other]
@@ -315,7 +314,7 @@ def test_what_partitions_have_forgotten_of_a_decision_is_looked_for(
     client = forgetful
     client.create_topic(topic, partitions=3)
     log = log_of(client, query)
-    columns = WrittenColumns.of(_SCHEMA, topic)
+    columns = MessageColumns.of(_SCHEMA, topic)
     rows = pa.record_batch(
         {
             "value": [f"{name} ".ljust(_SIZE, ".") for name in range(200)],
@@ -323,13 +322,13 @@ def test_what_partitions_have_forgotten_of_a_decision_is_looked_for(
         }
     )
     dispatcher = Dispatcher(columns, lambda name: partitions_of(client, name))
-    decision = log.decide(0, Stage(client, query, 0).store([rows], dispatcher), None)
+    decision = log.decide(0, StagingWriter(client, query, 0).store([rows], dispatcher), None)
     staged = log.staged_of(decision)
     # Died: one partition is complete, one has two batches.
     publisher = Publisher(client, log.producer_id, decision)
     complete, begun = staged
     assert publisher.publish(complete, staged[complete])
-    _, piece = next(pieces(staged[begun], 0, 2))
+    _, piece = next(split_runs(staged[begun], 0, 2))
     assert publisher.publish(begun, tuple(piece))
     # Others make both forget it.
     for target in (complete, begun):
@@ -364,16 +363,16 @@ def test_writes_of_one_application_at_the_same_time_are_published_in_the_order_o
     client: quivermq.Client, query: str, stage: Callable[..., Staged], topic: str
 ) -> None:
     rows = {version: stage(*range(10 * version, 10 * version + 10)) for version in (5, 6)}
-    quick = DecisionLog.opened(client, query, create=True)
+    quick = DecisionLog.open(client, query, create=True)
     slow = log_of(client, query)
     assert quick is not None
     fifth = slow.decide(5, rows[5], None)
     # The quick one did not know of it, and has to publish it before its own.
-    Committing(client, query, None).commit(6, [rows[6]])
+    BatchCommitter(client, query, None).commit(6, [rows[6]])
     assert sorted(published(client, topic)) == list(range(50, 70))
     # The slow one finds its own decision published, and is content.
     publish(client, slow, fifth)
-    Committing(client, query, None).commit(7, [stage(*range(70, 80))])
+    BatchCommitter(client, query, None).commit(7, [stage(*range(70, 80))])
     assert sorted(published(client, topic)) == list(range(50, 80))
 
 
@@ -381,12 +380,12 @@ def test_a_write_with_a_stage_of_its_own_leaves_nothing_staged(
     client: quivermq.Client, query: str, topic: str
 ) -> None:
     client.create_topic(topic)
-    columns = WrittenColumns.of(_SCHEMA, topic)
+    columns = MessageColumns.of(_SCHEMA, topic)
     rows = pa.record_batch({"value": ["a", "b"], "key": ["1", "2"]})
     dispatcher = Dispatcher(columns, lambda name: partitions_of(client, name))
-    staged = Stage(client, f"{query}.3", 0).store([rows], dispatcher)
+    staged = StagingWriter(client, f"{query}.3", 0).store([rows], dispatcher)
     for _ in range(2):
-        Committing(client, query, None).commit(3, [staged], f"{query}.3")
+        BatchCommitter(client, query, None).commit(3, [staged], f"{query}.3")
     assert client.topic(topic).message_count == 2
     with pytest.raises(quivermq.TopicNotFound):
         client.topic(staging_topic(f"{query}.3"))

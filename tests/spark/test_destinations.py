@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 
 from quivermq.client import partition_of
 from quivermq.errors import InvalidRequest
-from quivermq.spark.destinations import Destination, Dispatcher
-from quivermq.spark.written_columns import WrittenColumns
+from quivermq.spark.sink.columns import MessageColumns
+from quivermq.spark.sink.destinations import Destination, Dispatcher
 
 PARTITIONS = {"one": 1, "three": 3}
 
@@ -56,7 +56,7 @@ def schema(text: str) -> StructType:
 def dispatched(
     ddl: str, columns: dict[str, Any], topic: str | None = "three"
 ) -> list[tuple[Destination, Any]]:
-    dispatcher = Dispatcher(WrittenColumns.of(schema(ddl), topic), PARTITIONS.__getitem__)
+    dispatcher = Dispatcher(MessageColumns.of(schema(ddl), topic), PARTITIONS.__getitem__)
     return list(dispatcher.dispatch(pa.record_batch(columns)))
 
 
@@ -98,7 +98,7 @@ def test_a_given_partition_goes_before_the_key_and_topics_and_priorities_are_tol
 
 
 def test_rows_without_a_key_take_turns_by_the_megabyte() -> None:
-    columns = WrittenColumns.of(schema("value BINARY"), "three")
+    columns = MessageColumns.of(schema("value BINARY"), "three")
     dispatcher = Dispatcher(columns, PARTITIONS.__getitem__)
     batch = pa.record_batch({"value": [b"x" * 600_000]})
     turns = [place.partition for _ in range(12) for place, _ in dispatcher.dispatch(batch)]
@@ -106,7 +106,7 @@ def test_rows_without_a_key_take_turns_by_the_megabyte() -> None:
     assert all(turns[n] == turns[n + 1] for n in range(0, 12, 2))
 
 
-def test_all_parts_of_a_message_travel() -> None:
+def test_all_parts_of_a_message_are_written() -> None:
     moment = datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC)
     kinds = pa.map_(pa.string(), pa.binary())
     for headers in (
@@ -147,7 +147,7 @@ def test_rows_as_the_source_yields_them_go_where_the_option_says() -> None:
     [
         ("value BIGINT", "t", "'value' must be binary or string, not bigint: cast it"),
         ("text STRING", "t", "a column 'value'.*The columns are: text. Try to_json"),
-        ("value STRING", None, "Set the option 'topic'"),
+        ("value STRING", None, "set the option 'topic'"),
         ("value STRING, VALUE STRING", "t", "'value' is there twice"),
         ("value STRING, headers MAP_OF_INT", "t", "'headers' must be array<struct"),
         ("value STRING, headers STRINGS", "t", "'headers' must be array<struct"),
@@ -161,7 +161,7 @@ def test_a_table_that_cannot_be_written_is_refused_before_the_job(
     ddl: str, topic: str | None, says: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=says):
-        WrittenColumns.of(schema(ddl), topic)
+        MessageColumns.of(schema(ddl), topic)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from pyspark.sql.datasource import (
 )
 
 from quivermq.batches import DEFAULT_LIMITS, encode_batch
-from quivermq.client.readers import Piece
-from quivermq.spark.filters import narrowing
-from quivermq.spark.ranges import TopicRange
+from quivermq.client import Piece
+from quivermq.spark.source.filters import push_filters
+from quivermq.spark.source.ranges import TopicRange
 
 RANGES = [TopicRange(topic, "", number, 10, 20) for topic in ("ax", "b") for number in range(3)]
 TOPIC, PARTITION, OFFSET, TIME = ("topic",), ("partition",), ("offset",), ("timestamp",)
@@ -48,19 +48,21 @@ TOPIC, PARTITION, OFFSET, TIME = ("topic",), ("partition",), ("offset",), ("time
     ],
 )
 def test_topics_and_partitions_are_chosen(taken: Filter, left: list[str]) -> None:
-    found, rest = narrowing([taken, IsNotNull(PARTITION)])
+    found, rest = push_filters([taken, IsNotNull(PARTITION)])
     assert not rest
-    assert [f"{each.topic}/{each.partition}" for each in found.narrowed(RANGES)] == left
+    assert [f"{each.topic}/{each.partition}" for each in found.narrow(RANGES)] == left
 
 
 def test_offsets_are_bounded() -> None:
-    found, rest = narrowing([GreaterThan(OFFSET, 11), LessThanOrEqual(OFFSET, 15)])
+    found, rest = push_filters([GreaterThan(OFFSET, 11), LessThanOrEqual(OFFSET, 15)])
     assert not rest
-    assert {(each.start, each.stop) for each in found.narrowed(RANGES)} == {(12, 16)}
-    found, _ = narrowing([EqualTo(OFFSET, 12), GreaterThanOrEqual(OFFSET, 5), LessThan(OFFSET, 99)])
-    assert {(each.start, each.stop) for each in found.narrowed(RANGES)} == {(12, 13)}
-    found, _ = narrowing([LessThan(OFFSET, 3)])
-    assert all(each.rows <= 0 for each in found.narrowed(RANGES))
+    assert {(each.start, each.stop) for each in found.narrow(RANGES)} == {(12, 16)}
+    found, _ = push_filters(
+        [EqualTo(OFFSET, 12), GreaterThanOrEqual(OFFSET, 5), LessThan(OFFSET, 99)]
+    )
+    assert {(each.start, each.stop) for each in found.narrow(RANGES)} == {(12, 13)}
+    found, _ = push_filters([LessThan(OFFSET, 3)])
+    assert all(each.rows <= 0 for each in found.narrow(RANGES))
 
 
 @pytest.mark.parametrize(
@@ -79,10 +81,10 @@ def test_offsets_are_bounded() -> None:
         GreaterThan(TIME, datetime(2026, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_what_is_not_exact_is_left_to_spark(other: Filter) -> None:
-    found, rest = narrowing([other])
+def test_filters_that_are_not_exact_are_left_to_spark(other: Filter) -> None:
+    found, rest = push_filters([other])
     assert rest == [other]
-    assert found.narrowed(RANGES) == RANGES
+    assert found.narrow(RANGES) == RANGES
 
 
 def test_stored_batches_outside_the_times_are_skipped_unless_messages_have_their_own() -> None:
@@ -94,7 +96,7 @@ def test_stored_batches_outside_the_times_are_skipped_unless_messages_have_their
         stamped = frame.stamped(term=1, index=1, base_offset=0, timestamp_ms=at_ms)
         return Piece(stamped, 0, 1, DEFAULT_LIMITS)
 
-    found, rest = narrowing([GreaterThanOrEqual(TIME, noon), LessThan(TIME, noon)])
+    found, rest = push_filters([GreaterThanOrEqual(TIME, noon), LessThan(TIME, noon)])
     assert len(rest) == 2
     tick = timedelta(milliseconds=1)
     times = found.times

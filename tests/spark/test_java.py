@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from quivermq.errors import InvalidRequest
-from quivermq.spark.java import find_java, version_of
-from quivermq.spark.kept_scripts import cache_folder
+from quivermq.spark.setup.java import find_java, version_of
+from quivermq.spark.setup.script_cache import cache_folder
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -25,11 +25,11 @@ def fake_java(home: Path, version: str) -> Path:
     ("told", "version"),
     [("1.8.0_392", 8), ("11.0.2", 11), ("17.0.15", 17), ("25", 25), ("26-ea", 26)],
 )
-def test_the_version_is_what_java_says(told: str, version: int, tmp_path: Path) -> None:
+def test_the_version_is_parsed_from_java_version(told: str, version: int, tmp_path: Path) -> None:
     assert version_of(fake_java(tmp_path, told)) == version
 
 
-def test_what_is_no_java_has_no_version(tmp_path: Path) -> None:
+def test_other_programs_have_no_java_version(tmp_path: Path) -> None:
     broken = tmp_path / "java"
     assert version_of(broken) is None
     broken.write_text("#!/bin/sh\nexit 1\n")
@@ -117,7 +117,7 @@ def nobodys_home() -> Path:
     raise RuntimeError("Could not determine home directory.")
 
 
-def test_the_release_of_a_java_is_told_with_its_version(tmp_path: Path) -> None:
+def test_a_java_has_its_release_and_version(tmp_path: Path) -> None:
     fake_java(tmp_path / "a", "17.0.15")
     fake_java(tmp_path / "b", "17.0.16")
     first, second = (find_java({"JAVA_HOME": str(tmp_path / name)}) for name in "ab")

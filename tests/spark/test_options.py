@@ -1,11 +1,11 @@
-"""The options of the source: what they mean, and how a mistake is told."""
+"""The options of the source: what they mean, and the error for a wrong one."""
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from quivermq.errors import InvalidRequest
-from quivermq.spark.columns import check_schema, spark_schema
-from quivermq.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+from quivermq.spark.source.columns import check_schema, spark_schema
+from quivermq.spark.source.options import EARLIEST, LATEST, Bound, ReadOptions
 
 
 def batch(**given: str) -> ReadOptions:
@@ -16,7 +16,7 @@ def stream(**given: str) -> ReadOptions:
     return ReadOptions.of(CaseInsensitiveDict(given), is_stream=True)
 
 
-def test_a_batch_reads_everything_and_a_stream_what_comes() -> None:
+def test_a_batch_starts_at_earliest_and_a_stream_at_latest() -> None:
     assert batch(subscribe="b, a,a").topics == ("a", "b")
     assert batch(subscribe="a").starting == Bound(EARLIEST)
     assert batch(subscribe="a").ending == Bound(LATEST)
@@ -26,7 +26,7 @@ def test_a_batch_reads_everything_and_a_stream_what_comes() -> None:
     assert not stream(SUBSCRIBE="a", FAILONDATALOSS="False").fail_on_loss
 
 
-def test_places_are_offsets_or_times_and_times_go_first() -> None:
+def test_bounds_are_offsets_or_times_and_times_override_offsets() -> None:
     json = '{"a": {"0": 5, "1": -2, "2": -1}}'
     named = {"a": {0: 5, 1: -2, 2: -1}}
     assert batch(subscribe="a", startingOffsets=json).starting == Bound(EARLIEST, offsets=named)
@@ -84,7 +84,7 @@ def test_delays_have_units() -> None:
         ({"subscrib": "a"}, "did you mean subscribe"),
     ],
 )
-def test_a_mistake_is_told_with_what_to_do(given: dict[str, str], said: str) -> None:
+def test_an_error_says_what_to_do(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         batch(**given)
 
@@ -96,7 +96,7 @@ def test_a_stream_has_no_end() -> None:
         stream(subscribe="a", maxTriggerDelay="soon")
 
 
-def test_what_spark_passes_by_itself_is_let_be() -> None:
+def test_options_of_spark_itself_are_ignored() -> None:
     assert batch(subscribe="a", path="x", mergeSchema="true").topics == ("a",)
 
 

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 import quivermq
-from quivermq.spark.decisions import DecisionLog
-from quivermq.spark.destinations import Dispatcher
-from quivermq.spark.publishing import publish
-from quivermq.spark.staged_runs import Run, Target, joined
-from quivermq.spark.staging import Stage, decisions_topic, partitions_of, staging_topic
-from quivermq.spark.written_columns import WrittenColumns
+from quivermq.spark.sink.columns import MessageColumns
+from quivermq.spark.sink.decisions import DecisionLog
+from quivermq.spark.sink.destinations import Dispatcher
+from quivermq.spark.sink.publishing import publish
+from quivermq.spark.sink.staged_runs import Run, TargetPartition, join_staged
+from quivermq.spark.sink.staging import StagingWriter, decisions_topic, partitions_of, staging_topic
 from quivermq.testing import Cluster
 
 SCHEMA = StructType().add("value", BinaryType()).add("key", BinaryType())
@@ -47,12 +47,14 @@ def test_no_row_is_lost_or_doubled_when_leaders_die_while_rows_are_staged_and_pu
 ) -> None:
     with quivermq.connect(brokers.servers, timeout=60) as client:
         client.create_topic("goal", partitions=3, replication=3)
-        columns = WrittenColumns.of(SCHEMA, "goal")
+        columns = MessageColumns.of(SCHEMA, "goal")
         query = "leaders-die"
 
-        def staged(batch: int) -> dict[Target, tuple[Run, ...]]:
+        def staged(batch: int) -> dict[TargetPartition, tuple[Run, ...]]:
             dispatcher = Dispatcher(columns, lambda topic: partitions_of(client, topic))
-            return joined([Stage(client, query, batch).store(rows_of(batch), dispatcher)])
+            return join_staged(
+                [StagingWriter(client, query, batch).store(rows_of(batch), dispatcher)]
+            )
 
         killed: list[int] = []
         for batch, (topic, partition) in enumerate(
@@ -65,7 +67,7 @@ def test_no_row_is_lost_or_doubled_when_leaders_die_while_rows_are_staged_and_pu
             if batch:
                 killer.start()
             parts = staged(batch)
-            log = DecisionLog.opened(client, query, create=True)
+            log = DecisionLog.open(client, query, create=True)
             assert log is not None
             decision = log.decide(batch, parts, None)
             if not batch:
@@ -115,12 +117,12 @@ def test_what_is_published_goes_from_the_disk() -> None:
         quivermq.connect(brokers.servers) as client,
     ):
         client.create_topic("goal")
-        columns = WrittenColumns.of(SCHEMA, "goal")
+        columns = MessageColumns.of(SCHEMA, "goal")
         query = "released"
         for batch in range(3):
             dispatcher = Dispatcher(columns, lambda topic: partitions_of(client, topic))
-            staged = Stage(client, query, 0).store(rows_of(batch)[:2], dispatcher)
-            log = DecisionLog.opened(client, query, create=True)
+            staged = StagingWriter(client, query, 0).store(rows_of(batch)[:2], dispatcher)
+            log = DecisionLog.open(client, query, create=True)
             assert log is not None
             publish(client, log, log.decide(batch, staged, None))
         assert client.topic("goal").message_count == 300
@@ -133,15 +135,15 @@ def test_what_is_published_goes_from_the_disk() -> None:
         assert (kept.start_offset <= 100, kept.end_offset) == (True, 300)
 
 
-def test_staged_rows_that_are_gone_are_missed_in_words(brokers: Cluster) -> None:
+def test_dropped_staged_rows_are_reported(brokers: Cluster) -> None:
     with quivermq.connect(brokers.servers) as client:
         client.create_topic("missing")
         query = "gone"
         dispatcher = Dispatcher(
-            WrittenColumns.of(SCHEMA, "missing"), lambda topic: partitions_of(client, topic)
+            MessageColumns.of(SCHEMA, "missing"), lambda topic: partitions_of(client, topic)
         )
-        staged = Stage(client, query, 0).store(rows_of(0)[:1], dispatcher)
-        log = DecisionLog.opened(client, query, create=True)
+        staged = StagingWriter(client, query, 0).store(rows_of(0)[:1], dispatcher)
+        log = DecisionLog.open(client, query, create=True)
         assert log is not None
         lost = {
             target: tuple(run._replace(start=run.start + 10_000) for run in runs)

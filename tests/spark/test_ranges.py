@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 
 from quivermq.errors import BrokenInvariant, InvalidRequest
-from quivermq.spark.offsets import Section, from_json, to_json
-from quivermq.spark.ranges import TopicRange, capped, range_of, split
-from quivermq.spark.stream_reader import ranges_between
+from quivermq.spark.source.offsets import Section, from_json, to_json
+from quivermq.spark.source.ranges import TopicRange, cap_rows, range_of, split
+from quivermq.spark.source.stream_reader import ranges_between
 
 RANGES = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**6)), max_size=8).map(
     lambda pairs: [
@@ -36,9 +36,9 @@ def test_a_split_holds_every_message_once(
 
 
 @given(RANGES, st.integers(1, 10**6))
-def test_a_limit_is_used_up_and_shared_by_size(ranges: list[TopicRange], rows_max: int) -> None:
+def test_a_row_limit_is_used_up_and_shared_by_size(ranges: list[TopicRange], rows_max: int) -> None:
     total = sum(each.rows for each in ranges)
-    parts = capped(ranges, rows_max)
+    parts = cap_rows(ranges, rows_max)
     assert sum(part.rows for part in parts) == min(total, rows_max)
     for part, whole in zip(parts, ranges, strict=True):
         assert part.start == whole.start
@@ -46,9 +46,9 @@ def test_a_limit_is_used_up_and_shared_by_size(ranges: list[TopicRange], rows_ma
         assert abs(part.rows - whole.rows * min(1, rows_max / max(total, 1))) <= 1
 
 
-def test_a_small_range_beside_a_huge_one_gets_on() -> None:
+def test_a_small_range_beside_a_huge_one_does_not_starve() -> None:
     small, huge = TopicRange("a", "", 0, 0, 1), TopicRange("a", "", 1, 0, 10**9)
-    assert [part.rows for part in capped([small, huge], 10)] == [1, 9]
+    assert [part.rows for part in cap_rows([small, huge], 10)] == [1, 9]
 
 
 VECTORS = st.dictionaries(
@@ -64,7 +64,7 @@ VECTORS = st.dictionaries(
 
 
 @given(VECTORS)
-def test_a_vector_is_what_it_was_after_a_checkpoint(vector: dict[str, Section]) -> None:
+def test_a_vector_survives_a_checkpoint(vector: dict[str, Section]) -> None:
     assert from_json(to_json(vector)) == vector
 
 
@@ -81,7 +81,7 @@ def test_a_checkpoint_of_another_source_is_refused(wrong: dict[str, object]) -> 
         from_json(wrong)
 
 
-def test_a_batch_is_what_lies_between_two_vectors() -> None:
+def test_a_batch_reads_the_messages_between_two_vectors() -> None:
     before = {"a": Section("x", {0: 5, 1: 7}), "gone": Section("z", {0: 9})}
     after = {
         "a": Section("x", {0: 8, 1: 7, 2: 4}, {2: 1}),
@@ -99,7 +99,7 @@ def test_a_topic_that_was_created_again_begins_where_the_vector_says() -> None:
     assert (only.topic_id, only.start, only.stop) == ("y", 2, 8)
 
 
-def test_only_the_task_that_spark_makes_up_reads_nothing() -> None:
+def test_only_the_empty_task_of_spark_reads_nothing() -> None:
     assert range_of(InputPartition(None)) is None
     whole = TopicRange("orders", "id", 0, 0, 5)
     assert range_of(whole) is whole

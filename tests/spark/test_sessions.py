@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 
 import quivermq
 from quivermq.errors import InvalidRequest
-from quivermq.spark import class_archive, register, session, worker_python
-from quivermq.spark.java import Java, find_java
+from quivermq.spark import class_archive, register, session
+from quivermq.spark.setup import worker_python
+from quivermq.spark.setup.java import Java, find_java
 
 NEEDED = ("bash", "cat", "chmod", "dirname", "env", "id", "ls", "ps", "readlink", "sh", "uname")
 """Commands that Spark's scripts call, beside Java."""
@@ -35,7 +36,7 @@ spark = session("local[1]", config={"spark.driver.extraJavaOptions": options})
 said["version"] = int(spark.sparkContext._jvm.System.getProperty("java.version").split(".")[0])
 rows = spark.read.format("quiver").option("subscribe", sys.argv[1]).load()
 said["by session"] = sorted(bytes(row.value).decode() for row in rows.collect())
-# In a session in which nobody has registered anything:
+# In a session without registered formats:
 spark = spark.newSession()
 options = f"(subscribe '{sys.argv[1]}', servers '{sys.argv[2]}')"
 spark.sql(f"CREATE TEMPORARY VIEW t USING quiver OPTIONS {options}")

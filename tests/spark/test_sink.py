@@ -176,13 +176,13 @@ def test_every_batch_of_a_stream_is_stored_once_by_a_function_that_is_called_aga
     ("columns", "options", "says"),
     [
         (["id AS value"], {"topic": "t"}, "'value' must be binary or string, not bigint"),
-        (["'a' AS value"], {}, "Set the option 'topic'"),
+        (["'a' AS value"], {}, "set the option 'topic'"),
         (["'a' AS value"], {"topic": "t", "txnAppId": "x"}, "belong together"),
         (["CAST(NULL AS STRING) AS value"], {"topic": "errors"}, r"row 0 of task \d has no value"),
         (["'a' AS value"], {"topic": "nowhere"}, "there is no topic 'nowhere'"),
     ],
 )
-def test_what_cannot_be_written_is_refused_in_words(
+def test_rows_that_cannot_be_written_are_refused(
     spark: SparkSession,
     servers: str,
     client: quivermq.Client,

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import quivermq
-from quivermq.spark.columns import spark_schema
-from quivermq.spark.reader import TopicReader
+from quivermq.spark.source.batch_reader import TopicReader
+from quivermq.spark.source.columns import spark_schema
 from quivermq.testing import Cluster
 from quivermq.wire import proto
 

@@ -14,10 +14,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import quivermq
 from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
-from quivermq.spark.columns import spark_schema
-from quivermq.spark.reader import TopicReader
-from quivermq.spark.reading import BYTES_MAX, ROWS_MAX
-from quivermq.spark.stream_reader import WAIT_SECONDS, TopicStreamReader
+from quivermq.spark.source.batch_reader import TopicReader
+from quivermq.spark.source.columns import spark_schema
+from quivermq.spark.source.stream_reader import WAIT_SECONDS, TopicStreamReader
+from quivermq.spark.source.task_reader import BYTES_MAX, ROWS_MAX
 from quivermq.testing import Cluster
 
 ALL = ReadAllAvailable()
@@ -78,7 +78,7 @@ def overtake(client: quivermq.Client, topic: str, count: int = 40) -> int:
 # ---- what is read
 
 
-def test_messages_of_all_kinds_that_were_stored_one_by_one_come_together(
+def test_messages_that_were_stored_one_by_one_are_read_in_one_batch(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     client.create_topic(topic)
@@ -126,7 +126,7 @@ def test_stored_batches_that_are_too_large_are_cut(
     assert [len(value) for each in found for value in each.column(0).to_pylist()] == sizes
 
 
-def test_times_say_where_to_begin_and_to_end(
+def test_reads_begin_and_end_at_timestamps(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     client.create_topic(topic, partitions=2)
@@ -172,7 +172,22 @@ def test_partitions_are_assigned_and_bounds_are_mixed(
         batch(servers, subscribe=topic, **ending).partitions()
 
 
-def test_nobody_begins_behind_the_end(client: quivermq.Client, topic: str, servers: str) -> None:
+def test_a_batch_read_asks_every_leader_once(
+    client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(topic, partitions=2)
+    client.produce(topic, b"x", partition=1)
+    asked = []
+    offsets = quivermq.Client.offsets
+    monkeypatch.setattr(
+        quivermq.Client, "offsets", lambda self, *args: asked.append(args) or offsets(self, *args)
+    )
+    reader = batch(servers, subscribe=topic)
+    assert values(reader, reader.partitions()) == [b"x"]
+    assert asked == [(topic,)]
+
+
+def test_no_read_begins_behind_the_end(client: quivermq.Client, topic: str, servers: str) -> None:
     client.create_topic(topic)
     client.produce(topic, b"x")
     behind = {"subscribe": topic, "startingOffsets": f'{{"{topic}": {{"0": 2}}}}'}
@@ -184,7 +199,7 @@ def test_nobody_begins_behind_the_end(client: quivermq.Client, topic: str, serve
             plan()
 
 
-def test_a_pattern_never_means_topics_of_the_system(
+def test_a_pattern_never_matches_system_topics(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     for name in (f"_spark.{topic}", topic):
@@ -332,10 +347,10 @@ def test_without_anything_to_read_it_waits_at_the_broker_and_not_long(
         end = after
 
 
-def test_a_pattern_that_matches_nothing_yet_is_waited_for(
+def test_a_query_waits_for_topics_that_match_its_pattern(
     client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quivermq.spark.stream_reader.LOOK_SECONDS", 0.4)
+    monkeypatch.setattr("quivermq.spark.source.stream_reader.REFRESH_SECONDS", 0.4)
     reader = stream(servers, subscribePattern=topic, startingOffsets="latest")
     began = time.monotonic()
     for _ in range(2):
@@ -371,7 +386,7 @@ def test_what_is_there_when_it_begins_is_all_for_a_query_that_ends(
     assert reader.reportLatestOffset() == ends[-1]
 
 
-def test_a_batch_can_wait_until_it_is_worth_it(
+def test_a_batch_waits_for_min_offsets_or_max_delay(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     client.create_topic(topic)
@@ -387,7 +402,7 @@ def test_a_batch_can_wait_until_it_is_worth_it(
     assert reader.latestOffset(end, ALL)[topic]["0"] == 10
 
 
-def test_who_waits_for_more_rows_waits_at_the_broker(
+def test_a_query_that_waits_for_more_rows_waits_at_the_broker(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     client.create_topic(topic)
@@ -405,13 +420,13 @@ def test_who_waits_for_more_rows_waits_at_the_broker(
     assert reader.latestOffset(end, ALL)[topic]["0"] == 10
 
 
-def test_looking_for_topics_and_partitions_asks_no_partition(
+def test_looking_for_topics_and_partitions_asks_no_leader(
     client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create_topic(topic, partitions=2)
     reader = stream(servers, subscribe=topic, startingOffsets="earliest")
     end = reader.latestOffset({}, ALL)
-    monkeypatch.setattr("quivermq.spark.stream_reader.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("quivermq.spark.source.stream_reader.REFRESH_SECONDS", 0.0)
     asked = []
     offsets = quivermq.Client.offsets
     monkeypatch.setattr(

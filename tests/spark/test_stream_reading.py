@@ -76,7 +76,7 @@ def test_a_query_goes_on_where_it_was(
     assert [progress.numInputRows for progress in run().recentProgress] in ([], [0])
 
 
-def test_a_query_hears_of_messages_partitions_and_topics_as_they_come(
+def test_a_query_reads_new_messages_partitions_and_topics(
     spark: SparkSession, client: quivermq.Client, topic: str, follow: Follow, tmp_path: Path
 ) -> None:
     client.create_topic(f"{topic}.a")

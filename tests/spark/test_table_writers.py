@@ -10,12 +10,11 @@ import pytest
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from quivermq.errors import Fenced, InvalidRequest
-from quivermq.lakehouse import ArchiveRange, Table
-from quivermq.lakehouse.data_files import DataFile
-from quivermq.spark.archive_sink import ArchiveWriter
-from quivermq.spark.columns import spark_schema
+from quivermq.lakehouse import ArchiveRange, DataFile, Table
+from quivermq.spark.archive.writer import ArchiveWriter
+from quivermq.spark.source.columns import spark_schema
 from quivermq.spark.table_options import arrow_schema
-from quivermq.spark.table_sink import FilesWritten, TableStreamWriter, TableWriter
+from quivermq.spark.table_writer import FilesWritten, TableStreamWriter, TableWriter
 
 WHOLE = StructType(
     [*spark_schema({"includeHeaders": "true"}).fields, StructField("date", DateType())]
@@ -66,9 +65,7 @@ def files(path: Path) -> int:
 
 
 @pytest.mark.parametrize("name", ["plain", "sp ace", "ünï [a]"])
-def test_what_a_table_names_outlives_the_end_of_a_job_that_seems_to_have_failed(
-    tmp_path: Path, name: str
-) -> None:
+def test_committed_files_survive_the_abort_of_a_job(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     archive = writer(folder, 2)
     done = archive.write(iter([messages({0: None, 1: "bad"})]))

@@ -31,7 +31,7 @@ from quivermq.cli.output import count, format_number, print_error, print_json, p
 from quivermq.cli.quantities import format_size
 
 if TYPE_CHECKING:
-    from quivermq.spark.archive_loop import Committed
+    from quivermq.spark import CommitSummary
 
 _FILE_BYTES: Final = 128 << 20
 _SPARK_TIMEOUT_SECONDS: Final = 60.0
@@ -144,10 +144,8 @@ def archive(
     if json_columns is None and (quarantine or into):
         raise UsageError("--quarantine and --into need --json-columns")
     _check_extra()
-    from quivermq.lakehouse.table import local_folder  # noqa: PLC0415  (slow to load)
-    from quivermq.spark import session  # noqa: PLC0415
-    from quivermq.spark.archive_loop import ArchiveLoop, Pace  # noqa: PLC0415
-    from quivermq.spark.archiving import Archive, Payload  # noqa: PLC0415
+    from quivermq.lakehouse import local_folder  # noqa: PLC0415  (slow to load)
+    from quivermq.spark import Archive, ArchiveLoop, CommitPolicy, Payload, session  # noqa: PLC0415
 
     payload = None
     if columns := _read_columns(json_columns):
@@ -163,13 +161,13 @@ def archive(
             spark,
             client,
             table,
-            Pace(int(commit_size), commit_age),
+            CommitPolicy(int(commit_size), commit_age),
             lambda done: _report(done, as_json=as_json),
             lambda trouble: print_error(one_line(trouble), "warning"),
         )
         try:
             if once:
-                commits = loop.once()
+                commits = loop.run_once()
                 if not commits and not as_json:
                     remark(f"{to} holds all of {topic}")
             else:
@@ -198,8 +196,7 @@ def replay(
     """Send the messages of a table to a topic again, in order."""
     _check_extra()
     from quivermq import lakehouse  # noqa: PLC0415  (slow to load)
-    from quivermq.spark import session  # noqa: PLC0415
-    from quivermq.spark.replaying import Replay  # noqa: PLC0415
+    from quivermq.spark import Replay, session  # noqa: PLC0415
 
     wanted = Replay(
         table,
@@ -277,7 +274,7 @@ def _catch_stop_signals() -> threading.Event:
     return stop
 
 
-def _report(done: "Committed", *, as_json: bool) -> None:
+def _report(done: "CommitSummary", *, as_json: bool) -> None:
     table, wanted = done.table, done.pending.range
     rate = wanted.count / done.seconds if done.seconds else 0.0
     if as_json:

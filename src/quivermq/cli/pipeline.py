@@ -33,8 +33,7 @@ from quivermq.cli.pipeline_screen import (
 )
 
 if TYPE_CHECKING:
-    from quivermq.pipelines.loading import PipelineFile
-    from quivermq.pipelines.runner import Plan
+    from quivermq.pipelines import CheckedPipeline, PipelineFile
 
 File = Annotated[
     Path, typer.Argument(metavar="FILE.toml", help="The pipeline's file.", show_default=False)
@@ -75,10 +74,9 @@ def run(
 
 
 def _run(loaded: "PipelineFile", screen: PipelineScreen, servers: str | None, *, once: bool) -> Any:
-    from quivermq.pipelines import runner  # noqa: PLC0415  (imports Arrow)
-    from quivermq.pipelines.watching import StopRequest, Watching  # noqa: PLC0415
+    from quivermq import pipelines  # noqa: PLC0415  (imports Arrow)
 
-    stop = StopRequest()
+    stop = pipelines.StopRequest()
 
     def ask(*_: object) -> None:
         stop.ask()
@@ -89,10 +87,10 @@ def _run(loaded: "PipelineFile", screen: PipelineScreen, servers: str | None, *,
         signal.signal(signal.SIGINT, ask)
         signal.signal(signal.SIGTERM, ask)
 
-    watching = Watching(
+    listener = pipelines.RunListener(
         screen.stage, screen.report, take_signals, interval=screen.interval, stop=stop
     )
-    return runner.run(loaded, servers=servers, once=once, watching=watching)
+    return pipelines.run(loaded, servers=servers, once=once, listener=listener)
 
 
 @app.command()
@@ -116,14 +114,14 @@ def check(file: File, as_json: AsJson = False) -> None:
     print_line(f"{file}: all is well: {'; '.join(targets)}", "green")
 
 
-def _plan(loaded: "PipelineFile", screen: PipelineScreen) -> "Plan":
-    from quivermq.pipelines import runner, spark_logs  # noqa: PLC0415  (imports Arrow)
+def _plan(loaded: "PipelineFile", screen: PipelineScreen) -> "CheckedPipeline":
+    from quivermq import pipelines  # noqa: PLC0415  (imports Arrow)
 
     screen.stage("starting Spark")
-    with tempfile.TemporaryDirectory(prefix="quiver-") as folder, spark_logs.log_to(folder):
-        spark = runner.spark_of(loaded)
+    with tempfile.TemporaryDirectory(prefix="quiver-") as folder, pipelines.log_to(folder):
+        spark = pipelines.start_spark(loaded)
         screen.stage("checking the SQL")
-        return runner.check(loaded, spark)
+        return pipelines.check(loaded, spark)
 
 
 @app.command()
@@ -136,8 +134,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show pipelines: state, rows per second, lag, problems."""
-    from quivermq.pipelines.heard_reports import latest_reports  # noqa: PLC0415
-    from quivermq.pipelines.reports import state_of  # noqa: PLC0415
+    from quivermq.pipelines import latest_reports, state_of  # noqa: PLC0415
 
     with connect(servers, timeout) as client:
         reports = latest_reports(client)
@@ -193,7 +190,7 @@ def _print_trouble(report: dict[str, Any], now: datetime) -> None:
 
 
 def _load(file: Path) -> "PipelineFile":
-    from quivermq.pipelines.loading import load  # noqa: PLC0415
+    from quivermq.pipelines import load  # noqa: PLC0415
 
     loaded: PipelineFile = _report_problems(lambda: load(file))
     return loaded
@@ -201,7 +198,7 @@ def _load(file: Path) -> "PipelineFile":
 
 def _report_problems(work: Callable[[], Any]) -> Any:
     """Do the work; each problem of the file becomes an error line that editors understand."""
-    from quivermq.pipelines.problems import InvalidPipeline  # noqa: PLC0415
+    from quivermq.pipelines import InvalidPipeline  # noqa: PLC0415
 
     try:
         return work()

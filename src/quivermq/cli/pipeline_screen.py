@@ -141,7 +141,7 @@ def format_lag(lag: int | None) -> str:
 
 def format_age(report: Mapping[str, Any], now: datetime | None = None) -> str:
     """The time since the report: `3s`, `2m10s`, `4d`."""
-    from quivermq.pipelines.reports import age_seconds  # noqa: PLC0415  (imports Arrow)
+    from quivermq.pipelines import age_seconds  # noqa: PLC0415  (imports Arrow)
 
     seconds = age_seconds(report, now or datetime.now(UTC))
     return format_duration(round(seconds) if seconds < 3600 else round(seconds / 60) * 60)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from quivermq.client.offsets import Held, TopicOffsets
     from quivermq.client.partitioner import partition_of
     from quivermq.client.producer import AsyncProducer, Producer
-    from quivermq.client.readers import AsyncReader, Reader
+    from quivermq.client.readers import AsyncReader, Piece, Reader
+    from quivermq.client.reading import parse_place
     from quivermq.client.sticky_consumer import AsyncConsumer, Consumer
     from quivermq.client.subscriptions import Subscription
     from quivermq.client.values import BatchReceipt, Message, Receipt
@@ -68,6 +69,7 @@ _PLACES = {
     "Message": "values",
     "NodeInfo": "infos",
     "PartitionInfo": "infos",
+    "Piece": "readers",
     "Producer": "producer",
     "RateLimit": "infos",
     "Reader": "readers",
@@ -83,6 +85,7 @@ _PLACES = {
     "TopicInfo": "infos",
     "TopicOffsets": "offsets",
     "connect": "client",
+    "parse_place": "reading",
     "partition_of": "partitioner",
 }
 
@@ -114,6 +117,7 @@ __all__ = [
     "Message",
     "NodeInfo",
     "PartitionInfo",
+    "Piece",
     "Producer",
     "RateLimit",
     "Reader",
@@ -126,6 +130,7 @@ __all__ = [
     "TopicOffsets",
     "UpgradeInfo",
     "connect",
+    "parse_place",
     "partition_of",
 ]
 

@@ -1,40 +1,64 @@
-"""Tables in a file system: Delta tables that hold what topics held, and say up to where.
+"""Delta tables in a file system that hold what topics held, and record up to which offset.
 
-Knows the errors only; knows nothing of Spark, and needs none. Needs `deltalake`, which comes with
-`quivermq[spark]`.
+Knows the errors only; must never know Spark. Needs `deltalake`, which comes with `quivermq[spark]`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from quivermq.lakehouse.data_files import DataFile, FileWriter
-    from quivermq.lakehouse.progress import ArchiveRange, archive_group
-    from quivermq.lakehouse.table import Table
-    from quivermq.lakehouse.upkeep import Upkeep, compact
+    from quivermq.lakehouse.data_files import TARGET_FILE_BYTES, DataFile, FileWriter
+    from quivermq.lakehouse.progress import (
+        ARCHIVE_PROPERTY,
+        TOPIC_ID_PROPERTY,
+        TOPIC_PROPERTY,
+        ArchiveRange,
+        archive_group,
+        recreated_error,
+    )
+    from quivermq.lakehouse.table import Table, check_apart, local_folder
+    from quivermq.lakehouse.upkeep import SMALL_FILES_MAX, Upkeep, compact, small_files
 
 __all__ = [
+    "ARCHIVE_PROPERTY",
+    "SMALL_FILES_MAX",
+    "TARGET_FILE_BYTES",
+    "TOPIC_ID_PROPERTY",
+    "TOPIC_PROPERTY",
     "ArchiveRange",
     "DataFile",
     "FileWriter",
     "Table",
     "Upkeep",
     "archive_group",
+    "check_apart",
     "compact",
+    "local_folder",
+    "recreated_error",
+    "small_files",
 ]
-_ROOMS: Final = {
+_MODULES: Final = {
+    "ARCHIVE_PROPERTY": "progress",
+    "SMALL_FILES_MAX": "upkeep",
+    "TARGET_FILE_BYTES": "data_files",
+    "TOPIC_ID_PROPERTY": "progress",
+    "TOPIC_PROPERTY": "progress",
     "ArchiveRange": "progress",
     "DataFile": "data_files",
     "FileWriter": "data_files",
     "Table": "table",
     "Upkeep": "upkeep",
     "archive_group": "progress",
+    "check_apart": "table",
     "compact": "upkeep",
+    "local_folder": "table",
+    "recreated_error": "progress",
+    "small_files": "upkeep",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """A task that writes files loads nothing of what commits them: its machine may lack that."""
-    if name not in _ROOMS:
+    """Import a name when it is used: a task that writes files may run where `deltalake` is not."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"quivermq.lakehouse.{_ROOMS[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

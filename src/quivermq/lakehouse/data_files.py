@@ -1,8 +1,8 @@
-"""Parquet files of a table, as a task writes them: one folder for each value of the partition
-columns, each file about as large as wanted.
+"""Writes the Parquet files of a table: a folder for each value of the partition columns, and files
+of about the target size.
 
-A file belongs to the table once a commit names it. What a killed task leaves behind is in nobody's
-way, until `quiver pipeline compact` removes it.
+A file belongs to the table once a commit names it. Files that a killed task leaves behind are
+never read; `quiver pipeline compact` removes them.
 """
 
 import json
@@ -25,7 +25,7 @@ TARGET_FILE_BYTES: Final = 128 << 20
 ROW_GROUP_BYTES: Final = 16 << 20
 BUFFERED_BYTES_MAX: Final = 64 << 20
 OPEN_FILES_MAX: Final = 100
-"""A process may have about a thousand, and a task is not alone in it."""
+"""A process may open about a thousand files, and may run other tasks too."""
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 Key = tuple[str | None, ...]
@@ -42,7 +42,7 @@ class DataFile:
     partition_values: dict[str, str | None]
     modified_ms: int
     stats: str
-    """As Delta has them: rows, and the smallest and largest value of columns that have an order."""
+    """As Delta defines them: row count, and the bounds of columns that have an order."""
 
 
 class FileWriter:
@@ -91,7 +91,7 @@ class FileWriter:
         return self._finished
 
     def discard(self) -> None:
-        """The rows are not wanted: leave nothing behind."""
+        """Remove everything that was written."""
         for file in self._open.values():
             file.discard()
         remove_files(self._root, self._finished)
@@ -133,7 +133,7 @@ class _OpenFile:
     """A file that is being written."""
 
     def __init__(self, root: Path, schema: pa.Schema, values: dict[str, str | None]) -> None:
-        folder = "".join(f"{name}={escaped(value)}/" for name, value in values.items())
+        folder = "".join(f"{name}={escape_value(value)}/" for name, value in values.items())
         self._relative = f"{folder}part-{uuid.uuid4()}.parquet"
         self._values = values
         self._schema = schema
@@ -158,7 +158,7 @@ class _OpenFile:
     def finish(self) -> DataFile:
         self._writer.close()
         self._sink.flush()
-        # Brokers drop what a table holds: it must not be lost with the power after that.
+        # Brokers drop messages that a table holds, so its files must survive a loss of power.
         os.fsync(self._sink.fileno())
         size = self._sink.tell()
         self._sink.close()
@@ -180,13 +180,13 @@ class _OpenFile:
 
 
 def remove_files(root: Path, files: Sequence[DataFile]) -> None:
-    """Files that no commit names and none will; where a commit was tried: `Table.remove_loose`."""
+    """Remove files that no commit names or will name; after a commit: `Table.remove_loose`."""
     for file in files:
         (root / file.path).unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:
-    """Make what a file holds durable."""
+    """Make the contents of a file durable."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -231,8 +231,8 @@ def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> N
         raise InvalidRequest("a table needs a column that it is not partitioned by")
 
 
-def escaped(value: str | None) -> str:
-    """A value as part of a folder's name, as Spark and Hive write it."""
+def escape_value(value: str | None) -> str:
+    """Escape a value for a folder's name as Spark and Hive do."""
     if not value:
         return _NO_VALUE
     return "".join(
@@ -300,7 +300,7 @@ def _has_order(kind: pa.DataType) -> bool:
 
 
 def _bound(value: Any, upwards: timedelta) -> Any:
-    """A bound as Delta writes it: milliseconds are as fine as it gets."""
+    """Format a bound as Delta does, in whole milliseconds."""
     if isinstance(value, datetime):
         rounded = (value + upwards).astimezone(UTC)
         return rounded.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,8 +1,9 @@
-"""How far a table holds a topic, in the table's own state.
+"""The offsets up to which a table holds a topic, kept in the table's own state.
 
 A Delta table remembers, for each application that writes to it, a number that changes with a
 commit or not at all. Each partition of a topic is such an application, and its number is the offset
-behind the last one that the table holds. So rows and offsets cannot part, whatever dies in between.
+behind the last one that the table holds. So rows and offsets change together,
+even if a process dies between two steps.
 """
 
 import json
@@ -19,7 +20,7 @@ OFFSETS_NOTE: Final = "quiver.offsets"
 
 
 def archive_group(table_id: str) -> str:
-    """The group under which a table tells brokers how far it is."""
+    """The consumer group under which an archive commits its offsets to brokers."""
     return f"_archive.{table_id}"
 
 
@@ -33,6 +34,14 @@ def start_key(topic: str, partition: int) -> str:
     return f"quiver-start:{topic}:{partition}"
 
 
+def recreated_error(topic: str, root: object) -> InvalidRequest:
+    """The error for an archive whose topic was deleted and created again."""
+    return InvalidRequest(
+        f"topic {topic!r} was deleted and created again since the table {root} was begun: "
+        "their offsets are unrelated. Archive it to another folder"
+    )
+
+
 def offsets_by_key(find: Callable[[str], int | None], key: Callable[[int], str]) -> dict[int, int]:
     """Offsets by partition: every commit names all partitions, so the first gap is the end."""
     offsets: dict[int, int] = {}
@@ -43,7 +52,7 @@ def offsets_by_key(find: Callable[[str], int | None], key: Callable[[int], str])
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRange:
-    """What one commit of an archive adds: of each partition, [start, end)."""
+    """The offsets that one commit of an archive adds: [start, end) of each partition."""
 
     topic: str
     starts: dict[int, int]
@@ -51,7 +60,7 @@ class ArchiveRange:
     firsts: dict[int, int]
     """From where on the table has no gap."""
     held: dict[int, int] = field(default_factory=dict)
-    """Up to where the table held each partition when this was planned; others it did not know."""
+    """By partition that the table knew, its end when the range was planned."""
 
     def __post_init__(self) -> None:
         partitions = list(range(len(self.ends)))
@@ -70,11 +79,11 @@ class ArchiveRange:
 
     @property
     def progress(self) -> dict[str, int]:
-        """What the table is to remember."""
+        """The keys and offsets that the commit records in the table."""
         return self.progress_from({})
 
     def progress_from(self, ends: Mapping[int, int]) -> dict[str, int]:
-        """The same for a table that may be further in some partitions: it never goes back."""
+        """Like `progress`, but never below `ends`, which the table has reached already."""
         found = {
             end_key(self.topic, number): max(end, ends.get(number, 0))
             for number, end in self.ends.items()
@@ -84,7 +93,7 @@ class ArchiveRange:
         return found
 
     def note(self) -> dict[str, str]:
-        """The same for people who look at the table's history."""
+        """The end offsets as a note in the table's history."""
         plain = {str(number): end for number, end in sorted(self.ends.items())}
         return {OFFSETS_NOTE: json.dumps({self.topic: plain})}
 
@@ -92,10 +101,10 @@ class ArchiveRange:
         return json.dumps(
             {
                 "topic": self.topic,
-                "starts": _listed(self.starts),
-                "ends": _listed(self.ends),
-                "firsts": _listed(self.firsts),
-                "held": _listed(self.held),
+                "starts": _to_list(self.starts),
+                "ends": _to_list(self.ends),
+                "firsts": _to_list(self.firsts),
+                "held": _to_list(self.held),
             }
         )
 
@@ -114,5 +123,5 @@ class ArchiveRange:
             raise InvalidRequest(f"{text!r} is no range of an archive: {error}") from None
 
 
-def _listed(offsets: Mapping[int, int]) -> list[int]:
+def _to_list(offsets: Mapping[int, int]) -> list[int]:
     return [offsets[number] for number in sorted(offsets)]

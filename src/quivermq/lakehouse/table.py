@@ -1,7 +1,7 @@
-"""A Delta table at one version: what it holds, how far writers are, and one more commit.
+"""A Delta table at one version: its columns and files, the progress of its writers, and commits.
 
-All commits go through `Table.commit`. It is refused if any of the writers that it speaks for has
-committed since this version was read: so two that do the same work at once cannot both succeed.
+All commits go through `Table.commit`. It fails if one of the writers that it names has committed
+since this version was read: of two processes that do the same work, only one succeeds.
 """
 
 import os
@@ -33,6 +33,7 @@ from quivermq.lakehouse.progress import (
     TOPIC_PROPERTY,
     end_key,
     offsets_by_key,
+    recreated_error,
     start_key,
 )
 
@@ -43,7 +44,7 @@ _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Table:
-    """A table as it is at one version; later commits of others are not seen."""
+    """A table at one version; later commits do not change it."""
 
     def __init__(self, root: Path, delta: DeltaTable) -> None:
         features = set(delta.protocol().reader_features or ())
@@ -62,14 +63,14 @@ class Table:
         if root.exists() and not root.is_dir():
             raise InvalidRequest(f"{root} is no folder: name the folder of a table")
         try:
-            return cls(root, _opened(root, version))
+            return cls(root, _open_delta(root, version))
         except TableNotFoundError:
             return None
         except DeltaError as error:
-            story = _first_line(error)
+            reason = _first_line(error)
             if version is not None:
-                raise InvalidRequest(f"{root} has no version {version} to read: {story}") from None
-            raise Corrupt(f"the table {root} cannot be read: {story}") from None
+                raise InvalidRequest(f"{root} has no version {version} to read: {reason}") from None
+            raise Corrupt(f"the table {root} cannot be read: {reason}") from None
 
     @classmethod
     def open(cls, path: str | Path, version: int | None = None) -> "Table":
@@ -82,14 +83,14 @@ class Table:
         return found
 
     @classmethod
-    def found(
+    def open_or_create(
         cls,
         path: str | Path,
         schema: pa.Schema,
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> "Table":
-        """The table in a folder, made if need be; of several that make it at once, one does."""
+        """The table in a folder, created if it is missing; concurrent callers get the same one."""
         table = cls.find(path)
         if table is None:
             check_partition_columns(schema, partition_by)
@@ -100,7 +101,7 @@ class Table:
 
     @property
     def id(self) -> str:
-        """Drawn when the table was made."""
+        """Drawn when the table was created."""
         return str(self._delta.metadata().id)
 
     @property
@@ -118,7 +119,7 @@ class Table:
 
     @property
     def topic_id(self) -> str | None:
-        """Which life of that topic: another one after it was deleted and created again."""
+        """The id of that topic: a topic that is deleted and created again has another one."""
         return self._delta.metadata().configuration.get(TOPIC_ID_PROPERTY)
 
     @property
@@ -136,7 +137,7 @@ class Table:
         return pa.schema(self._delta.schema().to_arrow())
 
     def progress(self, key: str) -> int | None:
-        """How far the writer of this name is."""
+        """The last number that the writer of this name committed."""
         return self._delta.transaction_version(key)
 
     def ends(self, topic: str) -> dict[int, int]:
@@ -154,7 +155,7 @@ class Table:
     def file_facts(self, *names: str) -> list[dict[str, Any]]:
         """These columns of `files`, file by file; None where a column is missing.
 
-        Bounds of other columns may be times for which Python has no words.
+        Other columns may have times as bounds that Python cannot represent.
         """
         files = self.files()
         columns = {
@@ -175,7 +176,7 @@ class Table:
         return {str(self.root / file.path) for file in files} <= set(self.file_paths())
 
     def offsets_in(self, partition: int, start: int, stop: int) -> pa.Array:
-        """Those of a range of offsets for which there are rows."""
+        """The offsets of a range for which there are rows."""
         import pyarrow.dataset as ds  # noqa: PLC0415  (takes a while to load)
 
         mine = ds.field("partition") == partition
@@ -187,9 +188,9 @@ class Table:
         return pa.concat_arrays(found)
 
     def remove_loose(self, files: Sequence[DataFile]) -> None:
-        """Remove those of the files that the table does not name.
+        """Remove the files that the table does not name.
 
-        Whoever tried to commit them may not know how it went: an error may come after the commit.
+        A commit may succeed and still raise an error, so files are compared with the table.
         """
         named = set(self.file_paths())
         remove_files(self.root, [file for file in files if str(self.root / file.path) not in named])
@@ -223,6 +224,17 @@ class Table:
                 f"{list(partition_by)}"
             )
 
+    def check_topic(self, topic: str, topic_id: str) -> None:
+        """Raise `InvalidRequest` unless the table is the archive of this very topic."""
+        if self.topic is None:
+            raise InvalidRequest(f"the table {self.root} is no archive: name another folder")
+        if self.topic != topic:
+            raise InvalidRequest(
+                f"the table {self.root} is the archive of topic {self.topic!r}, not {topic!r}"
+            )
+        if self.topic_id and topic_id and self.topic_id != topic_id:
+            raise recreated_error(topic, self.root)
+
     def commit(
         self,
         files: Sequence[DataFile],
@@ -231,9 +243,9 @@ class Table:
         *,
         replace: bool = False,
     ) -> "Table":
-        """Add files (or put them in place of all there are), and say how far writers are by that.
+        """Add files, or replace all files by them, and record the progress of writers.
 
-        Returns the table as it is then, durable. Raises `Fenced` if one of these writers has
+        Returns the table at its new version, durable. Raises `Fenced` if one of these writers has
         committed since this version was read; then nothing has changed.
         """
         self._check_presence(files)
@@ -269,7 +281,7 @@ class Table:
         return after
 
     def _check_presence(self, files: Sequence[DataFile]) -> None:
-        """A commit must not speak for rows that are not there: brokers drop what a table holds."""
+        """Check that all files are there: brokers drop messages that a commit claims to hold."""
         for file in files:
             try:
                 size = (self.root / file.path).stat().st_size
@@ -284,7 +296,7 @@ class Table:
                 )
 
     def make_durable(self, first_version: int) -> None:
-        """Let commits from a version on survive a loss of power."""
+        """Make the commits from a version on survive a loss of power."""
         log = self.root / _LOG
         for version in range(first_version, self.version + 1):
             entry = log / f"{version:020}.json"
@@ -294,7 +306,7 @@ class Table:
 
 
 def local_folder(path: str | Path) -> Path:
-    """A table's folder, which must be in a file system that all who use it share."""
+    """The folder of a table, in a file system that driver and workers share."""
     text = str(path)
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")
@@ -310,7 +322,7 @@ def local_folder(path: str | Path) -> Path:
 
 
 def check_apart(one: str | Path, other: str | Path) -> None:
-    """Raise `InvalidRequest` if two tables were to share a folder, or one to lie in the other."""
+    """Raise `InvalidRequest` if two tables share a folder or one lies in the other."""
     first, second = local_folder(one).resolve(), local_folder(other).resolve()
     if first == second or first in second.parents or second in first.parents:
         raise InvalidRequest(
@@ -318,13 +330,13 @@ def check_apart(one: str | Path, other: str | Path) -> None:
         )
 
 
-def _opened(root: Path, version: int | None) -> DeltaTable:
+def _open_delta(root: Path, version: int | None) -> DeltaTable:
     try:
         return DeltaTable(root, version=version)
     except TableNotFoundError:
         raise
     except DeltaError:
-        # Somebody may have cleaned up the log while it was read.
+        # Another process may have cleaned up the log while it was read.
         return DeltaTable(root, version=version)
 
 
@@ -335,11 +347,11 @@ def _create(
     if around := next((each for each in root.resolve().parents if (each / _LOG).is_dir()), None):
         raise InvalidRequest(f"{root} is within the table {around}: name a folder outside of it")
     if root.exists() and any(root.iterdir()) and not (root / _LOG).is_dir():
-        raise InvalidRequest(f"{root} holds other things: name an empty folder or none")
+        raise InvalidRequest(f"{root} is no table and not empty: name an empty folder or a new one")
     missing = [each for each in (root, *root.parents) if not each.exists()]
     (root / _LOG).mkdir(parents=True, exist_ok=True)
-    # Two that let Delta make the same table may both succeed, the second with another id: so the
-    # first commit is made elsewhere, and given its name by whoever comes first.
+    # Two processes that let Delta create the same table may both succeed, with different ids. So
+    # the first commit is made in another folder, and only one process can link it to its name.
     with tempfile.TemporaryDirectory() as elsewhere:
         DeltaTable.create(
             elsewhere,
@@ -349,12 +361,12 @@ def _create(
             raise_if_key_not_exists=False,
         )
         text = (Path(elsewhere) / _LOG / _FIRST).read_bytes()
-    _put(root / _LOG / _FIRST, text)
+    _write_once(root / _LOG / _FIRST, text)
     sync_folders(missing[-1].parent if missing else root, root / _LOG / _FIRST)
 
 
-def _put(place: Path, text: bytes) -> None:
-    """Make a file with all that it holds, unless it is there."""
+def _write_once(place: Path, text: bytes) -> None:
+    """Create a file with this content in one step, unless it exists."""
     handle, name = tempfile.mkstemp(prefix="_begin.", dir=place.parent)
     draft = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""Keeping a table tidy: small files become large ones, and what no version needs is removed."""
+"""Compaction of a table: joins small files, and removes files that no version needs."""
 
 import re
 from collections import Counter
@@ -15,16 +15,16 @@ from quivermq.lakehouse.data_files import TARGET_FILE_BYTES, sync_file, sync_fol
 from quivermq.lakehouse.table import Table, local_folder
 
 SMALL_FILES_MAX: Final = 16
-"""So many small files a folder may have before an archive puts them together."""
+"""An archive compacts its table when a folder has more small files."""
 KEPT_HOURS: Final = 168
-"""What a table no longer needs stays so long, for readers of an older version."""
+"""Files that the newest version does not need stay so long, for readers of an older one."""
 UNNAMED_HOURS_MIN: Final = 24
-"""Files that no version names stay at least so long: a task that runs may have written them."""
+"""Files that no version names stay at least so long: a running task may have written them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What was done."""
+    """The result of a compaction."""
 
     files_before: int
     files_after: int
@@ -39,14 +39,14 @@ def compact(
     *,
     remove: bool = True,
 ) -> Upkeep:
-    """Put small files together, then remove what no version of the last `kept_hours` needs.
+    """Join small files, then remove files that no version of the last `kept_hours` needs.
 
-    Rows and offsets stay what they are. Archives may go on meanwhile: they only add.
+    Rows and offsets do not change. Archives may commit at the same time.
     """
     root = local_folder(path)
     before = Table.open(root)
     delta = DeltaTable(root)
-    # If another one does the same just then, what is left is for the next time.
+    # If another process compacts at the same time, the next compaction does the rest.
     with suppress(CommitFailedError):
         delta.optimize.compact(target_size=target_bytes)
     after = Table.open(root)
@@ -59,12 +59,12 @@ def compact(
 
 
 def _remove(table: Table, kept_hours: int) -> int:
-    """Remove what no version needs; how many files that were.
+    """Remove files that no version needs; returns how many.
 
-    Nothing but data files of this table goes: other things may lie within its folder.
+    Only data files of this table are removed: its folder may hold other things.
     """
     delta = DeltaTable(table.root)
-    # Below the usual limit only if somebody says so: then no reader of old versions is left.
+    # Below Delta's limit only if the caller says so: no reader of old versions is left then.
     replaced = delta.vacuum(kept_hours, enforce_retention_duration=False)
     unnamed = delta.vacuum(
         max(kept_hours, UNNAMED_HOURS_MIN), enforce_retention_duration=False, full=True
@@ -73,7 +73,7 @@ def _remove(table: Table, kept_hours: int) -> int:
     own = re.compile(rf"{folders}part-[^/]+\.parquet")
     removed = 0
     for path in {*replaced, *unnamed}:
-        # As the table's log or the disk has it: what is in the log is written as in an address.
+        # Paths of the table's log are quoted as in a URL, those of the disk are not.
         for place in {path, unquote(path)}:
             if own.fullmatch(place) and (table.root / place).is_file():
                 (table.root / place).unlink(missing_ok=True)
@@ -82,9 +82,9 @@ def _remove(table: Table, kept_hours: int) -> int:
 
 
 def small_files(table: Table, target_bytes: int = TARGET_FILE_BYTES) -> int:
-    """How many files of one folder are so small that they are better put together, at most.
+    """The number of small files in the folder that has most of them.
 
-    Files of different folders never become one: a table with a small file for each day is tidy.
+    Files of different folders are never joined.
     """
     sizes = table.files().column("size_bytes").to_pylist()
     folders = Counter(

@@ -4,12 +4,28 @@
 
     run(load("orders.toml"), once=True)
 
-Knows the client, `spark` and `lakehouse`. Spark is imported when something runs: a file is judged,
-and reports are read, without it.
+Knows the client, `spark` and `lakehouse`. Spark is imported when a pipeline is checked or run: a
+file is loaded, and reports are read, without it.
 """
 
-from quivermq.pipelines.loading import PipelineFile, load
-from quivermq.pipelines.problems import InvalidPipeline
-from quivermq.pipelines.runner import run
+from quivermq.pipelines.loading import InvalidPipeline, PipelineFile, load
+from quivermq.pipelines.report_reader import latest_reports
+from quivermq.pipelines.reports import RunListener, StopRequest, age_seconds, state_of
+from quivermq.pipelines.runner import CheckedPipeline, check, run, start_spark
+from quivermq.pipelines.spark_logs import log_to
 
-__all__ = ["InvalidPipeline", "PipelineFile", "load", "run"]
+__all__ = [
+    "CheckedPipeline",
+    "InvalidPipeline",
+    "PipelineFile",
+    "RunListener",
+    "StopRequest",
+    "age_seconds",
+    "check",
+    "latest_reports",
+    "load",
+    "log_to",
+    "run",
+    "start_spark",
+    "state_of",
+]

@@ -1,27 +1,27 @@
-"""From a file's text to its model, or to all that is wrong with it."""
+"""Loads a pipeline's TOML file, and reports every problem with its line."""
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
 from quivermq.errors import InvalidRequest
-from quivermq.pipelines.lines import KeyPath, first_text_line, key_lines, line_of
 from quivermq.pipelines.model import (
     BAD_ROWS_SUFFIX,
     Pipeline,
-    Running,
-    Sink,
-    Source,
-    Step,
+    PipelineConfig,
+    SinkConfig,
+    SourceConfig,
+    StepConfig,
     Watermark,
     short,
 )
-from quivermq.pipelines.problems import InvalidPipeline, Problem, suggestion
+from quivermq.pipelines.toml_lines import KeyPath, first_text_line, key_lines, line_of
 
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _LONG_NUMBER: Final = re.compile(r"[0-9_]{4000,}")
@@ -38,9 +38,26 @@ _KINDS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One problem of a file, and its line."""
+
+    line: int
+    message: str
+
+
+class InvalidPipeline(InvalidRequest):
+    """The file has problems; `problems` are in the order of its lines."""
+
+    def __init__(self, name: str, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(set(problems)))
+        self.lines = tuple(f"{name}:{each.line}: {each.message}" for each in self.problems)
+        super().__init__("\n".join(self.lines))
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineFile:
-    """A file that was understood."""
+    """A file without problems."""
 
     path: Path
     text: str
@@ -53,11 +70,11 @@ class PipelineFile:
 
     @property
     def checkpoint(self) -> str:
-        """Where Spark keeps how far each sink is; beside the file, unless it says otherwise."""
+        """The folder for the checkpoints of the sinks; by default beside the file."""
         return self.place(self.pipeline.pipeline.checkpoint or f"checkpoints/{self.name}")
 
     def place(self, location: str) -> str:
-        """A path of the file, which is meant from where the file lies; an address stays."""
+        """Resolve a path relative to the file; a URL stays."""
         if "://" in location:
             return location
         return str((self.path.parent / Path(location).expanduser()).resolve())
@@ -66,7 +83,7 @@ class PipelineFile:
         return line_of(dict(self.lines), path)
 
     def sql_line(self, step: int, line: int = 1) -> int:
-        """Where the given line of a step's SQL stands in the file."""
+        """The line of the file that holds the given line of a step's SQL."""
         key = self.line("steps", step, "sql")
         first = first_text_line(self.text, key)
         # A string that is not written over several lines may still hold line breaks, as `\n`.
@@ -99,37 +116,37 @@ def load(path: str | Path) -> PipelineFile:
 
 
 def parse(text: str, path: Path) -> PipelineFile:
-    """The same for a text, of which `path` is said to be the place."""
-    text = text.removeprefix("\ufeff")  # which editors of Windows put first
+    """Parse the text of a file; `path` is its place."""
+    text = text.removeprefix("\ufeff")  # a byte order mark, which Windows editors write
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidPipeline(str(path), [_syntax(str(error), text)]) from None
+        raise InvalidPipeline(str(path), [_syntax_problem(str(error), text)]) from None
     except (ValueError, RecursionError) as error:
-        raise InvalidPipeline(str(path), [_excess(error, text)]) from None
+        raise InvalidPipeline(str(path), [_limit_problem(error, text)]) from None
     where = key_lines(text)
     try:
         made = PipelineFile(path, text, Pipeline.model_validate(data), where)
     except ValidationError as error:
         problems = [_problem(each, where) for each in error.errors()]
         raise InvalidPipeline(str(path), problems) from None
-    if problems := list(_contradictions(made)):
+    if problems := list(_find_contradictions(made)):
         raise InvalidPipeline(str(path), problems)
     return made
 
 
-def _syntax(message: str, text: str) -> Problem:
+def _syntax_problem(message: str, text: str) -> Problem:
     place = _PLACE.search(message)
     line = int(place[1]) if place and place[1] else text.count("\n") + 1
     said = _PLACE.sub("", message)
     return Problem(line, f"this is no TOML: {said[:1].lower()}{said[1:]}")
 
 
-def _excess(error: Exception, text: str) -> Problem:
-    """What the grammar allows and the parser does not; it does not say where."""
+def _limit_problem(error: Exception, text: str) -> Problem:
+    """The problem of a text that exceeds a limit of the parser, which names no line."""
     if isinstance(error, RecursionError):
         depths = [row.count("[") + row.count("{") for row in text.split("\n")]
-        return Problem(depths.index(max(depths)) + 1, "brackets within too many brackets")
+        return Problem(depths.index(max(depths)) + 1, "brackets are nested too deeply")
     found = _LONG_NUMBER.search(text)
     line = text.count("\n", 0, found.start()) + 1 if found else 1
     return Problem(line, "this number has too many digits" if found else f"{error}")
@@ -139,23 +156,23 @@ def _problem(error: Any, where: dict[KeyPath, int]) -> Problem:
     path = tuple(each for each in error["loc"] if each != "[key]")
     line = line_of(where, path)
     if error["type"] == "missing":
-        return Problem(line, _missing(path))
+        return Problem(line, _missing_message(path))
     if error["type"] == "extra_forbidden":
-        return Problem(line, _unknown(path))
+        return Problem(line, _unknown_message(path))
     if path == ("steps",) and error["type"] == "list_type":
         return Problem(line, "write [[steps]], in two brackets: there may be several")
     if error["type"] == "value_error":
-        return Problem(line, f"{_spoken(path)}: {error['ctx']['error']}")
+        return Problem(line, f"{_describe(path)}: {error['ctx']['error']}")
     kind = _KINDS.get(error["type"])
     if kind is None:
         kind = error["msg"].replace("Input should be", "must be")
     value = error["input"]
     is_shown = isinstance(value, str | int | float) and path[-1:] != ("token",)
     given = f", not {short(value)}" if is_shown else ""
-    return Problem(line, f"{_spoken(path)} {kind}{given}")
+    return Problem(line, f"{_describe(path)} {kind}{given}")
 
 
-def _missing(path: KeyPath) -> str:
+def _missing_message(path: KeyPath) -> str:
     name = str(path[-1])
     if len(path) == 1:
         return {
@@ -163,33 +180,36 @@ def _missing(path: KeyPath) -> str:
             "sources": "there are no sources: add [sources.NAME] with topic or table",
             "sinks": "there are no sinks: add [sinks.NAME] with from, and topic or table",
         }[name]
-    return f"{_spoken(path[:-1])} needs {name} = ..."
+    return f"{_describe(path[:-1])} needs {name} = ..."
 
 
-def _unknown(path: KeyPath) -> str:
+def _unknown_message(path: KeyPath) -> str:
     allowed = [field.alias or name for name, field in _model_at(path[:-1]).model_fields.items()]
-    within = f" in {_spoken(path[:-1])}" if path[:-1] else ""
-    return f"unknown key {path[-1]}{within}: {suggestion(str(path[-1]), allowed)}"
+    within = f" in {_describe(path[:-1])}" if path[:-1] else ""
+    return f"unknown key {path[-1]}{within}: {suggest(str(path[-1]), allowed)}"
 
 
 def _model_at(path: KeyPath) -> type[BaseModel]:
     if path[-1:] == ("watermark",):
         return Watermark
-    rooms: dict[str | int, type[BaseModel]] = {
-        "pipeline": Running, "sources": Source, "steps": Step, "sinks": Sink,
-    }  # fmt: skip
-    return rooms[path[0]] if path else Pipeline
+    models: dict[str | int, type[BaseModel]] = {
+        "pipeline": PipelineConfig,
+        "sources": SourceConfig,
+        "steps": StepConfig,
+        "sinks": SinkConfig,
+    }
+    return models[path[0]] if path else Pipeline
 
 
-def _spoken(path: KeyPath) -> str:
-    """A path as people say it: `sources.orders`, `step 2`."""
+def _describe(path: KeyPath) -> str:
+    """A path as messages show it: `sources.orders`, `step 2`."""
     if path[:1] == ("steps",) and len(path) > 1 and isinstance(path[1], int):
         return " ".join([f"step {path[1] + 1}", *(str(each) for each in path[2:])])
     return ".".join(map(str, path)) or "the file"
 
 
-def _contradictions(file: PipelineFile) -> Iterator[Problem]:
-    """What each part may say by itself and the whole may not."""
+def _find_contradictions(file: PipelineFile) -> Iterator[Problem]:
+    """Find problems between parts that are valid by themselves."""
     pipeline = file.pipeline
     views = pipeline.views
     yield from _source_contradictions(file)
@@ -206,13 +226,13 @@ def _contradictions(file: PipelineFile) -> Iterator[Problem]:
             yield Problem(
                 file.line("sinks", name, "from"),
                 f"sinks.{name} reads {sink.from_}, which is no source and no step: "
-                + suggestion(sink.from_, views),
+                + suggest(sink.from_, views),
             )
     yield from _target_contradictions(file)
 
 
 def _source_contradictions(file: PipelineFile) -> Iterator[Problem]:
-    """Views of one name; SQL does not tell upper case from lower."""
+    """Find views of the same name; SQL ignores case."""
     sources = file.pipeline.sources
     bad = {(name + BAD_ROWS_SUFFIX).lower(): name for name in sources if sources[name].json_columns}
     seen: dict[str, str] = {}
@@ -234,7 +254,7 @@ def _source_contradictions(file: PipelineFile) -> Iterator[Problem]:
 
 
 def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
-    """Two sinks for one table, a circle, or a mode that needs a driver."""
+    """Find tables with two sinks, loops, and modes that need a driver."""
     pipeline = file.pipeline
     is_remote = (pipeline.pipeline.master or "").startswith("sc://")
     written: dict[str, str] = {}
@@ -261,3 +281,12 @@ def _target_contradictions(file: PipelineFile) -> Iterator[Problem]:
                 f"sinks.{name} writes to {sink.topic}, which this pipeline reads: it would never "
                 "end",
             )
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`did you mean orders?` if a known word is close, else the known words."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"there are: {', '.join(names)}" if names else "there are none"

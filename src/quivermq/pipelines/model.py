@@ -1,6 +1,5 @@
-"""What a pipeline's file may say: sources, steps, sinks, and how they run.
-
-Whatever can be judged without Spark and without a broker is judged here.
+"""The contents of a pipeline's file: sources, steps, sinks and settings, with all checks that need
+neither Spark nor a broker.
 """
 
 import re
@@ -17,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from quivermq.cluster.names import check_topic_name
+from quivermq.cluster import check_topic_name
 from quivermq.errors import InvalidRequest
 
 _UNIT_MS: Final = {
@@ -50,7 +49,7 @@ def duration_ms(text: str) -> int:
 
 
 def short(value: Any) -> str:
-    """A value as messages show it: not the whole of a very long one."""
+    """A value as messages show it: a very long one is cut."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -59,13 +58,13 @@ def _as_duration(value: Any) -> Any:
     return duration_ms(value) if isinstance(value, str) else value
 
 
-def _checked_text(text: str) -> str:
+def _check_text(text: str) -> str:
     if "\0" in text:
         raise ValueError("holds a character that no name and no path can have: \\u0000")
     return text
 
 
-def _checked_topic(name: str) -> str:
+def _check_topic(name: str) -> str:
     try:
         check_topic_name(name, internal=True)
     except InvalidRequest as error:
@@ -73,13 +72,13 @@ def _checked_topic(name: str) -> str:
     return name
 
 
-def _checked_target(name: str) -> str:
+def _check_target(name: str) -> str:
     if name.startswith("_"):
         raise ValueError(f"{name} is a topic of the system, as all that begin with _: name another")
     return name
 
 
-def _checked_pattern(pattern: str) -> str:
+def _check_pattern(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
@@ -87,23 +86,23 @@ def _checked_pattern(pattern: str) -> str:
     return pattern
 
 
-def _checked_place(location: str) -> str:
+def _check_place(location: str) -> str:
     try:
         Path(location).expanduser()
     except RuntimeError:
         raise ValueError(
-            f"{short(location)}: whose home is meant is not known: write the whole path"
+            f"{short(location)}: this home folder is not known: write the whole path"
         ) from None
     return location
 
 
-def _checked_setting(value: Any) -> Any:
+def _check_setting(value: Any) -> Any:
     if not isinstance(value, str | int | float):
         raise ValueError("must be text in quotes, a number, true or false")  # noqa: TRY004
-    return _checked_text(value) if isinstance(value, str) else value
+    return _check_text(value) if isinstance(value, str) else value
 
 
-def _checked_view_name(name: str) -> str:
+def _check_view_name(name: str) -> str:
     if not _VIEW_NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot be a view's name in SQL: use letters, digits and underscores, "
@@ -113,19 +112,19 @@ def _checked_view_name(name: str) -> str:
 
 
 DurationMs = Annotated[int, BeforeValidator(_as_duration), Field(strict=True, ge=0, le=_LONGEST_MS)]
-ViewName = Annotated[str, AfterValidator(_checked_view_name)]
-Text = Annotated[str, Field(min_length=1), AfterValidator(_checked_text)]
-Topic = Annotated[Text, AfterValidator(_checked_topic)]
-Target = Annotated[Topic, AfterValidator(_checked_target)]
-Pattern = Annotated[Text, AfterValidator(_checked_pattern)]
-Place = Annotated[Text, AfterValidator(_checked_place)]
+ViewName = Annotated[str, AfterValidator(_check_view_name)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(_check_text)]
+Topic = Annotated[Text, AfterValidator(_check_topic)]
+TargetTopic = Annotated[Topic, AfterValidator(_check_target)]
+Pattern = Annotated[Text, AfterValidator(_check_pattern)]
+FilePath = Annotated[Text, AfterValidator(_check_place)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Settings = dict[str, Annotated[Any, AfterValidator(_checked_setting)]]
-"""Of Spark, or of a format: whatever TOML has that can be written as one word."""
+Settings = dict[str, Annotated[Any, AfterValidator(_check_setting)]]
+"""Settings of Spark or of a format: strings, numbers and booleans."""
 
 
 class _Part(BaseModel):
-    """A table of the file: its keys are known, and of the right kind."""
+    """A table of the file; unknown keys and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
 
@@ -137,19 +136,19 @@ class Watermark(_Part):
     delay: DurationMs
 
 
-class Source(_Part):
-    """Where rows come from: topics, which are streams, or a table, as it is at the start."""
+class SourceConfig(_Part):
+    """A source of rows: topics, which are streams, or a table, as it is at the start."""
 
     topic: Topic | None = None
     topics: list[Topic] | None = Field(default=None, min_length=1)
     pattern: Pattern | None = None
-    table: Place | None = None
+    table: FilePath | None = None
     json_columns: Text | None = Field(default=None, alias="json")
     headers: bool = False
     watermark: Watermark | None = None
     start: Text = "earliest"
     max_rows: Count | None = None
-    archive: Place | None = None
+    archive: FilePath | None = None
     version: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     options: Settings = Field(default_factory=dict)
 
@@ -163,20 +162,20 @@ class Source(_Part):
         return [self.topic] if self.topic else list(self.topics or ())
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic of this name is read, as soon as there is one."""
+        """Whether a topic of this name is read, or will be when it is created."""
         if self.pattern:
             return re.fullmatch(self.pattern.strip(), topic) is not None
         return topic in self.named_topics
 
     @property
     def subscription(self) -> tuple[str, str]:
-        """The option of the format `quiver` that says which topics, and its value."""
+        """The option of the format `quiver` that selects the topics, and its value."""
         if self.pattern:
             return "subscribePattern", self.pattern
         return "subscribe", ",".join(self.named_topics)
 
     @model_validator(mode="after")
-    def _is_one_thing(self) -> "Source":
+    def _is_one_thing(self) -> "SourceConfig":
         given = [name for name in ("topic", "topics", "pattern", "table") if getattr(self, name)]
         if not given:
             raise ValueError('needs topic = "...", topics, pattern or table: where rows come from')
@@ -191,7 +190,7 @@ class Source(_Part):
         return self
 
 
-class Step(_Part):
+class StepConfig(_Part):
     """A view made by a query over sources and earlier steps."""
 
     name: ViewName
@@ -199,12 +198,12 @@ class Step(_Part):
     watermark: Watermark | None = None
 
 
-class Sink(_Part):
-    """Where the rows of a view go: a topic or a table."""
+class SinkConfig(_Part):
+    """The topic or table that gets the rows of a view."""
 
     from_: Text = Field(alias="from")
-    topic: Target | None = None
-    table: Place | None = None
+    topic: TargetTopic | None = None
+    table: FilePath | None = None
     mode: Literal["append", "update", "complete"] = "append"
     key: Text | None = None
     value: Text | None = None
@@ -214,11 +213,11 @@ class Sink(_Part):
 
     @property
     def target(self) -> str:
-        """For people: `topic totals`."""
+        """The target as messages show it: `topic totals`."""
         return f"topic {self.topic}" if self.topic else f"table {self.table}"
 
     @model_validator(mode="after")
-    def _is_one_thing(self) -> "Sink":
+    def _is_one_thing(self) -> "SinkConfig":
         if bool(self.topic) == bool(self.table):
             both = "has topic and table: make two sinks of it" if self.topic else ""
             raise ValueError(both or 'needs topic = "..." or table = "...": where rows go')
@@ -230,14 +229,14 @@ class Sink(_Part):
         return self
 
 
-class Running(_Part):
-    """The table `[pipeline]`: what it is called, and how it runs."""
+class PipelineConfig(_Part):
+    """The table `[pipeline]`: its name and settings."""
 
     name: Text
     servers: Text | None = None
     token: Text | None = None
     trigger: DurationMs = 1_000
-    checkpoint: Place | None = None
+    checkpoint: FilePath | None = None
     master: Text | None = None
     spark: Settings = Field(default_factory=dict)
 
@@ -252,10 +251,10 @@ class Running(_Part):
 class Pipeline(_Part):
     """A whole file."""
 
-    pipeline: Running
-    sources: dict[ViewName, Source] = Field(min_length=1)
-    steps: list[Step] = Field(default_factory=list)
-    sinks: dict[ViewName, Sink] = Field(min_length=1)
+    pipeline: PipelineConfig
+    sources: dict[ViewName, SourceConfig] = Field(min_length=1)
+    steps: list[StepConfig] = Field(default_factory=list)
+    sinks: dict[ViewName, SinkConfig] = Field(min_length=1)
 
     @property
     def views(self) -> dict[str, tuple[str | int, ...]]:

@@ -1,6 +1,6 @@
-"""How far a pipeline is: made of what Spark tells after each batch, for people and for machines.
+"""The progress of a pipeline, made of the reports that Spark gives after each batch.
 
-Pure: it is given Spark's progress and the time, and makes reports.
+Pure: it gets Spark's progress and the time, and makes reports.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ RATE_SECONDS: Final = 15.0
 
 @dataclass(slots=True)
 class SinkProgress:
-    """One sink: what it has done since the start."""
+    """The progress of one sink since the start."""
 
     name: str
     target: str
@@ -34,11 +34,11 @@ class SinkProgress:
         return str(progress["timestamp"]) > self._seen
 
     def resume(self, vectors: Sequence[Mapping[str, Any]]) -> None:
-        """Begin where a former run ended: its end offsets, by source."""
+        """Continue from the end offsets of an earlier run, by source."""
         self._sources = [{"endOffset": vector, "latestOffset": None} for vector in vectors]
 
     def take(self, progress: Mapping[str, Any], now: float) -> None:
-        """Add what Spark says of one batch, or of a moment in which there was nothing to do."""
+        """Add Spark's progress of one batch, or of an idle trigger."""
         self._seen = str(progress["timestamp"])
         rows = int(progress.get("numInputRows") or 0)
         self.batch = int(progress["batchId"])
@@ -69,7 +69,7 @@ class SinkProgress:
         return {topic for source in self._sources for topic in source["endOffset"]}
 
     def lag(self, ends: Ends) -> int | None:
-        """How many messages are beyond its last batch; None if that is not known."""
+        """The number of messages beyond its last batch; None if it is not known."""
         lags = [lag_of(source, ends) for source in self._sources]
         known = [lag for lag in lags if lag is not None]
         return sum(known) if known else None
@@ -88,8 +88,8 @@ class SinkProgress:
 
 
 @dataclass(slots=True)
-class Progress:
-    """All sinks of a pipeline, and what it is doing."""
+class PipelineProgress:
+    """The progress of all sinks of a pipeline, and its state."""
 
     pipeline: str
     run: Mapping[str, Any]
@@ -98,8 +98,7 @@ class Progress:
     troubles: list[str] = field(default_factory=list)
     failure: str = ""
     ends: Ends = field(default_factory=dict)
-    """Where topics end, if somebody has looked since Spark did: a query that does not get on
-    should not look as if it had nothing to do."""
+    """The ends of topics, newer than Spark's: a query that is stuck must not look idle."""
 
     def report(self, at: str, now: float) -> dict[str, Any]:
         """The report as it is published: plain JSON values."""
@@ -110,25 +109,25 @@ class Progress:
             "state": self.state,
             "at": at,
             **self.run,
-            # Sinks read their sources each for itself: the one that is furthest behind counts.
+            # Each sink reads the sources by itself: the largest lag counts.
             "rows": max((sink["rows"] for sink in sinks), default=0),
             "rows_per_second": max((sink["rows_per_second"] for sink in sinks), default=0.0),
             "lag": max(lags) if lags else None,
             "bad_rows": self.bad_rows,
-            "trouble": self.failure or "; ".join([*self.troubles, *self._doubts()]),
+            "trouble": self.failure or "; ".join([*self.troubles, *self._bad_row_notes()]),
             "sinks": sinks,
         }
 
     @property
     def bad_rows(self) -> dict[str, int]:
-        """By source, those that could not be parsed."""
+        """By source, the rows that could not be parsed."""
         found: dict[str, int] = {}
         for sink in self.sinks.values():
             for source, count in sink.bad_rows.items():
                 found[source] = max(found.get(source, 0), count)
         return {source: count for source, count in found.items() if count}
 
-    def _doubts(self) -> list[str]:
+    def _bad_row_notes(self) -> list[str]:
         return [
             f"{count:,} rows of {source} could not be parsed (they are in the view {source}_bad)"
             for source, count in self.bad_rows.items()
@@ -136,25 +135,25 @@ class Progress:
 
 
 def lag_of(source: Mapping[str, Any], ends: Ends) -> int | None:
-    """How many messages a source is behind, by Spark's progress and by where topics end.
+    """The number of messages that a source is behind, by Spark's progress and the ends of topics.
 
-    Both vectors are as `quivermq.spark.offsets` writes them: `{"orders": {"0": 12, "id": "..."}}`.
+    Both are offset vectors as Spark keeps them: `{"orders": {"0": 12, "id": "..."}}`.
     """
     latest, end = source.get("latestOffset"), source.get("endOffset")
     if not isinstance(end, Mapping) or not (isinstance(latest, Mapping) or ends):
         return None
-    told = latest if isinstance(latest, Mapping) else {}
+    latest_ends = latest if isinstance(latest, Mapping) else {}
     return sum(
-        _behind(told.get(topic) or {}, ends.get(topic) or {}, end.get(topic) or {})
-        for topic in {*told, *end}
+        _behind(latest_ends.get(topic) or {}, ends.get(topic) or {}, end.get(topic) or {})
+        for topic in {*latest_ends, *end}
     )
 
 
-def _behind(told: Mapping[str, Any], seen: Mapping[str, int], end: Mapping[str, Any]) -> int:
-    began = told.get("began") or {}
-    partitions = {each for each in (*told, *seen) if each.isdecimal()}
+def _behind(latest_ends: Mapping[str, Any], seen: Mapping[str, int], end: Mapping[str, Any]) -> int:
+    began = latest_ends.get("began") or {}
+    partitions = {each for each in (*latest_ends, *seen) if each.isdecimal()}
     return sum(
-        max(0, told.get(each, 0) - done, seen.get(each, 0) - done)
+        max(0, latest_ends.get(each, 0) - done, seen.get(each, 0) - done)
         for each in partitions
         for done in [end.get(each, began.get(each, 0))]
     )

@@ -1,14 +1,15 @@
-"""Reports of pipelines on the topic `_pipelines`: any tool can read how a pipeline does.
+"""Publishes the reports of a pipeline to the topic `_pipelines`, and passes them to the caller.
 
-Key: the pipeline's name. Value: JSON, as `Progress.report` makes it. The last one of each name
-counts; the topic keeps a week, and no more than `MESSAGES_MAX`.
+Key: the pipeline's name. Value: JSON, as `PipelineProgress.report` makes it. The last one of each
+name counts; the topic keeps a week, and at most `MESSAGES_MAX`.
 """
 
 import contextlib
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -19,21 +20,66 @@ TOPIC: Final = "_pipelines"
 MESSAGES_MAX: Final = 20_000
 MAX_AGE_SECONDS: Final = 7 * 24 * 3600.0
 HEARTBEAT_SECONDS: Final = 5.0
-"""A pipeline that runs reports at least so often."""
+"""A running pipeline reports at least so often."""
 SILENCE_SECONDS: Final = 4 * HEARTBEAT_SECONDS
-"""One that says nothing for so long is not running, whatever it said last."""
+"""A pipeline without a report for so long is not running."""
 FINAL_STATES: Final = frozenset({"finished", "stopped", "failed"})
 _TIMEOUT_SECONDS: Final = 5.0
 _REPEAT_SECONDS: Final = 2 * HEARTBEAT_SECONDS
 _PATIENCE_SECONDS: Final = 300.0
-"""So long a pipeline may be busy with one thing, and be taken for alive."""
+"""For so long the last report is repeated while the pipeline is busy."""
+
+Report = Mapping[str, Any]
+"""As `PipelineProgress.report` makes it."""
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """The number of requests to stop: one ends the run after the batch under way, two at once.
+    Neither loses or repeats rows."""
+
+    count: int = 0
+
+    def ask(self) -> None:
+        self.count += 1
+
+
+@dataclass(slots=True)
+class RunListener:
+    """Callbacks of a run: `stage` for the steps before it runs, `report` while it runs."""
+
+    stage: Callable[[str], None] = lambda _: None
+    report: Callable[[Report], None] = lambda _: None
+    ready: Callable[[], None] = lambda: None
+    """Called when Spark has started: Spark sets signal handlers of its own."""
+    interval: float = 0.5
+    stop: StopRequest = field(default_factory=StopRequest)
+    broken: OSError | None = None
+    """The error that ended the reports."""
+
+    def show(self, report: Report) -> None:
+        """Show a report. If that fails, as for a closed pipe, ask the run to stop."""
+        if self.broken is not None:
+            return
+        try:
+            self.report(report)
+        except OSError as error:
+            self.broken = error
+            self.stop.ask()
+
+    @property
+    def failure(self) -> str:
+        """Why reports were not shown; empty if the reader closed the pipe."""
+        if self.broken is None or isinstance(self.broken, BrokenPipeError):
+            return ""
+        return f"reports cannot be written: {self.broken.strerror or self.broken}"
 
 
 class Reporter:
-    """Publishes reports in the background: a broker that is away holds up no pipeline.
+    """Publishes reports in the background: a broker that does not answer delays no pipeline.
 
-    What is not published when the next report comes is replaced by it. The last one is repeated
-    while the pipeline says nothing, as it may while Spark starts or stops a query.
+    The next report replaces one that is not published yet. The last one is repeated while there is
+    no new one, as when Spark starts or stops a query.
     """
 
     def __init__(
@@ -57,7 +103,7 @@ class Reporter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Publish what waits, within a few seconds."""
+        """Publish the last report, within a few seconds."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -73,7 +119,7 @@ class Reporter:
                 report, self._waiting = self._waiting, None
             if report is None and self._closing:
                 break
-            report = self._repeated() if report is None else self._noted(report)
+            report = self._repeat_last() if report is None else self._remember(report)
             if report is None:
                 continue
             try:
@@ -87,12 +133,12 @@ class Reporter:
             with contextlib.suppress(QuiverError):
                 client.close()
 
-    def _noted(self, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _remember(self, report: Mapping[str, Any]) -> Mapping[str, Any]:
         self._last, self._said = report, time.monotonic()
         return report
 
-    def _repeated(self) -> Mapping[str, Any] | None:
-        """The last report, as of this moment; none if it was the last word, or is too old."""
+    def _repeat_last(self) -> Mapping[str, Any] | None:
+        """The last report with the present time; None if it is final or too old."""
         last = self._last
         if last is None or last["state"] in FINAL_STATES:
             return None
@@ -116,7 +162,7 @@ class Reporter:
 
 
 def state_of(report: Mapping[str, Any], now: datetime) -> str:
-    """Its state, as far as can be told: `silent` if it should have reported and did not."""
+    """The state of a report; `silent` if a newer report is overdue."""
     state = str(report.get("state", ""))
     if state not in FINAL_STATES and age_seconds(report, now) > SILENCE_SECONDS:
         return "silent"
@@ -124,7 +170,7 @@ def state_of(report: Mapping[str, Any], now: datetime) -> str:
 
 
 def age_seconds(report: Mapping[str, Any], now: datetime) -> float:
-    """How long ago it came, by the clock of the broker that took it; else, when it was made."""
+    """The age of a report, by the clock of the broker that stored it, else by its own."""
     at = datetime.fromisoformat(report.get("heard_at") or report["at"])
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return max(0.0, (now - at).total_seconds())

@@ -1,49 +1,48 @@
-"""A pipeline from its file to its end: checked, started, watched, stopped.
+"""Checks and runs a pipeline.
 
     file = load("orders.toml")
     run(file, once=True)
 
-Everything that can be wrong with the file is said before anything runs: what the file says by
-itself, then the topics, which takes a moment, then the SQL, which needs Spark.
+All problems of the file are reported before anything runs: first those of the file itself, then
+those of the topics, which need a broker, then those of the SQL, which need Spark.
 """
 
+import fcntl
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import quivermq
-from quivermq.errors import TopicExists, TopicNotFound
-from quivermq.pipelines.ends import TopicEnds
-from quivermq.pipelines.loading import PipelineFile
-from quivermq.pipelines.locks import one_at_a_time
-from quivermq.pipelines.problems import Problem
-from quivermq.pipelines.reports import Reporter
-from quivermq.pipelines.spark_logs import hush, log_to
-from quivermq.pipelines.watching import Report, Watching
+from quivermq.errors import InvalidRequest, TopicExists, TopicNotFound
+from quivermq.pipelines.loading import PipelineFile, Problem
+from quivermq.pipelines.reports import Report, Reporter, RunListener
+from quivermq.pipelines.spark_logs import log_to, silence_accumulator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from quivermq.pipelines.sinks import Outlet
+    from quivermq.pipelines.sinks import PreparedSink
     from quivermq.pipelines.views import Views
 
 DEFAULT_SERVERS: Final = "127.0.0.1:7600"
+_LOCK_FILE: Final = "running.pid"
 _TOKEN: Final = "QUIVER_TOKEN"  # noqa: S105  (the name of the variable that holds it)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CheckedPipeline:
     """A pipeline that passed all checks."""
 
     file: PipelineFile
     views: "Views"
-    outlets: "list[Outlet]"
+    sinks: "list[PreparedSink]"
 
 
 def connection_of(file: PipelineFile, servers: str | None = None) -> dict[str, str]:
-    """How brokers are reached: what the caller says, else the file, else the usual place."""
+    """The options that reach brokers: of the caller, else of the file, else the defaults."""
     settings = file.pipeline.pipeline
     connection = {"servers": servers or settings.servers or DEFAULT_SERVERS}
     token = settings.token or os.environ.get(_TOKEN)
@@ -52,20 +51,20 @@ def connection_of(file: PipelineFile, servers: str | None = None) -> dict[str, s
 
 def check(
     file: PipelineFile, spark: "SparkSession", connection: Mapping[str, str] | None = None
-) -> Plan:
-    """Analyse everything by Spark; raises `InvalidPipeline`. Asks no broker, and runs nothing."""
-    from quivermq.pipelines.sinks import make_outlets  # noqa: PLC0415  (needs Spark)
+) -> CheckedPipeline:
+    """Let Spark analyse everything. Raises `InvalidPipeline`. Asks no broker, and runs nothing."""
+    from quivermq.pipelines.sinks import prepare_sinks  # noqa: PLC0415  (needs Spark)
     from quivermq.pipelines.views import make_views  # noqa: PLC0415
 
     views = make_views(spark, file, connection or connection_of(file))
-    outlets = make_outlets(spark, file, views)
+    sinks = prepare_sinks(spark, file, views)
     if views.problems:
         raise file.invalid(*views.problems)
-    return Plan(file, views, outlets)
+    return CheckedPipeline(file, views, sinks)
 
 
 def check_topics(file: PipelineFile, client: quivermq.Client) -> None:
-    """Raises `InvalidPipeline` if a topic that is read does not exist."""
+    """Raise `InvalidPipeline` if a source's topic does not exist."""
     there = {topic.name for topic in client.topics()}
     problems = []
     for name, source in file.pipeline.sources.items():
@@ -82,13 +81,12 @@ def check_topics(file: PipelineFile, client: quivermq.Client) -> None:
         raise file.invalid(*problems)
 
 
-def spark_of(file: PipelineFile) -> "SparkSession":
-    """The session that the file asks for."""
+def start_spark(file: PipelineFile) -> "SparkSession":
+    """Start the session that the file asks for."""
     from quivermq.spark import session  # noqa: PLC0415  (takes a while to import)
 
     settings = file.pipeline.pipeline
-    config = {key: _setting(value) for key, value in settings.spark.items()}
-    return session(settings.master, name=f"quiver pipeline {file.name}", config=config)
+    return session(settings.master, name=f"quiver pipeline {file.name}", config=settings.spark)
 
 
 def run(
@@ -96,45 +94,76 @@ def run(
     *,
     servers: str | None = None,
     once: bool = False,
-    watching: Watching | None = None,
+    listener: RunListener | None = None,
 ) -> Report:
-    """Run a pipeline to its end: with `once` all that is there, else until it is asked to stop.
+    """Run a pipeline: with `once` over the existing messages, else until it is asked to stop.
 
     Returns its last report. Raises `InvalidPipeline` before anything runs, or `PipelineFailed`.
     """
-    watching = watching or Watching()
+    listener = listener or RunListener()
     connection = connection_of(file, servers)
-    watching.stage("looking at the topics")
+    listener.stage("looking at the topics")
     with ExitStack() as stack:
         client = quivermq.connect(connection["servers"], token=connection.get("token"))
         stack.enter_context(client)
         check_topics(file, client)
-        stack.enter_context(one_at_a_time(file.checkpoint, file.name))
-        watching.stage("starting Spark")
+        stack.enter_context(lock_checkpoint(file.checkpoint, file.name))
+        listener.stage("starting Spark")
         stack.enter_context(log_to(file.checkpoint))
-        spark = spark_of(file)
-        hush(spark)
-        watching.ready()
-        watching.stage("checking the SQL")
-        plan = check(file, spark, connection)
-        from quivermq.pipelines.running import Running  # noqa: PLC0415  (needs Spark)
+        spark = start_spark(file)
+        silence_accumulator(spark)
+        listener.ready()
+        listener.stage("checking the SQL")
+        checked = check(file, spark, connection)
+        from quivermq.pipelines.run_loop import PipelineLoop, TopicEnds  # noqa: PLC0415  (Spark)
 
         _create_topics(file, client)
         reporter = Reporter(connection["servers"], connection.get("token"))
         stack.callback(reporter.close)
         ends = TopicEnds(client)
         stack.callback(ends.close)
-        queries = Running(
+        loop = PipelineLoop(
             file,
-            plan.outlets,
+            checked.sinks,
             connection,
             reporter,
             ends,
-            watching,
+            listener,
             once=once,
-            again=lambda: check(file, spark, connection).outlets,
+            prepare_again=lambda: check(file, spark, connection).sinks,
         )
-        return queries.to_their_end()
+        return loop.run_to_end()
+
+
+@contextmanager
+def lock_checkpoint(checkpoint: str, name: str) -> Iterator[None]:
+    """Lock a checkpoint. Raises `InvalidRequest` if another process holds it.
+
+    Two processes would undo each other's plans. The lock ends with the process. A checkpoint in an
+    object store is not locked: there Spark refuses the second process, after some batches.
+    """
+    if "://" in checkpoint:
+        yield
+        return
+    folder = Path(checkpoint)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / _LOCK_FILE).open("a+")
+    except OSError as error:
+        raise InvalidRequest(f"the checkpoint {checkpoint} cannot be written: {error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            pid = file.read().strip() or "unknown"
+            raise InvalidRequest(
+                f"pipeline {name} is running already, as process {pid}: stop that first"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 def _create_topics(file: PipelineFile, client: quivermq.Client) -> None:
@@ -146,7 +175,3 @@ def _create_topics(file: PipelineFile, client: quivermq.Client) -> None:
                 # Another pipeline that writes there may start at the same moment.
                 with suppress(TopicExists):
                     client.create_topic(sink.topic, partitions=sink.partitions)
-
-
-def _setting(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,6 +1,6 @@
-"""The sinks of a pipeline: a view's rows in the shape that a topic or a table takes, and the query.
+"""Prepares the sinks of a pipeline, and starts their queries.
 
-Each sink is one streaming query with a checkpoint of its own, so that one may be added, or fail,
+Each sink is one streaming query with a checkpoint of its own, so that one can be added, or fail,
 without the others.
 """
 
@@ -15,45 +15,44 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, DataType, StringType
 
 from quivermq.errors import InvalidRequest
-from quivermq.pipelines.loading import PipelineFile
-from quivermq.pipelines.model import Sink
-from quivermq.pipelines.problems import Problem, suggestion
-from quivermq.pipelines.views import Views, option_text, told
+from quivermq.pipelines.loading import PipelineFile, Problem, suggest
+from quivermq.pipelines.model import SinkConfig
+from quivermq.pipelines.views import Views, option_text, plain_message
 
 
 @dataclass(frozen=True, slots=True)
-class Outlet:
+class PreparedSink:
     """A sink that is ready to be started."""
 
     name: str
-    sink: Sink
+    sink: SinkConfig
     frame: DataFrame
 
 
-def make_outlets(spark: SparkSession, file: PipelineFile, views: Views) -> list[Outlet]:
-    """The sinks whose views could be made; what is wrong with the others joins the problems."""
-    outlets = []
+def prepare_sinks(spark: SparkSession, file: PipelineFile, views: Views) -> list[PreparedSink]:
+    """Prepare the sinks whose views exist; problems are added to those of the views."""
+    prepared_sinks = []
     for name, sink in file.pipeline.sinks.items():
-        view = views.named(sink.from_)
+        view = views.find(sink.from_)
         if view is None:
             continue
         problems = list(_problems(spark, file, name, sink, view))
         views.problems += problems
         if not problems:
             frame = _as_messages(view, sink) if sink.topic else view
-            outlets.append(Outlet(name, sink, frame))
-    return outlets
+            prepared_sinks.append(PreparedSink(name, sink, frame))
+    return prepared_sinks
 
 
 def start(
-    outlet: Outlet, file: PipelineFile, connection: Mapping[str, str], *, once: bool
+    prepared: PreparedSink, file: PipelineFile, connection: Mapping[str, str], *, once: bool
 ) -> StreamingQuery:
-    """Start the query of a sink; with `once` it ends when all is done that was there."""
-    sink = outlet.sink
+    """Start the query of a sink; with `once` it ends after the existing messages."""
+    sink = prepared.sink
     writer: DataStreamWriter = (
-        outlet.frame.writeStream.queryName(outlet.name)
+        prepared.frame.writeStream.queryName(prepared.name)
         .outputMode(sink.mode)
-        .option("checkpointLocation", f"{file.checkpoint}/{outlet.name}")
+        .option("checkpointLocation", f"{file.checkpoint}/{prepared.name}")
     )
     options = {key: option_text(value) for key, value in sink.options.items()}
     if sink.topic:
@@ -72,10 +71,10 @@ def start(
 
 @dataclass(frozen=True, slots=True)
 class _BatchWriter:
-    """Writes the batches of a query in mode `update`, which Spark refuses to sinks in Python.
+    """Writes the batches of a query in mode `update`, which Spark lacks for Python sinks.
 
-    As a write of its own each batch is told by the query's id and the batch's number, so that one
-    that comes again after a kill is recognised.
+    Each batch is a write with the query's id and the batch's number, so that a repeat after a crash
+    is recognised.
     """
 
     options: Mapping[str, str]
@@ -88,12 +87,12 @@ class _BatchWriter:
         writer.option("txnAppId", query).option("txnVersion", str(batch)).save()
 
 
-def _as_messages(view: DataFrame, sink: Sink) -> DataFrame:
-    """`value`, and `key` if there is one."""
+def _as_messages(view: DataFrame, sink: SinkConfig) -> DataFrame:
+    """Select `value`, and `key` if the sink has one."""
     if sink.value:
         value = F.col(f"`{sink.value}`")
     else:
-        # Nulls are written: whoever reads the topic finds the same names in every message.
+        # Nulls are written, so that every message has the same names.
         everything = F.struct(*[F.col(f"`{column}`") for column in view.columns])
         value = F.to_json(everything, {"ignoreNullFields": "false"})
     columns = [value.alias("value")]
@@ -105,7 +104,7 @@ def _as_messages(view: DataFrame, sink: Sink) -> DataFrame:
 
 
 def _problems(
-    spark: SparkSession, file: PipelineFile, name: str, sink: Sink, view: DataFrame
+    spark: SparkSession, file: PipelineFile, name: str, sink: SinkConfig, view: DataFrame
 ) -> Iterator[Problem]:
     if not view.isStreaming:
         yield Problem(
@@ -120,7 +119,7 @@ def _problems(
             yield Problem(
                 file.line("sinks", name, word),
                 f"sinks.{name}: {sink.from_} has no column {column}: "
-                + suggestion(column, view.columns),
+                + suggest(column, view.columns),
             )
     kind = _kind(view, sink.value) if sink.value else None
     if kind is not None and not isinstance(kind, BinaryType | StringType):
@@ -129,7 +128,7 @@ def _problems(
             f"sinks.{name}: column {sink.value} is {kind.simpleString()}, and a message is text or "
             "bytes; leave value out to send all columns as JSON",
         )
-    if message := _unsupported(spark, view, sink.mode):
+    if message := _find_unsupported(spark, view, sink.mode):
         path = "mode" if file.line("sinks", name, "mode") != file.line("sinks", name) else "from"
         yield Problem(file.line("sinks", name, path), f"sinks.{name}: {message}")
 
@@ -139,9 +138,10 @@ def _kind(view: DataFrame, column: str) -> DataType | None:
     return next((each.dataType for each in view.schema.fields if each.name.lower() == wanted), None)
 
 
-def _unsupported(spark: SparkSession, view: DataFrame, mode: str) -> str:
-    """Why Spark would refuse to stream this in this mode. It says so at the start of a query, and
-    then others may run already; so it is asked before, where it can be: not over Spark Connect."""
+def _find_unsupported(spark: SparkSession, view: DataFrame, mode: str) -> str:
+    """The reason why Spark refuses to stream this view in this mode; empty if it does not.
+
+    A query would fail only when it starts, when others may run already. Not over Spark Connect."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         return ""
@@ -151,7 +151,7 @@ def _unsupported(spark: SparkSession, view: DataFrame, mode: str) -> str:
     try:
         checker.checkForStreaming(plan, getattr(modes, mode.title())())
     except PySparkException as error:
-        message = told(error)
+        message = plain_message(error)
         if mode == "append" and "watermark" in message:
             message += ' Give the source a watermark = { column = "...", delay = "..." }, and group'
             message += ' by a window of that column; or use mode = "update".'

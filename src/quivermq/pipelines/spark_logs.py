@@ -1,7 +1,4 @@
-"""Where Spark's log goes while a pipeline runs: to a file beside its checkpoint.
-
-On a terminal it would drown what people want to see.
-"""
+"""Sends Spark's log to a file beside the checkpoint while a pipeline runs, not to the terminal."""
 
 import logging
 import os
@@ -41,14 +38,14 @@ appender.file.strategy.max = 2
 
 @contextmanager
 def log_to(checkpoint: str) -> Iterator[None]:
-    """Let a Spark that starts meanwhile write its log there, unless its owner set it up.
+    """Make a Spark that starts within this context log to the folder `checkpoint`.
 
-    What it says on standard error goes there too: of each query that ends, the process that planned
-    it complains that nobody listens any more.
+    Its standard error goes there too: whenever a query ends, its planning process prints an error.
+    A configuration of the user's own stays.
     """
-    # It repeats as a log line, with a stack, each refusal that is also raised.
+    # It logs, with a stack, every error that is also raised.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    # It tells of a Spark that is gone, once for each question that nobody answers.
+    # It logs every call to a Spark that has ended.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_the_gateway)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
@@ -68,8 +65,7 @@ def log_to(checkpoint: str) -> Iterator[None]:
 
 
 def _plain_name(folder: Path, settings: Path) -> Path:
-    """The folder by a name that a file of settings takes as it stands: `${...}` and `%d` are more
-    than letters there, and others than ASCII something else."""
+    """The folder by a name that a properties file can hold: only plain letters are safe there."""
     if _PLAIN.fullmatch(str(folder)):
         return folder
     link = settings / "checkpoint"
@@ -77,9 +73,9 @@ def _plain_name(folder: Path, settings: Path) -> Path:
     return link
 
 
-def hush(spark: "SparkSession") -> None:
-    """When Spark is gone, the thread to which it told its counters prints a stack, and nothing that
-    is not said elsewhere."""
+def silence_accumulator(spark: "SparkSession") -> None:
+    """Silence the thread that receives Spark's counters: when Spark ends, it prints a stack that
+    says nothing new."""
     context = (
         None if type(spark).__module__.startswith("pyspark.sql.connect") else spark.sparkContext
     )
@@ -100,7 +96,7 @@ def _is_running() -> bool:
 
 @contextmanager
 def _children_write_to(path: Path) -> Iterator[None]:
-    """Processes that start meanwhile have this file for standard error; we keep our own."""
+    """Processes that start within this context write standard error to this file; ours stays."""
     own = sys.stderr
     try:
         is_own = own.fileno() == _STANDARD_ERROR

@@ -1,7 +1,7 @@
-"""The views of a pipeline: its sources and steps, as Spark understands them.
+"""Makes the Spark views of a pipeline: its sources and steps.
 
-Making them analyses every query against the columns of what it reads. Nothing runs, and no broker
-is asked. What Spark refuses becomes a problem with its line in the file.
+Spark analyses every query against the columns of its inputs. Nothing runs, and no broker is asked.
+Errors of Spark become problems with their line in the file.
 """
 
 import re
@@ -15,11 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812  (as all of Spark's documen
 from pyspark.sql.types import StructType
 
 from quivermq.errors import InvalidRequest
-from quivermq.pipelines.loading import PipelineFile
-from quivermq.pipelines.model import BAD_ROWS_SUFFIX, Source, Step, Watermark
-from quivermq.pipelines.problems import Problem, suggestion
-from quivermq.spark.archive_sink import REASON
-from quivermq.spark.json_payloads import parse_columns, with_payload
+from quivermq.pipelines.loading import PipelineFile, Problem, suggest
+from quivermq.pipelines.model import BAD_ROWS_SUFFIX, SourceConfig, StepConfig, Watermark
+from quivermq.spark import REASON, parse_columns, with_payload
 
 Path = tuple[str | int, ...]
 
@@ -35,29 +33,31 @@ _MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
 
 @dataclass(slots=True)
 class Views:
-    """The views that could be made, and what kept the others from it."""
+    """The views that could be made, and the problems of the others."""
 
     frames: dict[str, DataFrame] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def named(self, name: str) -> DataFrame | None:
-        """SQL does not tell upper case from lower."""
+    def find(self, name: str) -> DataFrame | None:
+        """The view of this name; SQL ignores case."""
         return next(
             (made for key, made in self.frames.items() if key.lower() == name.lower()), None
         )
 
 
 def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str, str]) -> Views:
-    """Make them all; `connection` are the options by which brokers are reached."""
+    """Make all views; `connection` are the options that reach brokers."""
     views = Views()
     failed: set[str] = set()
     for name in (*file.pipeline.views, _SCRATCH):
-        spark.catalog.dropTempView(name)  # of another file, or of this one before it was changed
+        spark.catalog.dropTempView(name)  # of another file, or of an earlier version of this one
     for name, source in file.pipeline.sources.items():
         try:
             made = dict(_source_views(spark, file, name, source, connection))
         except (PySparkException, InvalidRequest) as error:
-            problem = Problem(_line_of_source_error(spark, file, name, source, error), told(error))
+            problem = Problem(
+                _line_of_source_error(spark, file, name, source, error), plain_message(error)
+            )
             views.problems.append(problem)
             failed |= {name.lower(), name.lower() + BAD_ROWS_SUFFIX}
             continue
@@ -78,8 +78,8 @@ def make_views(spark: SparkSession, file: PipelineFile, connection: Mapping[str,
     return views
 
 
-def told(error: Exception) -> str:
-    """What Spark says, without what is meant for machines: one sentence or two."""
+def plain_message(error: Exception) -> str:
+    """The message of an error of Spark, without codes, plans and stacks."""
     if isinstance(error, PySparkException) and error.getCondition() == _NO_COLUMN:
         named = error.getMessageParameters() or {}
         there = named.get("proposal", "").replace("`", "")
@@ -91,7 +91,7 @@ def told(error: Exception) -> str:
 
 
 def missing_view(error: PySparkException) -> str:
-    """The view that a query reads and that there is not, in lower case; empty if that is not it."""
+    """The missing view that a query reads, in lower case; empty for other errors."""
     if error.getCondition() != _MISSING:
         return ""
     named = (error.getMessageParameters() or {}).get("relationName", "")
@@ -102,11 +102,11 @@ def _source_views(
     spark: SparkSession,
     file: PipelineFile,
     name: str,
-    source: Source,
+    source: SourceConfig,
     connection: Mapping[str, str],
 ) -> Iterator[tuple[str, DataFrame]]:
     if source.table:
-        from quivermq.spark.table_reader import read_table  # noqa: PLC0415  (see `make_views`)
+        from quivermq.spark import read_table  # noqa: PLC0415  (see `make_views`)
 
         yield name, read_table(spark, file.place(source.table), version=source.version)
         return
@@ -119,7 +119,7 @@ def _source_views(
             frame = frame.withColumn("headers", _header_map(F.col("headers")))
         yield name, _with_watermark(frame, source.watermark)
         return
-    parsed = _parsed(frame, _row_type(spark, source.json_columns), headers=source.headers)
+    parsed = _parse_values(frame, _row_type(spark, source.json_columns), headers=source.headers)
     is_bad = F.col(REASON).isNotNull()
     counted = parsed.observe(name, F.sum(F.when(is_bad, 1).otherwise(0)).alias("bad"))
     rest = [column for column in parsed.columns if column not in {"value", _ROW, REASON}]
@@ -131,9 +131,9 @@ def _source_views(
 
 
 def topic_options(
-    file: PipelineFile, source: Source, connection: Mapping[str, str]
+    file: PipelineFile, source: SourceConfig, connection: Mapping[str, str]
 ) -> dict[str, str]:
-    """The options of the format `quiver` that a source of the file stands for."""
+    """The options of the format `quiver` for a source of the file."""
     name, value = source.subscription
     options = {**connection, name: value}
     if source.start in {"earliest", "latest"} or source.start.lstrip().startswith("{"):
@@ -150,12 +150,12 @@ def topic_options(
 
 
 def option_text(value: Any) -> str:
-    """As Spark reads it: `true`, not `True`."""
+    """A value as Spark reads it: `true`, not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _row_type(spark: SparkSession, columns: str) -> StructType:
-    """The columns that a file gives: `id LONG, at TIMESTAMP`."""
+    """Parse the columns of a source: `id LONG, at TIMESTAMP`."""
     found = StructType.fromDDL(columns)
     if not isinstance(found, StructType):
         raise InvalidRequest(f"json names no columns: write id LONG, at TIMESTAMP; not {columns}")
@@ -165,9 +165,9 @@ def _row_type(spark: SparkSession, columns: str) -> StructType:
     return parse_columns(spark, columns)
 
 
-def _parsed(frame: DataFrame, schema: StructType, *, headers: bool) -> DataFrame:
-    """What the JSON held, by the rules of archives, or the reason why it is refused; `value`, and
-    the message's own columns."""
+def _parse_values(frame: DataFrame, schema: StructType, *, headers: bool) -> DataFrame:
+    """Parse the JSON by the rules of archives: its columns or the reason why it is refused; and
+    `value` and the message's own columns."""
     own = [F.col(column).alias(f"_{column}") for column in _MESSAGE_COLUMNS]
     if headers:
         own.append(_header_map(F.col("headers")).alias("_headers"))
@@ -187,9 +187,9 @@ def _with_watermark(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
     return frame.withWatermark(watermark.column, f"{watermark.delay} milliseconds")
 
 
-def _step_view(spark: SparkSession, step: Step) -> DataFrame:
-    # In this place the grammar takes a query and nothing else, and runs nothing; `spark.sql` alone
-    # would at once do what a DROP or INSERT says. The line break keeps the SQL's columns.
+def _step_view(spark: SparkSession, step: StepConfig) -> DataFrame:
+    # Here the grammar accepts only a query, and runs nothing; `spark.sql` alone would run a DROP or
+    # INSERT at once. The line break keeps the column numbers of the SQL.
     sql = step.sql.rstrip()
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_SCRATCH} AS\n{sql}")
     return _with_watermark(spark.sql(sql), step.watermark)
@@ -197,7 +197,7 @@ def _step_view(spark: SparkSession, step: Step) -> DataFrame:
 
 def _step_problem(file: PipelineFile, index: int, error: PySparkException) -> Problem:
     step = file.pipeline.steps[index]
-    message = told(error)
+    message = plain_message(error)
     place = _LINE.search(str(error))
     # The first line is ours: see `_step_view`.
     line = file.sql_line(index, int(place[1] or place[2]) - 1 if place else 1)
@@ -207,16 +207,16 @@ def _step_problem(file: PipelineFile, index: int, error: PySparkException) -> Pr
         if missing in later:
             message += "put that step before this one"
         else:
-            message += suggestion(missing, file.pipeline.views)
+            message += suggest(missing, file.pipeline.views)
     elif step.watermark and place is None and "watermark" in str(error).lower():
         line = file.line("steps", index, "watermark")
     return Problem(line, f"step {step.name}: {message}")
 
 
 def _line_of_source_error(
-    spark: SparkSession, file: PipelineFile, name: str, source: Source, error: Exception
+    spark: SparkSession, file: PipelineFile, name: str, source: SourceConfig, error: Exception
 ) -> int:
-    """Which key of a source Spark did not like: it does not say."""
+    """The line of the key that caused an error of Spark, which does not name it."""
     path: Path = ("sources", name)
     if source.table:
         return file.line(*path, "table")

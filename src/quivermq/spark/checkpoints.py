@@ -1,7 +1,7 @@
 """The plan of a micro-batch, as Spark keeps it in a query's checkpoint: `offsets/<batch>`.
 
-Lines: a version, what holds for the whole query (times, settings), then the end of each source. A
-plan that is made anew for the same batch has another time, so only the sources' lines count.
+Lines: a version, the times and settings of the query, then the end of each source. A batch that is
+planned again gets another time, so only the lines of the sources are compared.
 """
 
 import os
@@ -13,11 +13,11 @@ from quivermq.errors import QuiverError
 
 
 class PlanChanged(QuiverError):
-    """A batch that a sink holds was planned anew, over other offsets of the sources."""
+    """A batch that a sink holds was planned again, over other offsets of the sources."""
 
 
 def plan_of(checkpoint_location: str | None, batch: int) -> str | None:
-    """The plan of a batch; None if it cannot be read from here."""
+    """The plan of a batch; None if this process cannot read it."""
     folder = _folder(checkpoint_location)
     if folder is None:
         return None
@@ -28,13 +28,13 @@ def plan_of(checkpoint_location: str | None, batch: int) -> str | None:
 
 
 def is_same_plan(one: str | None, other: str | None) -> bool:
-    """Whether both read the same of every source; also if one of them is not known."""
+    """Whether both end every source at the same offsets; True if one of them is unknown."""
     if one is None or other is None:
         return True
     return one.splitlines()[2:] == other.splitlines()[2:]
 
 
-def put_back(checkpoint_location: str | None, batch: int, plan: str) -> None:
+def restore_plan(checkpoint_location: str | None, batch: int, plan: str) -> None:
     """Make Spark run the batch by this plan when the query starts again."""
     folder = _folder(checkpoint_location)
     if folder is None:
@@ -45,8 +45,8 @@ def put_back(checkpoint_location: str | None, batch: int, plan: str) -> None:
         file.write(plan)
         file.flush()
         os.fsync(file.fileno())
-    # The checksum that Hadoop keeps beside a file is that of the other plan. Gone first: a file
-    # without one is read all the same.
+    # Hadoop keeps a checksum of the other plan beside the file. It is removed first: Hadoop reads
+    # a file without one.
     place.with_name(f".{batch}.crc").unlink(missing_ok=True)
     Path(temporary).replace(place)
 
@@ -54,14 +54,14 @@ def put_back(checkpoint_location: str | None, batch: int, plan: str) -> None:
 def check_plan(
     checkpoint_location: str | None, batch: int, recorded: str | None, sink: str
 ) -> None:
-    """Raise `PlanChanged` if `batch` was planned anew since `sink` took it with another plan.
+    """Raise `PlanChanged` if `batch` was planned again since `sink` took it.
 
-    The plan that holds is put back, so the query goes on exactly when it is started again.
+    The recorded plan is restored, so the query resumes correctly when it is started again.
     """
     present = plan_of(checkpoint_location, batch)
     if recorded is None or is_same_plan(present, recorded):
         return
-    put_back(checkpoint_location, batch, recorded)
+    restore_plan(checkpoint_location, batch, recorded)
     raise PlanChanged(
         f"batch {batch} is in {sink} already, but the checkpoint {checkpoint_location} was rolled "
         "back and the batch planned anew over other offsets. Its recorded plan was put back: start "
@@ -70,7 +70,7 @@ def check_plan(
 
 
 def _folder(location: str | None) -> Path | None:
-    """The checkpoint as a local folder; None if it is elsewhere."""
+    """The checkpoint as a local folder; None if it is not local."""
     if not location:
         return None
     parts = urlsplit(location)

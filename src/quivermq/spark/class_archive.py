@@ -1,9 +1,9 @@
-"""Spark's classes, read once and kept as the JVM maps them (AppCDS): sessions start sooner.
+"""An archive of Spark's classes that the JVM maps into memory (AppCDS): sessions start sooner.
 
     python -m quivermq.spark.class_archive
 
-makes the archive for the Spark and the Java that are here; local sessions use it from then on.
-It is not made unasked: that takes half a minute of a processor and 200 MB in the cache.
+makes the archive for the installed Spark and Java; local sessions use it from then on. It is made
+on request only: that takes half a minute of a processor and 200 MB in the cache.
 """
 
 import os
@@ -18,17 +18,17 @@ from typing import Final
 import pyspark
 
 from quivermq.errors import InvalidRequest
-from quivermq.spark.java import Java, find_java
-from quivermq.spark.kept_scripts import cache_folder
+from quivermq.spark.setup.java import Java, find_java
+from quivermq.spark.setup.script_cache import cache_folder
 
 _MAKING_S: Final = 300.0
 _QUIET: Final = "-Xlog:disable"
-"""An archive that does not fit is passed over, with a warning that would go to standard output."""
+"""Java ignores an archive that does not fit, and warns on standard output without this."""
 
-# A colon parts the archives, and Spark takes options apart at blanks and quotes.
+# Java separates archives by colons, and Spark splits options at blanks and quotes.
 _PLAIN: Final = re.compile(r"[\w./+@-]+", re.ASCII)
 
-# What a pipeline's first minute loads: a job, a shuffle, Python, Parquet, SQL, JSON, a stream.
+# Loads the classes of a pipeline's first minute: shuffle, Python, Parquet, SQL, JSON, a stream.
 _EXERCISE: Final = """
 import sys, tempfile
 from pathlib import Path
@@ -55,7 +55,7 @@ spark.stop()
 
 
 def java_options(java: Java) -> str | None:
-    """What makes the JVM use the archive of this Spark and this Java; None if there is none."""
+    """The JVM options that use the archive of this Spark and Java; None if there is none."""
     base, archive = _places(java)
     if not archive.exists() or not _PLAIN.fullmatch(str(archive)):
         return None
@@ -63,7 +63,7 @@ def java_options(java: Java) -> str | None:
 
 
 def make(java: Java) -> Path:
-    """Make the archive, if it is not there. Several processes may try at once."""
+    """Make the archive if it is missing. Several processes may try at once."""
     base, archive = _places(java)
     if archive.exists():
         return archive
@@ -74,7 +74,7 @@ def make(java: Java) -> Path:
         )
     base.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=base.parent) as folder:
-        # An archive remembers what it stands on, so that is in place before it is made.
+        # An archive records the path of its base archive, so the base is put in place first.
         if not base.exists():
             made = Path(folder) / "base.jsa"
             _run([str(java.command), "-Xshare:dump", f"-XX:SharedArchiveFile={made}", _QUIET])
@@ -87,11 +87,11 @@ def make(java: Java) -> Path:
 
 
 def _places(java: Java) -> tuple[Path, Path]:
-    """The archive of Java's own classes, and that of Spark's, which stands on it."""
+    """The archive of Java's own classes, and that of Spark's, which is based on it."""
     jars = Path(pyspark.__file__).resolve().parent / "jars"
-    # The JVM itself refuses an archive of other jars or another Java; the name keeps them apart.
-    told = f"{java.command.resolve()} {java.release} {pyspark.__version__} {jars}"
-    folder = cache_folder() / f"classes-{sha256(told.encode()).hexdigest()[:16]}"
+    # The JVM refuses an archive of other jars or another Java; each pair has a folder of its own.
+    identity = f"{java.command.resolve()} {java.release} {pyspark.__version__} {jars}"
+    folder = cache_folder() / f"classes-{sha256(identity.encode()).hexdigest()[:16]}"
     return folder / "base.jsa", folder / "spark.jsa"
 
 

@@ -1,4 +1,4 @@
-"""One client per process and cluster: Spark's Python workers live on from task to task."""
+"""Keeps one client per process and cluster: Spark's Python workers run many tasks."""
 
 import atexit
 import os
@@ -11,7 +11,7 @@ from quivermq.errors import InvalidRequest, QuiverError
 
 DEFAULT_SERVERS: Final = "127.0.0.1:7600"
 TIMEOUT_SECONDS: Final = 60.0
-"""Long enough for a broker to restart or a leader to be elected while a query runs."""
+"""Long enough for a broker to restart or a leader to be elected during a query."""
 
 _clients: dict[tuple[str, str | None, float], quivermq.Client] = {}
 _connecting = threading.Lock()
@@ -28,7 +28,7 @@ def client_of(options: Mapping[str, str]) -> quivermq.Client:
             try:
                 found = quivermq.connect(servers, token=token, timeout=timeout)
             except QuiverError as error:
-                # Spark shows the whole story of an error before the error: this one needs none.
+                # Spark prints the traceback before the error; this error needs none.
                 raise error.with_traceback(None) from None
             _clients[servers, token, timeout] = found
             atexit.register(found.close)
@@ -40,7 +40,7 @@ def _renew_lock() -> None:
     _connecting = threading.Lock()
 
 
-# A worker that is forked while another thread connects must not wait for that thread.
+# A worker that is forked while another thread connects must not inherit a held lock.
 os.register_at_fork(after_in_child=_renew_lock)
 
 

@@ -1,4 +1,4 @@
-"""What went wrong in a query, in one line: Spark wraps it in the stories of two languages."""
+"""Reduces the error of a Spark query to one line, and says whether a retry may help."""
 
 import re
 from typing import Final
@@ -23,7 +23,7 @@ _MACHINE_TALK: Final = re.compile(
     re.DOTALL,
 )
 _COLUMNS_MAX: Final = 600
-# Of data that does not fit the SQL, and of SQL that does not fit the data.
+# Data that does not fit the SQL, and SQL that does not fit the data.
 _LASTING_STATE: Final = re.compile(r"SQLSTATE: (22|42)")
 _LASTING: Final = frozenset(
     kind.__name__
@@ -37,11 +37,11 @@ _LASTING: Final = frozenset(
     )
     for kind in (cause, *cause.__subclasses__())
 )
-"""By name: of an exception that crossed from one language to the other, nothing else is left."""
+"""By name: an exception that passed from Python through the JVM is text."""
 
 
 def failure(text: str) -> str:
-    """The innermost cause: ours if there is one, else Python's, else what Spark says itself."""
+    """The innermost cause: ours if there is one, else Python's, else Spark's own message."""
     if found := _OURS.findall(text):
         line = found[-1][1]
     elif "Traceback" in text and (found := _PYTHON.findall(text)):
@@ -54,7 +54,7 @@ def failure(text: str) -> str:
 
 
 def may_pass(text: str) -> bool:
-    """Whether it may go well when it is tried again: not what is wrong with data or settings."""
+    """Whether a retry may succeed; not if data or settings are wrong."""
     if _LASTING_STATE.search(text):
         return False
     return not any(name in _LASTING for name, _ in _OURS.findall(text))

@@ -1,5 +1,6 @@
 """The options of the format `quiver_table`, and the columns of its tables."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,16 +9,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from quivermq.errors import InvalidRequest
-from quivermq.lakehouse.data_files import TARGET_FILE_BYTES
+from quivermq.lakehouse import TARGET_FILE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What a write was told."""
+    """The options of one write."""
 
     path: str
     partition_by: tuple[str, ...] | None
-    """None: as the table is; a table that is made by this has no partition columns then."""
+    """None: as the table has them; a table that the write creates has none then."""
     target_bytes: int
     app_id: str | None
     app_version: int | None
@@ -53,7 +54,7 @@ def table_version(options: Mapping[str, str]) -> int | None:
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same columns, none of which insists on a value, on any level."""
+    """The same columns, all nullable, on every level."""
     return StructType(
         [StructField(field.name, _nullable(field.dataType), True) for field in schema.fields]
     )
@@ -66,8 +67,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def spark_schema(schema_json: str) -> StructType:
     """A table's columns for Spark: Delta writes them as Spark does."""
-    import json  # noqa: PLC0415
-
     return nullable(StructType.fromJson(json.loads(schema_json)))
 
 

@@ -1,4 +1,4 @@
-"""Reading tables: by Spark's own Parquet reader, or as the format `quiver_table`."""
+"""Reads Delta tables: by Spark's own Parquet reader, or as the format `quiver_table`."""
 
 import json
 import re
@@ -18,16 +18,16 @@ from quivermq.spark.table_options import spark_schema, table_path, table_version
 
 _BATCH_ROWS: Final = 8_192
 _TASK_BYTES: Final = 64 << 20
-# Others mean something in the paths that Spark's readers are given, or depend on Java's locale.
+# Other characters have a meaning in the paths of Spark's readers, or depend on Java's locale.
 _PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_ ./=@~-]+")
 
 
 def read_table(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
-    """A table as it is, or as it was at a version; later commits do not change what is read.
+    """A table as it is, or as it was at a version; later commits do not change the result.
 
-    Spark reads the files itself: only the columns that are used, and only the days.
+    Spark reads the files itself, and skips columns and days that a query does not use.
     """
-    from quivermq.lakehouse.table import Table  # noqa: PLC0415
+    from quivermq.lakehouse import Table  # noqa: PLC0415
 
     table = Table.open(path, version)
     schema = spark_schema(table.schema_json)
@@ -39,7 +39,7 @@ def read_table(spark: SparkSession, path: str, version: int | None = None) -> Da
         for _, _, values in file_values(table)
         for value in values.values()
     ):
-        # Spark takes such folders for something else: ask the table's log.
+        # Spark would misread such folders: the format takes their values from the table's log.
         pinned = spark.read.format("quiver_table").option("version", table.version)
         return pinned.load(str(table.root))
     reader = spark.read.schema(schema).option("basePath", str(table.root))
@@ -54,17 +54,17 @@ class TableFiles(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    """The same through `spark.read.format("quiver_table")`, wherever only a format can be named."""
+    """Reads a table by the format `quiver_table`, for callers that can only name a format."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        from quivermq.lakehouse.table import Table  # noqa: PLC0415
+        from quivermq.lakehouse import Table  # noqa: PLC0415
 
         table = Table.open(table_path(options), table_version(options))
         self._schema = schema
         self._tasks = _tasks(table)
 
     def partitions(self) -> list[InputPartition]:
-        # Spark puts a partition of its own in place of none.
+        # Spark replaces an empty list by a partition of its own.
         return list(self._tasks) or [TableFiles([])]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
@@ -77,7 +77,7 @@ class TableReader(DataSourceReader):
 
 def table_schema(options: Mapping[str, str]) -> StructType:
     """The columns of the table that the options name."""
-    from quivermq.lakehouse.table import Table  # noqa: PLC0415
+    from quivermq.lakehouse import Table  # noqa: PLC0415
 
     return spark_schema(Table.open(table_path(options), table_version(options)).schema_json)
 
@@ -85,7 +85,7 @@ def table_schema(options: Mapping[str, str]) -> StructType:
 def with_values(
     batch: pa.RecordBatch, values: Mapping[str, str | None], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """A batch of a file with the columns that its folder stands for."""
+    """A batch of a file with the columns that its folder's name holds."""
     columns = []
     for field in schema:
         if field.name in values:

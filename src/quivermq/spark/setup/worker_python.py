@@ -1,0 +1,62 @@
+"""Chooses the Python of Spark's workers: the one that runs this program, with a compiled PySpark.
+
+Spark lets its workers import PySpark from a zip, which Python compiles again in every process; a
+query starts half a dozen of them. The installed PySpark is the same release, and compiled: a small
+script removes the zip from the path of the workers. A program that reads, then streams from
+topic to topic, took 15 seconds of processor time (two runs) instead of 20 (one run).
+"""
+
+import os
+import shlex
+import site
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from quivermq.spark.setup.script_cache import cache_script
+
+VARIABLE: Final = "PYSPARK_PYTHON"
+_SCRIPT: Final = """#!/bin/sh
+# The PySpark that is installed is the same, and compiled.
+path=$PYTHONPATH
+for zips in {leads}; do path=${{path#"$zips"}}; done
+PYTHONPATH=$path exec {python} "$@"
+"""
+
+
+def choose(*, is_local: bool) -> None:
+    """Make Spark's workers run this Python, unless the environment names another.
+
+    The script exists on this machine only: executors elsewhere get the plain name.
+    """
+    script = _script()
+    if os.environ.get(VARIABLE) in {None, sys.executable, str(script)}:
+        os.environ[VARIABLE] = str(script) if is_local and script else sys.executable
+
+
+def _script() -> Path | None:
+    package = Path(pyspark.__file__).parent
+    # Another Spark has another PySpark, and workers cannot import one that is not installed.
+    if "SPARK_HOME" in os.environ or package.parent.resolve() not in _site_folders():
+        return None
+    leads = [_zips(package), _zips(package.resolve())]
+    quoted = " ".join(shlex.quote(lead) for lead in dict.fromkeys(leads))
+    text = _SCRIPT.format(leads=quoted, python=shlex.quote(sys.executable))
+    return cache_script("python", "python3", text)
+
+
+def _site_folders() -> set[Path]:
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    return {Path(folder).resolve() for folder in folders}
+
+
+def _zips(package: Path) -> str:
+    """The zips that Spark puts first on the path of its workers."""
+    library = package / "python" / "lib"
+    py4j = sorted(library.glob("py4j-*-src.zip"))
+    return "".join(f"{zipped}:" for zipped in [library / "pyspark.zip", *py4j])
