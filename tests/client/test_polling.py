@@ -317,16 +317,16 @@ def test_a_lost_lease_is_told_though_the_first_attempt_to_extend_it_is_in_doubt(
         message.extend(30)
 
 
-@pytest.mark.parametrize("verdict", ["ack", "nack", "reject"])
+@pytest.mark.parametrize("how", ["ack", "nack", "reject"])
 def test_nothing_is_said_to_be_settled_because_an_attempt_at_it_is_in_doubt(
-    client: quivermq.Client, stand_in: GroupStandIn, verdict: str
+    client: quivermq.Client, stand_in: GroupStandIn, how: str
 ) -> None:
     client.produce("t", b"v")
     (message,) = client.poll("t", group="g")
     stand_in.lose_leases()
     stand_in.script("settle", DROP)
     with pytest.raises(LeaseLost):
-        getattr(message, verdict)()
+        getattr(message, how)()
 
 
 def test_what_is_released_is_free_whichever_attempt_freed_it(
