@@ -52,8 +52,8 @@ def test_views_have_the_columns_of_their_sources(spark: SparkSession) -> None:
     assert columns["orders_bad"] == ["_value", "_reason", *message]
     assert columns["counted"] == ["country", "n"]
     assert dict(plan.views.frames["raw"].dtypes)["headers"] == "map<string,string>"
-    assert [each.name for each in plan.outlets] == ["out", "counts"]
-    assert [each.frame.columns for each in plan.outlets] == [["value"], ["value", "key"]]
+    assert [each.name for each in plan.sinks] == ["out", "counts"]
+    assert [each.frame.columns for each in plan.sinks] == [["value"], ["value", "key"]]
 
 
 def test_each_step_that_spark_refuses_is_named_with_the_line_of_its_fault(
