@@ -42,8 +42,8 @@ class Report:
     found: list[Backlog] = field(default_factory=list)
 
     def spread(self, name: str) -> float:
-        figures = [getattr(each, name) for each in self.found]
-        return max(figures) / min(figures)
+        counters = [getattr(each, name) for each in self.found]
+        return max(counters) / min(counters)
 
     def table(self) -> Table:
         table = Table(

@@ -57,7 +57,7 @@ class Result:
     target: float | None
 
     @property
-    def verdict(self) -> str:
+    def settlement(self) -> str:
         if self.target is None:
             return ""
         return "met" if self.ratio <= self.target else "MISSED"
@@ -176,7 +176,7 @@ def show(lines: list[Result], rounds: int) -> None:
             f"{line.reference_us:.1f}",
             f"{line.ratio:.2f}",
             target,
-            line.verdict,
+            line.settlement,
         )
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 
@@ -193,8 +193,8 @@ def main() -> None:
     options, _ = arguments.parse_known_args()
     lines = results(options.rounds)
     if options.json:
-        figures = [asdict(line) | {"verdict": line.verdict} for line in lines]
-        print(json.dumps({"benchmark": "batches", "machine": machine(), "results": figures}))
+        counters = [asdict(line) | {"verdict": line.settlement} for line in lines]
+        print(json.dumps({"benchmark": "batches", "machine": machine(), "results": counters}))
     else:
         show(lines, options.rounds)
 

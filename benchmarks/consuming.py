@@ -48,16 +48,16 @@ class Line:
 
     durability: str
     title: str
-    figures: dict[str, float]
+    counters: dict[str, float]
     targets: dict[str, float]
     is_latency: bool
 
     def ratio(self, rival: str) -> float:
-        return self.figures[GroupQuiver.name] / self.figures[rival]
+        return self.counters[GroupQuiver.name] / self.counters[rival]
 
     @property
-    def verdict(self) -> str:
-        wanted = {rival: target for rival, target in self.targets.items() if rival in self.figures}
+    def settlement(self) -> str:
+        wanted = {rival: target for rival, target in self.targets.items() if rival in self.counters}
         if not wanted:
             return ""
         met = all(
@@ -164,7 +164,7 @@ def _medians(found: dict[str, list[float]]) -> dict[str, float]:
 
 
 def table_of(durability: str, lines: Sequence[Line]) -> Table:
-    rivals = [name for name in (REDIS, NATS) if any(name in line.figures for line in lines)]
+    rivals = [name for name in (REDIS, NATS) if any(name in line.counters for line in lines)]
     table = Table(title=durability, title_justify="left")
     table.add_column("what")
     table.add_column("QuiverMQ", justify="right")
@@ -174,16 +174,16 @@ def table_of(durability: str, lines: Sequence[Line]) -> Table:
         table.add_column("target", justify="right")
     table.add_column("")
     for line in lines:
-        cells = [line.title, f"{line.figures[GroupQuiver.name]:,.0f}"]
+        cells = [line.title, f"{line.counters[GroupQuiver.name]:,.0f}"]
         for name in rivals:
             target = line.targets.get(name)
             sign = "≤" if line.is_latency else "≥"
             cells += [
-                f"{line.figures[name]:,.0f}",
+                f"{line.counters[name]:,.0f}",
                 f"{line.ratio(name):.2f}",
                 "" if target is None else f"{sign} {target:g}",
             ]
-        table.add_row(*cells, line.verdict)
+        table.add_row(*cells, line.settlement)
     return table
 
 
@@ -206,7 +206,7 @@ def main() -> None:
             lines += some
             if not options.json:
                 console.print(table_of(durability, some))
-        report["peers"] = [asdict(line) | {"verdict": line.verdict} for line in lines]
+        report["peers"] = [asdict(line) | {"verdict": line.settlement} for line in lines]
         if not options.json:
             console.print(
                 f"messages of {MESSAGE_BYTES} B, from one Python process, all acknowledged; "

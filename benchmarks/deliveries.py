@@ -119,12 +119,12 @@ class Limits:
         for name in ("what", "limit", "delivered", "in", "rate", "off", ""):
             table.add_column(name, justify="left" if name == "what" else "right")
         for held in self.found:
-            verdict = "met" if abs(held.off) <= TOLERANCE else "MISSED"
-            table.add_row(*_cells(held), f"{held.off:+.1%}", verdict)
+            settlement = "met" if abs(held.off) <= TOLERANCE else "MISSED"
+            table.add_row(*_cells(held), f"{held.off:+.1%}", settlement)
         for held in self.failovers:
             # Nobody is served while there is no leader: only too many would be wrong.
-            verdict = "met" if held.delivered <= held.allowed * (1 + TOLERANCE) else "MISSED"
-            table.add_row(*_cells(held), f"≤ {held.allowed:,.0f}", verdict)
+            settlement = "met" if held.delivered <= held.allowed * (1 + TOLERANCE) else "MISSED"
+            table.add_row(*_cells(held), f"≤ {held.allowed:,.0f}", settlement)
         return table
 
 

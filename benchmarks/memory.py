@@ -56,7 +56,7 @@ class Report:
         return max(abs(one - median) for one in self.warm) / median
 
     @property
-    def verdict(self) -> str:
+    def settlement(self) -> str:
         return "met" if self.spread <= TOLERANCE else "MISSED"
 
 
@@ -129,7 +129,7 @@ def show(report: Report) -> None:
     print(f"  {written:.1f} GB written, {read:.1f} GB read by a follower")
     print(
         f"  after warm-up {min(warm) / 1e6:.0f} to {max(warm) / 1e6:.0f} MB, "
-        f"{report.spread:.1%} from the median; target ± 20%: {report.verdict}"
+        f"{report.spread:.1%} from the median; target ± 20%: {report.settlement}"
     )
 
 
@@ -145,7 +145,7 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if options.json:
-        found = asdict(report) | {"spread": report.spread, "verdict": report.verdict}
+        found = asdict(report) | {"spread": report.spread, "verdict": report.settlement}
         print(json.dumps({"benchmark": "memory", **found}))
     else:
         show(report)

@@ -55,7 +55,7 @@ async def measure(partitions: int) -> dict[str, float]:
             while not server.broker.is_ready:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             for number in range(partitions):
-                server.broker.figures.traffic["orders", number].messages_in += 1
+                server.broker.counters.traffic["orders", number].messages_in += 1
             return await scrapes(Metrics(server.broker, lambda: 0))
         finally:
             await server.stop()

@@ -43,7 +43,7 @@ class Report:
     restart_ready_seconds: float = 0.0
 
     @property
-    def verdict(self) -> str:
+    def settlement(self) -> str:
         return "met" if max(self.idle_cores or [1.0]) < IDLE_CORE_TARGET else "MISSED"
 
 
@@ -133,7 +133,7 @@ def show(report: Report) -> None:
     print(f"  created                          {report.create_seconds:8.2f} s")
     print(f"  all have leaders                 {report.leaders_seconds:8.2f} s")
     print(f"  all asleep, after that           {report.asleep_seconds:8.2f} s")
-    print(f"  idle CPU of each broker          {idle} of a core; target < 5%: {report.verdict}")
+    print(f"  idle CPU of each broker          {idle} of a core; target < 5%: {report.settlement}")
     print(f"  memory of a replica              {report.partition_memory / 1024:8.1f} KiB")
     print(f"  disk of an empty replica         {report.partition_disk / 1024:8.1f} KiB")
     print(f"  a broker serves after a restart  {report.restart_seconds:8.2f} s")
@@ -152,7 +152,9 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if options.json:
-        print(json.dumps({"benchmark": "partitions", **asdict(report), "verdict": report.verdict}))
+        print(
+            json.dumps({"benchmark": "partitions", **asdict(report), "verdict": report.settlement})
+        )
     else:
         show(report)
 

@@ -61,7 +61,7 @@ class Line:
     every: dict[str, float]
 
     @property
-    def verdict(self) -> str:
+    def settlement(self) -> str:
         if self.target is None:
             return ""
         met = self.ratio <= self.target if self.is_latency else self.ratio >= self.target
@@ -91,7 +91,7 @@ Figures = dict[str, dict[str, list[float]]]
 
 
 def measure(ours: Quiver, rivals: Sequence[Rival], options: Any) -> Figures:
-    figures: Figures = defaultdict(lambda: defaultdict(list))
+    counters: Figures = defaultdict(lambda: defaultdict(list))
     for number in range(options.rounds):
         systems: list[System] = [ours, *rivals]
         # Who comes first after a pause must not always be the same.
@@ -100,15 +100,15 @@ def measure(ours: Quiver, rivals: Sequence[Rival], options: Any) -> Figures:
             if phase is _produce:
                 for system in order:
                     system.open_topic()
-            phase(order, figures, options)
+            phase(order, counters, options)
         for system in order:
             system.drop_topic()
-    return figures
+    return counters
 
 
-def _produce(order: list[System], figures: Figures, options: Any) -> None:
+def _produce(order: list[System], counters: Figures, options: Any) -> None:
     for system in order:
-        found = figures[system.name]
+        found = counters[system.name]
         if isinstance(system, Quiver):
             found["produce_many"].append(system.produce_many(options.seconds).per_second)
             found["producer_send"].append(system.producer_send(options.seconds).per_second)
@@ -116,9 +116,9 @@ def _produce(order: list[System], figures: Figures, options: Any) -> None:
             found["produce"].append(system.produce(options.seconds).per_second)
 
 
-def _consume(order: list[System], figures: Figures, options: Any) -> None:
+def _consume(order: list[System], counters: Figures, options: Any) -> None:
     for system in order:
-        found = figures[system.name]
+        found = counters[system.name]
         if isinstance(system, Quiver):
             found["read_arrow"].append(system.read_arrow(options.seconds).per_second)
             found["read_messages"].append(system.read_messages(options.seconds).per_second)
@@ -126,7 +126,7 @@ def _consume(order: list[System], figures: Figures, options: Any) -> None:
             found["consume"].append(system.consume(options.seconds).per_second)
 
 
-def _single(order: list[System], figures: Figures, options: Any) -> None:
+def _single(order: list[System], counters: Figures, options: Any) -> None:
     for name, call in (("single", System.single), ("asyncio", System.single_asyncio)):
         times: dict[str, list[float]] = defaultdict(list)
         for _ in range(SINGLE_LAPS):
@@ -134,7 +134,7 @@ def _single(order: list[System], figures: Figures, options: Any) -> None:
                 times[system.name] += call_on(system, call, options.singles // SINGLE_LAPS)
         for system in order:
             ascending = sorted(times[system.name])
-            found = figures[system.name]
+            found = counters[system.name]
             found[f"{name} p50"].append(ascending[len(ascending) // 2] * 1e6)
             found[f"{name} p99"].append(ascending[len(ascending) * 99 // 100] * 1e6)
 
@@ -145,10 +145,12 @@ def call_on(system: System, call: Callable[[System, int], list[float]], count: i
     return found
 
 
-def compared(durability: str, goals: Sequence[Goal], ours: str, figures: Figures) -> Iterator[Line]:
+def compared(
+    durability: str, goals: Sequence[Goal], ours: str, counters: Figures
+) -> Iterator[Line]:
     medians = {
         system: {phase: statistics.median(found) for phase, found in phases.items()}
-        for system, phases in figures.items()
+        for system, phases in counters.items()
     }
     for goal in goals:
         theirs = {
@@ -229,7 +231,7 @@ def table_of(durability: str, lines: list[Line]) -> Table:
             *(f"{line.every[peer]:,.0f}" for peer in peers),
             f"{line.ratio:.2f}",
             "" if line.target is None else f"{'≤' if line.is_latency else '≥'} {line.target:g}",
-            line.verdict,
+            line.settlement,
         )
     return table
 
@@ -248,8 +250,8 @@ def main() -> None:
     options, _ = arguments.parse_known_args()
     lines = results(options)
     if options.json:
-        figures = [asdict(line) | {"verdict": line.verdict} for line in lines]
-        print(json.dumps({"benchmark": "peers", "machine": machine(), "results": figures}))
+        counters = [asdict(line) | {"verdict": line.settlement} for line in lines]
+        print(json.dumps({"benchmark": "peers", "machine": machine(), "results": counters}))
     else:
         show(lines, options)
 

@@ -132,18 +132,18 @@ def idle_tick_us(role: Role, ticks: int = 50) -> float:
     """Microseconds that one tick of one idle member costs, its heartbeats included."""
     trios = [Trio() for _ in range(IDLE_GROUPS)]
     members = [trio.nodes[1 if role is Role.LEADER else 2] for trio in trios]
-    spent = 0.0
+    settled_leases = 0.0
     for _ in range(ticks):
         start = perf_counter()
         for node in members:
             node.tick()
-        spent += perf_counter() - start
+        settled_leases += perf_counter() - start
         for trio in trios:
             for node in trio.nodes.values():
                 if node not in members:
                     node.replica.election_elapsed = 0
             trio.pump()
-    return spent / ticks / IDLE_GROUPS * 1e6
+    return settled_leases / ticks / IDLE_GROUPS * 1e6
 
 
 def profiled(act: Callable[[], object], rows: int) -> None:

@@ -54,7 +54,7 @@ class Line(NamedTuple):
         return self.ours / self.reference
 
     @property
-    def verdict(self) -> str:
+    def settlement(self) -> str:
         if self.target is None:
             return ""
         return "met" if self.ratio >= self.target else "MISSED"
@@ -80,7 +80,7 @@ class Report:
                 line.unit,
                 f"{line.ratio:.2f}",
                 target,
-                line.verdict,
+                line.settlement,
             )
         console.print(table)
 
@@ -93,7 +93,7 @@ def in_turns(rounds: int, **steps: Callable[[], float]) -> dict[str, float]:
             figure = step()
             if turn:
                 found[name].append(figure)
-    return {name: statistics.median(figures) for name, figures in found.items()}
+    return {name: statistics.median(counters) for name, counters in found.items()}
 
 
 def rate_of(rows: int, act: Callable[[], object]) -> float:
@@ -332,19 +332,24 @@ def measure_brokers(spark: SparkSession, folder: Path, report: Report) -> None:
             reader = spark.read.format("quiver").option("servers", brokers.servers)
             frame = reader.option("subscribe", "followed").option("followerReads", reads).load()
             _count(frame, rows)
-            spent = _spent(processes, lambda frame=frame: _count(frame, rows))
+            settled_leases = _settled_leases(processes, lambda frame=frame: _count(frame, rows))
             where = "followers" if reads == "true" else "the leader"
             lines.append(
-                Line(f"reads from {where}: leader, followers", spent[0], sum(spent[1:]), "CPU s")
+                Line(
+                    f"reads from {where}: leader, followers",
+                    settled_leases[0],
+                    sum(settled_leases[1:]),
+                    "CPU s",
+                )
             )
         report.show(f"brokers' processor time, {rows:,} messages of 100 B read by Spark", lines)
-        idle = _spent(processes, lambda: time.sleep(IDLE_SECONDS))
+        idle = _settled_leases(processes, lambda: time.sleep(IDLE_SECONDS))
         waiting = _spent_waiting(spark, brokers.servers, processes)
         line = Line("Spark waits, nobody waits", sum(waiting), sum(idle), "CPU s")
         report.show(f"all brokers, {IDLE_SECONDS:g} s without messages", [line])
 
 
-def _spent(processes: list[psutil.Process], act: Callable[[], object]) -> list[float]:
+def _settled_leases(processes: list[psutil.Process], act: Callable[[], object]) -> list[float]:
     before = [sum(process.cpu_times()[:2]) for process in processes]
     act()
     return [
@@ -362,7 +367,7 @@ def _spent_waiting(
         query = frame.writeStream.format("noop").option("checkpointLocation", folder).start()
         try:
             time.sleep(3.0)
-            return _spent(processes, lambda: time.sleep(IDLE_SECONDS))
+            return _settled_leases(processes, lambda: time.sleep(IDLE_SECONDS))
         finally:
             query.stop()
 

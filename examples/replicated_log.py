@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from quivermq.batches import Kind, Origin, decode_messages, encode_batch
+from quivermq.batches import FrameKind, Origin, decode_messages, encode_batch
 from quivermq.log import Log, RealDisk
 from quivermq.replica import (
     Answer,
@@ -92,7 +92,7 @@ def main(root: Path) -> None:
         assert isinstance(stored, Produced)
         print(f"order {sequence} is stored at offset {stored.base_offset}")
     log = cluster.logs[cluster.leader().member]
-    frames = [f for f in log.frames(log.first_index) if f.header.kind == Kind.DATA]
+    frames = [f for f in log.frames(log.first_index) if f.header.kind == FrameKind.DATA]
     print("the log holds", [m.value.decode() for f in frames for m in decode_messages(f)])
 
 

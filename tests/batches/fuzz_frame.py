@@ -34,7 +34,7 @@ def main() -> None:
 
 def fuzz(seconds: int, artifacts: Path, inputs: list[str], corpus: Path) -> None:
     with atheris.instrument_imports(include=["quivermq"]):
-        from quivermq.batches import Header, Kind  # noqa: PLC0415
+        from quivermq.batches import FrameKind, Header  # noqa: PLC0415
         from tests.batches.lies import outcome  # noqa: PLC0415
         from tests.batches.samples import (  # noqa: PLC0415
             COLUMN_SETS,
@@ -48,7 +48,7 @@ def fuzz(seconds: int, artifacts: Path, inputs: list[str], corpus: Path) -> None
         outcome(data)
         if len(data) < 2:
             return
-        header = Header(Kind.DATA, flags=data[0] % 32, count=data[1], decoded_bytes=1 << 20)
+        header = Header(FrameKind.DATA, flags=data[0] % 32, count=data[1], decoded_bytes=1 << 20)
         outcome(with_body(header, data[2:]))
 
     for flags in COLUMN_SETS:

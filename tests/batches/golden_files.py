@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from quivermq.batches import Compression, Frame, Index, Kind, Offset, decode_messages
+from quivermq.batches import Compression, Frame, FrameKind, Index, Offset, decode_messages
 from tests.batches.samples import COLUMN_SETS, COMPRESSIONS, frame_of
 
 FOLDER = Path(__file__).parent / "golden"
@@ -33,9 +33,9 @@ def frames() -> dict[str, Frame]:
         for flags in COLUMN_SETS
         for compression in COMPRESSIONS
     }
-    for kind in Kind:
-        if kind != Kind.DATA:
-            body = b"" if kind == Kind.NOOP else b"body of a " + kind.name.lower().encode()
+    for kind in FrameKind:
+        if kind != FrameKind.DATA:
+            body = b"" if kind == FrameKind.NOOP else b"body of a " + kind.name.lower().encode()
             made[f"{kind.name.lower()}.frame"] = stamped(Frame.of(kind, body))
     made["data-unstamped.frame"] = frame_of(7, rows=ROWS)
     return made
@@ -50,7 +50,7 @@ def description(frame: Frame) -> dict[str, Any]:
     """What a reader must find in the frame, in plain JSON."""
     header = frame.header
     described: dict[str, Any] = {"header": header._asdict()}
-    if header.kind != Kind.DATA:
+    if header.kind != FrameKind.DATA:
         return described | {"body": bytes(frame.body).hex()}
     return described | {
         "messages": [

@@ -14,9 +14,9 @@ from quivermq.batches import (
     HEADER_BYTES,
     Flag,
     Frame,
+    FrameKind,
     Header,
     Index,
-    Kind,
     Limits,
     Message,
     Offset,
@@ -38,7 +38,7 @@ def raw_frame(flags: int, *columns: pa.Array, schema: pa.Schema | None = None) -
     batch = pa.RecordBatch.from_arrays(list(columns), schema=names)
     body = batch.serialize().to_pybytes()
     header = Header(
-        Kind.DATA,
+        FrameKind.DATA,
         flags=flags,
         body_bytes=len(body),
         body_crc=crc32c(body),
@@ -125,8 +125,8 @@ def test_nobody_can_put_headers_on_all_messages_that_have_none() -> None:
     assert not decode_messages(frame_of())[0].headers
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind != Kind.DATA])
-def test_frames_of_other_kinds_hold_no_messages(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in FrameKind if kind != FrameKind.DATA])
+def test_frames_of_other_kinds_hold_no_messages(kind: FrameKind) -> None:
     with pytest.raises(Corrupt, match=f"kind {kind.name.lower()} holds no messages"):
         decode_batch(Frame.of(kind, b"body"))
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.batches import HEADER_BYTES, Frame, Index, Kind, Limits, Offset
+from quivermq.batches import HEADER_BYTES, Frame, FrameKind, Index, Limits, Offset
 from quivermq.errors import Corrupt, TooLarge
 from tests.batches.samples import COLUMN_SETS, COMPRESSIONS, frame_of
 
-ENTRY_KINDS = [kind for kind in Kind if kind != Kind.DATA]
+ENTRY_KINDS = [kind for kind in FrameKind if kind != FrameKind.DATA]
 
 
 def stamp(frame: Frame) -> Frame:
@@ -32,20 +32,20 @@ def test_a_frame_parses_back_from_its_bytes(flags: int, compression: str | None)
 
 
 @given(st.sampled_from(ENTRY_KINDS), st.binary(max_size=100))
-def test_entries_without_messages_parse_back(kind: Kind, body: bytes) -> None:
+def test_entries_without_messages_parse_back(kind: FrameKind, body: bytes) -> None:
     parsed = Frame.parse(bytes(Frame.of(kind, body)))
     assert parsed.header.kind == kind
     assert parsed.body == body
 
 
 def test_frames_back_to_back_all_come_out() -> None:
-    frames = [frame_of(flags) for flags in COLUMN_SETS] + [Frame.of(Kind.NOOP)]
+    frames = [frame_of(flags) for flags in COLUMN_SETS] + [Frame.of(FrameKind.NOOP)]
     assert list(Frame.parse_all(b"".join(map(bytes, frames)))) == frames
     assert list(Frame.parse_all(b"")) == []
 
 
 def test_a_rest_after_the_last_frame_is_corrupt() -> None:
-    frames = Frame.parse_all(bytes(Frame.of(Kind.NOOP)) + b"\x00")
+    frames = Frame.parse_all(bytes(Frame.of(FrameKind.NOOP)) + b"\x00")
     next(frames)
     with pytest.raises(Corrupt):
         next(frames)
@@ -101,15 +101,15 @@ def test_every_cut_of_a_small_frame_is_noticed() -> None:
 
 def test_a_command_that_no_reader_would_accept_is_not_built() -> None:
     limits = Limits(batch_bytes_max=100)
-    at_limit = Frame.of(Kind.COMMAND, bytes(100), limits)
+    at_limit = Frame.of(FrameKind.COMMAND, bytes(100), limits)
     assert Frame.parse(bytes(at_limit), 0, limits) == at_limit
     with pytest.raises(TooLarge, match="101 bytes"):
-        Frame.of(Kind.COMMAND, bytes(101), limits)
+        Frame.of(FrameKind.COMMAND, bytes(101), limits)
 
 
 def test_data_frames_are_not_built_without_messages() -> None:
     with pytest.raises(Corrupt, match="cannot hold 0 messages"):
-        Frame.of(Kind.DATA, b"body")
+        Frame.of(FrameKind.DATA, b"body")
 
 
 def test_a_frame_is_no_equal_of_other_things_and_shows_what_it_is() -> None:

@@ -18,7 +18,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from quivermq.batches import HEADER_BYTES, Flag, Frame, Header, Kind
+from quivermq.batches import HEADER_BYTES, Flag, Frame, FrameKind, Header
 from quivermq.batches.header import COMPRESSED
 from tests.batches.golden_files import FOLDER, INDEX, description, frames
 
@@ -46,7 +46,7 @@ def test_a_golden_header_packs_to_the_same_bytes(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_todays_encoder_makes_the_golden_frame(name: str) -> None:
     stored, made = Frame.parse(golden(name)), Frame.parse(bytes(TODAY[name]))
-    arrow = stored.header.kind == Kind.DATA
+    arrow = stored.header.kind == FrameKind.DATA
     if not arrow or (SAME_PYARROW and not stored.header.flags & COMPRESSED):
         assert bytes(made) == bytes(stored)
         return
@@ -58,7 +58,7 @@ def test_todays_encoder_makes_the_golden_frame(name: str) -> None:
 def test_there_is_a_golden_frame_of_everything_that_a_frame_can_be() -> None:
     assert set(NAMES) == set(TODAY) == {path.name for path in FOLDER.glob("*.frame")}
     headers = [Header.unpack(golden(name)) for name in NAMES]
-    assert {header.kind for header in headers} == set(Kind)
+    assert {header.kind for header in headers} == set(FrameKind)
     stamped = Counter(header.flags for header in headers if header.kind == 1 and header.term)
     every = {columns | codec for columns in range(8) for codec in (0, Flag.LZ4, Flag.ZSTD)}
     assert stamped == dict.fromkeys(every, 1)

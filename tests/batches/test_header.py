@@ -7,11 +7,11 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.batches import DEFAULT_LIMITS, HEADER_BYTES, Header, Kind, Limits, Offset
+from quivermq.batches import DEFAULT_LIMITS, HEADER_BYTES, FrameKind, Header, Limits, Offset
 from quivermq.batches.limits import COUNTER_MAX, TIMESTAMP_MS_MAX
 from quivermq.errors import Corrupt, QuiverError, TooLarge, UnsupportedFormat
 
-DATA = Header(Kind.DATA, count=1)
+DATA = Header(FrameKind.DATA, count=1)
 
 counters = st.integers(0, COUNTER_MAX)
 sizes = st.integers(0, DEFAULT_LIMITS.batch_bytes_max)
@@ -25,7 +25,7 @@ def data_headers(draw: st.DrawFn) -> Header:
     count = draw(st.integers(1, 2**32 - 1))
     starts = st.integers(0, COUNTER_MAX - count)
     return Header(
-        Kind.DATA,
+        FrameKind.DATA,
         flags=draw(st.integers(0, 7)) | compression,
         priority=draw(st.integers(0, 7)),
         body_bytes=body_bytes,
@@ -110,10 +110,10 @@ def test_a_reserved_byte_that_is_set_is_refused() -> None:
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        ({"kind": Kind.COMMAND}, "cannot hold 1 messages"),
+        ({"kind": FrameKind.COMMAND}, "cannot hold 1 messages"),
         ({"count": 0}, "cannot hold 0 messages"),
         (
-            {"kind": Kind.NOOP, "count": 0, "flags": 1},
+            {"kind": FrameKind.NOOP, "count": 0, "flags": 1},
             "kind 4 cannot hold 0 messages with flags 0x0001",
         ),
         ({"flags": 24}, "flags 0x0018"),
@@ -166,6 +166,6 @@ def test_a_small_body_that_declares_to_decompress_past_the_limit_is_too_large() 
 
 
 def test_the_derived_figures_follow_from_the_fields() -> None:
-    header = Header(Kind.DATA, count=3, base_offset=Offset(10), body_bytes=50)
+    header = Header(FrameKind.DATA, count=3, base_offset=Offset(10), body_bytes=50)
     assert header.next_offset == 13
     assert header.frame_bytes == HEADER_BYTES + 50

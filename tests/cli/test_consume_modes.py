@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.cli.consume_modes import follow_all, merge_by_time
-from quivermq.client.values import Message
+from quivermq.client.models import Message
 
 
 def message(partition: int, offset: int, timestamp: int) -> Message:

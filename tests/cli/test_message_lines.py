@@ -4,7 +4,7 @@ import base64
 import json
 
 from quivermq.cli.message_lines import message_dict
-from quivermq.client.values import Message
+from quivermq.client.models import Message
 
 
 def test_utf8_messages_are_text_in_json() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from quivermq.log import Log, RealDisk
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
-from quivermq.node.directory import Directory, ListedLog
+from quivermq.node.data_dir import DataDirectory, ListedLog
 from tests.log.entries import LOG_ID
 from tests.log.logs import SMALL, fill
 
@@ -55,7 +55,7 @@ def test_damage_is_named_and_exits_1(data_dir: Path) -> None:
 
 
 def test_files_beside_the_logs_are_checked_and_unused_logs_are_listed(tmp_path: Path) -> None:
-    directory = Directory(str(tmp_path), 1)
+    directory = DataDirectory(str(tmp_path), 1)
     log = ListedLog("log/orders/0", 1)
     fill(Log.create(directory.disk, log.folder, LOG_ID, SMALL, member=1), 2)
     directory.list_logs({LOG_ID.hex(): log})

@@ -127,32 +127,32 @@ class GroupStandIn(StandIn):
     def _on_settle(self, request: proto.Request, frames: list[Frame]) -> proto.Response:
         settle = request.settle
         self.settles.append(settle)
-        self._check_leader(request, [verdict.partition for verdict in settle.verdicts])
+        self._check_leader(request, [settlement.partition for settlement in settle.settlements])
         response = proto.Response()
         response.settled.SetInParent()
-        for number, verdict in enumerate(settle.verdicts):
-            lost = self._ruled(self.lot(verdict.partition, settle.group), verdict)
+        for number, settlement in enumerate(settle.settlements):
+            lost = self._ruled(self.lot(settlement.partition, settle.group), settlement)
             if lost is not None:
                 response.settled.lost.add(
-                    verdict=number,
+                    settlement=number,
                     intervals=[proto.Interval(start=each, end=each + 1) for each in lost],
                 )
         return response
 
-    def _ruled(self, lot: Lot, verdict: proto.Verdict) -> list[int] | None:
-        held = lot.leases.get(verdict.lease, set())
-        named = [each for span in verdict.intervals for each in range(span.start, span.end)]
+    def _ruled(self, lot: Lot, settlement: proto.Settlement) -> list[int] | None:
+        held = lot.leases.get(settlement.lease, set())
+        named = [each for span in settlement.intervals for each in range(span.start, span.end)]
         offsets = named or sorted(held)
         lost = [each for each in offsets if each not in held]
         kept = set(offsets) - set(lost)
-        if verdict.outcome == proto.EXTEND:
+        if settlement.outcome == proto.EXTEND:
             return None if held else []
         held -= kept
-        if verdict.outcome == proto.ACK:
+        if settlement.outcome == proto.ACK:
             lot.done |= kept
-        elif verdict.outcome == proto.REJECT:
-            lot.dead.update(dict.fromkeys(kept, verdict.reason))
-        elif verdict.outcome == proto.NACK:
+        elif settlement.outcome == proto.REJECT:
+            lot.dead.update(dict.fromkeys(kept, settlement.reason))
+        elif settlement.outcome == proto.NACK:
             for each in kept:
                 lot.failures[each] = lot.failures.get(each, 0) + 1
         self._heard.notify_all()

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.client.accumulator import Accumulator
-from quivermq.client.deliveries import Crate, Delivery
-from quivermq.client.outlets import Stored
-from quivermq.client.partitioner import partition_of
+from quivermq.client.producer.accumulator import Accumulator
+from quivermq.client.producer.delivery import Delivery, PendingBatch
+from quivermq.client.producer.partitioner import partition_of
+from quivermq.client.producer.sequencer import StoredAt
 from quivermq.errors import InvalidRequest, Overloaded, TooLarge
 
 
@@ -45,7 +45,7 @@ class Bench:
             options.get("partition"),
         )
 
-    def ready(self) -> list[Crate]:
+    def ready(self) -> list[PendingBatch]:
         return self.accumulator.take_ready()[0]
 
 
@@ -55,8 +55,8 @@ def test_messages_wait_for_others_and_then_travel_together() -> None:
         assert bench.send(value) is not None
     assert bench.accumulator.take_ready() == ([], 101.0)
     bench.now = 101.0
-    (crate,) = bench.ready()
-    assert crate.values == [b"a", b"b", b"c"]
+    (pending_batch,) = bench.ready()
+    assert pending_batch.values == [b"a", b"b", b"c"]
     assert bench.accumulator.take_ready() == ([], None)
 
 
@@ -68,14 +68,14 @@ def test_the_sender_is_woken_once_for_many_messages() -> None:
     bench.ready()
     for _ in range(100):
         bench.send()
-    assert bench.wakes == 1  # it looks again by itself, when the crate is due
+    assert bench.wakes == 1  # it looks again by itself, when the pending batch is due
 
 
 def test_a_full_crate_goes_at_once() -> None:
     bench = Bench(batch_bytes=100)
     for _ in range(5):
         bench.send(b"x" * 30)
-    assert [len(crate.values) for crate in bench.ready()] == [2, 2]
+    assert [len(pending_batch.values) for pending_batch in bench.ready()] == [2, 2]
 
 
 def test_a_message_larger_than_a_batch_travels_alone() -> None:
@@ -84,7 +84,11 @@ def test_a_message_larger_than_a_batch_travels_alone() -> None:
     bench.send(b"x" * 500)
     bench.send(b"small")
     bench.accumulator.seal_all()
-    assert [list(map(len, crate.values)) for crate in bench.ready()] == [[5], [500], [5]]
+    assert [list(map(len, pending_batch.values)) for pending_batch in bench.ready()] == [
+        [5],
+        [500],
+        [5],
+    ]
 
 
 @pytest.mark.parametrize("differs", [{"priority": 3}, {"delay": 60.0}])
@@ -96,10 +100,18 @@ def test_what_differs_in_priority_or_due_time_travels_apart_in_order(
     bench.send(b"b", **differs)
     bench.send(b"c")
     bench.accumulator.seal_all()
-    crates = bench.ready()
-    assert [crate.values for crate in crates] == [[b"a"], [b"b"], [b"c"]]
-    assert [crate.priority for crate in crates] == [0, int(differs.get("priority", 0)), 0]
-    assert [bool(crate.not_before_ms) for crate in crates] == [False, "delay" in differs, False]
+    pending_batches = bench.ready()
+    assert [pending_batch.values for pending_batch in pending_batches] == [[b"a"], [b"b"], [b"c"]]
+    assert [pending_batch.priority for pending_batch in pending_batches] == [
+        0,
+        int(differs.get("priority", 0)),
+        0,
+    ]
+    assert [bool(pending_batch.not_before_ms) for pending_batch in pending_batches] == [
+        False,
+        "delay" in differs,
+        False,
+    ]
 
 
 def test_messages_due_at_almost_the_same_time_travel_together() -> None:
@@ -117,10 +129,10 @@ def test_keys_and_headers_stay_with_their_messages() -> None:
     bench.send(b"c", headers={"h": b"1"})
     bench.send(b"d")
     bench.accumulator.seal_all()
-    (crate,) = bench.ready()
-    assert crate.values == [b"a", b"b", b"c", b"d"]
-    assert crate.keys == [None, b"k", None, None]
-    assert crate.headers == [None, None, {"h": b"1"}, None]
+    (pending_batch,) = bench.ready()
+    assert pending_batch.values == [b"a", b"b", b"c", b"d"]
+    assert pending_batch.keys == [None, b"k", None, None]
+    assert pending_batch.headers == [None, None, {"h": b"1"}, None]
 
 
 def test_without_a_key_batches_take_turns_over_the_partitions() -> None:
@@ -128,9 +140,9 @@ def test_without_a_key_batches_take_turns_over_the_partitions() -> None:
     for _ in range(12):
         bench.send(b"x" * 40)
     bench.accumulator.seal_all()
-    crates = bench.ready()
-    turns = [crate.partition for crate in crates]
-    assert [len(crate.values) for crate in crates] == [2] * 6
+    pending_batches = bench.ready()
+    turns = [pending_batch.partition for pending_batch in pending_batches]
+    assert [len(pending_batch.values) for pending_batch in pending_batches] == [2] * 6
     assert [(turn + 1) % 3 for turn in turns[:-1]] == turns[1:]
 
 
@@ -140,9 +152,9 @@ def test_keys_and_named_partitions_decide_where_messages_go() -> None:
         bench.send(b"k%d" % number, b"k%d" % number)
     bench.send(b"named", b"k1", partition=4)
     bench.accumulator.seal_all()
-    for crate in bench.ready():
-        for value in crate.values:
-            assert crate.partition == (4 if value == b"named" else partition_of(value, 5))
+    for pending_batch in bench.ready():
+        for value in pending_batch.values:
+            assert pending_batch.partition == (4 if value == b"named" else partition_of(value, 5))
 
 
 @given(
@@ -165,10 +177,10 @@ def test_every_message_is_in_one_crate_in_the_order_of_its_partition(
         for number, (key, priority, size) in enumerate(messages)
     ]
     bench.accumulator.seal_all()
-    crates = bench.ready()
-    for offset, crate in enumerate(crates):
-        assert crate.size <= 150 or len(crate.values) == 1
-        bench.accumulator.settle(crate, Stored(1000 * offset, 0))
+    pending_batches = bench.ready()
+    for offset, pending_batch in enumerate(pending_batches):
+        assert pending_batch.size <= 150 or len(pending_batch.values) == 1
+        bench.accumulator.settle(pending_batch, StoredAt(1000 * offset, 0))
     by_partition: dict[int, list[int]] = {}
     for number, delivery in enumerate(sent):
         assert delivery is not None
@@ -187,9 +199,9 @@ def test_past_the_buffer_there_is_no_room_until_something_is_settled() -> None:
     assert taken == 3
     room: list[bool] = []
     bench.accumulator.when_room(lambda: room.append(True))
-    crates = bench.ready()
+    pending_batches = bench.ready()
     assert not room
-    bench.accumulator.settle(crates[0], Stored(0, 0))
+    bench.accumulator.settle(pending_batches[0], StoredAt(0, 0))
     assert room
     assert bench.send(b"x" * 90) is not None
 
@@ -242,8 +254,8 @@ def test_a_message_that_would_spoil_the_others_is_refused_alone(wrong: dict[str,
     with pytest.raises(InvalidRequest):
         bench.send(**wrong)
     bench.accumulator.seal_all()
-    (crate,) = bench.ready()
-    assert crate.values == [b"good"]
+    (pending_batch,) = bench.ready()
+    assert pending_batch.values == [b"good"]
 
 
 def test_what_is_too_large_is_refused_at_once() -> None:
@@ -261,9 +273,9 @@ def test_a_buffer_that_changes_after_send_changes_nothing() -> None:
     value[:], key[:] = b"after!", b"???"
     bench.send("text", "key")
     bench.accumulator.seal_all()
-    (crate,) = bench.ready()
-    assert crate.values == [b"before", b"text"]
-    assert crate.keys == [b"key", b"key"]
+    (pending_batch,) = bench.ready()
+    assert pending_batch.values == [b"before", b"text"]
+    assert pending_batch.keys == [b"key", b"key"]
 
 
 def test_a_failure_that_nobody_looked_at_is_kept_for_flush() -> None:
@@ -273,8 +285,8 @@ def test_a_failure_that_nobody_looked_at_is_kept_for_flush() -> None:
     assert unseen is not None
     bench.accumulator.seal_all()
     first, second = Overloaded("first"), Overloaded("second")
-    for crate, error in zip(bench.ready(), (first, second), strict=True):
-        bench.accumulator.settle(crate, error)
+    for pending_batch, error in zip(bench.ready(), (first, second), strict=True):
+        bench.accumulator.settle(pending_batch, error)
     assert seen.exception() is first
     assert bench.accumulator.take_failure() is second
     assert bench.accumulator.take_failure() is None
@@ -297,9 +309,9 @@ def test_threads_that_send_at_once_lose_nothing() -> None:
         thread.join()
     bench.accumulator.seal_all()
     offset = 0
-    for crate in bench.ready():
-        count = len(crate.values)
-        bench.accumulator.settle(crate, Stored(offset, 0))
+    for pending_batch in bench.ready():
+        count = len(pending_batch.values)
+        bench.accumulator.settle(pending_batch, StoredAt(offset, 0))
         offset += count
     assert offset == 12_000
     found = [[each.result(0).offset for each in mine] for mine in deliveries]

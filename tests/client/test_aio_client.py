@@ -23,7 +23,7 @@ from quivermq.client.aio_group_calls import AsyncGroupCalls
 from quivermq.client.aio_group_care import AsyncGroupCare
 from quivermq.client.group_calls import GroupCalls
 from quivermq.client.group_care import GroupCare
-from quivermq.client.sticky_consumer import AsyncConsumer, Consumer
+from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
 from quivermq.errors import InvalidRequest
 from tests.client.brokers import BrokerThread
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.batches import DEFAULT_LIMITS, Frame, Offset, Origin, encode_batch
-from quivermq.client.hauls import intervals_of_rows, messages_of_hauls, table_of_hauls
-from quivermq.client.leased import LeasedMessage
-from quivermq.client.leases import (
+from quivermq.client.shared.leased_message import LeasedMessage
+from quivermq.client.shared.leases import (
     ACK,
     Interval,
     Lease,
@@ -20,9 +19,10 @@ from quivermq.client.leases import (
     nack_terms,
     overlap,
     reject_terms,
-    rulings_over,
+    settlements_of,
 )
-from quivermq.client.polling import Haul, Piece
+from quivermq.client.shared.poll import LeasedPiece, LeasedRun
+from quivermq.client.shared.poll_result import intervals_of_rows, messages_of_runs, table_of_runs
 from quivermq.errors import InvalidRequest
 
 OFFSETS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
@@ -83,18 +83,18 @@ def test_whatever_pieces_are_leased_of_batches_come_out(
     wanted = sorted(offset for offset in leased if offset < end)
     # Neighbours that were delivered equally often may be one piece, across batches, or several.
     pieces = [
-        Piece(start + cut, min(stop, start + cut + 5), 1 + start % deliveries)
+        LeasedPiece(start + cut, min(stop, start + cut + 5), 1 + start % deliveries)
         for start, stop in (intervals_of(wanted) if wanted else [])
         for cut in range(0, stop - start, 5)
     ]
     count_of = {each: piece.delivery for piece in pieces for each in range(piece.start, piece.end)}
-    hauls = [Haul(LEASE, pieces, frames)]
-    messages = messages_of_hauls(hauls, LeasedMessage, DEFAULT_LIMITS)
+    leased_runs = [LeasedRun(LEASE, pieces, frames)]
+    messages = messages_of_runs(leased_runs, LeasedMessage, DEFAULT_LIMITS)
     assert [message.offset for message in messages] == wanted
     assert [message.value for message in messages] == [b"%d" % offset for offset in wanted]
     assert [message.delivery_count for message in messages] == [count_of[each] for each in wanted]
     assert all(message.lease is LEASE and message.partition == 3 for message in messages)
-    table, (rows,) = table_of_hauls(hauls, DEFAULT_LIMITS)
+    table, (rows,) = table_of_runs(leased_runs, DEFAULT_LIMITS)
     assert table["offset"].to_pylist() == wanted
     assert table["value"].to_pylist() == [b"%d" % offset for offset in wanted]
     assert table["delivery_count"].to_pylist() == [count_of[each] for each in wanted]
@@ -103,7 +103,7 @@ def test_whatever_pieces_are_leased_of_batches_come_out(
 
 def test_what_is_not_leased_cannot_be_settled() -> None:
     with pytest.raises(InvalidRequest, match="not messages that were polled"):
-        rulings_over([b"value"], ACK)  # type: ignore[list-item]
+        settlements_of([b"value"], ACK)  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("reason", [7, "x" * 2000])
@@ -119,8 +119,8 @@ def test_delays_are_seconds(delay: float) -> None:
 
 
 def test_the_story_of_lost_leases_is_bounded() -> None:
-    (ruling,) = rulings_over([_message(2 * n) for n in range(50)], ACK)
-    story = str(lease_lost([ruling] * 20))
+    (settlement,) = settlements_of([_message(2 * n) for n in range(50)], ACK)
+    story = str(lease_lost([settlement] * 20))
     assert "t/3 offset 0, offset 2" in story
     assert "and 12 more leases" in story
     assert len(story) < 2000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.client.partitioner import partition_of, rows_by_partition
+from quivermq.client.producer.partitioner import partition_of, rows_by_partition
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
 VECTORS = [

@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from quivermq.client.door import run
 from quivermq.client.retry import Attempts
+from quivermq.client.transport import run
 from quivermq.errors import (
     ConnectionFailed,
     NotEnoughReplicas,
@@ -31,32 +31,32 @@ def last_error(*errors: QuiverError, timeout: float = 2.0) -> QuiverError:
 
 
 def test_pauses_grow_and_end_with_the_deadline() -> None:
-    door = VirtualDoor()
-    attempts = Attempts(door, 10.0, "asking")
+    transport = VirtualDoor()
+    attempts = Attempts(transport, 10.0, "asking")
     with suppress(QuiverError):
         while True:
             attempts.failed("a", Overloaded("busy"))
             run(attempts.pause())
-    assert door.slept[0] <= 0.02
-    assert max(door.slept) <= 1.0
-    assert any(pause > 0.4 for pause in door.slept)
-    assert 9.9 < sum(door.slept) <= 10.0
-    assert len(door.slept) < 50
+    assert transport.slept[0] <= 0.02
+    assert max(transport.slept) <= 1.0
+    assert any(pause > 0.4 for pause in transport.slept)
+    assert 9.9 < sum(transport.slept) <= 10.0
+    assert len(transport.slept) < 50
 
 
 def test_pauses_differ_from_client_to_client() -> None:
     firsts = set()
     for _ in range(10):
-        door = VirtualDoor()
-        run(Attempts(door, 10.0, "asking").pause())
-        firsts.add(door.slept[0])
+        transport = VirtualDoor()
+        run(Attempts(transport, 10.0, "asking").pause())
+        firsts.add(transport.slept[0])
     assert len(firsts) > 1
 
 
 def test_one_attempt_does_not_use_up_all_the_time() -> None:
-    door = VirtualDoor()
-    assert Attempts(door, 10.0, "asking").attempt_deadline() == 102.5
-    assert Attempts(door, 0.2, "asking").attempt_deadline() == 100.2
+    transport = VirtualDoor()
+    assert Attempts(transport, 10.0, "asking").attempt_deadline() == 102.5
+    assert Attempts(transport, 0.2, "asking").attempt_deadline() == 100.2
 
 
 def test_the_last_word_names_the_servers_and_what_they_said() -> None:
@@ -93,9 +93,9 @@ def test_hints_are_followed_at_once_but_not_in_circles() -> None:
 
 
 def test_no_hint_is_followed_when_the_time_is_over() -> None:
-    door = VirtualDoor()
-    attempts = Attempts(door, 1.0, "asking")
+    transport = VirtualDoor()
+    attempts = Attempts(transport, 1.0, "asking")
     attempts.failed("a", NotLeader("not me"))
-    door.time += 1.0
+    transport.time += 1.0
     with pytest.raises(NotEnoughReplicas):
         attempts.may_follow_hint()

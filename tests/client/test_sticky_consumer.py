@@ -13,10 +13,10 @@ import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.client import sticky_member
+from quivermq.client.sticky import member
 from quivermq.errors import Fenced, InvalidRequest, TooLarge, TopicNotFound
 from tests.client.brokers import BrokerThread
-from tests.client.test_forks import in_child
+from tests.client.test_fork_safety import in_child
 
 PATIENCE_S = 20.0
 _numbers = count()
@@ -145,7 +145,7 @@ def test_who_commits_by_hand_is_waited_for(real: quivermq.Client, topic: str) ->
 def test_who_never_commits_is_not_waited_for_for_ever(
     real: quivermq.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sticky_member, "COMMIT_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(member, "COMMIT_SECONDS_MAX", 0.2)
     with real.consumer(topic, group="g", auto_commit=False) as first:
         taken(first, 40)
         with real.consumer(topic, group="g") as second:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from quivermq.client.door import Connection
+from quivermq.client.transport import Connection
 from quivermq.errors import ConnectionFailed
 
 
@@ -29,7 +29,7 @@ class VirtualDoor:
     def now(self) -> float:
         return self.time
 
-    def turnstile(self, places: int) -> NoReturn:
+    def limiter(self, places: int) -> NoReturn:
         raise NotImplementedError
 
     async def close(self) -> None: ...

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from quivermq.cluster import (
     OWN_LEVELS,
-    Broker,
+    BrokerRecord,
     Edit,
     Move,
     Placement,
@@ -18,8 +18,8 @@ from quivermq.cluster.edits import finish_moves
 from quivermq.cluster.records import State
 
 
-def broker(node: int, epoch: int = 0, state: State = "serving") -> Broker:
-    return Broker(
+def broker(node: int, epoch: int = 0, state: State = "serving") -> BrokerRecord:
+    return BrokerRecord(
         id=node,
         directory_id=f"{node:08x}",
         boot=1,
@@ -35,7 +35,7 @@ def broker(node: int, epoch: int = 0, state: State = "serving") -> Broker:
     )
 
 
-def view_of(brokers: Iterable[Broker]) -> View:
+def view_of(brokers: Iterable[BrokerRecord]) -> View:
     return View(1, {one.key: one.to_json() for one in brokers})
 
 

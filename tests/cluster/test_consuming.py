@@ -100,8 +100,8 @@ def poll_of(group: str) -> proto.Poll:
 
 def ack_of(lease: int, offset: int) -> proto.Settle:
     interval = proto.Interval(start=offset, end=offset + 1)
-    verdict = proto.Verdict(partition=0, lease=lease, outcome=proto.ACK, intervals=[interval])
-    return proto.Settle(topic=TOPIC, group=OTHERS, verdicts=[verdict], consumer=1)
+    settlement = proto.Settlement(partition=0, lease=lease, outcome=proto.ACK, intervals=[interval])
+    return proto.Settle(topic=TOPIC, group=OTHERS, settlements=[settlement], consumer=1)
 
 
 def take_one(broker: DirectConnection) -> tuple[int, int]:

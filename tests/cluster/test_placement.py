@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.cluster import Load, load_of, node_of, place
+from quivermq.cluster import BrokerLoad, load_of, node_of, place
 from quivermq.errors import InvalidRequest
 from tests.cluster.catalogs import (
     broker,
@@ -38,7 +38,7 @@ def test_replicas_and_leaders_are_level_after_every_topic(
 def test_single_partitions_do_not_all_start_at_the_first_broker() -> None:
     brokers = [broker(node) for node in (1, 2, 3)]
     firsts = {
-        place(brokers, Load(), partitions=1, replication=1, dice=dice)[0].replicas[0]
+        place(brokers, BrokerLoad(), partitions=1, replication=1, dice=dice)[0].replicas[0]
         for dice in range(3)
     }
     assert firsts == {1, 2, 3}
@@ -47,7 +47,7 @@ def test_single_partitions_do_not_all_start_at_the_first_broker() -> None:
 def test_the_same_question_has_the_same_answer() -> None:
     brokers = [broker(node) for node in (3, 1, 2, 7)]
     answers = {
-        tuple(place(order, Load(), partitions=9, replication=2, dice=5))
+        tuple(place(order, BrokerLoad(), partitions=9, replication=2, dice=5))
         for order in (brokers, brokers[::-1])
     }
     assert len(answers) == 1
@@ -55,14 +55,14 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 def test_members_are_those_of_the_brokers_and_who_leaves_gets_nothing() -> None:
     brokers = [broker(1, epoch=4), broker(2, state="leaving"), broker(3)]
-    found = place(brokers, Load(), partitions=4, replication=2)
+    found = place(brokers, BrokerLoad(), partitions=4, replication=2)
     assert {member for one in found for member in one.replicas} == {4 << 16 | 1, 3}
     with pytest.raises(InvalidRequest, match="2 brokers can"):
-        place(brokers, Load(), partitions=1, replication=3)
+        place(brokers, BrokerLoad(), partitions=1, replication=3)
     with pytest.raises(InvalidRequest, match="0 brokers can"):
-        place(brokers[1:2], Load(), partitions=1, replication=1)
+        place(brokers[1:2], BrokerLoad(), partitions=1, replication=1)
     with pytest.raises(InvalidRequest, match="replication is 0"):
-        place(brokers, Load(), partitions=1, replication=0)
+        place(brokers, BrokerLoad(), partitions=1, replication=0)
 
 
 def test_an_empty_broker_is_used_at_once_and_does_not_lead_everything() -> None:

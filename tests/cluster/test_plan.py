@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quivermq.cluster import (
-    Broker,
+    BrokerRecord,
     Move,
     Placement,
     Topic,
@@ -38,7 +38,9 @@ from tests.cluster.catalogs import (
 )
 
 
-def catalog(brokers: Iterable[Broker], groups: list[tuple[int, ...]], replication: int) -> View:
+def catalog(
+    brokers: Iterable[BrokerRecord], groups: list[tuple[int, ...]], replication: int
+) -> View:
     """One topic, whose partitions have these members."""
     topic = Topic("t", "0a" * 12, replication, {}, tuple(map(Placement, groups)))
     view = view_of(brokers)

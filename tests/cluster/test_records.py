@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.cluster import (
-    METADATA_GROUP,
-    Broker,
-    Cluster,
+    METADATA_PARTITION,
+    BrokerRecord,
+    ClusterRecord,
     Placement,
     Topic,
     View,
     check_group_name,
     check_topic_name,
     epoch_of,
-    group_id,
     member_of,
     node_of,
+    partition_id,
 )
 from quivermq.cluster.records import next_producer, retired_member
 from quivermq.errors import Corrupt, InvalidRequest, TopicNotFound, UnsupportedFormat
@@ -45,7 +45,7 @@ TOPICS = st.builds(
 TEXTS = st.text(max_size=30)
 BROKERS = MEMBERS.flatmap(
     lambda member: st.builds(
-        Broker,
+        BrokerRecord,
         id=st.just(node_of(member)),
         directory_id=st.binary(max_size=32).map(bytes.hex),
         boot=st.integers(0, 2**63 - 1),
@@ -61,7 +61,7 @@ BROKERS = MEMBERS.flatmap(
     )
 )
 CLUSTERS = st.builds(
-    Cluster,
+    ClusterRecord,
     st.binary(min_size=1, max_size=32).map(bytes.hex),
     st.integers(0, 2**63 - 1),
     st.integers(1, 2**32 - 1),
@@ -114,7 +114,7 @@ def test_hostile_json_is_corrupt_and_nothing_else(record: Any, data: st.DataObje
 def test_nonsense_in_place_of_a_record_is_corrupt(value: Any) -> None:
     for read in (
         Topic.from_json,
-        Broker.from_json,
+        BrokerRecord.from_json,
         Placement.from_json,
         next_producer,
         retired_member,
@@ -126,7 +126,7 @@ def test_nonsense_in_place_of_a_record_is_corrupt(value: Any) -> None:
             View(1, {key: value})
     # Without a level it may be of a build from before there were any.
     with pytest.raises((Corrupt, UnsupportedFormat)):
-        Cluster.from_json(value)
+        ClusterRecord.from_json(value)
     with pytest.raises((Corrupt, UnsupportedFormat)):
         View(1, {"cluster": value})
 
@@ -175,10 +175,10 @@ def test_a_view_finds_brokers_topics_groups_and_what_a_node_holds() -> None:
     assert list(view.brokers) == [1, 2, 10]
     assert [one.id for one in view.serving] == [2, 10]
     assert view.topics_by_id["0a" * 12] is view.topics["a"] is view.topic("a")
-    assert view.partition_of(group_id("0a" * 12, 1)) == (TOPIC, 1)
-    assert view.partition_of(group_id("0a" * 12, 2)) is None
-    assert view.partition_of(group_id("0b" * 12, 0)) is None
-    assert view.partition_of(METADATA_GROUP) is None
+    assert view.partition_of(partition_id("0a" * 12, 1)) == (TOPIC, 1)
+    assert view.partition_of(partition_id("0a" * 12, 2)) is None
+    assert view.partition_of(partition_id("0b" * 12, 0)) is None
+    assert view.partition_of(METADATA_PARTITION) is None
     assert view.partition_of(b"") is None
     assert [(h.partition, h.member) for h in view.hosted(1)] == [(0, 1), (1, 1)]
     # Under two numbers, before and after a lost disk: the later one is what the node is.

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quivermq.cluster import (
-    Changes,
     Enrolled,
-    GroupName,
+    StickyChanges,
     StickyGroup,
+    StickyName,
     View,
     alter_topic,
     create_topic,
@@ -26,11 +26,11 @@ from quivermq.errors import Corrupt, Overloaded, TopicNotFound
 from tests.cluster.catalogs import broker, edited, view_of, with_topic
 
 MEMBER = Enrolled("someone", 10_000)
-NAME = GroupName("orders", "g")
+NAME = StickyName("orders", "g")
 
 
-def joined(*members: int, left: tuple[int, ...] = ()) -> Changes:
-    changes = Changes()
+def joined(*members: int, left: tuple[int, ...] = ()) -> StickyChanges:
+    changes = StickyChanges()
     for member in left:
         changes.leave(member)
     for member in members:
@@ -38,8 +38,8 @@ def joined(*members: int, left: tuple[int, ...] = ()) -> Changes:
     return changes
 
 
-def released(member: int, generation: int, *partitions: int) -> Changes:
-    changes = Changes()
+def released(member: int, generation: int, *partitions: int) -> StickyChanges:
+    changes = StickyChanges()
     changes.release(member, generation, partitions)
     return changes
 
@@ -109,7 +109,7 @@ def test_a_member_that_left_and_came_back_gets_other_epochs() -> None:
 
 def test_partitions_that_are_added_go_to_those_with_the_fewest() -> None:
     both = empty().changed(joined(1, 2), 3)
-    grown = both.changed(Changes(), 4)
+    grown = both.changed(StickyChanges(), 4)
     assert Counter(owners_of(grown)) == {1: 2, 2: 2}
     assert grown.owners[:3] == both.owners
 
@@ -173,11 +173,11 @@ def catalog(partitions: int = 4) -> View:
     return with_topic(view_of([broker(1)]), "orders", partitions)
 
 
-def changed(view: View, changes: Changes, name: GroupName = NAME) -> View:
+def changed(view: View, changes: StickyChanges, name: StickyName = NAME) -> View:
     return edited(view, regroup(view, {name: changes}).edit)
 
 
-def found(view: View, name: GroupName = NAME) -> StickyGroup:
+def found(view: View, name: StickyName = NAME) -> StickyGroup:
     return view.sticky[sticky_key(view.topic(name.topic).id, name.group)]
 
 
@@ -215,7 +215,7 @@ def test_a_view_after_a_regrouping_knows_the_rest_as_before() -> None:
 def test_a_deleted_topic_takes_its_sticky_groups_with_it() -> None:
     view = with_topic(catalog(), "other")
     view = changed(view, joined(1))
-    view = changed(view, joined(2), GroupName("other", "g"))
+    view = changed(view, joined(2), StickyName("other", "g"))
     view = edited(view, delete_topic(view, "orders"))
     assert [group.topic_id for group in view.sticky.values()] == [view.topic("other").id]
     view = edited(view, create_topic(view, "orders", topic_id="f" * 24))
@@ -225,21 +225,21 @@ def test_a_deleted_topic_takes_its_sticky_groups_with_it() -> None:
 
 def test_what_is_wrong_with_one_group_is_no_harm_to_others() -> None:
     view = catalog()
-    crowd = Changes(joins=dict.fromkeys(range(1, MEMBERS_MAX + 2), MEMBER))
+    crowd = StickyChanges(joins=dict.fromkeys(range(1, MEMBERS_MAX + 2), MEMBER))
     outcome = regroup(
         view,
-        {GroupName("gone", "g"): joined(1), GroupName("orders", "crowd"): crowd, NAME: joined(1)},
+        {StickyName("gone", "g"): joined(1), StickyName("orders", "crowd"): crowd, NAME: joined(1)},
     )
     assert outcome.done == [NAME]
-    assert isinstance(outcome.refused[GroupName("gone", "g")], TopicNotFound)
-    assert isinstance(outcome.refused[GroupName("orders", "crowd")], Overloaded)
+    assert isinstance(outcome.refused[StickyName("gone", "g")], TopicNotFound)
+    assert isinstance(outcome.refused[StickyName("orders", "crowd")], Overloaded)
     assert owners_of(found(edited(view, outcome.edit))) == [1, 1, 1, 1]
 
 
 def test_more_than_one_edit_holds_is_left_for_the_next() -> None:
     view = catalog()
     crowd = dict.fromkeys(range(1, 4001), MEMBER)
-    wanted = {GroupName("orders", f"g{n}"): Changes(joins=dict(crowd)) for n in range(5)}
+    wanted = {StickyName("orders", f"g{n}"): StickyChanges(joins=dict(crowd)) for n in range(5)}
     outcome = regroup(view, wanted)
     assert 1 <= len(outcome.done) < 5
     assert not outcome.refused
@@ -255,7 +255,7 @@ class Handover(RuleBasedStateMachine):
         self.held: dict[int, tuple[int, int]] = {}
         """Who believes to have each partition, with the epoch."""
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: StickyChanges) -> None:
         before = self.group
         self.group = before.changed(changes, self.partitions)
         assert self.group is before or self.group.generation == before.generation + 1
@@ -295,7 +295,7 @@ class Handover(RuleBasedStateMachine):
     @rule()
     def the_topic_grows(self) -> None:
         self.partitions += self.partitions < 12
-        self.apply(Changes())
+        self.apply(StickyChanges())
 
     @invariant()
     def what_will_be_is_balanced(self) -> None:

@@ -1,4 +1,4 @@
-"""Limits of delayed messages, and of the index of stretches."""
+"""Limits of delayed messages, and of the index of priority index."""
 
 from random import Random
 from typing import Final
@@ -21,11 +21,11 @@ class Delayed(Scenario):
     """As many delayed batches as a partition may have, due in any order."""
 
     name = "delayed"
-    limits = ("queue/stretches.py:DELAYED_MAX",)
+    limits = ("queue/priority_index.py:DELAYED_MAX",)
 
     def fill(self) -> None:
         stage = self.stage
-        self.most = stage.limit("queue.stretches", "DELAYED_MAX")
+        self.most = stage.limit("queue.priority_index", "DELAYED_MAX")
         self.dice = Random(5)
         due_ms = stage.group.now_ms + HOUR_MS
         stage.produce(later(due_ms + self.dice.randrange(24 * HOUR_MS)) for _ in range(self.most))
@@ -39,10 +39,15 @@ class Delayed(Scenario):
         stage.produce([ONE])
         assert stage.poll(1000, name="now", what="first poll") is not None, "what is not delayed"
         stage.ring()
-        assert stage.at_desk("total", lambda desk: desk.delayed_total(now_ms)) == self.most
-        assert len(stage.at_desk("list", lambda desk: desk.delayed(now_ms, 0, 10_000))) == min(
-            self.most, 10_000
+        assert (
+            stage.with_leases("total", lambda lease_manager: lease_manager.delayed_total(now_ms))
+            == self.most
         )
+        assert len(
+            stage.with_leases(
+                "list", lambda lease_manager: lease_manager.delayed(now_ms, 0, 10_000)
+            )
+        ) == min(self.most, 10_000)
 
     def go_on(self) -> None:
         stage = self.stage
@@ -53,7 +58,7 @@ class Delayed(Scenario):
             got += len(leased.pieces)
             stage.ring(3)
         assert got >= min(self.most // 4, 20_000)
-        stage.at_desk("trim", lambda desk: desk.trim(self.most // 2))
+        stage.with_leases("trim", lambda lease_manager: lease_manager.trim(self.most // 2))
         stage.ring(10)
 
 
@@ -61,24 +66,29 @@ class Due(Scenario):
     """A group has taken over as many delayed messages that are due as it may."""
 
     name = "due"
-    limits = ("queue/desk.py:DUE_MAX",)
+    limits = ("queue/lease_manager.py:DUE_MAX",)
 
     def fill(self) -> None:
         stage = self.stage
-        self.most = stage.limit("queue.desk", "DUE_MAX", 50)
+        self.most = stage.limit("queue.lease_manager", "DUE_MAX", 50)
         self.total = 2 * self.most
         stage.produce(later(stage.group.now_ms + 1 + at % 977) for at in range(self.total))
         # Sought by a group that shares nothing fresh yet.
         stage.poll(1)
         stage.group.now_ms += HOUR_MS
         for _ in range(2 * self.most // 2_000 + 2):
-            stage.at_desk("look", lambda desk: desk.ready("g", stage.end, stage.group.now_ms, 1))
+            stage.with_leases(
+                "look",
+                lambda lease_manager: lease_manager.ready("g", stage.end, stage.group.now_ms, 1),
+            )
 
     def is_full(self) -> None:
         stage = self.stage
         waiting = stage.leader.replica.groups.by_name["g"].waiting
         assert waiting.delayed_pieces == self.most
-        stage.at_desk("look", lambda desk: desk.ready("g", stage.end, stage.group.now_ms, 1))
+        stage.with_leases(
+            "look", lambda lease_manager: lease_manager.ready("g", stage.end, stage.group.now_ms, 1)
+        )
         stage.ring(10)
         waiting = stage.leader.replica.groups.by_name["g"].waiting
         assert waiting.delayed_pieces == self.most
@@ -102,13 +112,13 @@ class Cancelled(Scenario):
     """As many delayed messages were cancelled one by one as may be."""
 
     name = "cancelled"
-    limits = ("queue/desk.py:CANCELLED_MAX",)
+    limits = ("queue/lease_manager.py:CANCELLED_MAX",)
     batch = 100
 
     def fill(self) -> None:
         stage = self.stage
-        self.due = stage.limit("queue.desk", "DUE_MAX", 50)
-        self.most = stage.limit("queue.desk", "CANCELLED_MAX", 500)
+        self.due = stage.limit("queue.lease_manager", "DUE_MAX", 50)
+        self.most = stage.limit("queue.lease_manager", "CANCELLED_MAX", 500)
         frame = delayed(stage.group.now_ms + HOUR_MS, *[b"."] * self.batch)
         self.total = self.batch * (2 * self.most // self.batch + 1)
         stage.produce([frame] * (self.total // self.batch))
@@ -118,7 +128,9 @@ class Cancelled(Scenario):
 
     def cancel(self, parts: list[tuple[int, int]]) -> int:
         now_ms = self.stage.group.now_ms
-        return self.stage.at_desk("cancel", lambda desk: desk.cancel(parts, now_ms))
+        return self.stage.with_leases(
+            "cancel", lambda lease_manager: lease_manager.cancel(parts, now_ms)
+        )
 
     def is_full(self) -> None:
         stage, now_ms = self.stage, self.stage.group.now_ms
@@ -127,9 +139,11 @@ class Cancelled(Scenario):
         assert self.cancel([(0, 1)]) == 0, "it is cancelled already"
         stage.poll(what="first poll")
         stage.ring()
-        total = stage.at_desk("total", lambda desk: desk.delayed_total(now_ms))
+        total = stage.with_leases(
+            "total", lambda lease_manager: lease_manager.delayed_total(now_ms)
+        )
         assert total == self.total - self.most
-        stage.at_desk("list", lambda desk: desk.delayed(now_ms, 0, 10_000))
+        stage.with_leases("list", lambda lease_manager: lease_manager.delayed(now_ms, 0, 10_000))
 
     def go_on(self) -> None:
         stage = self.stage
@@ -152,11 +166,11 @@ class CancelledOfBatch(Scenario):
     """As many messages of one delayed batch were cancelled one by one as may be."""
 
     name = "one-batch"
-    limits = ("queue/desk.py:CANCELLED_OF_BATCH_MAX",)
+    limits = ("queue/lease_manager.py:CANCELLED_OF_BATCH_MAX",)
 
     def fill(self) -> None:
         stage = self.stage
-        self.most = stage.limit("queue.desk", "CANCELLED_OF_BATCH_MAX", 50)
+        self.most = stage.limit("queue.lease_manager", "CANCELLED_OF_BATCH_MAX", 50)
         stage.produce([delayed(stage.group.now_ms + HOUR_MS, *[b"."] * (2 * self.most + 10))] * 2)
         parts = [(2 * at, 2 * at + 1) for at in range(self.most)]
         for at in range(0, self.most, PORTION):
@@ -164,7 +178,9 @@ class CancelledOfBatch(Scenario):
 
     def cancel(self, parts: list[tuple[int, int]]) -> int:
         now_ms = self.stage.group.now_ms
-        return self.stage.at_desk("cancel", lambda desk: desk.cancel(parts, now_ms))
+        return self.stage.with_leases(
+            "cancel", lambda lease_manager: lease_manager.cancel(parts, now_ms)
+        )
 
     def is_full(self) -> None:
         with pytest.raises(Overloaded, match="one by one"):
@@ -187,14 +203,14 @@ class CancelledOfBatch(Scenario):
 
 
 class Stretches(Scenario):
-    """The index has as many stretches as it may: batches whose priorities alternate."""
+    """The index has as many priority index as it may: batches whose priorities alternate."""
 
     name = "stretches"
-    limits = ("queue/stretches.py:STRETCHES_MAX",)
+    limits = ("queue/priority_index.py:STRETCHES_MAX",)
 
     def fill(self) -> None:
         stage = self.stage
-        self.most = stage.limit("queue.stretches", "STRETCHES_MAX", 100)
+        self.most = stage.limit("queue.priority_index", "STRETCHES_MAX", 100)
         frames = [origin(ONE, priority=level) for level in range(8)]
         stage.poll(what="open")
         stage.produce(frames[at % 8] for at in range(self.most + 1_000))
@@ -204,7 +220,7 @@ class Stretches(Scenario):
         stage.produce([origin(ONE, priority=at % 8) for at in range(16)])
         live = stage.leader.replica._live
         assert live is not None
-        assert live.partition.stretches.size <= self.most
+        assert live.partition.priority_index.size <= self.most
         found = stage.poll(10, what="first poll")
         assert found is not None
         assert found.pieces

@@ -8,9 +8,9 @@ import pytest
 
 from quivermq.batches import encode_batch
 from quivermq.errors import Overloaded
-from quivermq.queue import Desk, Leased
-from quivermq.queue.choosing import PIECES_AT_ONCE
-from quivermq.queue.group import Dying
+from quivermq.queue import GrantedLease, LeaseManager
+from quivermq.queue.group import DyingMessages
+from quivermq.queue.selection import PIECES_AT_ONCE
 from tests.limits.stage import HOUR_MS, Scenario, delayed
 
 THOUSAND: Final = encode_batch([b"."] * 1000)
@@ -18,7 +18,7 @@ PORTION: Final = 2_000
 """Intervals that a broker settles in one turn."""
 
 
-def every_other(leased: Leased) -> list[tuple[int, int]]:
+def every_other(leased: GrantedLease) -> list[tuple[int, int]]:
     """Single messages of a lease, with one between two of them."""
     return [(at, at + 1) for piece in leased.pieces for at in range(piece.start, piece.end, 2)]
 
@@ -32,11 +32,11 @@ class Leases(Scenario):
     """One group has as many leases as it may."""
 
     name = "leases"
-    limits = ("queue/desk.py:LEASES_MAX",)
+    limits = ("queue/lease_manager.py:LEASES_MAX",)
 
     def fill(self) -> None:
         stage = self.stage
-        most = stage.limit("queue.desk", "LEASES_MAX")
+        most = stage.limit("queue.lease_manager", "LEASES_MAX")
         stage.produce([THOUSAND] * (most // 1000 + 2))
         self.held = stage.polls(["g"] * most)
 
@@ -65,13 +65,13 @@ class Pieces(Scenario):
     acknowledged."""
 
     name = "pieces"
-    limits = ("queue/choosing.py:PIECES_MAX",)
+    limits = ("queue/selection.py:PIECES_MAX",)
 
     def fill(self) -> None:
         stage = self.stage
-        most = stage.limit("queue.choosing", "PIECES_MAX", 2_000)
+        most = stage.limit("queue.selection", "PIECES_MAX", 2_000)
         stage.produce([THOUSAND] * (2 * most // 1000 + 2))
-        self.held: list[Leased] = []
+        self.held: list[GrantedLease] = []
         while self.pieces < most:
             leased = stage.poll(min(2 * PIECES_AT_ONCE, 2 * (most - self.pieces)))
             assert leased is not None
@@ -96,7 +96,9 @@ class Pieces(Scenario):
             assert stage.acknowledge(last, parts) == [], "a repeat is recognised"
         assert stage.acknowledge(last, what="ack of the rest") == []
         assert stage.poll(100, what="fresh") is not None
-        while stage.at_desk("release", lambda desk: desk.release_consumer("g", 1)):
+        while stage.with_leases(
+            "release", lambda lease_manager: lease_manager.release_consumer("g", 1)
+        ):
             pass
         got = 0
         while got < 3 * PIECES_AT_ONCE and (leased := stage.poll(PIECES_AT_ONCE, what="returned")):
@@ -111,12 +113,12 @@ class Spent(Scenario):
     """As much is remembered of acknowledged leases as may be, and more is acknowledged."""
 
     name = "spent"
-    limits = ("queue/group.py:SPENT_MAX", "queue/group.py:SPENT_INTERVALS_MAX")
+    limits = ("queue/group.py:SETTLED_MAX", "queue/group.py:SETTLED_INTERVALS_MAX")
 
     def fill(self) -> None:
         stage = self.stage
-        leases = stage.limit("queue.group", "SPENT_MAX")
-        intervals = stage.limit("queue.group", "SPENT_INTERVALS_MAX", 200)
+        leases = stage.limit("queue.group", "SETTLED_MAX")
+        intervals = stage.limit("queue.group", "SETTLED_INTERVALS_MAX", 200)
         each = 2 * (intervals // leases) + 2
         stage.produce([THOUSAND] * (leases * each // 1000 + 2))
         self.held = stage.polls(["g"] * leases, each)
@@ -127,7 +129,7 @@ class Spent(Scenario):
     def is_full(self) -> None:
         known = self.stage.leader.replica.groups.by_name["g"]
         held = self.held
-        assert 0 < len(known.spent) < len(held), "the oldest are forgotten"
+        assert 0 < len(known.settled_leases) < len(held), "the oldest are forgotten"
         parts = every_other(held[-1])
         assert self.stage.acknowledge(held[-1], parts, "repeated ack") == []
         assert self.stage.acknowledge(held[0], every_other(held[0]), "forgotten ack")
@@ -150,9 +152,9 @@ class Holders(Scenario):
     def fill(self) -> None:
         stage = self.stage
         self.most = stage.limit("queue.last_holders", "HOLDERS_MAX", 2 * PORTION)
-        stage.limit("queue.choosing", "PIECES_MAX", 20_000)
+        stage.limit("queue.selection", "PIECES_MAX", 20_000)
         stage.produce([THOUSAND] * (2 * self.most // 1000 + 10))
-        self.held: list[Leased] = []
+        self.held: list[GrantedLease] = []
         pieces = 0
         while pieces <= self.most + 100:
             leased = stage.poll(2 * PORTION)
@@ -208,10 +210,12 @@ class Groups(Scenario):
     def go_on(self) -> None:
         stage = self.stage
         end, now_ms = stage.end, stage.group.now_ms
-        stage.at_desk("describe", lambda desk: desk.describe(end, now_ms, "pod-00000007"))
-        stage.at_desk("drop", lambda desk: desk.drop("pod-00000003"))
+        stage.with_leases(
+            "describe", lambda lease_manager: lease_manager.describe(end, now_ms, "pod-00000007")
+        )
+        stage.with_leases("drop", lambda lease_manager: lease_manager.drop("pod-00000003"))
         assert stage.poll(name="one-more") is not None
-        while not stage.at_desk("trim", lambda desk: desk.trim(5_000)):
+        while not stage.with_leases("trim", lambda lease_manager: lease_manager.trim(5_000)):
             pass
         stage.group.now_ms += 2 * HOUR_MS
         stage.ring()
@@ -234,12 +238,12 @@ class State(Scenario):
         letters = most // 2 // 1_000
         stage.produce([THOUSAND] * (letters // 1000 + 10))
         self.kept = stage.polls(["g"], 10)[0]
-        while not stage.at_desk("look", lambda desk: desk.is_full):
+        while not stage.with_leases("look", lambda lease_manager: lease_manager.is_full):
             leased = stage.poll(200)
             if leased is None:
                 break
-            stage.at_desk("reject", partial(_reject_each, leased, stage.group.now_ms))
-        assert stage.at_desk("look", lambda desk: desk.is_full)
+            stage.with_leases("reject", partial(_reject_each, leased, stage.group.now_ms))
+        assert stage.with_leases("look", lambda lease_manager: lease_manager.is_full)
 
     def is_full(self) -> None:
         stage = self.stage
@@ -255,19 +259,19 @@ class State(Scenario):
     def go_on(self) -> None:
         stage = self.stage
         assert stage.acknowledge(self.kept) == []
-        while stage.at_desk("look", lambda desk: desk.is_full):
-            records = stage.at_desk("dying", lambda desk: desk.dying())
-            stage.at_desk("bury", partial(_bury, records))
+        while stage.with_leases("look", lambda lease_manager: lease_manager.is_full):
+            records = stage.with_leases("dying", lambda lease_manager: lease_manager.dying())
+            stage.with_leases("bury", partial(_bury, records))
         assert stage.poll() is not None
 
 
-def _reject_each(leased: Leased, now_ms: int, desk: Desk) -> None:
+def _reject_each(leased: GrantedLease, now_ms: int, lease_manager: LeaseManager) -> None:
     """A reason for each message, as long as one may be."""
     for piece in leased.pieces:
         for at in range(piece.start, piece.end):
-            desk.reject("g", leased.lease, [(at, at + 1)], f"{at:.>1000}", now_ms, 1)
+            lease_manager.reject("g", leased.lease, [(at, at + 1)], f"{at:.>1000}", now_ms, 1)
 
 
-def _bury(records: list[tuple[str, Dying]], desk: Desk) -> None:
+def _bury(records: list[tuple[str, DyingMessages]], lease_manager: LeaseManager) -> None:
     for name, record in records:
-        desk.bury(name, record.number)
+        lease_manager.bury(name, record.number)

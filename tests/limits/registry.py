@@ -33,28 +33,29 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "cluster/features.py:FEATURE_LEVEL_MAX", "cluster/records.py:COUNT_MAX",
         "cluster/records.py:MEMBER_MAX", "cluster/records.py:NODE_MAX",
         "cluster/records.py:level_max", "cluster/sticky.py:_NUMBER_MAX",
-        "log/settings.py:FILE_BYTES_MAX", "node/sticky_requests.py:_MEMBER_MAX",
-        "queue/desk.py:_LEASE_MAX", "wire/packets.py:LENGTH_MAX",
+        "log/settings.py:FILE_BYTES_MAX", "node/handlers/sticky.py:_MEMBER_MAX",
+        "queue/lease_manager.py:_LEASE_MAX", "wire/packets.py:LENGTH_MAX",
     ),
     "a time, not a size": (
-        "node/clerk.py:_ALARM_S_MAX", "node/clock.py:DIFFERENCE_MS_MAX",
-        "node/consuming.py:_WAIT_MS_MAX", "node/coordinator.py:BEAT_MS_MAX",
-        "node/coordinator.py:_GATHER_S_MAX", "node/coordinator.py:_LAPSE_S_MAX",
-        "node/fetching.py:_WAIT_MS_MAX", "node/loop_watch.py:seconds_max",
-        "node/rate_limits.py:_AGAIN_S_MAX", "node/rate_limits.py:_WAIT_S_MAX",
-        "node/settling.py:_DELAY_MS_MAX", "node/sticky_requests.py:SESSION_MS_MAX",
-        "queue/desk.py:VISIBILITY_MS_MAX", "queue/stretches.py:CLOCK_ERROR_MS_MAX",
+        "node/delivery/dispatcher.py:_ALARM_S_MAX", "node/clock.py:DIFFERENCE_MS_MAX",
+        "node/handlers/poll.py:_WAIT_MS_MAX", "node/sticky_coordinator.py:BEAT_MS_MAX",
+        "node/sticky_coordinator.py:_GATHER_S_MAX", "node/sticky_coordinator.py:_LAPSE_S_MAX",
+        "node/handlers/fetch.py:_WAIT_MS_MAX", "node/loop_watch.py:seconds_max",
+        "node/delivery/rate_limit_client.py:_AGAIN_S_MAX",
+        "node/delivery/rate_limit_client.py:_WAIT_S_MAX",
+        "node/handlers/settle.py:_DELAY_MS_MAX", "node/handlers/sticky.py:SESSION_MS_MAX",
+        "queue/lease_manager.py:VISIBILITY_MS_MAX", "queue/priority_index.py:CLOCK_ERROR_MS_MAX",
     ),
     "the length of one text, checked when it comes in: no state is full of it": (
         "cluster/names.py:NAME_CHARACTERS_MAX", "cluster/records.py:TEXT_CHARACTERS_MAX",
         "cluster/sticky.py:MEMBER_NAME_CHARACTERS_MAX", "cluster/sticky.py:_TEXT_CHARACTERS_MAX",
-        "node/clerk.py:_NAME_CHARACTERS_MAX", "wire/errors.py:MESSAGE_CHARACTERS_MAX",
+        "node/delivery/dispatcher.py:_NAME_CHARACTERS_MAX", "wire/errors.py:MESSAGE_CHARACTERS_MAX",
     ),
     "as many as a message for people names": (
         "cluster/upgrading.py:_NAMED_MAX", "node/broker.py:_NAMED_MAX",
     ),
     "the state is full of reasons as long as this: the scenario `state`": (
-        "node/settling.py:_REASON_CHARACTERS_MAX",
+        "node/handlers/settle.py:_REASON_CHARACTERS_MAX",
     ),
     "of one message or batch: tests/batches/test_limits.py, tests/node/test_limits.py": (
         "batches/limits.py:batch_bytes_max", "batches/limits.py:headers_bytes_max",
@@ -71,14 +72,14 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "replica/settings.py:message_bytes_max",
     ),
     "a portion of more work; the rest comes next": (
-        "node/clerk.py:_COUNTED_MAX", "node/leased_batches.py:_CUTS_MAX",
-        "node/runner.py:_PASSES_MAX", "queue/dead_letters.py:RECORD_MESSAGES_MAX",
-        "log/real_disk.py:_BUFFERS_MAX", "transports/reception.py:_JOINED_BYTES_MAX",
+        "node/delivery/dispatcher.py:_COUNTED_MAX", "node/delivery/lease_reader.py:_CUTS_MAX",
+        "node/replica_scheduler.py:_PASSES_MAX", "queue/dead_letters.py:RECORD_MESSAGES_MAX",
+        "log/real_disk.py:_BUFFERS_MAX", "transports/client_connections.py:_JOINED_BYTES_MAX",
         "wire/packets.py:JOINED_BYTES_MAX", "node/broker.py:_UNMARKED_BYTES_MAX",
         "log/settings.py:unmarked_bytes_max",
     ),
-    "another entry begins past it: tests/replica/test_desk.py": (
-        "replica/intake.py:_GATHERED_BYTES_MAX",
+    "another entry begins past it: tests/replica/test_leases.py": (
+        "replica/proposal_queue.py:_GATHERED_BYTES_MAX",
     ),
     "another write begins past it: tests/replica/test_storage.py": (
         "replica/storage.py:GROUP_BYTES_MAX",
@@ -87,10 +88,10 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "replica/settings.py:recent_bytes_max",
     ),
     "packed in another thread past it: tests/node/test_large_states.py": (
-        "node/group.py:_PACKED_IN_TURN_BYTES_MAX",
+        "node/hosted_replica.py:_PACKED_IN_TURN_BYTES_MAX",
     ),
-    "folders that were set aside; past it nothing is moved: tests/node/test_directory.py": (
-        "node/directory.py:QUARANTINE_MAX",
+    "folders that were set aside; past it nothing is moved: tests/node/test_data_dir.py": (
+        "node/data_dir.py:QUARANTINE_MAX",
     ),
     "what a file may claim, not what is filled: tests/log/test_forged.py": (
         "log/settings.py:ENTRIES_MAX", "node/mirrored_file.py:BYTES_MAX",
@@ -100,32 +101,32 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "log/settings.py:SEGMENT_BYTES_MAX", "log/settings.py:open_segments_max",
     ),
     "of one request: tests/wire/test_limits.py": (
-        "node/group_requests.py:_INTERVALS_MAX", "node/group_requests.py:_LISTED_MAX",
-        "node/poll_bounds.py:_PARTITIONS_MAX", "node/settling.py:_INTERVALS_MAX",
-        "node/settling.py:_VERDICTS_MAX", "node/sticky_requests.py:_RELEASED_MAX",
-        "queue/desk.py:messages_max",
+        "node/handlers/groups.py:_INTERVALS_MAX", "node/handlers/groups.py:_LISTED_MAX",
+        "node/handlers/poll.py:_PARTITIONS_MAX", "node/handlers/settle.py:_INTERVALS_MAX",
+        "node/handlers/settle.py:_VERDICTS_MAX", "node/handlers/sticky.py:_RELEASED_MAX",
+        "queue/lease_manager.py:messages_max",
         *(f"wire/limits.py:{name}_MAX" for name in (
             "ADDRESSES", "ANSWER_BYTES", "DESCRIBED_BY_NAME", "FEATURES", "FRAMES", "INTERVALS",
             "ITEMS", "LIVES", "MEMBERS", "PARTITIONS_NAMED", "TOPICS_NAMED", "VERDICTS",
         )),
     ),
     "of one answer: tests/node/test_request_costs.py": (
-        "node/fetching.py:_BYTES_MAX", "node/fetching.py:_FRAMES_MAX",
-        "node/poll_bounds.py:_BYTES_MAX", "node/poll_bounds.py:_MESSAGES_MAX",
+        "node/handlers/fetch.py:_BYTES_MAX", "node/handlers/fetch.py:_FRAMES_MAX",
+        "node/handlers/poll.py:_BYTES_MAX", "node/handlers/poll.py:_MESSAGES_MAX",
     ),
     "of one packet: tests/wire/test_receiver.py": (
         "wire/receiver.py:BROKER_ENVELOPE_BYTES_MAX", "wire/receiver.py:ENVELOPE_BYTES_MAX",
         "wire/receiver.py:HELLO_BYTES_MAX",
     ),
-    "of one message of a peer: tests/node/test_letters.py": (
-        "node/letters.py:MEMBERSHIP_BYTES_MAX", "node/letters.py:MEMBERS_MAX",
-        "node/letters.py:PLAIN_ENTRIES_MAX",
+    "of one message of a peer: tests/node/test_peer_codec.py": (
+        "node/peer_codec.py:MEMBERSHIP_BYTES_MAX", "node/peer_codec.py:MEMBERS_MAX",
+        "node/peer_codec.py:PLAIN_ENTRIES_MAX",
     ),
     "of a connection, gone with it: tests/node/test_peer_limits.py": (
-        "node/peer_protocol.py:LINKS_OF_NODE_MAX", "node/peer_protocol.py:PARCEL_BYTES_MAX",
-        "node/peer_protocol.py:PARCEL_ENVELOPE_BYTES_MAX",
-        "node/peer_protocol.py:PARCEL_FRAMES_MAX", "node/peer_protocol.py:STRANGERS_MAX",
-        "node/peer_protocol.py:STRANGERS_OF_ADDRESS_MAX", "settings.py:peer_connections_max",
+        "node/peer_connection.py:LINKS_OF_NODE_MAX", "node/peer_connection.py:PARCEL_BYTES_MAX",
+        "node/peer_connection.py:PARCEL_ENVELOPE_BYTES_MAX",
+        "node/peer_connection.py:PARCEL_FRAMES_MAX", "node/peer_connection.py:STRANGERS_MAX",
+        "node/peer_connection.py:STRANGERS_OF_ADDRESS_MAX", "settings.py:peer_connections_max",
     ),
     "what does not fit is dropped and sent again: tests/node/test_peers.py": (
         "settings.py:outbox_bytes_max",
@@ -148,13 +149,13 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "as many as are chosen: tests/cluster/test_plan.py": ("cluster/plan.py:METADATA_VOTERS_MAX",),
     "threads, never more: tests/node/test_disk_jobs.py": ("node/disk_thread.py:HELPERS_MAX",),
     "memory of one process, gone with it; the oldest is forgotten, or a request refused": (
-        "node/clerk.py:_NAMES_MAX", "node/coordinator.py:_PARKED_MAX",
-        "node/directory.py:_LIVES_MAX", "node/idle_groups.py:USED_MAX",
-        "node/leaders.py:_UNKNOWN_MAX",
-        "node/rate_limits.py:_WANTED_MAX",
+        "node/delivery/dispatcher.py:_NAMES_MAX", "node/sticky_coordinator.py:_PARKED_MAX",
+        "node/data_dir.py:_LIVES_MAX", "node/delivery/idle_groups.py:USED_MAX",
+        "node/known_leaders.py:_UNKNOWN_MAX",
+        "node/delivery/rate_limit_client.py:_WANTED_MAX",
     ),
     "a number of attempts, or of entries that a member may be behind: nothing is filled": (
-        "node/metadata.py:_ATTEMPTS_MAX", "node/reconfiguring.py:_LAG_MAX",
+        "node/metadata.py:_ATTEMPTS_MAX", "node/reconfiguration.py:_LAG_MAX",
     ),
 }  # fmt: skip
 """Limits by the reason why they need no scenario: one line, with the test if there is one."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from quivermq.batches import Frame, Origin, encode_batch
 from quivermq.batches.limits import KIB, MIB
 from quivermq.log import LogSettings
-from quivermq.queue import Ask, Desk, Leased
+from quivermq.queue import GrantedLease, LeaseManager, LeaseRequest
 from quivermq.queue.partition import _HEADER as PARTITION_HEADER
 from quivermq.replica import Produced, Replica, ReplicaSettings, Result
 from tests.replica import group as group_stage
@@ -197,38 +197,40 @@ class Stage:
         self.group.settle()
         yield from map(leader.answers.pop, tokens)
 
-    def at_desk(self, what: str, act: Callable[[Desk], T]) -> T:
+    def with_leases(self, what: str, act: Callable[[LeaseManager], T]) -> T:
         """A request of a consumer, committed when this returns."""
         now_ms = self.group.now_ms
         leader = self.leader
         try:
-            return self.timed(what, lambda: leader.replica.at_desk(act, None, now_ms, now_ms))
+            return self.timed(what, lambda: leader.replica.with_leases(act, None, now_ms, now_ms))
         finally:
             self.group.settle()
 
     def poll(
         self, most: int = 1, *, name: str = "g", consumer: int = 1, what: str = "poll"
-    ) -> Leased | None:
+    ) -> GrantedLease | None:
         now_ms, end = self.group.now_ms, self.end
 
-        def act(desk: Desk) -> Leased | None:
-            desk.open_group(name, 0)
-            return desk.lease(Ask(name, consumer, most, HOUR_MS), end, now_ms, now_ms)
+        def act(lease_manager: LeaseManager) -> GrantedLease | None:
+            lease_manager.open_group(name, 0)
+            return lease_manager.lease(
+                LeaseRequest(name, consumer, most, HOUR_MS), end, now_ms, now_ms
+            )
 
-        return self.at_desk(what, act)
+        return self.with_leases(what, act)
 
-    def polls(self, names: Iterable[str], most: int = 1) -> list[Leased]:
+    def polls(self, names: Iterable[str], most: int = 1) -> list[GrantedLease]:
         """Many polls whose grants are committed together."""
         now_ms, end, leader = self.group.now_ms, self.end, self.leader
-        found: list[Leased] = []
+        found: list[GrantedLease] = []
         for name in names:
-            ask = Ask(name, 1, most, HOUR_MS)
+            ask = LeaseRequest(name, 1, most, HOUR_MS)
 
-            def act(desk: Desk, ask: Ask = ask) -> Leased | None:
-                desk.open_group(ask.group, 0)
-                return desk.lease(ask, end, now_ms, now_ms)
+            def act(lease_manager: LeaseManager, ask: LeaseRequest = ask) -> GrantedLease | None:
+                lease_manager.open_group(ask.group, 0)
+                return lease_manager.lease(ask, end, now_ms, now_ms)
 
-            leased = leader.replica.at_desk(act, None, now_ms, now_ms)
+            leased = leader.replica.with_leases(act, None, now_ms, now_ms)
             assert leased is not None
             found.append(leased)
             if len(found) % AT_ONCE == 0:
@@ -237,18 +239,25 @@ class Stage:
         return found
 
     def acknowledge(
-        self, leased: Leased, parts: list[tuple[int, int]] | None = None, what: str = "ack"
+        self, leased: GrantedLease, parts: list[tuple[int, int]] | None = None, what: str = "ack"
     ) -> list[tuple[int, int]]:
-        act = partial(Desk.acknowledge, group="g", lease=leased.lease, intervals=parts, consumer=1)
-        return self.at_desk(what, act)
+        act = partial(
+            LeaseManager.acknowledge, group="g", lease=leased.lease, intervals=parts, consumer=1
+        )
+        return self.with_leases(what, act)
 
     def ring(self, most: int = _ROUNDS) -> int:
         """Let the alarm do all that is due by now; returns how often it rang."""
         now_ms = self.group.now_ms
         for rounds in range(most):
-            if self.at_desk("alarm_ms", lambda desk: desk.alarm_ms(now_ms, now_ms)) != 0:
+            if (
+                self.with_leases(
+                    "alarm_ms", lambda lease_manager: lease_manager.alarm_ms(now_ms, now_ms)
+                )
+                != 0
+            ):
                 return rounds
-            self.at_desk("alarm", lambda desk: desk.expire(now_ms, now_ms))
+            self.with_leases("alarm", lambda lease_manager: lease_manager.expire(now_ms, now_ms))
         return most
 
     # What becomes of the replicas.

@@ -1,14 +1,14 @@
 """Limits of sticky groups, in the catalog of the metadata group's replicas."""
 
 from quivermq.cluster import Edit, View
-from quivermq.cluster.sticky import Changes, Enrolled
-from quivermq.cluster.sticky_edits import GroupName, Regrouping, regroup
+from quivermq.cluster.sticky import Enrolled, StickyChanges
+from quivermq.cluster.sticky_edits import Regrouping, StickyName, regroup
 from quivermq.errors import InvalidRequest, Overloaded
 from quivermq.replica import Changed
 from tests.cluster.catalogs import broker, view_of, with_topic
 from tests.limits.stage import Scenario
 
-BIG = GroupName("large", "big")
+BIG = StickyName("large", "big")
 
 
 class Sticky(Scenario):
@@ -32,11 +32,11 @@ class Sticky(Scenario):
         view = with_topic(view, "larger", self.partitions + 1)
         self.known = View(0, {})
         self.change(Edit(dict(view.values)))
-        everybody = Changes()
+        everybody = StickyChanges()
         for member in range(1, self.members + 1):
             everybody.join(member, Enrolled(f"member-{member}", 10_000))
         self.regroup({BIG: everybody})
-        groups = {GroupName("small", f"g{number}"): joined(1) for number in range(self.groups - 1)}
+        groups = {StickyName("small", f"g{number}"): joined(1) for number in range(self.groups - 1)}
         while groups:
             for name in self.regroup(groups).done:
                 del groups[name]
@@ -51,7 +51,7 @@ class Sticky(Scenario):
         )
         return self.known
 
-    def regroup(self, changes: dict[GroupName, Changes]) -> Regrouping:
+    def regroup(self, changes: dict[StickyName, StickyChanges]) -> Regrouping:
         view = self.view()
         found = self.stage.timed("regroup", lambda: regroup(view, changes))
         if found.edit is not None:
@@ -69,7 +69,7 @@ class Sticky(Scenario):
         assert leader.answers.pop(token) == Changed()
 
     def is_full(self) -> None:
-        more, other, wide = BIG, GroupName("small", "one-more"), GroupName("larger", "g")
+        more, other, wide = BIG, StickyName("small", "one-more"), StickyName("larger", "g")
         # Whoever starts knows nothing of the catalog yet, and reads it before it serves anybody.
         catalog = self.stage.leader.replica.catalog
         assert catalog is not None
@@ -82,18 +82,18 @@ class Sticky(Scenario):
         assert isinstance(found.refused[wide], InvalidRequest)
 
     def go_on(self) -> None:
-        gone = Changes()
+        gone = StickyChanges()
         gone.leave(1)
         assert self.regroup({BIG: gone}).done
-        assert self.regroup({GroupName("small", "g0"): gone}).done
+        assert self.regroup({StickyName("small", "g0"): gone}).done
         assert self.regroup({BIG: joined(self.members + 1)}).done
-        assert self.regroup({GroupName("small", "one-more"): joined(1)}).done
+        assert self.regroup({StickyName("small", "one-more"): joined(1)}).done
         big = next(group for group in self.view().sticky.values() if group.group == "big")
         assert len(big.members) == self.members
         assert len(big.owners) == self.partitions
 
 
-def joined(member: int) -> Changes:
-    changes = Changes()
+def joined(member: int) -> StickyChanges:
+    changes = StickyChanges()
     changes.join(member, Enrolled(f"member-{member}", 10_000))
     return changes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quivermq.queue import desk
+from quivermq.queue import lease_manager
 from tests.limits import delays, leasing
 from tests.limits.__main__ import main
 from tests.limits.registry import SCENARIOS, WITHOUT, limits_in_code, limits_of
@@ -53,17 +53,17 @@ def test_a_limit_that_does_not_hold_is_noticed() -> None:
     with Stage(0.004) as stage, pytest.MonkeyPatch.context() as patch:
         leases = leasing.Leases(stage)
         leases.fill()
-        patch.setattr(desk, "LEASES_MAX", 10**6)
+        patch.setattr(lease_manager, "LEASES_MAX", 10**6)
         with pytest.raises(pytest.fail.Exception):
             leases.is_full()
     with Stage(0.004) as stage, pytest.MonkeyPatch.context() as patch:
         due = delays.Due(stage)
         due.fill()
-        patch.setattr(desk, "DUE_MAX", 10**6)
+        patch.setattr(lease_manager, "DUE_MAX", 10**6)
         with pytest.raises(AssertionError):
             due.is_full()
-    assert desk.LEASES_MAX == 100_000
-    assert desk.DUE_MAX == 10_000
+    assert lease_manager.LEASES_MAX == 100_000
+    assert lease_manager.DUE_MAX == 10_000
 
 
 def test_a_call_that_takes_too_long_is_told(

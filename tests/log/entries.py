@@ -4,7 +4,7 @@ from random import Random
 
 from crc32c import crc32c
 
-from quivermq.batches import Frame, Header, Kind
+from quivermq.batches import Frame, FrameKind, Header
 from quivermq.log import Edge
 
 LOG_ID = b"a log of tests.."
@@ -15,7 +15,7 @@ def entry(
 ) -> Frame:
     """An entry that follows `edge`."""
     header = Header(
-        kind=Kind.DATA if count else Kind.COMMAND,
+        kind=FrameKind.DATA if count else FrameKind.COMMAND,
         body_bytes=len(body),
         body_crc=crc32c(body),
         term=max(term, edge.term),

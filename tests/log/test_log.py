@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.batches import Frame, Index, Kind, Limits, Offset
+from quivermq.batches import Frame, FrameKind, Index, Limits, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, OffsetOutOfRange, StorageFailed, TooLarge
 from quivermq.log import Checkpoint, Edge, Log, LogSettings
 from tests.log.entries import LOG_ID, entries, entry
@@ -148,7 +148,7 @@ def test_an_entry_out_of_order_is_refused_before_anything_is_written() -> None:
     with pytest.raises(BrokenInvariant, match="term"):
         log.append([first.stamped(term=0, index=Index(2), base_offset=Offset(1), timestamp_ms=0)])
     with pytest.raises(BrokenInvariant, match="no entry"):
-        log.append([Frame.of(Kind.MARK)])
+        log.append([Frame.of(FrameKind.MARK)])
     assert all_entries(log) == [first]
 
 

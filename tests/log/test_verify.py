@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from quivermq.batches import Frame, Index, Kind, encode_batch
+from quivermq.batches import Frame, FrameKind, Index, encode_batch
 from quivermq.log import Checkpoint, Log, Verification, find_logs, log_bytes
 from quivermq.log.checkpoints import RESET
 from quivermq.testing.simulated_disk import Faults, Killed, SimulatedDisk
@@ -168,7 +168,7 @@ def test_logs_are_found_wherever_one_points() -> None:
     disk, log = new_log()
     log.append(
         [
-            Frame.of(Kind.NOOP).stamped(
+            Frame.of(FrameKind.NOOP).stamped(
                 term=1, index=Index(1), base_offset=log.edge.next_offset, timestamp_ms=0
             )
         ]

@@ -23,17 +23,19 @@ def main(arguments: list[str] | None = None) -> int:
     if not mutants:
         parser.error(f"no mutant is called {chosen.only}")
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        verdicts = list(pool.map(judged, mutants))
-    survived = [verdict for verdict in verdicts if not verdict.is_caught]
-    print(f"{len(verdicts) - len(survived)} caught, {len(survived)} survived")
+        settlements = list(pool.map(judged, mutants))
+    survived = [settlement for settlement in settlements if not settlement.is_caught]
+    print(f"{len(settlements) - len(survived)} caught, {len(survived)} survived")
     return 1 if survived else 0
 
 
 def judged(mutant: Mutant) -> Verdict:
     """Try one mutant and print its row of the table."""
-    verdict = verdict_of(mutant)
-    print(f"{verdict.word:<9} {mutant.file:<15} {mutant.name:<52} {verdict.detail}", flush=True)
-    return verdict
+    settlement = verdict_of(mutant)
+    print(
+        f"{settlement.word:<9} {mutant.file:<15} {mutant.name:<52} {settlement.detail}", flush=True
+    )
+    return settlement
 
 
 if __name__ == "__main__":

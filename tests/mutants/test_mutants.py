@@ -41,5 +41,5 @@ def test_the_copy_is_what_gets_tested() -> None:
 @pytest.mark.parametrize("name", sorted(TRIED))
 def test_a_planted_bug_is_caught(name: str) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
-    verdict = verdict_of(mutant)
-    assert verdict.is_caught, verdict
+    settlement = verdict_of(mutant)
+    assert settlement.is_caught, settlement

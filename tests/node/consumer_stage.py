@@ -6,11 +6,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from quivermq.batches import Frame, Message, Origin, decode_messages, encode_batch
-from quivermq.client.asyncio_door import AsyncioConnection
+from quivermq.client.asyncio_transport import AsyncioConnection
 from quivermq.cluster import node_of
 from quivermq.errors import QuiverError
-from quivermq.node.clerk import Clerk
-from quivermq.testing.memory_transport import MemoryDoor
+from quivermq.node.delivery.dispatcher import DeliveryDispatcher
+from quivermq.testing.memory_transport import MemoryTransport
 from quivermq.transports import Server
 from quivermq.wire import error_from_proto, frames_of, proto
 from tests.node.cluster_stage import Brokers
@@ -39,7 +39,7 @@ class Consumer:
         self.server = server
         self.number = number
         self.topic = topic
-        self._door = MemoryDoor([server])
+        self._door = MemoryTransport([server])
         self.connection: AsyncioConnection | None = None
         self.throttled_ms = 0
 
@@ -106,15 +106,15 @@ class Consumer:
     async def settle(self, outcome: int, got: Iterable[Delivery], **changes: Any) -> list[Delivery]:
         """Returns what was lost."""
         settled = list(got)
-        verdicts = [verdict(outcome, one, **changes) for one in settled]
+        settlements = [settlement(outcome, one, **changes) for one in settled]
         body = proto.Settle(
             topic=self.topic,
             group=changes.pop("group", GROUP),
-            verdicts=verdicts,
+            settlements=settlements,
             consumer=self.number,
         )
         answer = await self.ask(settle=body)
-        return [settled[lost.verdict] for lost in answer.settled.lost]
+        return [settled[lost.settlement] for lost in answer.settled.lost]
 
     async def ack(self, got: Iterable[Delivery], **changes: Any) -> list[Delivery]:
         return await self.settle(proto.ACK, got, **changes)
@@ -164,10 +164,10 @@ def deliveries(polled: proto.Polled, frames: Sequence[Frame]) -> list[Delivery]:
     return found
 
 
-def verdict(outcome: int, one: Delivery, **changes: Any) -> proto.Verdict:
+def settlement(outcome: int, one: Delivery, **changes: Any) -> proto.Settlement:
     offset = one.message.offset
     changes.pop("group", None)
-    return proto.Verdict(
+    return proto.Settlement(
         partition=one.partition,
         lease=one.lease,
         outcome=outcome,  # type: ignore[arg-type]
@@ -193,9 +193,9 @@ def led(brokers: Brokers) -> dict[int, int]:
     """Who leads which partition."""
     found = {}
     for node, server in brokers.running.items():
-        for clerk in server.broker.consumers.clerks:
-            if clerk.group.name.topic == "orders":
-                found[clerk.group.name.partition] = node
+        for dispatcher in server.broker.consumers.dispatchers:
+            if dispatcher.hosted.name.topic == "orders":
+                found[dispatcher.hosted.name.partition] = node
     return found
 
 
@@ -203,14 +203,14 @@ async def move_leader(brokers: Brokers, to: int, partition: int = 0) -> None:
     """Have a broker lead a partition."""
     async with asyncio.timeout(PATIENCE_S):
         while (old := led(brokers).get(partition)) != to:
-            clerk = clerk_of(brokers, old, partition) if old else None
-            if clerk is not None:
-                voters = clerk.group.replica.configuration.voters
+            dispatcher = dispatcher_of(brokers, old, partition) if old else None
+            if dispatcher is not None:
+                voters = dispatcher.hosted.replica.configuration.voters
                 (member,) = [member for member in voters if node_of(member) == to]
                 # One that is not quite up to date declines; it may be asked again.
-                clerk.group.transfer_leader(member)
+                dispatcher.hosted.transfer_leader(member)
             await asyncio.sleep(0.05)
 
 
-def clerk_of(brokers: Brokers, node: int, partition: int = 0) -> Clerk:
-    return brokers.running[node].broker.consumers.clerks.leading("orders", b"", partition)
+def dispatcher_of(brokers: Brokers, node: int, partition: int = 0) -> DeliveryDispatcher:
+    return brokers.running[node].broker.consumers.dispatchers.leading("orders", b"", partition)

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quivermq.batches import Index
-from quivermq.cluster import METADATA_GROUP, View, group_id
+from quivermq.cluster import METADATA_PARTITION, View, partition_id
 from quivermq.errors import Corrupt, QuiverError
 from quivermq.log import Log, RealDisk
-from quivermq.node.admission import METADATA_NAME
-from quivermq.node.group import Group
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.hosting import Wanted
+from quivermq.node.membership import METADATA_NAME
 from tests.node.cluster_stage import Brokers, cluster
 from tests.node.test_hosting import Host
 from tests.transports.stage import PATIENT, Talker, make_topic, store, until
@@ -70,8 +70,8 @@ def entries_of(log: Log) -> list[bytes]:
     return [b"".join(map(bytes, frame.buffers())) for frame in log.frames(log.first_index)]
 
 
-def orders(brokers: Brokers, node: int) -> list[Group]:
-    groups = brokers.running[node].broker.runner.groups.values()
+def orders(brokers: Brokers, node: int) -> list[HostedReplica]:
+    groups = brokers.running[node].broker.scheduler.replicas.values()
     return [group for group in groups if group.name.topic == "orders"]
 
 
@@ -95,8 +95,8 @@ async def prepared(folder: Path) -> Origin:
         shutil.copytree(folder / "live", origin.root)
     shutil.copytree(origin.root / "1", folder / "look")
     view = origin.view
-    names = {group_id(t.id, n): f"log/{t.name}/{n}" for t, n, _ in view.partitions()}
-    for group, place in {**names, METADATA_GROUP: METADATA_NAME.folder}.items():
+    names = {partition_id(t.id, n): f"log/{t.name}/{n}" for t, n, _ in view.partitions()}
+    for group, place in {**names, METADATA_PARTITION: METADATA_NAME.folder}.items():
         log = Log.open(RealDisk(folder / "look"), place)
         facts = (log.member, log.term, log.vote, log.first_index)
         origin.held[group] = Held(place, *facts, entries_of(log))
@@ -107,9 +107,9 @@ def ends(brokers: Brokers, node: int) -> list[int]:
     return sorted(group.readable_end for group in orders(brokers, node))
 
 
-def groups_of(brokers: Brokers) -> Iterator[Group]:
+def groups_of(brokers: Brokers) -> Iterator[HostedReplica]:
     for server in brokers.running.values():
-        yield from server.broker.runner.groups.values()
+        yield from server.broker.scheduler.replicas.values()
 
 
 class Damage(NamedTuple):
@@ -197,10 +197,12 @@ async def faults(origin: Origin, damage: Damage, root: Path) -> list[str]:
         return _vanished(origin, root)
     try:
         identity = it.directory.identity
-        if identity.member != origin.held[METADATA_GROUP].member:
+        if identity.member != origin.held[METADATA_PARTITION].member:
             return [f"it takes itself for member {identity.member}"]
         try:
-            await it.hosting.open_group(Wanted(METADATA_GROUP, METADATA_NAME, identity.member, ()))
+            await it.hosting.open_group(
+                Wanted(METADATA_PARTITION, METADATA_NAME, identity.member, ())
+            )
         except QuiverError:
             return _vanished(origin, root)
         await it.hosting.reconcile(it.current(origin.view))
@@ -214,13 +216,13 @@ async def faults(origin: Origin, damage: Damage, root: Path) -> list[str]:
     return found + _vanished(origin, root)
 
 
-def _replica_faults(it: Host, group_id: bytes, held: Held) -> Iterator[str]:
-    group = it.runner.groups.get(group_id)
+def _replica_faults(it: Host, partition_id: bytes, held: Held) -> Iterator[str]:
+    group = it.scheduler.replicas.get(partition_id)
     if group is None:
-        if not it.hosting.lost.get(group_id):
+        if not it.hosting.lost.get(partition_id):
             yield "it does not run, and nobody says why"
         return
-    if group.trouble or group.replica.is_mending:
+    if group.trouble or group.replica.is_repairing:
         return
     log = group.log
     if log.member != held.member:

@@ -28,7 +28,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def set_clock(server: Server, by_ms: int) -> None:
     """From now on the machine's clock is wrong by so much."""
-    server.broker.runner.clock._machine = lambda: machine_ms() + by_ms
+    server.broker.scheduler.clock._machine = lambda: machine_ms() + by_ms
 
 
 def start_of(server: Server) -> int:

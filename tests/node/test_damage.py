@@ -133,7 +133,7 @@ async def test_a_broker_alone_says_what_is_damaged_and_what_to_do(
     server = Server(settings(tmp_path, fsync="always"))
     await server.start()
     try:
-        await until(lambda: any(g.is_abandoned for g in server.broker.runner.groups.values()))
+        await until(lambda: any(g.is_abandoned for g in server.broker.scheduler.replicas.values()))
         trouble = await trouble_of(server)
         talker = await Talker.in_memory(server)
         produce = proto.Request(id=5, produce=proto.Produce(topic="orders"))

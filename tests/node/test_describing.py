@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import quivermq.aio
-from quivermq.client.infos import TopicInfo
+from quivermq.client.models import TopicInfo
 from quivermq.errors import QuiverError
 from quivermq.transports.http.models import TopicAnswer
 from quivermq.wire import proto
@@ -53,7 +53,7 @@ async def test_a_follower_does_not_speak_for_a_leader_that_is_not_there(tmp_path
         await brokers.stop(2, 3)
         group = next(
             group
-            for group in brokers.running[1].broker.runner.groups.values()
+            for group in brokers.running[1].broker.scheduler.replicas.values()
             if group.name.topic == "orders"
         )
         await until(lambda: not group.was_serving)

@@ -1,7 +1,7 @@
 """Batches in memory: found by offset, bounded, the least used forgotten first."""
 
 from quivermq.batches import Frame, Index, Offset, encode_batch
-from quivermq.node.frame_cache import FrameCache
+from quivermq.node.delivery.frame_cache import FrameCache
 
 ONE, OTHER = b"one", b"other"
 

@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 
 from quivermq.errors import NotLeader
-from quivermq.node.moments import LONG_AGO
+from quivermq.node.lost_time import LONG_AGO
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
 from tests.node.consumer_stage import (
     GROUP,
     Consumer,
-    clerk_of,
+    dispatcher_of,
     led,
     move_leader,
     refusal,
@@ -37,8 +37,8 @@ async def test_leases_acks_and_delays_go_on_under_the_next_leader(tmp_path: Path
         assert await consumer.ack([held]) == []
         (again,) = await other.poll(wait_ms=10_000)
         assert (again.value, again.delivery) == (b"back", 2)
-        figures = await other.describe()
-        assert (figures.done, figures.in_flight) == (2, 2)
+        counters = await other.describe()
+        assert (counters.done, counters.in_flight) == (2, 2)
         await consumer.close()
         await other.close()
 
@@ -55,7 +55,7 @@ async def test_a_lease_expires_under_the_next_leader_though_nobody_polls(tmp_pat
         # A grant is not waited for, and may be lost with its leader; what is settled is not.
         await consumer.settle(proto.EXTEND, held, visibility_ms=1_500)
         await move_leader(brokers, 3)
-        standing = clerk_of(brokers, 3).standings
+        standing = dispatcher_of(brokers, 3).standings
         await until(lambda: standing()[0].in_flight == 1)
         await until(lambda: standing()[0].in_flight == 0)
         await consumer.close()
@@ -72,7 +72,7 @@ async def test_a_poll_that_waits_at_a_leader_that_goes_is_sent_to_the_next(tmp_p
         service = brokers.running[1].broker.service
         refused = asyncio.create_task(refusal(service.call(direct, [])))
         passed_on = asyncio.create_task(consumer.poll(wait_ms=30_000))
-        await until(lambda: len(clerk_of(brokers, 1).waiting) == 2)
+        await until(lambda: len(dispatcher_of(brokers, 1).waiting) == 2)
         await move_leader(brokers, 2)
         assert await refused == "NotLeader"
         await other.store(b"a")
@@ -119,14 +119,14 @@ async def test_a_leader_that_was_replaced_unnoticed_leases_nothing(tmp_path: Pat
         assert values(await consumer.poll(1)) == [b"a"]
         # Cut off from the others, it believes that it leads; for a while it says so, too.
         old = brokers.running[1].broker
-        old.runner.links = None
-        clerk_of(brokers, 1)._confirmed = LONG_AGO
+        old.scheduler.links = None
+        dispatcher_of(brokers, 1)._confirmed = LONG_AGO
         body = consumer.poll_request(wait_ms=0)
         request = proto.Request(direct=True, poll=body)
         polling = asyncio.create_task(old.service.call(request, []))
         await until(lambda: led(brokers).get(0) in {2, 3} or polling.done())
         assert await refusal(polling) in {"NotLeader", "Timeout", "NotEnoughReplicas"}
-        old.runner.links = old.links
+        old.scheduler.links = old.links
         await consumer.close()
 
 
@@ -141,8 +141,8 @@ async def test_settling_needs_all_its_partitions_here(tmp_path: Path) -> None:
             await consumer.store(b"%d" % partition, partition=partition)
         got = await consumer.poll(partitions=[0, 1])
         await move_leader(brokers, 2, 1)
-        verdicts = [proto.Verdict(partition=one.partition, lease=one.lease) for one in got]
-        body = proto.Settle(topic="orders", group=GROUP, verdicts=verdicts)
+        settlements = [proto.Settlement(partition=one.partition, lease=one.lease) for one in got]
+        body = proto.Settle(topic="orders", group=GROUP, settlements=settlements)
         service = brokers.running[1].broker.service
         assert await refusal(service.call(proto.Request(direct=True, settle=body), [])) == (
             "NotLeader"

@@ -118,10 +118,10 @@ async def test_what_a_slow_group_loses_is_counted_and_it_goes_on(tmp_path: Path)
         await fill(consumer, 20)
         await until(lambda: start_of(server) > 2)
         # The figures say so though nobody polls.
-        await consumer.until(lambda figures: figures.lost == start_of(server) - 1)
+        await consumer.until(lambda counters: counters.lost == start_of(server) - 1)
         got = await consumer.poll(1)
         assert got[0].message.offset == start_of(server)
-        figures = await consumer.describe()
-        assert (figures.done, figures.in_flight) == (1, 1)
+        counters = await consumer.describe()
+        assert (counters.done, counters.in_flight) == (1, 1)
         assert values(await consumer.ack(got)) == []
         await consumer.close()

@@ -12,25 +12,25 @@ from typing import Any
 import pytest
 
 from quivermq.cluster import (
-    METADATA_GROUP,
+    METADATA_PARTITION,
     Edit,
     Move,
     View,
     create_topic,
     delete_topic,
-    group_id,
+    partition_id,
     set_targets,
 )
 from quivermq.errors import QuiverError
 from quivermq.log import Log, RealDisk
-from quivermq.node.directory import Directory
+from quivermq.node.data_dir import DataDirectory
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.group_names import GroupName
+from quivermq.node.group_names import PartitionName
 from quivermq.node.hosting import Hosting, Wanted
-from quivermq.node.runner import GroupRunner
+from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import ReplicaSettings
 from tests.cluster.catalogs import broker, edited, view_of, with_topic
-from tests.node.group_stage import SMALL
+from tests.node.replica_stage import SMALL
 from tests.transports.stage import PATIENCE_S, on_loop, until
 
 
@@ -88,19 +88,19 @@ class Host:
     """A broker as far as hosting is concerned."""
 
     def __init__(self, root: Path) -> None:
-        self.directory = Directory(str(root), 1)
+        self.directory = DataDirectory(str(root), 1)
         self.directory.tidy_up()
         self.thread = DiskThread(asyncio.get_running_loop(), "disk")
-        self.runner = GroupRunner(
+        self.scheduler = ReplicaScheduler(
             disk=RealDisk(root),
             disk_thread=self.thread,
             replica_settings=ReplicaSettings(tick_ms=10, election_ticks=5),
             log_settings=SMALL,
             writes_inline=False,
             copy_bytes_per_second=1 << 30,
-            on_office=lambda group: None,
+            on_leadership=lambda group: None,
         )
-        self.hosting = Hosting(1, self.directory, self.thread, self.runner)
+        self.hosting = Hosting(1, self.directory, self.thread, self.scheduler)
 
     def current(self, view: View) -> View:
         """The same catalog, with the registration of this very start in it."""
@@ -109,8 +109,8 @@ class Host:
         return view.updated(view.version, {**view.values, mine.key: mine.to_json()})
 
     async def close(self) -> None:
-        for group in list(self.runner.groups.values()):
-            self.runner.remove(group)
+        for group in list(self.scheduler.replicas.values()):
+            self.scheduler.remove(group)
         await self.thread.close()
         self.directory.close()
 
@@ -138,17 +138,17 @@ def recreated(view: View, name: str, partitions: int = 1) -> View:
 
 
 def wanted_of(view: View) -> set[bytes]:
-    return {group_id(topic.id, partition) for topic, partition, _ in view.partitions()}
+    return {partition_id(topic.id, partition) for topic, partition, _ in view.partitions()}
 
 
 @on_loop
 async def test_what_the_catalog_wants_runs_and_what_it_drops_is_removed(tmp_path: Path) -> None:
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
-        assert set(it.runner.groups) == wanted_of(ORDERS)
+        assert set(it.scheduler.replicas) == wanted_of(ORDERS)
         assert (tmp_path / "log/orders/1").is_dir()
         await it.hosting.reconcile(it.current(ALONE))
-        assert it.runner.groups == {}
+        assert it.scheduler.replicas == {}
         assert it.directory.logs == {}
         assert not (tmp_path / "log/orders").exists()
 
@@ -160,7 +160,7 @@ async def test_who_should_lead_follows_the_catalog(tmp_path: Path) -> None:
         for members in ((1, 2), (2, 1), (1, 2)):
             view = edited(view, set_targets(view, [Move("orders", 0, members)]) or Edit())
             await it.hosting.reconcile(it.current(view))
-            (group,) = it.runner.groups.values()
+            (group,) = it.scheduler.replicas.values()
             assert group.is_preferred == (members[0] == 1)
 
 
@@ -189,7 +189,7 @@ async def test_an_older_catalog_neither_makes_nor_removes(tmp_path: Path) -> Non
         await it.hosting.reconcile(ALONE)
         assert len(it.directory.logs) == 2
         await it.hosting.reconcile(with_topic(ORDERS, "gone"))
-        assert set(it.runner.groups) == wanted_of(ORDERS)
+        assert set(it.scheduler.replicas) == wanted_of(ORDERS)
         assert len(it.directory.logs) == 2
 
 
@@ -200,9 +200,9 @@ async def test_a_log_that_is_listed_and_gone_is_lost_and_the_others_run(tmp_path
     shutil.rmtree(tmp_path / "log/orders/0")
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
-        lost = group_id(ORDERS.topics["orders"].id, 0)
+        lost = partition_id(ORDERS.topics["orders"].id, 0)
         assert list(it.hosting.lost) == [lost]
-        assert set(it.runner.groups) == wanted_of(ORDERS) - {lost}
+        assert set(it.scheduler.replicas) == wanted_of(ORDERS) - {lost}
         assert not (tmp_path / "log/orders/0").exists()
 
 
@@ -217,9 +217,9 @@ async def test_a_log_that_is_damaged_keeps_no_others_from_running(
         path.write_bytes(b"")
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
-        damaged, good = (group_id(ORDERS.topics["orders"].id, number) for number in (0, 1))
-        await until(lambda: it.runner.groups[good].was_serving)
-        group = it.runner.groups.get(damaged)
+        damaged, good = (partition_id(ORDERS.topics["orders"].id, number) for number in (0, 1))
+        await until(lambda: it.scheduler.replicas[good].was_serving)
+        group = it.scheduler.replicas.get(damaged)
         assert damaged in it.hosting.lost or (group is not None and not group.was_serving)
 
 
@@ -249,8 +249,8 @@ async def test_a_folder_in_the_way_of_a_new_log_is_never_replaced(tmp_path: Path
         (reason,) = it.hosting.lost.values()
         assert "move the folder out of the data directory" in reason
         # The other one says whose it is, and is listed again.
-        (group,) = it.runner.groups.values()
-        assert group.name == GroupName("orders", 1)
+        (group,) = it.scheduler.replicas.values()
+        assert group.name == PartitionName("orders", 1)
         assert [log.folder for log in it.directory.logs.values()] == ["log/orders/1"]
     assert sorted(path.name for path in (tmp_path / "log/orders/0").iterdir()) == before
 
@@ -263,7 +263,9 @@ async def test_a_log_of_another_member_does_not_vote_for_the_one_that_is_wanted(
         await it.hosting.reconcile(it.current(ORDERS))
         logs = it.directory.logs
         it.directory.list_logs({group: replace(log, member=2) for group, log in logs.items()})
-        lies = [Wanted(bytes.fromhex(g), GroupName("orders", n), 2, ()) for n, g in enumerate(logs)]
+        lies = [
+            Wanted(bytes.fromhex(g), PartitionName("orders", n), 2, ()) for n, g in enumerate(logs)
+        ]
     async with host(tmp_path) as it:
         for want in lies:
             with pytest.raises(QuiverError, match="log of member 1, not of 2"):
@@ -282,7 +284,7 @@ async def test_a_log_in_the_wrong_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "log/orders/7").rename(tmp_path / "log/orders/0")
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
-        assert set(it.runner.groups) == wanted_of(ORDERS)
+        assert set(it.scheduler.replicas) == wanted_of(ORDERS)
 
 
 @on_loop
@@ -302,14 +304,14 @@ async def test_a_log_that_no_list_names_is_not_made_anew_because_its_folder_was_
 
 @on_loop
 async def test_what_another_number_of_this_broker_knew_is_removed(tmp_path: Path) -> None:
-    name = GroupName("_quiver", 0)
+    name = PartitionName("_quiver", 0)
     async with host(tmp_path) as it:
-        await it.hosting.open_group(Wanted(METADATA_GROUP, name, 1, (1,)))
+        await it.hosting.open_group(Wanted(METADATA_PARTITION, name, 1, (1,)))
     async with host(tmp_path) as it:
-        group = await it.hosting.open_group(Wanted(METADATA_GROUP, name, 1 << 16 | 1, ()))
+        group = await it.hosting.open_group(Wanted(METADATA_PARTITION, name, 1 << 16 | 1, ()))
         assert group.replica.configuration.members == ()
-        assert it.hosting.is_made(METADATA_GROUP, 1 << 16 | 1)
-        await it.hosting.remove_group(METADATA_GROUP)
+        assert it.hosting.is_made(METADATA_PARTITION, 1 << 16 | 1)
+        await it.hosting.remove_group(METADATA_PARTITION)
         assert it.directory.logs == {}
 
 
@@ -318,7 +320,7 @@ async def test_a_replica_of_a_lost_directory_is_not_made_anew(tmp_path: Path) ->
     async with host(tmp_path) as it:
         it.directory.identity = replace(it.directory.identity, member=1 << 16 | 1)
         await it.hosting.reconcile(it.current(ORDERS))
-        assert it.runner.groups == {}
+        assert it.scheduler.replicas == {}
         assert set(it.hosting.lost) == wanted_of(ORDERS)
 
 
@@ -347,9 +349,9 @@ async def test_a_crash_at_any_moment_loses_no_log_and_mixes_none(
         async with host(root) as it:
             await it.hosting.reconcile(it.current(after))
             assert it.hosting.lost == {}
-            assert set(it.runner.groups) == wanted_of(after)
-            for group in it.runner.groups.values():
-                assert Log.open(it.runner.disk, group.name.folder, SMALL).log_id == group.id
+            assert set(it.scheduler.replicas) == wanted_of(after)
+            for group in it.scheduler.replicas.values():
+                assert Log.open(it.scheduler.disk, group.name.folder, SMALL).log_id == group.id
         shutil.rmtree(root)
     assert crashes > 5
 
@@ -357,7 +359,7 @@ async def test_a_crash_at_any_moment_loses_no_log_and_mixes_none(
 @on_loop
 async def test_a_group_that_cannot_be_opened_alone_is_told(tmp_path: Path) -> None:
     async with host(tmp_path) as it:
-        want = Wanted(METADATA_GROUP, GroupName("_quiver", 0), 1, (1,))
+        want = Wanted(METADATA_PARTITION, PartitionName("_quiver", 0), 1, (1,))
         await it.hosting.open_group(want)
     shutil.rmtree(tmp_path / "log/_quiver/0")
     async with host(tmp_path) as it:

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from quivermq.node.idle_groups import USED_MAX, CountedTime, IdleGroups
+from quivermq.node.delivery.idle_groups import USED_MAX, CountedTime, IdleGroups
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster

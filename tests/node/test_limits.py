@@ -27,9 +27,11 @@ async def test_a_broker_with_smaller_limits_follows_all_the_same(tmp_path: Path)
         large = encode_batch([b"x" * 100_000])
         answer = await talker.ask(proto.Request(id=7, produce=body), large)
         assert answer.WhichOneof("body") == "produced", answer
-        group = servers[0].broker.partitions.group_id("orders", b"", 0)
+        group = servers[0].broker.partitions.partition_id("orders", b"", 0)
         await until(
-            lambda: all(server.broker.runner.groups[group].readable_end == 1 for server in servers)
+            lambda: all(
+                server.broker.scheduler.replicas[group].readable_end == 1 for server in servers
+            )
         )
         talker.close()
     finally:

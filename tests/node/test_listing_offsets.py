@@ -3,15 +3,15 @@
 import asyncio
 from pathlib import Path
 
-from quivermq.node.group import Group
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.transports.stage import Talker, make_topic, on_loop, serving, store, until
 
 
-def orders(server: Server) -> Group:
+def orders(server: Server) -> HostedReplica:
     broker = server.broker
-    return broker.runner.groups[broker.partitions.group_id("orders", b"", 0)]
+    return broker.scheduler.replicas[broker.partitions.partition_id("orders", b"", 0)]
 
 
 def asked(number: int, offset: int = 0, wait_ms: int = 0, topic_id: bytes = b"") -> proto.Request:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from quivermq.node.loop_watch import BLOCKED_FACTOR, HELD, LoopWatch, Stalls
-from tests.node.test_slices import work
+from tests.node.test_time_slices import work
 from tests.transports.stage import on_served_loop
 
 BUDGET_S = 0.1

@@ -6,12 +6,12 @@ from random import SystemRandom
 
 import pytest
 
-from quivermq.node import consuming
-from quivermq.node.moments import Lapses, Moment
+from quivermq.node.handlers import poll
+from quivermq.node.lost_time import Lapses, Moment
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
 from tests.node.consumer_stage import GROUP, Consumer, led, move_leader, refusal, values
-from tests.node.test_coordinator import Member
+from tests.node.test_sticky_coordinator import Member
 from tests.transports.stage import PATIENT, on_loop, serving, until
 
 REFUSALS = {"NotLeader", "Timeout", "NotEnoughReplicas"}
@@ -58,20 +58,20 @@ async def test_a_poll_is_not_answered_by_who_stood_still_after_it_leased(
         await consumer.store(b"a", b"b")
         assert values(await consumer.poll(1)) == [b"a"]
         old = brokers.running[1].broker
-        read_all = consuming.read_all
+        read_all = poll.read_all
 
         def stand_still(*args: object) -> None:
             """Nobody is heard meanwhile, and no timer has run yet."""
             read_all(*args)  # type: ignore[arg-type]
             clocks.awake_or_not_s += 60.0
-            old.runner.links = None
+            old.scheduler.links = None
 
-        monkeypatch.setattr(consuming, "read_all", stand_still)
+        monkeypatch.setattr(poll, "read_all", stand_still)
         request = proto.Request(direct=True, poll=consumer.poll_request(wait_ms=0))
         polling = asyncio.create_task(old.service.call(request, []))
         await until(lambda: led(brokers).get(0) in {2, 3} or polling.done())
         assert await refusal(polling) in REFUSALS
-        old.runner.links = old.links
+        old.scheduler.links = old.links
         await consumer.close()
 
 
@@ -89,11 +89,11 @@ async def test_a_coordinator_that_stood_still_tells_nobody_what_it_owns(
         assert (await member.beat(generation=0)).assigned, "it may ask as often as it likes"
         old = brokers.running[leader].broker
         clocks.wall_s += 60.0
-        old.runner.links = None
+        old.scheduler.links = None
         body = proto.StickyBeat(topic="orders", group="g", member=1)
         request = proto.Request(direct=True, sticky_beat=body)
         assert await refusal(old.service.call(request, [])) in REFUSALS
-        old.runner.links = old.links
+        old.scheduler.links = old.links
         await consumer.close()
 
 
@@ -106,16 +106,16 @@ async def test_what_is_leased_no_more_when_it_was_read_is_not_delivered(
         await consumer.make_topic()
         await consumer.store(b"a", b"b")
         await consumer.ack(await consumer.poll(1))
-        clerk = server.broker.consumers.clerks.leading("orders", b"", 0)
-        read_all, seeks = consuming.read_all, [0]
+        dispatcher = server.broker.consumers.dispatchers.leading("orders", b"", 0)
+        read_all, seeks = poll.read_all, [0]
 
         def seek(*args: object) -> None:
             read_all(*args)  # type: ignore[arg-type]
             if seeks:
                 offset = seeks.pop()
-                clerk.at_desk(lambda desk: desk.seek(GROUP, offset))
+                dispatcher.with_leases(lambda leases: leases.seek(GROUP, offset))
 
-        monkeypatch.setattr(consuming, "read_all", seek)
+        monkeypatch.setattr(poll, "read_all", seek)
         got = await consumer.poll(wait_ms=5_000)
         assert values(got) == [b"a", b"b"]
         assert await consumer.ack(got) == []
@@ -125,7 +125,7 @@ async def test_what_is_leased_no_more_when_it_was_read_is_not_delivered(
 @on_loop
 async def test_a_lease_of_another_consumer_is_not_settled_over_the_wire(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        assert isinstance(server.broker.runner.dice, SystemRandom), "others could be predicted"
+        assert isinstance(server.broker.scheduler.dice, SystemRandom), "others could be predicted"
         owner, thief = Consumer(server, 1), Consumer(server, 2)
         await owner.make_topic(partitions=2)
         await owner.store(b"a")
@@ -135,11 +135,11 @@ async def test_a_lease_of_another_consumer_is_not_settled_over_the_wire(tmp_path
         for outcome in (proto.ACK, proto.NACK, proto.REJECT, proto.RELEASE):
             assert values(await thief.settle(outcome, held)) == [b"a", b"b"]
             assert values(await owner.settle(outcome, swapped)) == [b"a", b"b"]
-        whole = [proto.Verdict(partition=one.partition, lease=one.lease) for one in held]
-        extend = proto.Verdict(lease=held[0].lease, outcome=proto.EXTEND, visibility_ms=1)
-        body = proto.Settle(topic="orders", group=GROUP, verdicts=[*whole, extend], consumer=2)
+        whole = [proto.Settlement(partition=one.partition, lease=one.lease) for one in held]
+        extend = proto.Settlement(lease=held[0].lease, outcome=proto.EXTEND, visibility_ms=1)
+        body = proto.Settle(topic="orders", group=GROUP, settlements=[*whole, extend], consumer=2)
         answer = await thief.ask(settle=body)
-        assert [lost.verdict for lost in answer.settled.lost] == [0, 1, 2]
+        assert [lost.settlement for lost in answer.settled.lost] == [0, 1, 2]
         shown = [one.consumer for one in (await thief.describe()).consumers]
         assert 1 not in shown, "nobody learns the number of another"
         assert await owner.ack(held) == []

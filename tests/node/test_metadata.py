@@ -44,10 +44,10 @@ async def test_an_edit_that_was_made_from_an_older_version_is_built_again(tmp_pa
         def build(view: View) -> Edit:
             seen.append(view.version)
             if len(seen) == 1:
-                assert metadata.group is not None
+                assert metadata.hosted is not None
                 put = {"between": 1}
-                version, now_ms = view.version, metadata.group.now_ms()
-                metadata.group.ask(
+                version, now_ms = view.version, metadata.hosted.now_ms()
+                metadata.hosted.ask(
                     lambda _: None,
                     lambda replica, token: replica.change_catalog(token, version, put, (), now_ms),
                 )
@@ -68,9 +68,9 @@ async def test_a_refusal_that_was_made_from_an_older_version_does_not_count(tmp_
             seen.append(view.version)
             if "between" not in view.values:
                 if len(seen) == 1:
-                    assert metadata.group is not None
-                    put, version, now_ms = {"between": 1}, view.version, metadata.group.now_ms()
-                    metadata.group.ask(
+                    assert metadata.hosted is not None
+                    put, version, now_ms = {"between": 1}, view.version, metadata.hosted.now_ms()
+                    metadata.hosted.ask(
                         lambda _: None,
                         lambda replica, token: replica.change_catalog(
                             token, version, put, (), now_ms

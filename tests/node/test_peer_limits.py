@@ -8,13 +8,13 @@ import pytest
 
 from quivermq.addresses import split_address
 from quivermq.batches import Frame
-from quivermq.node.peer_protocol import (
+from quivermq.node.peer_connection import (
     LINKS_OF_NODE_MAX,
     PARCEL_ENVELOPE_BYTES_MAX,
     PARCEL_FRAMES_MAX,
     STRANGERS_OF_ADDRESS_MAX,
 )
-from quivermq.raft import Kind
+from quivermq.raft import MessageKind
 from quivermq.wire import PROTOCOL, packet, proto
 from tests.conftest import STALL_BUDGET
 from tests.node.test_peers import GROUP, Broker, broker, connected
@@ -54,27 +54,27 @@ class Caller:
         self.writer.transport.abort()
 
 
-def letter(**mail: object) -> proto.Letter:
-    return proto.Letter(group=GROUP, sender=2, to=1, **mail)  # type: ignore[arg-type]
+def letter(**mail: object) -> proto.PeerMessage:
+    return proto.PeerMessage(partition=GROUP, sender=2, to=1, **mail)  # type: ignore[arg-type]
 
 
-def many_plain() -> proto.Letter:
+def many_plain() -> proto.PeerMessage:
     """One letter as full as it can be: entries without words."""
-    body = proto.Consensus(kind=int(Kind.APPEND), term=1, log_term=1, index=1)
+    body = proto.Consensus(kind=int(MessageKind.APPEND), term=1, log_term=1, index=1)
     for number in range(200_000):
         body.plain.add(term=1, index=2 + number)
     return letter(consensus=body)
 
 
-def many_members() -> proto.Letter:
-    message = proto.Consensus(kind=int(Kind.SNAPSHOT), term=1, log_term=1, index=1)
+def many_members() -> proto.PeerMessage:
+    message = proto.Consensus(kind=int(MessageKind.SNAPSHOT), term=1, log_term=1, index=1)
     members = proto.Configuration(voters=range(1, 200_000))
     return letter(offer=proto.Offer(message=message, snapshot_term=1, configuration=members))
 
 
-HEARTBEAT = proto.Consensus(kind=int(Kind.HEARTBEAT), term=1)
+HEARTBEAT = proto.Consensus(kind=int(MessageKind.HEARTBEAT), term=1)
 
-WORST: dict[str, list[Callable[[], proto.Letter]]] = {
+WORST: dict[str, list[Callable[[], proto.PeerMessage]]] = {
     "consensus": [lambda: letter(consensus=HEARTBEAT), many_plain],
     "offer": [many_members],
     "chunk_request": [lambda: letter(chunk_request=proto.ChunkRequest())],
@@ -88,16 +88,16 @@ WORST: dict[str, list[Callable[[], proto.Letter]]] = {
     "sleep": [lambda: letter(sleep=proto.Sleep())],
     "rouse": [lambda: letter(rouse=proto.Rouse())],
 }
-"""By kind of letter; as many of each as a parcel holds."""
+"""By kind of letter; as many of each as a packet holds."""
 
 
 def test_every_kind_of_letter_is_here() -> None:
-    kinds = proto.Letter.DESCRIPTOR.oneofs_by_name["mail"].fields
+    kinds = proto.PeerMessage.DESCRIPTOR.oneofs_by_name["mail"].fields
     assert {kind.name for kind in kinds} == set(WORST)
 
 
-def full_parcel(one: proto.Letter) -> bytes:
-    alone = proto.Parcel(letters=[one]).SerializeToString()
+def full_parcel(one: proto.PeerMessage) -> bytes:
+    alone = proto.PeerPacket(peer_messages=[one]).SerializeToString()
     return alone * max(1, PARCEL_ENVELOPE_BYTES_MAX // len(alone))
 
 
@@ -111,7 +111,9 @@ async def test_a_full_parcel_does_not_hold_the_loop(kind: str) -> None:
             STALL_BUDGET.longest_s = 0.0
             caller.say(envelope)
             # Heard once all before it is open; or the connection is closed for what it said.
-            caller.say(proto.Parcel(leads=[proto.Leadership(group=GROUP)]).SerializeToString())
+            caller.say(
+                proto.PeerPacket(leads=[proto.Leadership(partition=GROUP)]).SerializeToString()
+            )
             closed = asyncio.create_task(caller.is_closed())
             await until(lambda closed=closed: one.leads or closed.done())
             assert STALL_BUDGET.longest_s < CALLBACK_S, f"{len(one.mail)} letters"
@@ -170,7 +172,7 @@ async def test_strangers_cannot_keep_a_broker_out() -> None:
         await connected(one, two)
         # Those who waited longest went.
         assert await callers[0].is_closed()
-        one.links.tell_leadership([proto.Leadership(group=GROUP)])
+        one.links.tell_leadership([proto.Leadership(partition=GROUP)])
         await until(lambda: two.leads)
         for caller in callers:
             caller.hang_up()
@@ -184,7 +186,9 @@ async def test_of_too_many_links_of_one_broker_the_newest_are_kept() -> None:
         for caller in callers[:-LINKS_OF_NODE_MAX]:
             assert await caller.is_closed()
         for number, caller in enumerate([*callers[-LINKS_OF_NODE_MAX:], other], 1):
-            caller.say(proto.Parcel(leads=[proto.Leadership(group=GROUP)]).SerializeToString())
+            caller.say(
+                proto.PeerPacket(leads=[proto.Leadership(partition=GROUP)]).SerializeToString()
+            )
             await until(lambda number=number: len(one.leads) == number)
         for caller in [*callers, other]:
             caller.hang_up()
@@ -200,11 +204,11 @@ async def test_letters_keep_their_order_across_slices() -> None:
 
         one.links.hooks.deliver = slow  # type: ignore[assignment]
         caller = await Caller.to(one, node=2)
-        for parcel in range(5):
+        for peer_packet in range(5):
             letters = [
-                letter(sleep=proto.Sleep(term=1, index=20 * parcel + n + 1)) for n in range(20)
+                letter(sleep=proto.Sleep(term=1, index=20 * peer_packet + n + 1)) for n in range(20)
             ]
-            caller.say(proto.Parcel(letters=letters).SerializeToString())
+            caller.say(proto.PeerPacket(peer_messages=letters).SerializeToString())
         await until(lambda: len(one.mail) == 100)
         assert [mail.index for *_, mail in one.mail] == [*range(1, 101)]  # type: ignore[union-attr]
         caller.hang_up()

@@ -9,8 +9,8 @@ import pytest
 
 from quivermq.addresses import split_address
 from quivermq.batches import DEFAULT_LIMITS, Frame, Index, encode_batch
-from quivermq.node.peers import Lane, LinkHooks, Links, lane_of
-from quivermq.raft import Entry, EntryKind, Kind, Message
+from quivermq.node.peers import LinkHooks, LinkLane, PeerLinks, lane_of
+from quivermq.raft import Entry, EntryKind, Message, MessageKind
 from quivermq.replica import Chunk, Consensus, Mail, Rouse
 from quivermq.wire import PROTOCOL, packet, proto
 from tests.transports.stage import on_loop, until
@@ -23,7 +23,7 @@ class Broker:
     """What links need of a broker, and what they tell it."""
 
     node: int
-    links: Links = field(init=False)
+    links: PeerLinks = field(init=False)
     mail: list[tuple[bytes, int, int, Mail]] = field(default_factory=list)
     leads: list[tuple[int, bytes]] = field(default_factory=list)
     silent: list[int] = field(default_factory=list)
@@ -56,11 +56,11 @@ async def broker(
         welcome=it.objection,
         objection=it.objection,
         deliver=it.deliver,
-        leads=lambda node, leads: it.leads.extend((node, lead.group) for lead in leads),
+        leads=lambda node, leads: it.leads.extend((node, lead.partition) for lead in leads),
         silent=it.silent.append,
         connected=it.connected,
     )
-    it.links = Links(
+    it.links = PeerLinks(
         hooks, DEFAULT_LIMITS, outbox_bytes_max, silence_s=0.1, hello_s=hello_s, given={}
     )
     it.address = await it.links.listen("127.0.0.1:0")
@@ -83,7 +83,7 @@ async def connected(one: Broker, other: Broker) -> None:
 def append(count: int, size: int) -> Consensus:
     frame = encode_batch([bytes(size)])
     entries = [Entry(1, 2 + n, EntryKind.NORMAL, stamped(frame, n)) for n in range(count)]
-    return Consensus(Message(Kind.APPEND, 2, 1, 1, 1, 1, entries))
+    return Consensus(Message(MessageKind.APPEND, 2, 1, 1, 1, 1, entries))
 
 
 def stamped(frame: Frame, number: int) -> Frame:
@@ -91,10 +91,10 @@ def stamped(frame: Frame, number: int) -> Frame:
 
 
 def test_what_is_large_never_delays_what_is_urgent() -> None:
-    assert lane_of(append(1, 1)) is Lane.BULK
-    assert lane_of(Chunk(Index(1), 0, 0, b"x")) is Lane.BULK
-    assert lane_of(Rouse()) is Lane.EXPRESS
-    assert lane_of(Consensus(Message(Kind.HEARTBEAT, 2, 1, 1))) is Lane.EXPRESS
+    assert lane_of(append(1, 1)) is LinkLane.BULK
+    assert lane_of(Chunk(Index(1), 0, 0, b"x")) is LinkLane.BULK
+    assert lane_of(Rouse()) is LinkLane.EXPRESS
+    assert lane_of(Consensus(Message(MessageKind.HEARTBEAT, 2, 1, 1))) is LinkLane.EXPRESS
 
 
 @on_loop
@@ -115,7 +115,7 @@ async def test_more_than_fits_one_packet_goes_as_several() -> None:
     """Twenty parts of checkpoints at once are more than an envelope may hold."""
     async with broker(1) as one, broker(2) as two:
         await connected(one, two)
-        link = one.links.peers[2].lanes[Lane.BULK]
+        link = one.links.peers[2].lanes[LinkLane.BULK]
         connection = link.connection
         for number in range(20):
             one.links.post(GROUP, 1, 2, 2, Chunk(Index(1), 0, number, bytes(1 << 20)))
@@ -132,7 +132,7 @@ async def test_what_a_stuck_peer_does_not_take_is_dropped() -> None:
         await connected(one, two)
         for connection in two.links._incoming:
             connection.transport.pause_reading()  # type: ignore[union-attr]
-        link = one.links.peers[2].lanes[Lane.BULK]
+        link = one.links.peers[2].lanes[LinkLane.BULK]
         for _ in range(40):
             one.links.post(GROUP, 1, 2, 2, append(1, 1 << 20))
             one.links.flush()
@@ -162,7 +162,7 @@ async def test_whoever_is_found_out_later_is_shown_out_on_both_lanes_and_sides()
 async def test_nobody_writes_in_the_name_of_another() -> None:
     async with broker(1) as one, broker(2) as two:
         await connected(one, two)
-        lane = one.links.peers[2].lanes[Lane.EXPRESS]
+        lane = one.links.peers[2].lanes[LinkLane.EXPRESS]
         connection = lane.connection
         one.links.post(GROUP, 3, 2, 2, Rouse())
         one.links.flush()
@@ -245,5 +245,5 @@ async def test_a_peer_that_moved_is_found_at_its_new_address() -> None:
             one.links.know(2, elsewhere.address)
             await until(lambda: not is_connected(one, 2))
             await until(lambda: is_connected(one, 2))
-            one.links.tell_leadership([proto.Leadership(group=GROUP, term=1)])
+            one.links.tell_leadership([proto.Leadership(partition=GROUP, term=1)])
             await until(lambda: elsewhere.leads == [(1, GROUP)])

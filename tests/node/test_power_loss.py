@@ -3,14 +3,14 @@
 import shutil
 from pathlib import Path
 
-from quivermq.node.group import Group
+from quivermq.node.hosted_replica import HostedReplica
 from tests.node.cluster_stage import Brokers, cluster
 from tests.transports.stage import PATIENT, Talker, make_topic, on_loop, store, until
 
 
-def orders(brokers: Brokers, node: int) -> Group | None:
+def orders(brokers: Brokers, node: int) -> HostedReplica | None:
     """The partition's replica on a broker, once it runs there."""
-    groups = brokers.running[node].broker.runner.groups.values()
+    groups = brokers.running[node].broker.scheduler.replicas.values()
     return next((group for group in groups if group.name.topic == "orders"), None)
 
 

@@ -156,8 +156,8 @@ def of_messages() -> dict[str, list[Worst]]:
 
 def of_groups() -> dict[str, list[Worst]]:
     poll = proto.Poll(**wide("poll", messages_max=100_000, bytes_max=(1 << 32) - 1))
-    verdicts = [proto.Verdict(lease=n + 1) for n in range(most("settle.verdicts"))]
-    one = proto.Verdict(lease=1, intervals=intervals(10_000))
+    settlements = [proto.Settlement(lease=n + 1) for n in range(most("settle.settlements"))]
+    one = proto.Settlement(lease=1, intervals=intervals(10_000))
     every = intervals(most("redrive.intervals"))
     delayed = proto.CancelDelayed(topic=TOPIC, partition=1, intervals=every)
     redrive = proto.Redrive(topic=TOPIC, partition=2, intervals=every)
@@ -165,8 +165,10 @@ def of_groups() -> dict[str, list[Worst]]:
         "await_ready": [Worst(proto.Request(await_ready=proto.AwaitReady(**wide("await_ready"))))],
         "poll": [Worst(proto.Request(poll=poll))],
         "settle": [
-            Worst(proto.Request(settle=proto.Settle(topic=TOPIC, group="a", verdicts=verdicts))),
-            Worst(proto.Request(settle=proto.Settle(topic=TOPIC, group="a", verdicts=[one]))),
+            Worst(
+                proto.Request(settle=proto.Settle(topic=TOPIC, group="a", settlements=settlements))
+            ),
+            Worst(proto.Request(settle=proto.Settle(topic=TOPIC, group="a", settlements=[one]))),
         ],
         "release_consumer": [
             Worst(proto.Request(release_consumer=proto.ReleaseConsumer(**wide("release_consumer"))))

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from quivermq.batches import encode_batch
-from quivermq.node.group import Group
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.cluster_stage import Brokers, cluster
@@ -23,9 +23,9 @@ from tests.transports.stage import (
 )
 
 
-def orders(server: Server) -> Group:
+def orders(server: Server) -> HostedReplica:
     broker = server.broker
-    return broker.runner.groups[broker.partitions.group_id("orders", b"", 0)]
+    return broker.scheduler.replicas[broker.partitions.partition_id("orders", b"", 0)]
 
 
 def leader_of_orders(brokers: Brokers) -> int:
@@ -34,7 +34,7 @@ def leader_of_orders(brokers: Brokers) -> int:
         (
             node
             for node, server in brokers.running.items()
-            for group in server.broker.runner.groups.values()
+            for group in server.broker.scheduler.replicas.values()
             if group.name.topic == "orders" and group.was_serving
         ),
         0,
@@ -92,11 +92,11 @@ async def test_what_was_passed_on_is_not_passed_on_again(tmp_path: Path) -> None
         leader = leader_of_orders(brokers)
         follower = next(node for node in brokers.running if node != leader)
         other = await Talker.by_socket(brokers.running[follower])
-        figures = brokers.running[follower].broker.figures
-        before = figures.forwarded
+        counters = brokers.running[follower].broker.counters
+        before = counters.forwarded
         answer = await other.ask(produce(9, forwarded=True), encode_batch([b"x"]))
         assert answer.error.code == "NotLeader"
-        assert figures.forwarded == before
+        assert counters.forwarded == before
         talker.close()
         other.close()
 
@@ -202,6 +202,6 @@ async def test_a_produce_is_answered_in_its_time_whatever_the_disk_does_and_may_
         answer = await talker.hear(7)
         assert answer.produced.batches[0].first_offset == 0
         await until(lambda: orders(server).readable_end == 2)
-        await until(lambda: server.broker.figures.traffic["orders", 0].messages_in == 2)
+        await until(lambda: server.broker.counters.traffic["orders", 0].messages_in == 2)
         assert not [response for response in talker.heard if response.id == 8]
         talker.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from quivermq.node.wait_table import Waiter, WaitTable
+from quivermq.node.delivery.wait_table import Waiter, WaitTable
 from tests.transports.stage import on_loop
 
 

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from quivermq.node.clerk import Clerk
-from quivermq.queue import desk
+from quivermq.node.delivery.dispatcher import DeliveryDispatcher
+from quivermq.queue import lease_manager
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.consumer_stage import GROUP, Consumer, Delivery, refusal, values
 from tests.transports.stage import on_loop, serving, until
 
 
-def clerk_of(server: Server, partition: int = 0) -> Clerk:
-    return server.broker.consumers.clerks.leading("orders", b"", partition)
+def dispatcher_of(server: Server, partition: int = 0) -> DeliveryDispatcher:
+    return server.broker.consumers.dispatchers.leading("orders", b"", partition)
 
 
 async def parked(server: Server, count: int, partition: int = 0) -> None:
-    await until(lambda: len(clerk_of(server, partition).waiting) == count)
+    await until(lambda: len(dispatcher_of(server, partition).waiting) == count)
 
 
 @on_loop
@@ -28,8 +28,8 @@ async def test_a_waiting_poll_is_woken_by_what_is_stored(tmp_path: Path) -> None
         await other.make_topic()
         polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
         await parked(server, 1)
-        figures = await other.describe()
-        assert [(c.name, c.in_flight) for c in figures.consumers] == [("consumer 1", 0)]
+        counters = await other.describe()
+        assert [(c.name, c.in_flight) for c in counters.consumers] == [("consumer 1", 0)]
         await other.store(b"a")
         assert values(await polling) == [b"a"]
         await waiting.close()
@@ -47,7 +47,7 @@ async def test_a_waiting_poll_is_woken_by_what_comes_back(tmp_path: Path) -> Non
             (got,) = await other.poll(visibility_ms=60 if cause == "expiry" else 30_000)
             polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
             # On a slow machine the lease may run out before somebody waits for it.
-            await until(lambda: len(clerk_of(server).waiting) or polling.done())
+            await until(lambda: len(dispatcher_of(server).waiting) or polling.done())
             if cause == "nack":
                 await other.nack([got], delay_ms=0)
             elif cause == "delayed nack":
@@ -76,7 +76,7 @@ async def test_nothing_is_written_for_those_who_wait(tmp_path: Path) -> None:
         waiting = Consumer(server)
         await waiting.make_topic()
         assert await waiting.poll() == []
-        group = clerk_of(server).group
+        group = dispatcher_of(server).hosted
         before = group.log.edge.next_index
         polling = asyncio.create_task(waiting.poll(wait_ms=60_000))
         await parked(server, 1)
@@ -97,7 +97,9 @@ async def test_a_poll_that_waits_in_vain_ends_empty_at_its_time(tmp_path: Path) 
         began = loop.time()
         assert await consumer.poll(partitions=[0, 1, 2], wait_ms=120) == []
         assert 0.1 <= loop.time() - began < 5
-        assert all(not len(clerk.waiting) for clerk in server.broker.consumers.clerks)
+        assert all(
+            not len(dispatcher.waiting) for dispatcher in server.broker.consumers.dispatchers
+        )
         await consumer.close()
 
 
@@ -107,7 +109,7 @@ async def test_one_message_wakes_one_of_many_and_they_are_served_in_turn(tmp_pat
         first = Consumer(server)
         await first.make_topic()
         await first.poll()
-        clerk = clerk_of(server)
+        dispatcher = dispatcher_of(server)
         served: list[int] = []
         many = 1_000
 
@@ -124,7 +126,7 @@ async def test_one_message_wakes_one_of_many_and_they_are_served_in_turn(tmp_pat
             if number % 100 == 99:
                 await parked(server, number + 1)
         woken = 0
-        wake = clerk.waiting.wake
+        wake = dispatcher.waiting.wake
 
         def counted(group: str, ready: int) -> int:
             nonlocal woken
@@ -132,7 +134,7 @@ async def test_one_message_wakes_one_of_many_and_they_are_served_in_turn(tmp_pat
             woken += found
             return found
 
-        clerk.waiting.wake = counted  # type: ignore[method-assign]
+        dispatcher.waiting.wake = counted  # type: ignore[method-assign]
         await first.store(b"a")
         await until(lambda: served)
         assert (served, woken) == ([0], 1)
@@ -164,11 +166,11 @@ async def test_ten_thousand_polls_wait_at_one_partition(tmp_path: Path) -> None:
         await parked(server, 10_000)
         await consumer.store(*[b"x"] * 50)
         await until(lambda: served == 50)
-        assert len(clerk_of(server).waiting) == 9_950
+        assert len(dispatcher_of(server).waiting) == 9_950
         for task in polls:
             task.cancel()
         await asyncio.gather(*polls, return_exceptions=True)
-        assert len(clerk_of(server).waiting) == 0
+        assert len(dispatcher_of(server).waiting) == 0
         await consumer.close()
 
 
@@ -178,13 +180,13 @@ async def test_a_woken_poll_that_goes_away_passes_its_turn_on(tmp_path: Path) ->
         gone, there, other = Consumer(server, 1), Consumer(server, 2), Consumer(server, 3)
         await other.make_topic()
         await other.poll()
-        clerk = clerk_of(server)
+        dispatcher = dispatcher_of(server)
         request = proto.Request(poll=gone.poll_request(1, wait_ms=60_000))
         going = asyncio.create_task(server.broker.service.call(request, []))
         await parked(server, 1)
         staying = asyncio.create_task(there.poll(1, wait_ms=60_000))
         await parked(server, 2)
-        wake = clerk.waiting.wake
+        wake = dispatcher.waiting.wake
 
         def wake_and_cancel(group: str, ready: int) -> int:
             woken = wake(group, ready)
@@ -192,7 +194,7 @@ async def test_a_woken_poll_that_goes_away_passes_its_turn_on(tmp_path: Path) ->
             return woken
 
         # Cancelled in the very moment in which it is woken.
-        clerk.waiting.wake = wake_and_cancel  # type: ignore[method-assign]
+        dispatcher.waiting.wake = wake_and_cancel  # type: ignore[method-assign]
         await other.store(b"a")
         assert values(await staying) == [b"a"]
         await asyncio.gather(going, return_exceptions=True)
@@ -213,7 +215,9 @@ async def test_a_poll_waits_at_all_its_partitions(tmp_path: Path) -> None:
             assert [(one.partition, one.value) for one in got] == [
                 (partition, b"to %d" % partition)
             ]
-            assert all(not len(clerk.waiting) for clerk in server.broker.consumers.clerks)
+            assert all(
+                not len(dispatcher.waiting) for dispatcher in server.broker.consumers.dispatchers
+            )
         await waiting.close()
         await other.close()
 
@@ -263,7 +267,7 @@ async def test_whoever_waits_for_a_topic_that_goes_is_told(tmp_path: Path) -> No
         await parked(server, 1)
         await other.ask(delete_topic=proto.DeleteTopic(name="orders"))
         assert await polling == "TopicNotFound"
-        await until(lambda: not list(server.broker.consumers.clerks))
+        await until(lambda: not list(server.broker.consumers.dispatchers))
         await waiting.close()
         await other.close()
 
@@ -275,11 +279,11 @@ async def test_the_first_poll_of_a_group_is_woken_by_a_message_that_comes_due(
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic()
-        due_ms = server.broker.runner.now_ms() + 300
+        due_ms = server.broker.scheduler.now_ms() + 300
         await consumer.store(b"later", not_before_ms=due_ms)
         (got,) = await consumer.poll(wait_ms=30_000)
         assert got.value == b"later"
-        assert due_ms <= server.broker.runner.now_ms() < due_ms + 5_000
+        assert due_ms <= server.broker.scheduler.now_ms() < due_ms + 5_000
         await consumer.close()
 
 
@@ -287,12 +291,12 @@ async def test_the_first_poll_of_a_group_is_woken_by_a_message_that_comes_due(
 async def test_delayed_messages_in_portions_wake_who_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "PARKED_AT_ONCE", 2)
+    monkeypatch.setattr(lease_manager, "PARKED_AT_ONCE", 2)
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic()
         assert await consumer.poll() == []
-        soon_ms = clerk_of(server).now_ms() + 100
+        soon_ms = dispatcher_of(server).now_ms() + 100
         for _ in range(9):
             await consumer.store(b"far", not_before_ms=soon_ms + 3_600_000)
         await consumer.store(b"soon", not_before_ms=soon_ms)
@@ -315,18 +319,18 @@ async def test_whoever_waits_to_hear_and_goes_away_as_it_is_woken_passes_it_on(
         await parked(server, 1)
         second = asyncio.create_task(consuming.await_ready(body))
         await parked(server, 2)
-        clerk = clerk_of(server)
+        dispatcher = dispatcher_of(server)
         # Woken for a message, and cancelled before it gets to run.
-        wake = clerk.waiting.wake
+        wake = dispatcher.waiting.wake
 
         def wake_and_cancel(group: str, ready: int) -> int:
             woken = wake(group, ready)
             if woken:
                 first.cancel()
-                clerk.waiting.wake = wake  # type: ignore[method-assign]
+                dispatcher.waiting.wake = wake  # type: ignore[method-assign]
             return woken
 
-        clerk.waiting.wake = wake_and_cancel  # type: ignore[method-assign]
+        dispatcher.waiting.wake = wake_and_cancel  # type: ignore[method-assign]
         await consumer.store(b"a")
         async with asyncio.timeout(5):
             assert list((await second).ready.partitions) == [0]
@@ -343,24 +347,24 @@ async def test_an_alarm_at_a_desk_that_takes_nothing_in_is_patient(tmp_path: Pat
         assert await other.poll(visibility_ms=100)
         polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
         await parked(server, 1)
-        clerk = clerk_of(server)
-        office = clerk.group.replica._live._intake  # type: ignore[union-attr]
+        dispatcher = dispatcher_of(server)
+        office = dispatcher.hosted.replica._live._intake  # type: ignore[union-attr]
         assert office is not None
         rings = 0
-        ring = clerk._ring
+        ring = dispatcher._ring
 
         def counted() -> None:
             nonlocal rings
             rings += 1
             ring()
 
-        clerk._ring = counted  # type: ignore[method-assign]
+        dispatcher._ring = counted  # type: ignore[method-assign]
         # As many requests wait as may.
         office._requests += 1_000_000
-        clerk.look_after()
+        dispatcher.look_after()
         await asyncio.sleep(0.4)
         assert rings < 30
-        assert len(clerk._to_wake) <= 1
+        assert len(dispatcher._to_wake) <= 1
         office._requests -= 1_000_000
         async with asyncio.timeout(5):
             assert values(await polling) == [b"a"]
@@ -374,7 +378,7 @@ async def test_a_name_is_no_place_to_store_things(tmp_path: Path) -> None:
         consumer = Consumer(server)
         await consumer.make_topic()
         await consumer.poll(consumer_name="n" * 1_000_000)
-        assert {len(name) for name in clerk_of(server).names.values()} == {200}
+        assert {len(name) for name in dispatcher_of(server).names.values()} == {200}
         await consumer.close()
 
 
@@ -392,13 +396,15 @@ async def test_what_one_group_does_is_looked_at_for_that_group_alone(
         polls = [asyncio.create_task(idle.poll(group=group, wait_ms=30_000)) for group in groups]
         await parked(server, len(groups))
         looks: list[str] = []
-        ready = desk.Desk.ready
+        ready = lease_manager.LeaseManager.ready
 
-        def counted(self: desk.Desk, group: str, end: int, now_ms: int, limit: int) -> int:
+        def counted(
+            self: lease_manager.LeaseManager, group: str, end: int, now_ms: int, limit: int
+        ) -> int:
             looks.append(group)
             return ready(self, group, end, now_ms, limit)
 
-        monkeypatch.setattr(desk.Desk, "ready", counted)
+        monkeypatch.setattr(lease_manager.LeaseManager, "ready", counted)
         for one in await busy.poll():
             await busy.ack([one])
         assert set(looks) == {GROUP}

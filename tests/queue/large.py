@@ -14,8 +14,8 @@ from random import Random
 from time import thread_time
 from typing import TypeVar
 
-from quivermq.batches import Frame, Header, Index, Kind
-from quivermq.queue import Ask, Desk, Partition, groups_command
+from quivermq.batches import Frame, FrameKind, Header, Index
+from quivermq.queue import LeaseManager, LeaseRequest, Partition, groups_command
 
 LIMIT_S = 0.2
 NOW_MS = 1_750_000_000_000
@@ -29,10 +29,10 @@ class Large:
     def __init__(self) -> None:
         self.partition = Partition(Index(1), 1)
         self.slow: list[str] = []
-        self.desk = self._desk()
+        self.leases = self._leases()
 
-    def _desk(self) -> Desk:
-        return Desk(self.partition, 0, Random(7))
+    def _leases(self) -> LeaseManager:
+        return LeaseManager(self.partition, 0, Random(7))
 
     def timed(self, what: str, act: Callable[[], T], *, on_loop: bool = True) -> T:
         gc.disable()
@@ -47,7 +47,7 @@ class Large:
         print(f"{what:.<60} {1000 * took:8.1f} ms{note}")
         return result
 
-    def apply(self, kind: Kind, body: bytes = b"", count: int = 0, due_ms: int = 0) -> None:
+    def apply(self, kind: FrameKind, body: bytes = b"", count: int = 0, due_ms: int = 0) -> None:
         partition = self.partition
         header = Header(
             kind, body_bytes=len(body), term=1, index=Index(partition.applied_index + 1),
@@ -57,11 +57,11 @@ class Large:
         partition.apply(Frame(header, body))
 
     def commit(self) -> None:
-        for operation in self.desk.take_operations():
-            self.apply(Kind.COMMAND, groups_command([operation]))
+        for operation in self.leases.take_operations():
+            self.apply(FrameKind.COMMAND, groups_command([operation]))
 
     def poll(self, group: str, now_ms: int = NOW_MS, most: int = 1000) -> int:
-        leased = self.desk.lease(Ask(group, 1, most, HOUR_MS), self.end, now_ms, 0)
+        leased = self.leases.lease(LeaseRequest(group, 1, most, HOUR_MS), self.end, now_ms, 0)
         return leased.lease if leased else 0
 
     @property
@@ -75,21 +75,21 @@ class Large:
         packed = self.timed("pack", snapshot.pack, on_loop=False)
         print(f"{'checkpoint':.<60} {len(packed) / 2**20:8.1f} MiB")
         self.timed("restore", lambda: Partition.restore(packed), on_loop=False)
-        self.desk = self.timed("new leader", self._desk)
+        self.leases = self.timed("new leader", self._leases)
         self.timed("first poll", lambda: self.poll(group, now_ms))
         self.timed("next poll", lambda: self.poll(group, now_ms))
         rounds = 0
-        while self.desk.alarm_ms(now_ms, 0) == 0 and rounds < 10_000:
+        while self.leases.alarm_ms(now_ms, 0) == 0 and rounds < 10_000:
             rounds += 1
             began = thread_time()
-            self.desk.expire(now_ms, 0)
+            self.leases.expire(now_ms, 0)
             if thread_time() - began > LIMIT_S:
-                self.timed("alarm", lambda: self.desk.expire(now_ms, 0))
+                self.timed("alarm", lambda: self.leases.expire(now_ms, 0))
         print(f"{'turns until all is timed and taken over':.<60} {rounds:8d}")
-        self.timed("begin again", lambda: self.desk.begin_again([], 0))
+        self.timed("begin again", lambda: self.leases.begin_again([], 0))
         self.timed("poll after it", lambda: self.poll(group, now_ms))
-        self.timed("alarm_ms", lambda: self.desk.alarm_ms(now_ms, 0))
-        self.timed("describe one", lambda: self.desk.describe(self.end, now_ms, group))
+        self.timed("alarm_ms", lambda: self.leases.alarm_ms(now_ms, 0))
+        self.timed("describe one", lambda: self.leases.describe(self.end, now_ms, group))
         self.commit()
 
 
@@ -98,20 +98,20 @@ def delayed(messages: int, groups: int) -> list[str]:
     print(f"-- {messages:,} delayed messages, {groups} groups")
     large, dice = Large(), Random(3)
     for _ in range(messages):
-        large.apply(Kind.DATA, b"", 1, NOW_MS + 1 + dice.randrange(24 * HOUR_MS))
+        large.apply(FrameKind.DATA, b"", 1, NOW_MS + 1 + dice.randrange(24 * HOUR_MS))
     for number in range(groups):
-        large.desk.open_group(f"g{number}", 0)
+        large.leases.open_group(f"g{number}", 0)
         large.poll(f"g{number}")
     large.hand_over("g0")
-    large.timed("list_delayed", lambda: large.desk.delayed(NOW_MS, 0, 10_000))
-    large.timed("delayed_total", lambda: large.desk.delayed_total(NOW_MS))
+    large.timed("list_delayed", lambda: large.leases.delayed(NOW_MS, 0, 10_000))
+    large.timed("delayed_total", lambda: large.leases.delayed_total(NOW_MS))
     parts = [(at, at + 1) for at in range(0, 4_000, 2)]
-    large.timed("cancel 2,000 messages", lambda: large.desk.cancel(parts, NOW_MS))
+    large.timed("cancel 2,000 messages", lambda: large.leases.cancel(parts, NOW_MS))
     large.timed("apply that", large.commit)
     half = NOW_MS + 12 * HOUR_MS
     large.timed("poll when half is due", lambda: large.poll("g1", half))
     large.hand_over("g1", half)
-    large.desk.trim(messages // 2)
+    large.leases.trim(messages // 2)
     large.timed("apply a trim of half", large.commit)
     return large.slow
 
@@ -119,17 +119,17 @@ def delayed(messages: int, groups: int) -> list[str]:
 def many_groups(groups: int) -> list[str]:
     print(f"-- {groups:,} groups")
     large = Large()
-    large.apply(Kind.DATA, b"", 100_000)
+    large.apply(FrameKind.DATA, b"", 100_000)
     for number in range(groups):
-        large.desk.open_group(f"pod-{number:08x}-consumer", 0)
+        large.leases.open_group(f"pod-{number:08x}-consumer", 0)
         large.poll(f"pod-{number:08x}-consumer", most=10)
         if number % 100 == 0:
             large.commit()
     large.hand_over("pod-00000007-consumer")
-    known, stretches = large.partition.groups, large.partition.stretches
-    large.timed("first_fresh", lambda: known.first_fresh(stretches))
+    known, priority_index = large.partition.groups, large.partition.priority_index
+    large.timed("first_fresh", lambda: known.first_fresh(priority_index))
     large.timed("taken", known.taken)
-    while not large.timed("trim, a portion", lambda: large.desk.trim(50_000)):
+    while not large.timed("trim, a portion", lambda: large.leases.trim(50_000)):
         large.timed("apply that", large.commit)
     large.timed("apply that", large.commit)
     began = thread_time()
@@ -143,24 +143,24 @@ def full_group(leases: int) -> list[str]:
     print(f"-- one group with {leases:,} leases")
     large = Large()
     for _ in range(leases // 100):
-        large.apply(Kind.DATA, b"", 1000)
-    large.desk.open_group("g", 0)
+        large.apply(FrameKind.DATA, b"", 1000)
+    large.leases.open_group("g", 0)
     held = []
     while len(held) < leases:
         held.append(large.poll("g", most=10))
         if len(held) % 500 == 0:
             large.commit()
     large.hand_over("g")
-    large.apply(Kind.DATA, b"", 200_000)
-    large.desk.release_consumer("g", 1)
+    large.apply(FrameKind.DATA, b"", 200_000)
+    large.leases.release_consumer("g", 1)
     large.commit()
-    big = large.desk.lease(Ask("g", 2, 200_000, HOUR_MS), large.end, NOW_MS, 0)
+    big = large.leases.lease(LeaseRequest("g", 2, 200_000, HOUR_MS), large.end, NOW_MS, 0)
     assert big is not None
     low, high = big.pieces[-1].start, big.pieces[-1].end
     parts = [(at, at + 1) for at in range(low, high, 2)][:2_000]
-    large.timed("settle 2,000 intervals", lambda: large.desk.acknowledge("g", big.lease, parts))
+    large.timed("settle 2,000 intervals", lambda: large.leases.acknowledge("g", big.lease, parts))
     large.timed("apply that", large.commit)
-    large.timed("leases that end", lambda: large.desk.expire(NOW_MS, 2 * HOUR_MS))
+    large.timed("leases that end", lambda: large.leases.expire(NOW_MS, 2 * HOUR_MS))
     large.timed("apply that", large.commit)
     return large.slow
 

@@ -1,13 +1,13 @@
-"""A partition with a desk, whose operations are committed when a test says so."""
+"""A partition with a lease manager, whose operations are committed when a test says so."""
 
 from random import Random
 
-from quivermq.batches import Frame, Index, Kind, Origin, encode_batch
+from quivermq.batches import Frame, FrameKind, Index, Origin, encode_batch
 from quivermq.queue import (
-    Ask,
-    Desk,
-    Figures,
-    Leased,
+    GrantedLease,
+    GroupStats,
+    LeaseManager,
+    LeaseRequest,
     Partition,
     TopicSettings,
     groups_command,
@@ -25,10 +25,10 @@ class Rig:
         self.term = 1
         self.dice = Random(7)
         self.partition = Partition()
-        self.entry(Frame.of(Kind.NOOP))
+        self.entry(Frame.of(FrameKind.NOOP))
         if settings is not None:
-            self.entry(Frame.of(Kind.COMMAND, settings_command(settings)))
-        self.desk = Desk(self.partition, self.now_ms, self.dice)
+            self.entry(Frame.of(FrameKind.COMMAND, settings_command(settings)))
+        self.leases = LeaseManager(self.partition, self.now_ms, self.dice)
 
     @property
     def end(self) -> int:
@@ -54,17 +54,17 @@ class Rig:
         return at
 
     def commit(self) -> None:
-        """Commit what was said at the desk."""
-        operations = self.desk.take_operations()
+        """Commit what was said at the lease manager."""
+        operations = self.leases.take_operations()
         if operations:
-            self.entry(Frame.of(Kind.COMMAND, groups_command(operations)))
+            self.entry(Frame.of(FrameKind.COMMAND, groups_command(operations)))
         self.partition.validate()
 
     def change_leader(self) -> None:
         """What is not committed is lost; somebody else serves."""
         self.term += 1
-        self.entry(Frame.of(Kind.NOOP))
-        self.desk = Desk(self.partition, self.now_ms, self.dice)
+        self.entry(Frame.of(FrameKind.NOOP))
+        self.leases = LeaseManager(self.partition, self.now_ms, self.dice)
 
     def restart(self) -> None:
         """Every replica starts anew from a checkpoint."""
@@ -82,12 +82,12 @@ class Rig:
         *,
         auto_ack: bool = False,
         start: int = 0,
-    ) -> Leased | None:
-        self.desk.open_group(group, start)
-        ask = Ask(group, consumer, most, visibility_ms, auto_ack)
-        return self.desk.lease(ask, self.end, self.now_ms, self.now_ms)
+    ) -> GrantedLease | None:
+        self.leases.open_group(group, start)
+        ask = LeaseRequest(group, consumer, most, visibility_ms, auto_ack)
+        return self.leases.lease(ask, self.end, self.now_ms, self.now_ms)
 
-    def offsets(self, leased: Leased | None) -> list[int]:
+    def offsets(self, leased: GrantedLease | None) -> list[int]:
         pieces = leased.pieces if leased else []
         return [offset for piece in pieces for offset in range(piece.start, piece.end)]
 
@@ -95,7 +95,7 @@ class Rig:
         """The offsets of a poll."""
         return self.offsets(self.poll(most, group))
 
-    def take(self, most: int = 100, group: str = "g") -> Leased:
+    def take(self, most: int = 100, group: str = "g") -> GrantedLease:
         """A poll that must bring something."""
         leased = self.poll(most, group)
         assert leased is not None
@@ -104,10 +104,10 @@ class Rig:
     def later(self, milliseconds: int) -> int:
         """Time passes, and leases end; returns how many messages they held."""
         self.now_ms += milliseconds
-        return self.desk.expire(self.now_ms, self.now_ms)
+        return self.leases.expire(self.now_ms, self.now_ms)
 
-    def figures(self, group: str = "g") -> Figures:
-        (found,) = self.desk.describe(self.end, self.now_ms, group)
+    def stats(self, group: str = "g") -> GroupStats:
+        (found,) = self.leases.describe(self.end, self.now_ms, group)
         known = (found.waiting, found.in_flight, found.delayed, found.done, found.dead, found.lost)
         assert sum(known) == self.end - found.start, "every message is counted once"
         assert min(known) >= 0

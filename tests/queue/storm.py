@@ -12,8 +12,8 @@ from random import Random
 from rich.progress import Progress
 
 from quivermq.errors import NotLeader, Overloaded
-from quivermq.queue import partition, stretches, working_copy
-from tests.queue.desk_stage import DAY_MS, DeskStage
+from quivermq.queue import partition, priority_index, working_copy
+from tests.queue.lease_stage import DAY_MS, DeskStage
 
 STEPS = 250
 CHECK_EVERY = 5
@@ -24,12 +24,12 @@ SMALL_INDEX = 6
 def storm(seed: int) -> None:
     """Play one seed; raises at the first broken promise."""
     dice = Random(seed)
-    usual = stretches.STRETCHES_MAX, partition._FLATTEN_EVERY
+    usual = priority_index.STRETCHES_MAX, partition._FLATTEN_EVERY
     trimmed_at_once = working_copy.TRIMMED_AT_ONCE
     # Now and then an index so small that priorities are forgotten all the time.
     is_small = dice.random() < 0.3
     if is_small:
-        stretches.STRETCHES_MAX, partition._FLATTEN_EVERY = SMALL_INDEX, dice.choice((1, 3))
+        priority_index.STRETCHES_MAX, partition._FLATTEN_EVERY = SMALL_INDEX, dice.choice((1, 3))
     working_copy.TRIMMED_AT_ONCE = 1 if seed % 3 else trimmed_at_once
     try:
         stage = DeskStage(is_fair=not is_small)
@@ -43,7 +43,7 @@ def storm(seed: int) -> None:
         stage.finish()
     finally:
         working_copy.TRIMMED_AT_ONCE = trimmed_at_once
-        stretches.STRETCHES_MAX, partition._FLATTEN_EVERY = usual
+        priority_index.STRETCHES_MAX, partition._FLATTEN_EVERY = usual
 
 
 def append(stage: DeskStage, dice: Random) -> None:

@@ -32,7 +32,7 @@ def test_an_ack_against_expiry_in_the_same_millisecond_has_one_winner() -> None:
                 # Nobody else gets it before it has expired, or after it is done.
                 assert rig.offsets(second) == ([offset] if has_expired and not is_acked else [])
             else:
-                lost = rig.desk.acknowledge("g", first.lease, [(offset, offset + 1)])
+                lost = rig.leases.acknowledge("g", first.lease, [(offset, offset + 1)])
                 is_acked = not lost
                 # Refused exactly if somebody else has it.
                 assert is_acked == (second is None)
@@ -40,11 +40,11 @@ def test_an_ack_against_expiry_in_the_same_millisecond_has_one_winner() -> None:
                 outcomes[how] += 1
         if second is not None:
             assert not is_acked
-            assert rig.desk.acknowledge("g", second.lease, [(offset, offset + 1)]) == []
+            assert rig.leases.acknowledge("g", second.lease, [(offset, offset + 1)]) == []
             # Said again, it is known; the loser stays refused.
-            assert rig.desk.acknowledge("g", second.lease, [(offset, offset + 1)]) == []
-            assert rig.desk.acknowledge("g", first.lease, [(offset, offset + 1)])
+            assert rig.leases.acknowledge("g", second.lease, [(offset, offset + 1)]) == []
+            assert rig.leases.acknowledge("g", first.lease, [(offset, offset + 1)])
     rig.commit()
-    figures = rig.figures()
-    assert (figures.done, figures.in_flight, figures.waiting) == (ROUNDS, 0, 0)
+    stats = rig.stats()
+    assert (stats.done, stats.in_flight, stats.waiting) == (ROUNDS, 0, 0)
     assert min(outcomes.values()) > ROUNDS // 20, outcomes

@@ -1,8 +1,8 @@
-"""Nothing at a desk grows for ever, and nothing holds it for long."""
+"""Nothing at a lease manager grows for ever, and nothing holds it for long."""
 
 import pytest
 
-from quivermq.queue import choosing, desk, group, last_holders
+from quivermq.queue import group, last_holders, lease_manager, selection
 from quivermq.queue.delayed import DelayedBatches
 from quivermq.queue.groups import Op
 from quivermq.queue.intervals import without
@@ -40,23 +40,23 @@ def test_what_comes_and_goes_leaves_nothing_behind() -> None:
     rig.put(3)
     for _ in range(500):
         leased = rig.take()
-        rig.desk.extend("g", leased.lease, HOUR_MS, rig.now_ms)
-        rig.desk.fail("g", leased.lease, [(0, 1)], HOUR_MS, rig.now_ms)
-        rig.desk.release("g", leased.lease, None)
+        rig.leases.extend("g", leased.lease, HOUR_MS, rig.now_ms)
+        rig.leases.fail("g", leased.lease, [(0, 1)], HOUR_MS, rig.now_ms)
+        rig.leases.release("g", leased.lease, None)
         rig.commit()
-        rig.desk.seek("g", 0)
+        rig.leases.seek("g", 0)
         rig.commit()
     for _ in range(500):
-        rig.desk.release("g", rig.take().lease, None)
+        rig.leases.release("g", rig.take().lease, None)
         rig.commit()
-    for groups in (rig.desk.groups, rig.partition.groups):
+    for groups in (rig.leases.groups, rig.partition.groups):
         waiting = groups.by_name["g"].waiting
         assert sum(map(len, waiting._by_level.values())) < 200
         assert len(waiting._by_due) < 200
 
 
 def test_long_leases_that_are_settled_soon_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "_LEFTOVERS", 10)
+    monkeypatch.setattr(lease_manager, "_LEFTOVERS", 10)
     rig = Rig()
     rig.put(1)
     held = rig.take()
@@ -64,10 +64,10 @@ def test_long_leases_that_are_settled_soon_are_forgotten(monkeypatch: pytest.Mon
         rig.put(1)
         leased = rig.poll(visibility_ms=HOUR_MS)
         assert leased is not None
-        rig.desk.acknowledge("g", leased.lease, None)
-    assert len(rig.desk._expiring) < 50
-    assert len(rig.desk._deadlines) < 50
-    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 30_000
+        rig.leases.acknowledge("g", leased.lease, None)
+    assert len(rig.leases._expiring) < 50
+    assert len(rig.leases._deadlines) < 50
+    assert rig.leases.alarm_ms(rig.now_ms, rig.now_ms) == 30_000
     assert rig.later(30_000) == 1
     assert held.lease
 
@@ -75,28 +75,28 @@ def test_long_leases_that_are_settled_soon_are_forgotten(monkeypatch: pytest.Mon
 def test_acks_message_by_message_are_remembered_as_few_intervals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group, "SPENT_INTERVALS_MAX", 8)
+    monkeypatch.setattr(group, "SETTLED_INTERVALS_MAX", 8)
     rig = Rig()
     rig.put(40)
     first = rig.take(20)
     for at in range(20):
-        assert rig.desk.acknowledge("g", first.lease, [(at, at + 1)]) == []
-    known = rig.desk.groups.by_name["g"]
-    assert list(known.spent[first.lease].done) == [(0, 20)]
+        assert rig.leases.acknowledge("g", first.lease, [(at, at + 1)]) == []
+    known = rig.leases.groups.by_name["g"]
+    assert list(known.settled_leases[first.lease].done) == [(0, 20)]
     second = rig.take(20)
-    rig.desk.acknowledge("g", second.lease, [(at, at + 1) for at in range(20, 34, 2)])
-    assert known.spent.keys() == {first.lease, second.lease}
-    rig.desk.acknowledge("g", second.lease, [(35, 36), (37, 38)])
-    assert known.spent_intervals <= 8
+    rig.leases.acknowledge("g", second.lease, [(at, at + 1) for at in range(20, 34, 2)])
+    assert known.settled_leases.keys() == {first.lease, second.lease}
+    rig.leases.acknowledge("g", second.lease, [(35, 36), (37, 38)])
+    assert known.settled_intervals <= 8
     rig.commit()
     rig.restart()
-    assert rig.desk.groups.by_name["g"].spent_intervals == known.spent_intervals
+    assert rig.leases.groups.by_name["g"].settled_intervals == known.settled_intervals
 
 
 def test_messages_for_tomorrow_keep_nobody_from_those_of_today(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choosing, "PIECES_MAX", 5)
+    monkeypatch.setattr(selection, "PIECES_MAX", 5)
     rig = Rig()
     for number in range(8):
         rig.put(1, delay_ms=HOUR_MS + number)
@@ -107,24 +107,24 @@ def test_messages_for_tomorrow_keep_nobody_from_those_of_today(
 
 
 def test_what_is_not_given_out_is_not_called_ready_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "PIECES_MAX", 3)
+    monkeypatch.setattr(selection, "PIECES_MAX", 3)
     rig = Rig()
     rig.put(10)
     held = [rig.take(1) for _ in range(3)]
     assert rig.poll() is None
-    assert rig.desk.ready("g", rig.end, rig.now_ms, 10) == 0
-    rig.desk.reject("g", held[0].lease, None, "bad", rig.now_ms)
+    assert rig.leases.ready("g", rig.end, rig.now_ms, 10) == 0
+    rig.leases.reject("g", held[0].lease, None, "bad", rig.now_ms)
     # Dead letters that nobody takes pile up too.
     assert rig.poll() is None
-    rig.desk.acknowledge("g", held[1].lease, None)
-    assert rig.desk.ready("g", rig.end, rig.now_ms, 10) == 7
+    rig.leases.acknowledge("g", held[1].lease, None)
+    assert rig.leases.ready("g", rig.end, rig.now_ms, 10) == 7
     assert len(rig.polled()) == 7
 
 
 def test_a_lease_has_no_more_pieces_than_can_be_handled_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choosing, "PIECES_AT_ONCE", 4)
+    monkeypatch.setattr(selection, "PIECES_AT_ONCE", 4)
     rig = Rig()
     for number in range(20):
         rig.put(1, priority=number % 2)
@@ -136,29 +136,29 @@ def test_a_lease_has_no_more_pieces_than_can_be_handled_at_once(
 def test_delayed_batches_are_taken_over_a_portion_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(desk, "PARKED_AT_ONCE", 3)
+    monkeypatch.setattr(lease_manager, "PARKED_AT_ONCE", 3)
     rig = Rig()
     for _ in range(10):
         rig.put(1, delay_ms=1_000)
     assert rig.poll() is None
-    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 1_000
+    assert rig.leases.alarm_ms(rig.now_ms, rig.now_ms) == 1_000
     rig.now_ms += 1_000
-    assert rig.desk.ready("g", rig.end, rig.now_ms, 10) == 3
+    assert rig.leases.ready("g", rig.end, rig.now_ms, 10) == 3
     # The rest happens by itself.
-    while rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0:
+    while rig.leases.alarm_ms(rig.now_ms, rig.now_ms) == 0:
         rig.later(0)
-    assert rig.desk.groups.by_name["g"].waiting.messages == 10
+    assert rig.leases.groups.by_name["g"].waiting.messages == 10
     assert rig.polled() == list(range(10))
 
 
 def test_many_leases_end_a_portion_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "EXPIRED_AT_ONCE", 4)
+    monkeypatch.setattr(lease_manager, "EXPIRED_AT_ONCE", 4)
     rig = Rig()
     rig.put(10)
     for _ in range(10):
         rig.take(1)
     ended = [rig.later(30_000)]
-    while rig.desk.alarm_ms(rig.now_ms, rig.now_ms) == 0:
+    while rig.leases.alarm_ms(rig.now_ms, rig.now_ms) == 0:
         ended.append(rig.later(0))
     assert ended == [4, 4, 2]
 
@@ -169,8 +169,8 @@ def test_cancelling_one_of_many_looks_at_one(monkeypatch: pytest.MonkeyPatch) ->
         rig.put(2, delay_ms=1_000)
     monkeypatch.setattr(DelayedBatches, "__iter__", None)
     monkeypatch.setattr(DelayedBatches, "due_after", None)
-    assert rig.desk.cancel([(3, 5), (9, 100)], rig.now_ms) == 3
-    assert rig.desk.cancel([(0, 6)], rig.now_ms) == 4
+    assert rig.leases.cancel([(3, 5), (9, 100)], rig.now_ms) == 3
+    assert rig.leases.cancel([(0, 6)], rig.now_ms) == 4
     monkeypatch.undo()
     rig.later(1_000)
     assert rig.polled() == [6, 7, 8]
@@ -186,7 +186,7 @@ def test_the_last_holders_of_what_waits_are_a_bounded_number(
     assert rig.later(30_000) == 5
     rig.commit()
     rig.restart()
-    lost = [rig.desk.acknowledge("g", one.lease, [(at, at + 1)]) for at, one in enumerate(held)]
+    lost = [rig.leases.acknowledge("g", one.lease, [(at, at + 1)]) for at, one in enumerate(held)]
     assert lost == [[(0, 1)], [(1, 2)], [], [], []]
 
 
@@ -195,8 +195,8 @@ def test_a_lease_that_expires_piece_by_piece_is_one_holder() -> None:
     rig.put(100)
     leased = rig.take()
     for at in (*range(0, 100, 2), *range(1, 100, 2)):
-        rig.desk.release("g", leased.lease, [(at, at + 1)])
-    assert [holder[:2] for holder in rig.desk.groups.by_name["g"].last_holders] == [(0, 100)]
+        rig.leases.release("g", leased.lease, [(at, at + 1)])
+    assert [holder[:2] for holder in rig.leases.groups.by_name["g"].last_holders] == [(0, 100)]
     rig.commit()
 
 
@@ -204,26 +204,26 @@ def test_a_group_starts_where_the_index_does_if_that_is_later() -> None:
     rig = Rig()
     for _ in range(2):
         rig.put(5)
-    rig.desk.open_group("other", 0)
-    rig.desk.trim(5)
+    rig.leases.open_group("other", 0)
+    rig.leases.trim(5)
     rig.commit()
     # The log of the next leader holds more than that of the one that dropped it.
     rig.change_leader()
     leased = rig.poll(start=0)
     assert leased is not None
     assert rig.offsets(leased) == [5, 6, 7, 8, 9]
-    rig.desk.acknowledge("g", leased.lease, None)
-    assert rig.desk.groups.by_name["g"].floor == 10
-    rig.desk.seek("g", 0)
+    rig.leases.acknowledge("g", leased.lease, None)
+    assert rig.leases.groups.by_name["g"].floor == 10
+    rig.leases.seek("g", 0)
     assert rig.polled() == [5, 6, 7, 8, 9]
 
 
 def test_who_steps_over_what_is_done_says_so() -> None:
     rig = Rig()
     rig.put(3)
-    rig.desk.open_group("g", 0)
+    rig.leases.open_group("g", 0)
     rig.put(1, priority=5)
-    rig.desk._propose(Op.PURGE, rig.desk.groups.by_name["g"].number, [(1, 3)])
+    rig.leases._propose(Op.PURGE, rig.leases.groups.by_name["g"].number, [(1, 3)])
     rig.commit()
     rig.change_leader()
     assert rig.polled(1) == [3]
@@ -239,9 +239,9 @@ def test_whoever_sits_at_the_desk_hears_that_it_began_again() -> None:
     rig.take()
     rig.commit()
     heard = []
-    rig.desk.on_restart = lambda: heard.append(rig.desk.alarm_ms(rig.now_ms, rig.now_ms))
+    rig.leases.on_restart = lambda: heard.append(rig.leases.alarm_ms(rig.now_ms, rig.now_ms))
     assert rig.later(30_000) == 1
-    assert rig.desk.alarm_ms(rig.now_ms, rig.now_ms) is None
+    assert rig.leases.alarm_ms(rig.now_ms, rig.now_ms) is None
     # What was said is not proposed after all.
-    rig.desk.begin_again([], rig.now_ms)
+    rig.leases.begin_again([], rig.now_ms)
     assert heard == [30_000]

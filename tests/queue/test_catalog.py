@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.batches import Frame, Kind
+from quivermq.batches import Frame, FrameKind
 from quivermq.errors import BrokenInvariant, InvalidRequest, TooLarge
 from quivermq.queue import (
     CHANGE_BYTES_MAX,
@@ -33,7 +33,7 @@ CHANGES = st.tuples(
 
 
 def changed(partition: Partition, base: int, put: dict, delete=()) -> bool:
-    frame = Frame.of(Kind.COMMAND, catalog_command(base, put, delete))
+    frame = Frame.of(FrameKind.COMMAND, catalog_command(base, put, delete))
     return partition.apply(stamped(frame, partition))
 
 

@@ -10,25 +10,25 @@ def test_a_group_that_is_forgotten_leaves_nothing_and_begins_anew() -> None:
     rig = Rig()
     rig.put(4)
     leased = rig.take(3)
-    assert rig.desk.acknowledge("g", leased.lease, None) == []
-    assert rig.desk.expire_group("g", rig.now_ms)
+    assert rig.leases.acknowledge("g", leased.lease, None) == []
+    assert rig.leases.expire_group("g", rig.now_ms)
     rig.commit()
     rig.restart()
     assert not rig.partition.groups.by_name
     with pytest.raises(InvalidRequest):
-        rig.desk.acknowledge("g", leased.lease, [(0, 3)])
+        rig.leases.acknowledge("g", leased.lease, [(0, 3)])
     assert rig.polled() == [0, 1, 2, 3]
 
 
 def test_what_was_committed_and_who_claimed_stays() -> None:
     rig = Rig()
     rig.put(4)
-    rig.desk.commit("g", 2)
-    rig.desk.claim("g", 7)
+    rig.leases.commit("g", 2)
+    rig.leases.claim("g", 7)
     leased = rig.take(1)
     assert [piece.start for piece in leased.pieces] == [2]
-    rig.desk.acknowledge("g", leased.lease, None)
-    assert rig.desk.expire_group("g", rig.now_ms)
+    rig.leases.acknowledge("g", leased.lease, None)
+    assert rig.leases.expire_group("g", rig.now_ms)
     rig.commit()
     rig.restart()
     (group,) = rig.partition.groups.by_name.values()
@@ -36,32 +36,32 @@ def test_what_was_committed_and_who_claimed_stays() -> None:
     assert (group.floor, len(group.done), group.totals.done, group.cursors[0]) == (0, 0, 0, 0)
     # It goes on from what it committed, and an ack of before ends nothing.
     assert rig.polled(1) == [2]
-    assert rig.desk.acknowledge("g", leased.lease, [(3, 4)]) == [(3, 4)]
+    assert rig.leases.acknowledge("g", leased.lease, [(3, 4)]) == [(3, 4)]
 
 
 def test_who_only_committed_has_nothing_to_be_forgotten() -> None:
     rig = Rig()
-    rig.desk.commit("reader", 3)
+    rig.leases.commit("reader", 3)
     with pytest.raises(InvalidRequest):
-        rig.desk.expire_group("reader", rig.now_ms)
+        rig.leases.expire_group("reader", rig.now_ms)
 
 
 def test_what_is_under_way_is_waited_for() -> None:
     rig = Rig()
     rig.put(3)
     leased = rig.take(3)
-    assert not rig.desk.expire_group("g", rig.now_ms), "a lease"
-    rig.desk.acknowledge("g", leased.lease, [(0, 1)])
-    rig.desk.fail("g", leased.lease, [(1, 2)], 5_000, rig.now_ms)
-    rig.desk.reject("g", leased.lease, [(2, 3)], "bad", rig.now_ms)
-    assert not rig.desk.expire_group("g", rig.now_ms), "a delay, and a dead letter"
+    assert not rig.leases.expire_group("g", rig.now_ms), "a lease"
+    rig.leases.acknowledge("g", leased.lease, [(0, 1)])
+    rig.leases.fail("g", leased.lease, [(1, 2)], 5_000, rig.now_ms)
+    rig.leases.reject("g", leased.lease, [(2, 3)], "bad", rig.now_ms)
+    assert not rig.leases.expire_group("g", rig.now_ms), "a delay, and a dead letter"
     rig.later(5_000)
-    assert not rig.desk.expire_group("g", rig.now_ms), "a dead letter"
+    assert not rig.leases.expire_group("g", rig.now_ms), "a dead letter"
     rig.commit()
-    ((_, record),) = rig.desk.dying()
-    rig.desk.bury("g", record.number)
+    ((_, record),) = rig.leases.dying()
+    rig.leases.bury("g", record.number)
     # What came back and waits for nobody in particular does not keep a group that nobody uses.
-    assert rig.desk.expire_group("g", rig.now_ms)
+    assert rig.leases.expire_group("g", rig.now_ms)
     rig.commit()
 
 
@@ -69,17 +69,17 @@ def test_a_message_that_is_delayed_keeps_its_group() -> None:
     rig = Rig()
     rig.put(1, delay_ms=VISIBILITY_MS)
     assert rig.polled() == []
-    assert not rig.desk.expire_group("g", rig.now_ms)
+    assert not rig.leases.expire_group("g", rig.now_ms)
     rig.later(VISIBILITY_MS)
-    assert rig.desk.expire_group("g", rig.now_ms)
+    assert rig.leases.expire_group("g", rig.now_ms)
 
 
 def test_a_group_that_a_lost_leader_forgot_is_still_there() -> None:
     rig = Rig()
     rig.put(2)
     leased = rig.take(1)
-    rig.desk.acknowledge("g", leased.lease, None)
+    rig.leases.acknowledge("g", leased.lease, None)
     rig.commit()
-    assert rig.desk.expire_group("g", rig.now_ms)
+    assert rig.leases.expire_group("g", rig.now_ms)
     rig.change_leader()
     assert rig.polled() == [1]

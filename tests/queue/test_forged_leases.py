@@ -6,32 +6,32 @@ from itertools import pairwise
 
 import pytest
 
-from quivermq.queue import Desk, Leased
-from quivermq.queue.desk import Ask
+from quivermq.queue import GrantedLease, LeaseManager
+from quivermq.queue.lease_manager import LeaseRequest
 from tests.queue.rig import Rig
 
 Intervals = list[tuple[int, int]]
-Settle = Callable[[Desk, int, Intervals, int], Intervals]
+Settle = Callable[[LeaseManager, int, Intervals, int], Intervals]
 
 OWNER, OTHER = 1, 2
 VERBS: dict[str, Settle] = {
-    "ack": lambda desk, lease, parts, by: desk.acknowledge("g", lease, parts, by),
-    "nack": lambda desk, lease, parts, by: desk.fail("g", lease, parts, 0, 0, by),
-    "reject": lambda desk, lease, parts, by: desk.reject("g", lease, parts, "bad", 0, by),
-    "release": lambda desk, lease, parts, by: desk.release("g", lease, parts, by),
+    "ack": lambda leases, lease, parts, by: leases.acknowledge("g", lease, parts, by),
+    "nack": lambda leases, lease, parts, by: leases.fail("g", lease, parts, 0, 0, by),
+    "reject": lambda leases, lease, parts, by: leases.reject("g", lease, parts, "bad", 0, by),
+    "release": lambda leases, lease, parts, by: leases.release("g", lease, parts, by),
 }
 verbs = pytest.mark.parametrize("settle", VERBS.values(), ids=VERBS)
 
 
 def refused(rig: Rig, settle: Settle, lease: int, parts: Intervals, by: int = OWNER) -> None:
     """All of it is lost, and nothing has changed."""
-    before = rig.desk.groups.pack()
+    before = rig.leases.groups.pack()
     expected = sorted({at for low, high in parts for at in range(low, min(high, 100))})
-    lost = settle(rig.desk, lease, parts, by)
+    lost = settle(rig.leases, lease, parts, by)
     assert sorted({at for low, high in lost for at in range(low, min(high, 100))}) == expected
-    assert not rig.desk.extend("g", lease, 1_000, rig.now_ms, by)
-    assert rig.desk.groups.pack() == before
-    assert not rig.desk.has_operations
+    assert not rig.leases.extend("g", lease, 1_000, rig.now_ms, by)
+    assert rig.leases.groups.pack() == before
+    assert not rig.leases.has_operations
 
 
 @verbs
@@ -63,11 +63,11 @@ def test_a_lease_of_another_consumer_settles_nothing_also_when_it_is_over(settle
     refused(rig, settle, leased.lease, [(0, 4)], by=OTHER)
     # Its own is accepted, by the next leader too, since nobody has them yet.
     rig.restart()
-    assert rig.desk.acknowledge("g", leased.lease, [(0, 4)], OWNER) == []
+    assert rig.leases.acknowledge("g", leased.lease, [(0, 4)], OWNER) == []
     rig.commit()
     refused(rig, settle, leased.lease, [(0, 4)], by=OTHER)
     rig.restart()
-    assert rig.desk.acknowledge("g", leased.lease, [(0, 4)], OWNER) == [], "a repeat is known"
+    assert rig.leases.acknowledge("g", leased.lease, [(0, 4)], OWNER) == [], "a repeat is known"
 
 
 @verbs
@@ -76,8 +76,8 @@ def test_a_lease_of_another_group_or_partition_settles_nothing(settle: Settle) -
     elsewhere.dice.seed(8)
     for each in (rig, elsewhere):
         each.put(4)
-        each.desk.open_group("g", 0)
-    rig.desk.open_group("other", 0)
+        each.leases.open_group("g", 0)
+    rig.leases.open_group("other", 0)
     of_group = rig.poll(group="other")
     of_partition = elsewhere.poll()
     assert of_group is not None
@@ -93,9 +93,9 @@ def test_only_what_was_leased_is_settled_however_it_is_named(settle: Settle) -> 
     rig.put(20)
     first, second = rig.take(5), rig.take(5)
     named = [(12, 40), (3, 7), (0, 2), (0, 2), (4, 6), (3, 3), (9, 11)]
-    lost = settle(rig.desk, first.lease, named, OWNER)
+    lost = settle(rig.leases, first.lease, named, OWNER)
     assert lost == [(5, 7), (9, 11), (12, 40)]
-    group = rig.desk.groups.by_name["g"]
+    group = rig.leases.groups.by_name["g"]
     assert [piece[:2] for piece in group.leases[first.lease].pieces] == [(2, 3)]
     assert [piece[:2] for piece in group.leases[second.lease].pieces] == [(5, 10)]
     rig.commit()
@@ -111,27 +111,27 @@ def test_who_had_a_message_before_its_last_holder_comes_too_late() -> None:
     rig.later(30_000)
     rig.commit()
     rig.restart()
-    assert rig.desk.acknowledge("g", first.lease, [(0, 2)], OWNER) == [(0, 2)]
-    assert rig.desk.acknowledge("g", second.lease, [(0, 2)], OTHER) == []
-    assert rig.figures().done == 2
+    assert rig.leases.acknowledge("g", first.lease, [(0, 2)], OWNER) == [(0, 2)]
+    assert rig.leases.acknowledge("g", second.lease, [(0, 2)], OTHER) == []
+    assert rig.stats().done == 2
 
 
 def test_an_ack_of_all_that_is_left_is_not_confirmed_for_what_was_lost() -> None:
     rig = Rig()
     rig.put(5)
     leased = rig.take()
-    known = rig.desk.groups.by_name["g"]
-    assert rig.desk.acknowledge("g", leased.lease, [(0, 2)], OWNER) == []
+    known = rig.leases.groups.by_name["g"]
+    assert rig.leases.acknowledge("g", leased.lease, [(0, 2)], OWNER) == []
     assert known.is_known(OWNER, leased.lease)
     rig.later(30_000)
     rig.commit()
     rig.restart()
-    assert not rig.desk.groups.by_name["g"].is_known(OWNER, leased.lease)
+    assert not rig.leases.groups.by_name["g"].is_known(OWNER, leased.lease)
     whole = rig.poll(3, consumer=OTHER)
     assert whole is not None
-    assert rig.desk.acknowledge("g", whole.lease, None, OTHER) == []
-    assert rig.desk.groups.by_name["g"].is_known(OTHER, whole.lease), "a repeat is known"
-    assert not rig.desk.groups.by_name["g"].is_known(OWNER, whole.lease)
+    assert rig.leases.acknowledge("g", whole.lease, None, OTHER) == []
+    assert rig.leases.groups.by_name["g"].is_known(OTHER, whole.lease), "a repeat is known"
+    assert not rig.leases.groups.by_name["g"].is_known(OWNER, whole.lease)
 
 
 def test_numbers_of_leases_do_not_follow_from_each_other() -> None:
@@ -145,8 +145,8 @@ def test_numbers_of_leases_do_not_follow_from_each_other() -> None:
     assert max(numbers) > 1 << 60
 
 
-def leased_one(rig: Rig) -> Leased:
-    rig.desk.open_group("g", 0)
-    found = rig.desk.lease(Ask("g", OWNER, 1, 1_000), rig.end, rig.now_ms, rig.now_ms)
+def leased_one(rig: Rig) -> GrantedLease:
+    rig.leases.open_group("g", 0)
+    found = rig.leases.lease(LeaseRequest("g", OWNER, 1, 1_000), rig.end, rig.now_ms, rig.now_ms)
     assert found is not None
     return found

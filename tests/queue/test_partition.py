@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.batches import Frame, Index, Kind, Offset, Origin, encode_batch
+from quivermq.batches import Frame, FrameKind, Index, Offset, Origin, encode_batch
 from quivermq.errors import BrokenInvariant, InvalidRequest, UnsupportedFormat
 from quivermq.queue import Partition, TopicSettings, settings_command
 
@@ -24,17 +24,17 @@ def data(*values: bytes, producer: int = 0, sequence: int = 0) -> Frame:
 
 FRAMES = st.one_of(
     st.lists(st.binary(max_size=5), min_size=1, max_size=4).map(lambda values: data(*values)),
-    st.just(Frame.of(Kind.NOOP)),
-    st.binary(max_size=9).map(lambda body: Frame.of(Kind.MEMBERSHIP, body)),
+    st.just(Frame.of(FrameKind.NOOP)),
+    st.binary(max_size=9).map(lambda body: Frame.of(FrameKind.MEMBERSHIP, body)),
     st.integers(1, 9).map(
-        lambda n: Frame.of(Kind.COMMAND, settings_command(TopicSettings(max_deliveries=n)))
+        lambda n: Frame.of(FrameKind.COMMAND, settings_command(TopicSettings(max_deliveries=n)))
     ),
 )
 
 
 def test_offsets_count_messages_and_the_index_counts_entries() -> None:
     partition = Partition()
-    for frame in (data(b"a", b"b"), Frame.of(Kind.NOOP), data(b"c")):
+    for frame in (data(b"a", b"b"), Frame.of(FrameKind.NOOP), data(b"c")):
         partition.apply(stamped(frame, partition, at_ms=9))
     assert (partition.applied_index, partition.next_offset) == (3, 3)
     assert partition.timestamp_ms == 9
@@ -89,7 +89,7 @@ def test_the_digest_tells_different_entries_apart() -> None:
 def test_settings_take_effect_when_applied() -> None:
     partition = Partition()
     wanted = TopicSettings(retention_ms=1000, dead_letter="failed", rate_per_second=0.5)
-    partition.apply(stamped(Frame.of(Kind.COMMAND, settings_command(wanted)), partition))
+    partition.apply(stamped(Frame.of(FrameKind.COMMAND, settings_command(wanted)), partition))
     assert partition.settings == wanted
     assert Partition.restore(partition.checkpoint()).settings == wanted
 
@@ -97,7 +97,7 @@ def test_settings_take_effect_when_applied() -> None:
 def test_a_command_or_checkpoint_of_a_newer_release_is_not_guessed_at() -> None:
     partition = Partition()
     with pytest.raises(UnsupportedFormat, match="newer release"):
-        partition.apply(stamped(Frame.of(Kind.COMMAND, b"\xff"), partition))
+        partition.apply(stamped(Frame.of(FrameKind.COMMAND, b"\xff"), partition))
     with pytest.raises(UnsupportedFormat, match="version 9"):
         Partition.restore(b"\x09" + partition.checkpoint()[1:])
 

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from quivermq.batches import Frame, Index, Kind
-from quivermq.queue import Ask, Desk, Partition, groups_command
-from quivermq.queue.choosing import Shelf
-from tests.queue.desk_stage import START_MS, data_frame
+from quivermq.batches import Frame, FrameKind, Index
+from quivermq.queue import LeaseManager, LeaseRequest, Partition, groups_command
+from quivermq.queue.selection import Candidates
+from tests.queue.lease_stage import START_MS, data_frame
 
 LEVELS = range(8)
 DELIVERIES = 2_800
@@ -19,8 +19,8 @@ class Queue:
 
     def __init__(self) -> None:
         self.partition = Partition()
-        self.desk = Desk(self.partition, 0, Random(7))
-        self.desk.open_group("g", 0)
+        self.leases = LeaseManager(self.partition, 0, Random(7))
+        self.leases.open_group("g", 0)
 
     def apply(self, frame: Frame) -> None:
         partition = self.partition
@@ -36,12 +36,12 @@ class Queue:
 
     def poll(self, wanted: int) -> Counter[int]:
         """How many messages of which level."""
-        ask = Ask("g", 1, wanted, 1_000)
-        leased = self.desk.lease(ask, self.partition.next_offset, START_MS, 0)
+        ask = LeaseRequest("g", 1, wanted, 1_000)
+        leased = self.leases.lease(ask, self.partition.next_offset, START_MS, 0)
         assert leased is not None
-        self.desk.acknowledge("g", leased.lease, None)
-        body = groups_command(self.desk.take_operations())
-        self.apply(Frame.of(Kind.COMMAND, body))
+        self.leases.acknowledge("g", leased.lease, None)
+        body = groups_command(self.leases.take_operations())
+        self.apply(Frame.of(FrameKind.COMMAND, body))
         shares: Counter[int] = Counter()
         for piece in leased.pieces:
             shares[piece.priority] += piece.end - piece.start
@@ -98,14 +98,14 @@ def test_levels_that_have_less_than_their_share_leave_it_to_the_others() -> None
 def states_with(backlog: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How much is kept and looked at for one poll with so many messages waiting."""
     looks = 0
-    look = Shelf.has
+    look = Candidates.has
 
-    def counted(shelf: Shelf, level: int) -> bool:
+    def counted(candidates: Candidates, level: int) -> bool:
         nonlocal looks
         looks += 1
-        return look(shelf, level)
+        return look(candidates, level)
 
-    monkeypatch.setattr(Shelf, "has", counted)
+    monkeypatch.setattr(Candidates, "has", counted)
     queue = Queue()
     for _ in range(8):
         for level in LEVELS:
@@ -113,8 +113,8 @@ def states_with(backlog: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     kept = []
     for _ in range(10):
         queue.poll(100)
-        kept.append(len(queue.partition.groups.pack()) + queue.partition.stretches.size)
-    monkeypatch.setattr(Shelf, "has", look)
+        kept.append(len(queue.partition.groups.pack()) + queue.partition.priority_index.size)
+    monkeypatch.setattr(Candidates, "has", look)
     return [looks, *kept]
 
 

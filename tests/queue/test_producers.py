@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.batches import Header, Index, Kind, Offset
+from quivermq.batches import FrameKind, Header, Index, Offset
 from quivermq.errors import (
     BrokenInvariant,
     Fenced,
@@ -21,7 +21,7 @@ from quivermq.queue import (
     PRODUCERS_MIN,
     WINDOW_BATCHES,
     WINDOW_BATCHES_MIN,
-    Producers,
+    ProducerTable,
 )
 from quivermq.queue.producers import BATCHES_MAX, Bounds
 
@@ -38,7 +38,7 @@ def header(
     offset: int = 0,
 ) -> Header:
     return Header(
-        kind=Kind.DATA,
+        kind=FrameKind.DATA,
         index=Index(1),
         base_offset=Offset(offset),
         timestamp_ms=at_ms,
@@ -49,24 +49,24 @@ def header(
     )
 
 
-def remembered(producers: Producers, producer: int, up_to: int) -> list[int]:
+def remembered(producers: ProducerTable, producer: int, up_to: int) -> list[int]:
     """Which of the first batches, of one message each, are recognised."""
     return [n for n in range(up_to) if found(producers, header(n, producer=producer))]
 
 
-def found(producers: Producers, batch: Header) -> list[int]:
+def found(producers: ProducerTable, batch: Header) -> list[int]:
     try:
         return [producers.repeated(batch).base_offset]
     except InvalidRequest:
         return []
 
 
-def comes_next(producers: Producers, batch: Header) -> bool:
+def comes_next(producers: ProducerTable, batch: Header) -> bool:
     return producers.check(batch)
 
 
 def test_a_repeat_finds_the_offsets_of_the_first_time() -> None:
-    producers = Producers()
+    producers = ProducerTable()
     producers.record(header(0, 3, offset=40, at_ms=5))
     producers.record(header(3, 2, offset=90, at_ms=6))
     assert not comes_next(producers, header(0, 3))
@@ -76,7 +76,7 @@ def test_a_repeat_finds_the_offsets_of_the_first_time() -> None:
 
 
 def test_a_gap_is_refused_and_says_what_comes_next() -> None:
-    producers = Producers()
+    producers = ProducerTable()
     producers.record(header(0, 3))
     with pytest.raises(OutOfSequence, match="3 comes next") as caught:
         comes_next(producers, header(4))
@@ -87,7 +87,7 @@ def test_a_gap_is_refused_and_says_what_comes_next() -> None:
 
 
 def test_an_older_epoch_is_fenced_and_a_newer_one_starts_again() -> None:
-    producers = Producers()
+    producers = ProducerTable()
     producers.record(header(0, 3, epoch=4))
     with pytest.raises(Fenced, match="epoch 4"):
         comes_next(producers, header(3, epoch=3))
@@ -97,7 +97,7 @@ def test_an_older_epoch_is_fenced_and_a_newer_one_starts_again() -> None:
 
 
 def test_a_repeat_with_other_messages_or_from_long_ago_is_refused() -> None:
-    producers = Producers()
+    producers = ProducerTable()
     for number in range(WINDOW_BATCHES + 5):
         producers.record(header(number))
     with pytest.raises(StoredBefore, match="nobody knows where"):
@@ -112,12 +112,12 @@ def test_a_repeat_with_other_messages_or_from_long_ago_is_refused() -> None:
 
 def test_a_number_of_a_producer_that_nobody_knows_is_no_repeat() -> None:
     with pytest.raises(SequenceReused):
-        Producers().repeated(header(3))
+        ProducerTable().repeated(header(3))
 
 
 @pytest.mark.parametrize("jump_ms", [25 * HOUR_MS, 10**14, -(10**12), 10_000 * 24 * HOUR_MS])
 def test_no_clock_makes_a_producer_forgotten(jump_ms: int) -> None:
-    producers = Producers()
+    producers = ProducerTable()
     now_ms = 1_750_000_000_000
     producers.record(header(0, producer=1, at_ms=now_ms))
     producers.record(header(0, producer=2, at_ms=max(0, now_ms + jump_ms)))
@@ -128,7 +128,7 @@ def test_no_clock_makes_a_producer_forgotten(jump_ms: int) -> None:
 
 def test_the_producer_idle_longest_makes_room_for_a_new_one() -> None:
     bounds = Bounds(producers=3)
-    producers = Producers(bounds)
+    producers = ProducerTable(bounds)
     for producer in (1, 2, 3, 1):
         sequence = producers.position(producer)[1]
         producers.record(header(sequence, producer=producer))
@@ -138,7 +138,7 @@ def test_the_producer_idle_longest_makes_room_for_a_new_one() -> None:
     producers.record(header(0, producer=4))
     assert [producers.knows(n) for n in (1, 2, 3, 4)] == [True, False, True, True]
     producers.validate()
-    for each in (producers, Producers.unpack(memoryview(producers.pack()), bounds)):
+    for each in (producers, ProducerTable.unpack(memoryview(producers.pack()), bounds)):
         with pytest.raises(OutOfSequence, match="perhaps this one too") as caught:
             each.check(header(1, producer=2))
         assert (caught.value.expected, caught.value.may_be_forgotten) == (0, True)
@@ -148,7 +148,7 @@ def test_the_producer_idle_longest_makes_room_for_a_new_one() -> None:
 
 
 def test_windows_of_those_idle_longest_shrink_first_and_not_below_the_least() -> None:
-    producers = Producers(Bounds(window=8, window_min=3, batches=20))
+    producers = ProducerTable(Bounds(window=8, window_min=3, batches=20))
     for producer in (1, 2, 3):
         for sequence in range(8):
             producers.record(header(sequence, producer=producer))
@@ -170,7 +170,7 @@ def test_windows_of_those_idle_longest_shrink_first_and_not_below_the_least() ->
 
 def test_what_is_promised_of_many_producers_holds() -> None:
     """With so many producers that all windows are at their least, those are whole."""
-    producers = Producers()
+    producers = ProducerTable()
     for sequence in range(WINDOW_BATCHES_MIN):
         for producer in range(1, PRODUCERS_MIN + 1):
             producers.record(header(sequence, producer=producer))
@@ -188,7 +188,7 @@ def test_memory_and_a_checkpoint_are_bounded_whoever_stores_what() -> None:
     """What 1,000 producers with 1,024 batches each would take 270 MB for, as objects."""
     tracemalloc.start()
     try:
-        producers = Producers()
+        producers = ProducerTable()
         for producer in range(1, PRODUCERS_MAX + 1):
             for sequence in range(12 if producer <= PRODUCERS_MIN else 1):
                 producers.record(header(sequence, producer=producer))
@@ -203,7 +203,7 @@ def test_memory_and_a_checkpoint_are_bounded_whoever_stores_what() -> None:
 
 
 def test_a_batch_that_was_not_checked_is_a_broken_invariant() -> None:
-    producers = Producers()
+    producers = ProducerTable()
     producers.record(header(0))
     with pytest.raises(BrokenInvariant):
         producers.record(header(5))
@@ -241,7 +241,7 @@ class NaiveProducers:
     st.builds(Bounds, st.integers(4, 6), st.integers(1, 3), st.integers(4, 14), st.integers(2, 5)),
 )
 def test_any_mix_of_producers_is_judged_as_a_plain_list_judges_it(calls, bounds) -> None:
-    producers, naive = Producers(bounds), NaiveProducers(bounds)
+    producers, naive = ProducerTable(bounds), NaiveProducers(bounds)
     for number, (producer, epoch, back, count) in enumerate(calls):
         mine = naive.kept.get(producer, [])
         newest = mine[-1].producer_epoch if mine else 0
@@ -267,7 +267,7 @@ def test_any_mix_of_producers_is_judged_as_a_plain_list_judges_it(calls, bounds)
                 first = [b for b in mine if (b.sequence, b.count) == (sequence, count)]
                 assert found(producers, batch) == [b.base_offset for b in first]
     producers.validate()
-    again = Producers.unpack(memoryview(producers.pack()), bounds)
+    again = ProducerTable.unpack(memoryview(producers.pack()), bounds)
     again.validate()
     assert again.pack() == producers.pack()
     assert producers.size_bytes == len(producers.pack())
@@ -280,19 +280,19 @@ def test_replicas_go_on_alike_from_a_checkpoint() -> None:
     """What is forgotten next follows from what a checkpoint holds."""
     bounds = Bounds(window=6, window_min=2, batches=15, producers=6)
     dice = Random(5)
-    left, right = Producers(bounds), Producers(bounds)
+    left, right = ProducerTable(bounds), ProducerTable(bounds)
     for number in range(2_000):
         producer = dice.randint(1, 9)
         batch = header(left.position(producer)[1], producer=producer, offset=number)
         for each in (left, right):
             each.record(batch)
         if dice.random() < 0.1:
-            right = Producers.unpack(memoryview(right.pack()), bounds)
+            right = ProducerTable.unpack(memoryview(right.pack()), bounds)
         assert left.pack() == right.pack()
 
 
 def test_a_producer_that_was_forgotten_after_its_batch_was_proposed_goes_on() -> None:
-    producers = Producers(Bounds(producers=2))
+    producers = ProducerTable(Bounds(producers=2))
     producers.record(header(0, 3))
     producers.record(header(0, producer=8))
     producers.record(header(0, producer=9))

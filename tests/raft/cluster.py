@@ -14,10 +14,10 @@ from quivermq.raft import (
     APPEND_THREAD,
     APPLY_THREAD,
     Configuration,
-    Kind,
     MembershipChange,
     MembershipRefused,
     Message,
+    MessageKind,
     Options,
     Role,
     Snapshot,
@@ -186,7 +186,7 @@ class World:
             del self.network[position]
         is_lost = not is_own and self._is_lost(message)
         member = self.members[message.to]
-        if message.kind is Kind.SNAPSHOT:
+        if message.kind is MessageKind.SNAPSHOT:
             arrived = not is_lost and member.node is not None
             self._report_snapshot(message, arrived=arrived)
         if is_lost:
@@ -194,7 +194,7 @@ class World:
             return
         if member.node is not None:
             self.note(f"delivered: {message_text(message)}")
-            if message.kind is Kind.VOTE_REPLY and not message.reject:
+            if message.kind is MessageKind.VOTE_REPLY and not message.reject:
                 self.checker.vote(message.sender, message.term, message.to)
         self._on(member, lambda up: up.node.step(message))
 
@@ -296,7 +296,7 @@ class World:
             self._finish_work(member)
         for message in self._taken():
             self._on(self.members[message.to], lambda up, m=message: up.node.step(m))
-            if message.kind is Kind.SNAPSHOT:
+            if message.kind is MessageKind.SNAPSHOT:
                 self._report_snapshot(message, arrived=True)
         for member in self.members.values():
             self._finish_work(member)

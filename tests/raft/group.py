@@ -11,9 +11,9 @@ from quivermq.raft import (
     Entry,
     EntryKind,
     HardState,
-    Kind,
     MembershipChange,
     Message,
+    MessageKind,
     Options,
     RawNode,
     ReadState,
@@ -78,7 +78,7 @@ def settle(node: RawNode) -> list[Message]:
     return sent
 
 
-def of_kind(messages: list[Message], kind: Kind) -> list[Message]:
+def of_kind(messages: list[Message], kind: MessageKind) -> list[Message]:
     return [message for message in messages if message.kind is kind]
 
 
@@ -94,14 +94,16 @@ def elected(node: RawNode, *voters: int) -> RawNode:
     node.campaign()
     settle(node)
     for voter in voters:
-        step(node, Message(Kind.VOTE_REPLY, node.id, voter, node.replica.term))
+        step(node, Message(MessageKind.VOTE_REPLY, node.id, voter, node.replica.term))
     assert node.replica.role is Role.LEADER
     return node
 
 
 def acked(node: RawNode, member: int, index: int) -> list[Message]:
     """Let `member` acknowledge everything up to `index`."""
-    return step(node, Message(Kind.APPEND_REPLY, node.id, member, node.replica.term, index=index))
+    return step(
+        node, Message(MessageKind.APPEND_REPLY, node.id, member, node.replica.term, index=index)
+    )
 
 
 def change(text: str, transition: Transition = Transition.AUTO) -> MembershipChange:
@@ -173,8 +175,12 @@ class Group:
                 if not self._is_lost(message):
                     node = self.nodes[message.to]
                     if message.sender in node.replica.progress or message.kind in (
-                        Kind.APPEND, Kind.HEARTBEAT, Kind.SNAPSHOT, Kind.VOTE, Kind.PREVOTE,
-                    ):  # fmt: skip
+                        MessageKind.APPEND,
+                        MessageKind.HEARTBEAT,
+                        MessageKind.SNAPSHOT,
+                        MessageKind.VOTE,
+                        MessageKind.PREVOTE,
+                    ):
                         node.step(message)
                         node.validate()
 

@@ -9,9 +9,9 @@ from quivermq.raft import (
     Entry,
     EntryKind,
     HardState,
-    Kind,
     MembershipChange,
     Message,
+    MessageKind,
     Options,
     RawNode,
     Snapshot,
@@ -153,7 +153,9 @@ class Cluster:
         member.apply(work.entries)
         return self._worked(work)
 
-    def mail(self, member: int, kind: Kind | None = None, *, drop: bool = False) -> list[Message]:
+    def mail(
+        self, member: int, kind: MessageKind | None = None, *, drop: bool = False
+    ) -> list[Message]:
         """Messages in flight to `member`; what it says to itself cannot be lost."""
         return [
             message
@@ -163,7 +165,9 @@ class Cluster:
             and not (drop and message.sender in (member, *range(-2, 1)))
         ]
 
-    def deliver(self, member: int, kind: Kind | None = None, *, drop: bool = False) -> list[str]:
+    def deliver(
+        self, member: int, kind: MessageKind | None = None, *, drop: bool = False
+    ) -> list[str]:
         lines = []
         taken = self.mail(member, kind, drop=drop)
         identities = {id(message) for message in taken}

@@ -7,10 +7,10 @@ from quivermq.errors import NotLeader, Overloaded
 from quivermq.raft import (
     NO_LIMIT,
     Configuration,
-    Kind,
     MembershipChange,
     MembershipRefused,
     Message,
+    MessageKind,
     Options,
     Snapshot,
     Transition,
@@ -211,7 +211,7 @@ class Commands:
         member = self.cluster.members[sender]
         term = member.node.status().hard_state.term
         snapshot = member.storage.snapshot()
-        message = Message(Kind.SNAPSHOT, to, sender, term, snapshot=snapshot)
+        message = Message(MessageKind.SNAPSHOT, to, sender, term, snapshot=snapshot)
         self.cluster.network.append(message)
         return message_text(message)
 

@@ -8,8 +8,8 @@ from quivermq.errors import Overloaded
 from quivermq.raft import (
     Configuration,
     HardState,
-    Kind,
     Message,
+    MessageKind,
     Options,
     RawNode,
     Ready,
@@ -39,11 +39,11 @@ class Lonely:
 
     def carry(self, ready: Ready) -> None:
         for message in ready.messages:
-            if message.kind is Kind.STORE:
+            if message.kind is MessageKind.STORE:
                 self.write(message)
                 for response in message.responses:
                     self.node.step(response)
-            elif message.kind is Kind.APPLY:
+            elif message.kind is MessageKind.APPLY:
                 self.applied += [entry.data for entry in message.entries]
                 for response in message.responses:
                     self.node.step(response)
@@ -125,7 +125,7 @@ def test_a_group_that_got_company_meanwhile_counts_votes() -> None:
     assert lonely.node.replica.log.committed < lonely.node.replica.log.last_index
     # The word of the disk counts as its own vote; the other member's makes it two.
     last = lonely.node.replica.log.last_index
-    lonely.node.step(Message(Kind.APPEND_REPLY, 1, 2, lonely.node.replica.term, index=last))
+    lonely.node.step(Message(MessageKind.APPEND_REPLY, 1, 2, lonely.node.replica.term, index=last))
     lonely.settle()
     assert lonely.applied == [b"a"]
 
@@ -135,7 +135,7 @@ def test_a_write_of_a_term_that_is_over_commits_nothing() -> None:
     committed = lonely.node.replica.log.committed
     lonely.append(b"a")
     term = lonely.node.replica.term + 1
-    lonely.node.step(Message(Kind.HEARTBEAT, 1, 2, term))
+    lonely.node.step(Message(MessageKind.HEARTBEAT, 1, 2, term))
     assert lonely.node.replica.role is Role.FOLLOWER
     lonely.stored()
     assert lonely.node.replica.log.committed == committed

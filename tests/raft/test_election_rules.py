@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from quivermq.raft import Configuration, HardState, Kind, Message, Options, RawNode, Role
+from quivermq.raft import Configuration, HardState, Message, MessageKind, Options, RawNode, Role
 from tests.raft.group import CALM, Group, elected, node_with, of_kind, settle, step
 
 
 def vote_request(term: int, log_term: int = 0, index: int = 0, *, sender: int = 2) -> Message:
-    return Message(Kind.VOTE, 1, sender, term, log_term, index)
+    return Message(MessageKind.VOTE, 1, sender, term, log_term, index)
 
 
 def answer(node: RawNode, message: Message) -> Message:
@@ -32,7 +32,7 @@ def test_hearing_a_leader_starts_the_timeout_again() -> None:
     node = node_with(1)
     for _ in range(node.replica.election_timeout - 1):
         node.tick()
-    step(node, Message(Kind.HEARTBEAT, 1, 2, 1))
+    step(node, Message(MessageKind.HEARTBEAT, 1, 2, 1))
     node.tick()
     assert node.replica.role is Role.FOLLOWER
 
@@ -70,7 +70,7 @@ def test_a_candidate_raises_its_term_votes_for_itself_and_asks_everyone() -> Non
     node = node_with(1, 1, term=3)
     node.campaign()
     assert (node.replica.term, node.replica.vote) == (4, 1)
-    requests = of_kind(settle(node), Kind.VOTE)
+    requests = of_kind(settle(node), MessageKind.VOTE)
     assert [(r.to, r.term, r.log_term, r.index) for r in requests] == [(2, 4, 1, 2), (3, 4, 1, 2)]
 
 
@@ -91,7 +91,7 @@ def test_a_candidate_with_votes_of_a_majority_becomes_leader(size: int, needed: 
     settle(node)
     for voter in range(2, needed + 2):
         assert node.replica.role is Role.CANDIDATE
-        step(node, Message(Kind.VOTE_REPLY, 1, voter, 1))
+        step(node, Message(MessageKind.VOTE_REPLY, 1, voter, 1))
     assert node.replica.role is Role.LEADER
 
 
@@ -100,7 +100,7 @@ def test_a_vote_that_arrives_twice_counts_once() -> None:
     node.campaign()
     settle(node)
     for _ in range(3):
-        step(node, Message(Kind.VOTE_REPLY, 1, 2, 1))
+        step(node, Message(MessageKind.VOTE_REPLY, 1, 2, 1))
     assert node.replica.role is Role.CANDIDATE
 
 
@@ -110,7 +110,7 @@ def test_a_vote_of_an_earlier_term_does_not_count() -> None:
     settle(node)
     node.campaign()
     settle(node)
-    step(node, Message(Kind.VOTE_REPLY, 1, 2, 1))
+    step(node, Message(MessageKind.VOTE_REPLY, 1, 2, 1))
     assert node.replica.role is Role.CANDIDATE
 
 
@@ -120,7 +120,7 @@ def test_a_learners_vote_does_not_count() -> None:
     node.campaign()
     settle(node)
     for learner in (4, 5):
-        step(node, Message(Kind.VOTE_REPLY, 1, learner, 1))
+        step(node, Message(MessageKind.VOTE_REPLY, 1, learner, 1))
     assert node.replica.role is Role.CANDIDATE
 
 
@@ -129,7 +129,7 @@ def test_a_candidate_refused_by_a_majority_follows_again() -> None:
     node.campaign()
     settle(node)
     for voter in (2, 3):
-        step(node, Message(Kind.VOTE_REPLY, 1, voter, 1, reject=True))
+        step(node, Message(MessageKind.VOTE_REPLY, 1, voter, 1, reject=True))
     assert node.replica.role is Role.FOLLOWER
     assert node.replica.vote == 1, "the vote outlives the candidacy"
 
@@ -138,7 +138,7 @@ def test_a_candidate_that_hears_a_leader_of_its_term_follows_it() -> None:
     node = node_with()
     node.campaign()
     settle(node)
-    step(node, Message(Kind.APPEND, 1, 2, 1))
+    step(node, Message(MessageKind.APPEND, 1, 2, 1))
     assert (node.replica.role, node.replica.leader) == (Role.FOLLOWER, 2)
 
 
@@ -158,9 +158,9 @@ def test_a_higher_term_makes_a_follower_of_everyone(role: Role) -> None:
         node.campaign()
         settle(node)
     if role is Role.LEADER:
-        step(node, Message(Kind.VOTE_REPLY, 1, 2, 1))
+        step(node, Message(MessageKind.VOTE_REPLY, 1, 2, 1))
     assert node.replica.role is role
-    step(node, Message(Kind.APPEND_REPLY, 1, 2, 9))
+    step(node, Message(MessageKind.APPEND_REPLY, 1, 2, 9))
     assert (node.replica.role, node.replica.term) == (Role.FOLLOWER, 9)
     assert node.replica.vote == 0, "no vote was cast in the new term"
 
@@ -203,8 +203,8 @@ def test_a_vote_is_durable_before_it_is_told() -> None:
     assert ready is not None
     assert ready.must_sync
     (store,) = ready.messages
-    assert (store.kind, store.term, store.vote) == (Kind.STORE, 1, 2)
-    assert [reply.kind for reply in store.responses] == [Kind.VOTE_REPLY]
+    assert (store.kind, store.term, store.vote) == (MessageKind.STORE, 1, 2)
+    assert [reply.kind for reply in store.responses] == [MessageKind.VOTE_REPLY]
 
 
 @pytest.mark.parametrize(
@@ -228,10 +228,10 @@ def test_a_leader_announces_itself_at_once_and_keeps_reminding() -> None:
     node = node_with()
     node.campaign()
     settle(node)
-    announced = step(node, Message(Kind.VOTE_REPLY, 1, 2, 1))
-    assert [m.to for m in of_kind(announced, Kind.APPEND)] == [2, 3]
+    announced = step(node, Message(MessageKind.VOTE_REPLY, 1, 2, 1))
+    assert [m.to for m in of_kind(announced, MessageKind.APPEND)] == [2, 3]
     node.tick()
-    assert [m.to for m in of_kind(settle(node), Kind.HEARTBEAT)] == [2, 3]
+    assert [m.to for m in of_kind(settle(node), MessageKind.HEARTBEAT)] == [2, 3]
 
 
 def test_a_learner_and_a_stranger_never_stand() -> None:

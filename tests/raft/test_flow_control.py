@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from quivermq.errors import InvalidRequest, Overloaded
-from quivermq.raft import Entry, Kind, Message, Options, Pace, RawNode
+from quivermq.raft import Entry, Message, MessageKind, Options, Pace, RawNode
 from quivermq.raft.messages import ENTRY_OVERHEAD_BYTES
 from tests.raft.group import Group, acked, change, elected, node_with, of_kind, settle, step
 
@@ -40,7 +40,7 @@ def test_an_append_stays_within_the_message_size() -> None:
     group.propose(1, *[b"x" * 20] * 7)
     group.cut_off = set()
     sizes = []
-    group.lose = lambda m: bool(m.kind is Kind.APPEND and sizes.append(len(m.entries)))
+    group.lose = lambda m: bool(m.kind is MessageKind.APPEND and sizes.append(len(m.entries)))
     group.tick(1)
     assert max(sizes) == 2
     assert group.payloads(3) == [b"x" * 20] * 7
@@ -57,7 +57,7 @@ def test_appends_in_flight_are_bounded_in_messages() -> None:
     node = leader_with(inflight_messages_max=2)
     for _ in range(5):
         node.propose(b"x")
-    assert len(of_kind(settle(node), Kind.APPEND)) == 2
+    assert len(of_kind(settle(node), MessageKind.APPEND)) == 2
     progress = node.replica.progress[2]
     assert (progress.is_paused, len(progress.inflight)) == (True, 2)
 
@@ -66,7 +66,7 @@ def test_appends_in_flight_are_bounded_in_bytes() -> None:
     node = leader_with(inflight_bytes_max=100)
     for _ in range(5):
         node.propose(b"x" * 42)
-    assert len(of_kind(settle(node), Kind.APPEND)) == 2
+    assert len(of_kind(settle(node), MessageKind.APPEND)) == 2
 
 
 def test_an_acknowledgement_frees_the_window_and_sends_more() -> None:
@@ -84,8 +84,8 @@ def test_a_full_window_lets_one_empty_append_through_after_a_sign_of_life() -> N
     node.propose(b"x")
     node.propose(b"y")
     settle(node)
-    reply = Message(Kind.HEARTBEAT_REPLY, 1, 2, 1)
-    (probe,) = of_kind(step(node, reply), Kind.APPEND)
+    reply = Message(MessageKind.HEARTBEAT_REPLY, 1, 2, 1)
+    (probe,) = of_kind(step(node, reply), MessageKind.APPEND)
     assert (probe.index, probe.entries) == (2, ())
     assert node.replica.progress[2].is_paused
 
@@ -93,7 +93,7 @@ def test_a_full_window_lets_one_empty_append_through_after_a_sign_of_life() -> N
 def test_a_probed_member_gets_one_append_at_a_time() -> None:
     node = elected(node_with(), 2)
     node.propose(b"x")
-    assert of_kind(settle(node), Kind.APPEND) == []
+    assert of_kind(settle(node), MessageKind.APPEND) == []
     assert node.replica.progress[3].is_paused
 
 
@@ -149,7 +149,7 @@ def test_a_new_leader_starts_counting_at_zero() -> None:
     node = leader_with(uncommitted_bytes_max=20)
     node.propose(b"x" * 100)
     settle(node)
-    step(node, Message(Kind.APPEND, 1, 2, 2, 1, 1, (Entry(2, 2),)))
+    step(node, Message(MessageKind.APPEND, 1, 2, 2, 1, 1, (Entry(2, 2),)))
     elected(node, 2)
     assert node.replica.uncommitted_bytes == ENTRY_OVERHEAD_BYTES, "its own first entry"
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from quivermq.errors import BrokenInvariant
-from quivermq.raft import Entry, HardState, Kind, Message, Options, Role
+from quivermq.raft import Entry, HardState, Message, MessageKind, Options, Role
 from tests.raft.group import CALM, Group, node_with, of_kind, step
 
 FORGETFUL = Options(prevote=False, check_quorum=False, forgetful_disk=True)
@@ -80,10 +80,10 @@ def test_a_follower_behind_the_kept_log_gets_a_snapshot() -> None:
 def test_entries_that_had_been_replaced_and_are_back_are_not_taken_for_committed() -> None:
     """The log is long enough, but it is not the one that was acknowledged."""
     node = node_with(1, 1, 1, term=2, commit=1, options=FORGETFUL)
-    (denial,) = step(node, Message(Kind.HEARTBEAT, 1, 2, 2, commit=3))
-    assert (denial.kind, denial.reject, denial.index) == (Kind.HEARTBEAT_REPLY, True, 3)
+    (denial,) = step(node, Message(MessageKind.HEARTBEAT, 1, 2, 2, commit=3))
+    assert (denial.kind, denial.reject, denial.index) == (MessageKind.HEARTBEAT_REPLY, True, 3)
     assert node.replica.log.committed == 1
-    append = Message(Kind.APPEND, 1, 2, 2, 1, 1, [Entry(2, 2), Entry(2, 3)], commit=3)
+    append = Message(MessageKind.APPEND, 1, 2, 2, 1, 1, [Entry(2, 2), Entry(2, 3)], commit=3)
     step(node, append)
     assert node.replica.log.committed == 3
     assert node.replica.log.term(3) == 2
@@ -91,15 +91,15 @@ def test_entries_that_had_been_replaced_and_are_back_are_not_taken_for_committed
 
 def test_what_the_leader_has_shown_in_this_life_is_committed_by_a_heartbeat() -> None:
     node = node_with(1, 1, term=2, options=FORGETFUL)
-    step(node, Message(Kind.APPEND, 1, 2, 2, 1, 1, [Entry(1, 2)]))
-    (reply,) = step(node, Message(Kind.HEARTBEAT, 1, 2, 2, commit=2))
+    step(node, Message(MessageKind.APPEND, 1, 2, 2, 1, 1, [Entry(1, 2)]))
+    (reply,) = step(node, Message(MessageKind.HEARTBEAT, 1, 2, 2, commit=2))
     assert (reply.reject, node.replica.log.committed) == (False, 2)
 
 
 def test_what_one_leader_has_shown_says_nothing_about_the_next() -> None:
     node = node_with(1, 1, term=2, options=FORGETFUL)
-    step(node, Message(Kind.APPEND, 1, 2, 2, 1, 1, [Entry(1, 2)]))
-    (reply,) = step(node, Message(Kind.HEARTBEAT, 1, 3, 3, commit=2))
+    step(node, Message(MessageKind.APPEND, 1, 2, 2, 1, 1, [Entry(1, 2)]))
+    (reply,) = step(node, Message(MessageKind.HEARTBEAT, 1, 3, 3, commit=2))
     assert reply.reject
     assert node.replica.log.committed == 0
 
@@ -107,7 +107,7 @@ def test_what_one_leader_has_shown_says_nothing_about_the_next() -> None:
 def test_a_denial_counts_for_reads() -> None:
     """Whoever denies has still heard the leader."""
     node = node_with(1, 1, term=2, options=FORGETFUL)
-    (denial,) = step(node, Message(Kind.HEARTBEAT, 1, 2, 2, commit=2, round=7))
+    (denial,) = step(node, Message(MessageKind.HEARTBEAT, 1, 2, 2, commit=2, round=7))
     assert denial.round == 7
 
 
@@ -116,19 +116,19 @@ def test_a_stale_denial_of_what_is_not_acknowledged_changes_nothing() -> None:
     leader = group.nodes[1]
     match = leader.replica.progress[2].match
     denial = Message(
-        Kind.HEARTBEAT_REPLY, 1, 2, leader.replica.term, index=match + 1, reject=True, hint=1
+        MessageKind.HEARTBEAT_REPLY, 1, 2, leader.replica.term, index=match + 1, reject=True, hint=1
     )
-    assert not of_kind(step(leader, denial), Kind.APPEND)
+    assert not of_kind(step(leader, denial), MessageKind.APPEND)
     assert leader.replica.progress[2].match == match
 
 
 def test_a_disk_that_syncs_first_makes_no_excuses() -> None:
     node = node_with(1, term=2, options=CALM)
     with pytest.raises(BrokenInvariant, match="was a part of the log lost"):
-        node.step(Message(Kind.HEARTBEAT, 1, 2, 2, commit=3))
+        node.step(Message(MessageKind.HEARTBEAT, 1, 2, 2, commit=3))
     node = node_with(1, term=2, options=CALM)
-    answers = step(node, Message(Kind.APPEND, 1, 2, 2, 1, 3, [Entry(2, 4)]))
-    assert [answer.kind for answer in answers] == [Kind.APPEND_REPLY]
+    answers = step(node, Message(MessageKind.APPEND, 1, 2, 2, 1, 3, [Entry(2, 4)]))
+    assert [answer.kind for answer in answers] == [MessageKind.APPEND_REPLY]
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,9 +10,9 @@ from quivermq.raft import (
     Entry,
     EntryKind,
     HardState,
-    Kind,
     MembershipRefused,
     Message,
+    MessageKind,
     Options,
     RawNode,
     Role,
@@ -38,9 +38,9 @@ def joint_leader() -> Group:
 def test_a_joint_election_needs_a_majority_of_both_halves() -> None:
     node = joint_leader().nodes[1]
     for voter in (2, 3):
-        step(node, Message(Kind.VOTE_REPLY, 1, voter, 1))
+        step(node, Message(MessageKind.VOTE_REPLY, 1, voter, 1))
     assert node.replica.role is Role.CANDIDATE, "all of the incoming half is not enough"
-    step(node, Message(Kind.VOTE_REPLY, 1, 4, 1))
+    step(node, Message(MessageKind.VOTE_REPLY, 1, 4, 1))
     assert node.replica.role is Role.LEADER
 
 
@@ -130,7 +130,7 @@ def test_a_new_leader_finishes_the_joint_configuration_that_it_inherited() -> No
     group = Group(3, spare=1)
     node = group.elect(1)
     group.lose = lambda message: (
-        message.kind is Kind.APPEND
+        message.kind is MessageKind.APPEND
         and any(
             entry.kind is EntryKind.MEMBERSHIP and entry.data == change("").encode()
             for entry in message.entries
@@ -151,7 +151,7 @@ def test_leaving_a_joint_configuration_waits_for_a_transfer_that_then_fails() ->
     node = group.elect(1)
     node.propose_membership(change("v4", Transition.IMPLICIT))
     node.transfer_leader(3)
-    group.lose = lambda message: message.kind is Kind.TIMEOUT_NOW
+    group.lose = lambda message: message.kind is MessageKind.TIMEOUT_NOW
     group.pump()
     assert node.replica.configuration.is_joint
     group.tick(1, CALM.election_ticks)
@@ -207,7 +207,7 @@ def test_a_smaller_quorum_commits_what_it_already_has() -> None:
     assert node.replica.log.committed == 0
     node.apply_membership(change("r4"))
     assert node.replica.log.committed == 1
-    assert {m.commit for m in of_kind(settle(node), Kind.APPEND)} == {1}
+    assert {m.commit for m in of_kind(settle(node), MessageKind.APPEND)} == {1}
 
 
 def test_a_removed_member_cannot_disturb_those_that_hear_a_leader() -> None:
@@ -238,7 +238,7 @@ def test_a_member_with_a_committed_change_not_yet_applied_does_not_stand() -> No
     for _ in range(100):
         node.tick()
     node.campaign()
-    node.step(Message(Kind.TIMEOUT_NOW, 2, 1, node.replica.term))
+    node.step(Message(MessageKind.TIMEOUT_NOW, 2, 1, node.replica.term))
     assert node.replica.role is Role.FOLLOWER
     group.work(2)
     node.campaign()
@@ -257,8 +257,8 @@ def lagging_joint() -> RawNode:
 @pytest.mark.parametrize(
     "message",
     [
-        Message(Kind.VOTE, 1, 2, 2, 1, 2, known_commit=(1, 3)),
-        Message(Kind.PREVOTE, 1, 2, 2, 1, 2, known_commit=(1, 3)),
+        Message(MessageKind.VOTE, 1, 2, 2, 1, 2, known_commit=(1, 3)),
+        Message(MessageKind.PREVOTE, 1, 2, 2, 1, 2, known_commit=(1, 3)),
     ],
 )
 def test_a_vote_request_tells_of_a_membership_change_that_was_committed(message: Message) -> None:
@@ -272,7 +272,7 @@ def test_a_refused_vote_tells_of_a_membership_change_that_was_committed() -> Non
     node = lagging_joint()
     node.campaign()
     settle(node)
-    refusal = Message(Kind.VOTE_REPLY, 1, 3, 2, reject=True, known_commit=(1, 3))
+    refusal = Message(MessageKind.VOTE_REPLY, 1, 3, 2, reject=True, known_commit=(1, 3))
     step(node, refusal)
     assert node.replica.configuration == Configuration((1, 2))
 
@@ -282,25 +282,25 @@ def test_learning_that_the_membership_changed_ends_a_candidacy() -> None:
     node = lagging_joint()
     node.campaign()
     settle(node)
-    step(node, Message(Kind.VOTE_REPLY, 1, 2, 2))
-    node.step(Message(Kind.VOTE_REPLY, 1, 3, 2, known_commit=(1, 3)))
+    step(node, Message(MessageKind.VOTE_REPLY, 1, 2, 2))
+    node.step(Message(MessageKind.VOTE_REPLY, 1, 3, 2, known_commit=(1, 3)))
     assert (node.replica.role, node.replica.vote) == (Role.FOLLOWER, 1)
     settle(node)
     node.campaign()
-    assert [m.to for m in of_kind(settle(node), Kind.VOTE)] == [2]
+    assert [m.to for m in of_kind(settle(node), MessageKind.VOTE)] == [2]
 
 
 def test_every_vote_message_tells_what_its_sender_knows_to_be_committed() -> None:
     node = node_with(1, 2, commit=2)
-    (reply,) = step(node, Message(Kind.VOTE, 1, 2, 3, 9, 9))
+    (reply,) = step(node, Message(MessageKind.VOTE, 1, 2, 3, 9, 9))
     assert reply.known_commit == (2, 2)
     node.campaign()
-    assert {m.known_commit for m in of_kind(settle(node), Kind.VOTE)} == {(2, 2)}
+    assert {m.known_commit for m in of_kind(settle(node), MessageKind.VOTE)} == {(2, 2)}
 
 
 def test_a_commit_index_in_a_vote_message_counts_only_for_the_very_entry() -> None:
     node = lagging_joint()
-    step(node, Message(Kind.VOTE, 1, 2, 2, 1, 2, known_commit=(2, 3)))
+    step(node, Message(MessageKind.VOTE, 1, 2, 2, 1, 2, known_commit=(2, 3)))
     assert node.replica.log.committed == 1
 
 
@@ -320,7 +320,7 @@ def test_a_demoted_voter_keeps_its_vote_until_the_joint_configuration_is_left() 
 def test_an_answer_of_a_stranger_is_refused() -> None:
     node = elected(node_with(), 2)
     with pytest.raises(UnknownPeer, match="not a member"):
-        node.step(Message(Kind.APPEND_REPLY, 1, 9, 1, index=1))
+        node.step(Message(MessageKind.APPEND_REPLY, 1, 9, 1, index=1))
 
 
 def test_validation_can_be_switched_off() -> None:

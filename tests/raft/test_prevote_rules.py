@@ -1,6 +1,6 @@
 """PreVote (thesis §9.6), CheckQuorum (§6.2), and no disruption by the removed (§4.2.3)."""
 
-from quivermq.raft import Kind, Message, Options, RawNode, Role
+from quivermq.raft import Message, MessageKind, Options, RawNode, Role
 from tests.raft.group import CALM, Group, acked, change, elected, node_with, of_kind, settle, step
 
 PREVOTE = Options(check_quorum=False)
@@ -9,7 +9,7 @@ BOTH = Options()
 
 
 def prevote(term: int, log_term: int, index: int, *, sender: int = 2) -> Message:
-    return Message(Kind.PREVOTE, 1, sender, term, log_term, index)
+    return Message(MessageKind.PREVOTE, 1, sender, term, log_term, index)
 
 
 def silent_for(node: RawNode, ticks: int) -> None:
@@ -28,7 +28,7 @@ def test_a_pre_candidate_changes_neither_its_term_nor_its_vote() -> None:
     node.campaign()
     assert node.replica.role is Role.PRE_CANDIDATE
     assert (node.replica.term, node.replica.vote) == (4, 3)
-    requests = of_kind(settle(node), Kind.PREVOTE)
+    requests = of_kind(settle(node), MessageKind.PREVOTE)
     assert [(r.to, r.term) for r in requests] == [(2, 5), (3, 5)], "it asks about the next term"
 
 
@@ -36,17 +36,17 @@ def test_with_a_quorum_of_pre_votes_the_election_begins() -> None:
     node = node_with(options=PREVOTE)
     node.campaign()
     settle(node)
-    requests = step(node, Message(Kind.PREVOTE_REPLY, 1, 2, 1))
+    requests = step(node, Message(MessageKind.PREVOTE_REPLY, 1, 2, 1))
     assert (node.replica.role, node.replica.term) == (Role.CANDIDATE, 1)
-    assert [r.to for r in of_kind(requests, Kind.VOTE)] == [2, 3]
+    assert [r.to for r in of_kind(requests, MessageKind.VOTE)] == [2, 3]
 
 
 def test_pre_votes_do_not_count_as_votes() -> None:
     node = node_with(options=PREVOTE)
     node.campaign()
     settle(node)
-    step(node, Message(Kind.PREVOTE_REPLY, 1, 2, 1))
-    step(node, Message(Kind.PREVOTE_REPLY, 1, 3, 1))
+    step(node, Message(MessageKind.PREVOTE_REPLY, 1, 2, 1))
+    step(node, Message(MessageKind.PREVOTE_REPLY, 1, 3, 1))
     assert node.replica.role is Role.CANDIDATE
 
 
@@ -55,7 +55,7 @@ def test_a_pre_candidate_refused_by_a_majority_follows_in_its_old_term() -> None
     node.campaign()
     settle(node)
     for member in (2, 3):
-        step(node, Message(Kind.PREVOTE_REPLY, 1, member, 4, reject=True))
+        step(node, Message(MessageKind.PREVOTE_REPLY, 1, member, 4, reject=True))
     assert (node.replica.role, node.replica.term) == (Role.FOLLOWER, 4)
 
 
@@ -83,7 +83,7 @@ def test_a_pre_vote_is_refused_to_a_log_that_is_behind() -> None:
 def test_a_pre_vote_of_a_lower_term_is_refused_with_the_term() -> None:
     node = node_with(term=7, options=PREVOTE)
     (reply,) = step(node, prevote(3, 0, 0))
-    assert (reply.kind, reply.reject, reply.term) == (Kind.PREVOTE_REPLY, True, 7)
+    assert (reply.kind, reply.reject, reply.term) == (MessageKind.PREVOTE_REPLY, True, 7)
 
 
 def test_a_member_that_was_cut_off_does_not_depose_the_leader_when_it_returns() -> None:
@@ -115,7 +115,7 @@ def test_a_leader_that_hears_a_quorum_stays() -> None:
     node = elected(node_with(options=LEASE), 2)
     for _ in range(5 * LEASE.election_ticks):
         node.tick()
-        step(node, Message(Kind.HEARTBEAT_REPLY, 1, 3, 1))
+        step(node, Message(MessageKind.HEARTBEAT_REPLY, 1, 3, 1))
     assert node.replica.role is Role.LEADER
 
 
@@ -126,7 +126,7 @@ def test_signs_of_life_of_learners_do_not_keep_a_leader() -> None:
     group.pump()
     for _ in range(2 * LEASE.election_ticks):
         node.tick()
-        step(node, Message(Kind.HEARTBEAT_REPLY, 1, 4, 1))
+        step(node, Message(MessageKind.HEARTBEAT_REPLY, 1, 4, 1))
     assert node.replica.role is Role.FOLLOWER
 
 
@@ -138,34 +138,34 @@ def test_without_check_quorum_a_leader_stays_alone_for_ever() -> None:
 
 def test_a_member_that_hears_a_leader_ignores_vote_requests_of_higher_terms() -> None:
     node = node_with(1, options=LEASE)
-    step(node, Message(Kind.HEARTBEAT, 1, 3, 1))
-    assert step(node, Message(Kind.VOTE, 1, 2, 5, 9, 9)) == []
+    step(node, Message(MessageKind.HEARTBEAT, 1, 3, 1))
+    assert step(node, Message(MessageKind.VOTE, 1, 2, 5, 9, 9)) == []
     assert node.replica.term == 1
     assert step(node, prevote(5, 9, 9)) == []
 
 
 def test_the_shield_falls_an_election_timeout_after_the_last_word_of_the_leader() -> None:
     node = node_with(1, options=LEASE)
-    step(node, Message(Kind.HEARTBEAT, 1, 3, 1))
+    step(node, Message(MessageKind.HEARTBEAT, 1, 3, 1))
     node.replica.election_timeout = 2 * LEASE.election_ticks - 1
     silent_for(node, LEASE.election_ticks)
-    (reply,) = step(node, Message(Kind.VOTE, 1, 2, 5, 9, 9))
+    (reply,) = step(node, Message(MessageKind.VOTE, 1, 2, 5, 9, 9))
     assert not reply.reject
 
 
 def test_forgetting_the_leader_lowers_the_shield_but_keeps_the_term() -> None:
     node = node_with(1, options=LEASE)
-    step(node, Message(Kind.HEARTBEAT, 1, 3, 1))
+    step(node, Message(MessageKind.HEARTBEAT, 1, 3, 1))
     node.forget_leader()
     assert (node.replica.leader, node.replica.term) == (0, 1)
-    (reply,) = step(node, Message(Kind.VOTE, 1, 2, 5, 9, 9))
+    (reply,) = step(node, Message(MessageKind.VOTE, 1, 2, 5, 9, 9))
     assert not reply.reject
 
 
 def test_a_vote_request_on_behalf_of_the_leader_passes_the_shield() -> None:
     node = node_with(1, options=BOTH)
-    step(node, Message(Kind.HEARTBEAT, 1, 3, 1))
-    (reply,) = step(node, Message(Kind.VOTE, 1, 2, 2, 9, 9, by_transfer=True))
+    step(node, Message(MessageKind.HEARTBEAT, 1, 3, 1))
+    (reply,) = step(node, Message(MessageKind.VOTE, 1, 2, 2, 9, 9, by_transfer=True))
     assert not reply.reject
 
 

@@ -3,13 +3,15 @@
 import pytest
 
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded
-from quivermq.raft import Configuration, Kind, Message, Options, RawNode, ReadState, Role
+from quivermq.raft import Configuration, Message, MessageKind, Options, RawNode, ReadState, Role
 from tests.raft.group import CALM, Group, acked, change, elected, node_with, of_kind, settle, step
 
 
 def heartbeat_reply(node: RawNode, member: int, round_: int) -> list[ReadState]:
     """Let a member answer a heartbeat; returns the reads that are answered by it."""
-    node.step(Message(Kind.HEARTBEAT_REPLY, node.id, member, node.replica.term, round=round_))
+    node.step(
+        Message(MessageKind.HEARTBEAT_REPLY, node.id, member, node.replica.term, round=round_)
+    )
     return answered(node)
 
 
@@ -33,7 +35,7 @@ def leading(size: int = 3, options: Options = CALM) -> RawNode:
 def test_a_read_waits_until_a_quorum_confirms_the_leader() -> None:
     node = leading(5)
     node.read_index(b"r")
-    rounds = {m.round for m in of_kind(settle(node), Kind.HEARTBEAT)}
+    rounds = {m.round for m in of_kind(settle(node), MessageKind.HEARTBEAT)}
     assert rounds == {1}
     assert heartbeat_reply(node, 2, 1) == []
     assert heartbeat_reply(node, 2, 1) == [], "one member counts once"
@@ -71,7 +73,7 @@ def test_reads_that_arrive_before_the_heartbeats_leave_share_a_round() -> None:
     node = leading(3)
     node.read_index(b"a")
     node.read_index(b"b")
-    assert len(of_kind(settle(node), Kind.HEARTBEAT)) == 2, "one for each of two members"
+    assert len(of_kind(settle(node), MessageKind.HEARTBEAT)) == 2, "one for each of two members"
     assert heartbeat_reply(node, 3, 1) == [ReadState(b"a", 1), ReadState(b"b", 1)]
 
 
@@ -89,7 +91,7 @@ def test_a_leader_answers_no_read_before_it_commits_in_its_own_term() -> None:
     """Its commit index may be behind one that the leader before it has acknowledged."""
     node = elected(node_with(1, 1, term=1, commit=1), 2)
     node.read_index(b"r")
-    assert of_kind(settle(node), Kind.HEARTBEAT) == []
+    assert of_kind(settle(node), MessageKind.HEARTBEAT) == []
     node.tick()
     settle(node)
     assert heartbeat_reply(node, 2, 0) == []
@@ -119,7 +121,7 @@ def test_a_deposed_leader_answers_no_read() -> None:
     node = leading(3)
     node.read_index(b"r")
     settle(node)
-    step(node, Message(Kind.VOTE, 1, 3, 2, 9, 9))
+    step(node, Message(MessageKind.VOTE, 1, 3, 2, 9, 9))
     assert heartbeat_reply(node, 2, 1) == []
     assert len(node.replica.reads) == 0
 
@@ -150,7 +152,7 @@ def test_a_lost_heartbeat_is_made_good_by_the_next() -> None:
     node.read_index(b"r")
     settle(node)
     node.tick()
-    rounds = {m.round for m in of_kind(settle(node), Kind.HEARTBEAT)}
+    rounds = {m.round for m in of_kind(settle(node), MessageKind.HEARTBEAT)}
     assert rounds == {1}
 
 
@@ -175,7 +177,7 @@ def test_a_read_without_a_leader_is_refused() -> None:
 
 def test_a_read_meant_for_a_leader_that_was_is_dropped() -> None:
     node = node_with()
-    node.step(Message(Kind.READ, 1, 2, context=b"r"))
+    node.step(Message(MessageKind.READ, 1, 2, context=b"r"))
     assert settle(node) == []
 
 
@@ -185,7 +187,7 @@ def test_waiting_reads_are_bounded() -> None:
     node.read_index(b"b")
     with pytest.raises(Overloaded, match="2 reads"):
         node.read_index(b"c")
-    node.step(Message(Kind.READ, 1, 2, context=b"of a follower"))
+    node.step(Message(MessageKind.READ, 1, 2, context=b"of a follower"))
     assert len(node.replica.reads) == 2
 
 

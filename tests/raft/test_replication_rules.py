@@ -3,14 +3,14 @@
 import pytest
 
 from quivermq.errors import BrokenInvariant, NotLeader
-from quivermq.raft import Entry, Kind, Message, Options, RawNode, Role
+from quivermq.raft import Entry, Message, MessageKind, Options, RawNode, Role
 from tests.raft.group import Group, acked, change, elected, node_with, of_kind, settle, step
 
 
 def append(
     term: int, log_term: int, index: int, *entries: Entry, commit: int = 0, sender: int = 2
 ) -> Message:
-    return Message(Kind.APPEND, 1, sender, term, log_term, index, entries, commit)
+    return Message(MessageKind.APPEND, 1, sender, term, log_term, index, entries, commit)
 
 
 def terms_of(node: RawNode) -> list[int | None]:
@@ -20,7 +20,7 @@ def terms_of(node: RawNode) -> list[int | None]:
 def test_an_append_of_a_lower_term_is_refused_and_answered_with_the_term() -> None:
     node = node_with(term=5, options=Options(prevote=False))
     (reply,) = step(node, append(4, 0, 0, Entry(4, 1)))
-    assert (reply.kind, reply.term) == (Kind.APPEND_REPLY, 5)
+    assert (reply.kind, reply.term) == (MessageKind.APPEND_REPLY, 5)
     assert node.replica.log.last_index == 0
 
 
@@ -77,21 +77,21 @@ def test_a_follower_commits_what_the_leader_has_committed() -> None:
     node = node_with(1, 1, 1)
     step(node, append(1, 1, 3, commit=2))
     assert node.replica.log.committed == 2
-    step(node, Message(Kind.HEARTBEAT, 1, 2, 1, commit=3))
+    step(node, Message(MessageKind.HEARTBEAT, 1, 2, 1, commit=3))
     assert node.replica.log.committed == 3
 
 
 def test_the_commit_index_never_goes_back() -> None:
     node = node_with(1, 1, 1, commit=3)
     step(node, append(1, 1, 3, commit=1))
-    step(node, Message(Kind.HEARTBEAT, 1, 2, 1, commit=1))
+    step(node, Message(MessageKind.HEARTBEAT, 1, 2, 1, commit=1))
     assert node.replica.log.committed == 3
 
 
 def test_a_commit_index_past_the_log_is_a_broken_invariant_with_its_story() -> None:
     node = node_with(1)
     with pytest.raises(BrokenInvariant, match="commit of 7 past the end of the log at 1") as story:
-        node.step(Message(Kind.HEARTBEAT, 1, 2, 1, commit=7))
+        node.step(Message(MessageKind.HEARTBEAT, 1, 2, 1, commit=7))
     assert "member 1, FOLLOWER in term 1" in str(story.value)
 
 
@@ -102,7 +102,7 @@ def test_entries_are_acknowledged_only_once_durable() -> None:
     assert ready is not None
     (store,) = ready.messages
     assert [entry.index for entry in store.entries] == [1]
-    assert [r.kind for r in store.responses] == [Kind.APPEND_REPLY, Kind.STORED]
+    assert [r.kind for r in store.responses] == [MessageKind.APPEND_REPLY, MessageKind.STORED]
 
 
 def test_committed_entries_are_applied_once_and_in_order() -> None:
@@ -125,7 +125,7 @@ def test_a_leader_sends_from_next_on_and_moves_on_with_success() -> None:
     node = elected(node_with(), 2)
     acked(node, 2, 1)
     node.propose(b"a")
-    (sent,) = of_kind(settle(node), Kind.APPEND)
+    (sent,) = of_kind(settle(node), MessageKind.APPEND)
     assert (sent.to, sent.index, [e.index for e in sent.entries]) == (2, 1, [2])
     acked(node, 2, 2)
     progress = node.replica.progress[2]
@@ -134,22 +134,22 @@ def test_a_leader_sends_from_next_on_and_moves_on_with_success() -> None:
 
 def test_a_leader_goes_back_after_a_rejection_and_tries_again() -> None:
     node = elected(node_with(1, 1, 1), 2)
-    rejection = Message(Kind.APPEND_REPLY, 1, 2, 2, log_term=1, index=3, reject=True, hint=1)
-    (again,) = of_kind(step(node, rejection), Kind.APPEND)
+    rejection = Message(MessageKind.APPEND_REPLY, 1, 2, 2, log_term=1, index=3, reject=True, hint=1)
+    (again,) = of_kind(step(node, rejection), MessageKind.APPEND)
     assert (again.index, [entry.index for entry in again.entries]) == (1, [2, 3, 4])
 
 
 def test_a_leader_skips_whole_terms_that_the_follower_cannot_have() -> None:
     node = elected(node_with(1, 2, 2, 2, 3), 2)
-    rejection = Message(Kind.APPEND_REPLY, 1, 2, 4, log_term=1, index=5, reject=True, hint=4)
-    (again,) = of_kind(step(node, rejection), Kind.APPEND)
+    rejection = Message(MessageKind.APPEND_REPLY, 1, 2, 4, log_term=1, index=5, reject=True, hint=4)
+    (again,) = of_kind(step(node, rejection), MessageKind.APPEND)
     assert again.index == 1
 
 
 def test_a_stale_rejection_does_not_pull_a_follower_back() -> None:
     node = elected(node_with(), 2)
     acked(node, 2, 1)
-    stale = Message(Kind.APPEND_REPLY, 1, 2, 1, index=0, reject=True, hint=0)
+    stale = Message(MessageKind.APPEND_REPLY, 1, 2, 1, index=0, reject=True, hint=0)
     assert step(node, stale) == []
     assert node.replica.progress[2].next == 2
 
@@ -168,10 +168,10 @@ def test_a_leader_counts_itself_only_once_its_own_write_is_durable() -> None:
     node.campaign()
     node.ready()
     for voter in (2, 3):
-        node.step(Message(Kind.VOTE_REPLY, 1, voter, 1))
+        node.step(Message(MessageKind.VOTE_REPLY, 1, voter, 1))
     ready = node.ready()
     assert ready is not None
-    node.step(Message(Kind.APPEND_REPLY, 1, 2, 1, index=1))
+    node.step(Message(MessageKind.APPEND_REPLY, 1, 2, 1, index=1))
     assert node.replica.log.committed == 0, "one of three, whatever the leader wrote to itself"
     store = ready.messages[-1]
     for response in store.responses:
@@ -204,7 +204,7 @@ def test_a_heartbeat_never_carries_a_commit_index_past_what_the_member_has() -> 
     acked(node, 2, 3)
     assert node.replica.log.committed == 3
     node.tick()
-    heartbeats = of_kind(settle(node), Kind.HEARTBEAT)
+    heartbeats = of_kind(settle(node), MessageKind.HEARTBEAT)
     assert [(h.to, h.commit) for h in heartbeats] == [(2, 3), (3, 0)]
 
 

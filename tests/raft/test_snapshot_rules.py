@@ -6,8 +6,8 @@ from quivermq.errors import BrokenInvariant
 from quivermq.raft import (
     Configuration,
     Entry,
-    Kind,
     Message,
+    MessageKind,
     Options,
     Pace,
     RawNode,
@@ -20,7 +20,7 @@ THREE = Configuration((1, 2, 3))
 
 
 def snapshot_message(snapshot: Snapshot, term: int = 2, sender: int = 2) -> Message:
-    return Message(Kind.SNAPSHOT, 1, sender, term, snapshot=snapshot)
+    return Message(MessageKind.SNAPSHOT, 1, sender, term, snapshot=snapshot)
 
 
 def stranded() -> Group:
@@ -38,7 +38,7 @@ def stranded() -> Group:
 def feeding() -> RawNode:
     """A leader whose member 3 has a snapshot on its way."""
     group = stranded()
-    group.lose = lambda message: message.kind is Kind.SNAPSHOT
+    group.lose = lambda message: message.kind is MessageKind.SNAPSHOT
     group.tick(1)
     node = group.nodes[1]
     assert node.replica.progress[3].pace is Pace.SNAPSHOT
@@ -64,14 +64,14 @@ def test_the_term_of_the_last_compacted_entry_is_kept() -> None:
     sent = []
     group.lose = lambda message: bool(sent.append(message.kind))
     group.propose(1, b"y")
-    assert Kind.SNAPSHOT not in sent
+    assert MessageKind.SNAPSHOT not in sent
     assert group.payloads(3) == [b"x", b"y"]
 
 
 def test_a_snapshot_replaces_a_log_that_does_not_reach_it() -> None:
     node = node_with(1, 1, 1)
     (reply,) = step(node, snapshot_message(Snapshot(7, 2, THREE)))
-    assert (reply.kind, reply.index) == (Kind.APPEND_REPLY, 7)
+    assert (reply.kind, reply.index) == (MessageKind.APPEND_REPLY, 7)
     log = node.replica.log
     assert (log.first_index, log.last_index, log.committed, log.applied) == (8, 7, 7, 7)
 
@@ -111,7 +111,7 @@ def test_no_snapshot_is_taken_over_while_entries_are_being_applied() -> None:
     node.step(snapshot_message(Snapshot(7, 2, Configuration((1, 2)))))
     assert node.replica.log.incoming is None
     assert node.replica.configuration == THREE
-    (apply,) = [m for m in ready.messages if m.kind is Kind.APPLY]
+    (apply,) = [m for m in ready.messages if m.kind is MessageKind.APPLY]
     node.step(apply.responses[0])
     node.step(snapshot_message(Snapshot(7, 2, Configuration((1, 2)))))
     assert node.replica.log.incoming is not None
@@ -125,13 +125,13 @@ def test_a_snapshot_is_acknowledged_only_once_durable() -> None:
     assert ready is not None
     (store,) = ready.messages
     assert store.snapshot is not None
-    assert [r.kind for r in store.responses] == [Kind.APPEND_REPLY, Kind.STORED]
+    assert [r.kind for r in store.responses] == [MessageKind.APPEND_REPLY, MessageKind.STORED]
 
 
 def test_nothing_is_applied_and_no_election_begun_while_a_snapshot_is_written() -> None:
     node = node_with(options=Options(async_storage=True, prevote=False))
     node.step(snapshot_message(Snapshot(7, 2, THREE)))
-    node.step(Message(Kind.APPEND, 1, 2, 2, 2, 7, (Entry(2, 8),), 8))
+    node.step(Message(MessageKind.APPEND, 1, 2, 2, 2, 7, (Entry(2, 8),), 8))
     ready = node.ready()
     assert ready is not None
     assert ready.committed == ()
@@ -152,7 +152,7 @@ def test_a_leader_that_came_from_a_snapshot_leaves_the_joint_configuration() -> 
     joint = Configuration((1, 2, 3, 4), (1, 2, 3), auto_leave=True)
     for member in range(1, 5):
         group.nodes[member].step(
-            Message(Kind.SNAPSHOT, member, 9, 1, snapshot=Snapshot(5, 1, joint))
+            Message(MessageKind.SNAPSHOT, member, 9, 1, snapshot=Snapshot(5, 1, joint))
         )
     group.pump()
     group.elect(4)
@@ -202,8 +202,8 @@ def test_a_snapshot_older_than_the_log_is_a_broken_invariant() -> None:
 def test_without_a_report_nothing_more_is_sent() -> None:
     node = feeding()
     node.tick()
-    reply = Message(Kind.HEARTBEAT_REPLY, 1, 3, node.replica.term)
-    assert of_kind(step(node, reply), Kind.APPEND) == []
+    reply = Message(MessageKind.HEARTBEAT_REPLY, 1, 3, node.replica.term)
+    assert of_kind(step(node, reply), MessageKind.APPEND) == []
     assert node.replica.progress[3].pace is Pace.SNAPSHOT
 
 
@@ -212,9 +212,9 @@ def test_a_snapshot_reported_as_arrived_is_followed_from_its_end() -> None:
     node.report_snapshot(3, arrived=True)
     progress = node.replica.progress[3]
     assert (progress.pace, progress.next, progress.is_paused) == (Pace.PROBE, 6, True)
-    reply = Message(Kind.HEARTBEAT_REPLY, 1, 3, node.replica.term)
+    reply = Message(MessageKind.HEARTBEAT_REPLY, 1, 3, node.replica.term)
     (probe,) = [m for m in step(node, reply) if m.to == 3]
-    assert (probe.kind, probe.index) == (Kind.APPEND, 5)
+    assert (probe.kind, probe.index) == (MessageKind.APPEND, 5)
 
 
 def test_a_snapshot_reported_as_failed_is_sent_again() -> None:
@@ -222,9 +222,9 @@ def test_a_snapshot_reported_as_failed_is_sent_again() -> None:
     node.report_snapshot(3, arrived=False)
     progress = node.replica.progress[3]
     assert (progress.pace, progress.next, progress.is_paused) == (Pace.PROBE, 3, True)
-    reply = Message(Kind.HEARTBEAT_REPLY, 1, 3, node.replica.term)
+    reply = Message(MessageKind.HEARTBEAT_REPLY, 1, 3, node.replica.term)
     (again,) = [m for m in step(node, reply) if m.to == 3]
-    assert again.kind is Kind.SNAPSHOT
+    assert again.kind is MessageKind.SNAPSHOT
 
 
 def test_an_acknowledgement_frees_a_member_without_a_report() -> None:

@@ -10,9 +10,9 @@ from quivermq.raft import (
     Entry,
     EntryKind,
     HardState,
-    Kind,
     MembershipChange,
     Message,
+    MessageKind,
     Options,
     PeerNonsense,
     RawNode,
@@ -27,7 +27,7 @@ ASYNC = Options(prevote=False, check_quorum=False, async_storage=True)
 
 
 def append(term: int, log_term: int, index: int, *entries: Entry, commit: int = 0) -> Message:
-    return Message(Kind.APPEND, 1, 2, term, log_term, index, entries, commit)
+    return Message(MessageKind.APPEND, 1, 2, term, log_term, index, entries, commit)
 
 
 def taken(node: RawNode) -> Ready:
@@ -62,7 +62,9 @@ def test_a_commit_index_alone_need_not_be_synced() -> None:
     assert not settle_first.must_sync
 
 
-@pytest.mark.parametrize("message", [append(1, 0, 0, Entry(1, 1)), Message(Kind.VOTE, 1, 2, 1)])
+@pytest.mark.parametrize(
+    "message", [append(1, 0, 0, Entry(1, 1)), Message(MessageKind.VOTE, 1, 2, 1)]
+)
 def test_entries_and_votes_must_be_synced(message: Message) -> None:
     node = node_with()
     node.step(message)
@@ -72,9 +74,9 @@ def test_entries_and_votes_must_be_synced(message: Message) -> None:
 def test_replies_leave_after_the_messages_that_promise_nothing() -> None:
     node = node_with(1, options=Options(prevote=False))
     node.step(append(1, 1, 1, Entry(1, 2)))
-    node.step(Message(Kind.HEARTBEAT, 1, 2, 1))
+    node.step(Message(MessageKind.HEARTBEAT, 1, 2, 1))
     kinds = [message.kind for message in taken(node).messages]
-    assert kinds == [Kind.HEARTBEAT_REPLY, Kind.APPEND_REPLY]
+    assert kinds == [MessageKind.HEARTBEAT_REPLY, MessageKind.APPEND_REPLY]
 
 
 def test_with_asynchronous_storage_only_durable_entries_are_applied() -> None:
@@ -102,7 +104,7 @@ def test_a_confirmation_of_an_entry_that_was_replaced_confirms_nothing() -> None
     node = node_with(options=ASYNC)
     node.step(append(1, 0, 0, Entry(1, 1), Entry(1, 2)))
     taken(node)
-    node.step(Message(Kind.VOTE, 1, 3, 3, 9, 9))
+    node.step(Message(MessageKind.VOTE, 1, 3, 3, 9, 9))
     (store,) = taken(node).messages
     node.step(append(3, 1, 1, Entry(3, 2)))
     confirmation = store.responses[-1]
@@ -122,7 +124,11 @@ def test_a_confirmation_of_an_earlier_term_confirms_nothing_even_if_it_fits() ->
     node.step(append(3, 0, 0, Entry(1, 1), Entry(3, 2)))
     taken(node)
     confirmation = first.responses[-1]
-    assert (confirmation.kind, confirmation.log_term, confirmation.index) == (Kind.STORED, 1, 1)
+    assert (confirmation.kind, confirmation.log_term, confirmation.index) == (
+        MessageKind.STORED,
+        1,
+        1,
+    )
     node.step(confirmation)
     assert node.replica.log.tail_start == 1
 
@@ -131,11 +137,11 @@ def test_the_next_write_confirms_all_before_it() -> None:
     node = node_with(options=ASYNC)
     node.step(append(1, 0, 0, Entry(1, 1)))
     taken(node)
-    node.step(Message(Kind.VOTE, 1, 3, 2, 9, 9))
+    node.step(Message(MessageKind.VOTE, 1, 3, 2, 9, 9))
     (store,) = taken(node).messages
     assert store.entries == []
     confirmation = store.responses[-1]
-    assert (confirmation.kind, confirmation.term, confirmation.index) == (Kind.STORED, 2, 1)
+    assert (confirmation.kind, confirmation.term, confirmation.index) == (MessageKind.STORED, 2, 1)
     node.step(confirmation)
     assert node.replica.log.tail_start == 2
 
@@ -190,16 +196,16 @@ def test_a_configuration_that_makes_no_sense_is_refused_at_start() -> None:
 
 
 NONSENSE = {
-    "no message between members": Message(Kind.STORED, 1, 2, 1),
-    "APPLIED of 2": Message(Kind.APPLIED, 1, 2, 1),
-    "STORE of 2": Message(Kind.STORE, 1, 2, 1),
-    "APPEND of -1": Message(Kind.APPEND, 1, -1, 1),
-    "is for 3": Message(Kind.HEARTBEAT, 3, 2, 1),
+    "no message between members": Message(MessageKind.STORED, 1, 2, 1),
+    "APPLIED of 2": Message(MessageKind.APPLIED, 1, 2, 1),
+    "STORE of 2": Message(MessageKind.STORE, 1, 2, 1),
+    "APPEND of -1": Message(MessageKind.APPEND, 1, -1, 1),
+    "is for 3": Message(MessageKind.HEARTBEAT, 3, 2, 1),
     "a hole after 0": append(1, 0, 0, Entry(1, 2)),
     "a hole after 4": append(1, 0, 4, Entry(1, 5), Entry(1, 7)),
-    "without a snapshot": Message(Kind.SNAPSHOT, 1, 2, 1),
-    "not forwarded here": Message(Kind.PROPOSE, 1, 2, entries=(Entry(0, 0),)),
-    "not a member": Message(Kind.VOTE_REPLY, 1, 9, 1),
+    "without a snapshot": Message(MessageKind.SNAPSHOT, 1, 2, 1),
+    "not forwarded here": Message(MessageKind.PROPOSE, 1, 2, entries=(Entry(0, 0),)),
+    "not a member": Message(MessageKind.VOTE_REPLY, 1, 9, 1),
 }
 
 
@@ -230,9 +236,9 @@ def test_payloads_are_passed_on_as_they_are() -> None:
     while (ready := node.ready()) is not None:
         storage = node.replica.log.storage
         for message in ready.messages:
-            if message.kind is Kind.STORE:
+            if message.kind is MessageKind.STORE:
                 storage.append(message.entries)
-            applied += message.entries if message.kind is Kind.APPLY else ()
+            applied += message.entries if message.kind is MessageKind.APPLY else ()
             for response in message.responses:
                 node.step(response)
         if node.replica.leader == 1 and not proposed:

@@ -3,7 +3,7 @@
 import pytest
 
 from quivermq.errors import NotLeader
-from quivermq.raft import Kind, Message, Options, Role
+from quivermq.raft import Message, MessageKind, Options, Role
 from tests.raft.group import CALM, Group, acked, change, elected, node_with, of_kind, settle, step
 
 
@@ -20,8 +20,8 @@ def test_a_target_that_is_behind_is_brought_up_to_date_first() -> None:
     node = elected(node_with(1), 2)
     acked(node, 2, 2)
     node.transfer_leader(3)
-    assert of_kind(settle(node), Kind.TIMEOUT_NOW) == []
-    told = of_kind(acked(node, 3, 2), Kind.TIMEOUT_NOW)
+    assert of_kind(settle(node), MessageKind.TIMEOUT_NOW) == []
+    told = of_kind(acked(node, 3, 2), MessageKind.TIMEOUT_NOW)
     assert [m.to for m in told] == [3]
 
 
@@ -52,7 +52,7 @@ def test_a_second_target_replaces_the_first() -> None:
     node.transfer_leader(3)
     assert node.replica.transferee == 3
     settle(node)
-    assert of_kind(acked(node, 2, 1), Kind.TIMEOUT_NOW) == []
+    assert of_kind(acked(node, 2, 1), MessageKind.TIMEOUT_NOW) == []
 
 
 def test_naming_the_leader_itself_ends_a_transfer() -> None:
@@ -89,5 +89,5 @@ def test_a_follower_passes_the_wish_on() -> None:
 
 def test_only_a_voter_obeys_the_call_to_campaign() -> None:
     node = node_with(voters=(2, 3))
-    step(node, Message(Kind.TIMEOUT_NOW, 1, 2, 1))
+    step(node, Message(MessageKind.TIMEOUT_NOW, 1, 2, 1))
     assert node.replica.role is Role.FOLLOWER

@@ -8,7 +8,7 @@ import pytest
 from quivermq.batches import Index, Origin, encode_batch
 from quivermq.errors import Overloaded
 from quivermq.log import Log
-from quivermq.queue import Desk
+from quivermq.queue import LeaseManager
 from quivermq.replica import (
     Produced,
     ReplicaSettings,
@@ -24,11 +24,11 @@ from tests.replica.group import FOLDER, SMALL, Group, Node
 def commit_offsets(group: Group, node: Node, count: int) -> None:
     """Make so many groups, of which there is nothing but an offset."""
 
-    def act(desk: Desk) -> None:
+    def act(leases: LeaseManager) -> None:
         for number in range(count):
-            desk.commit(f"group-{number}", number)
+            leases.commit(f"group-{number}", number)
 
-    node.replica.at_desk(act, None, group.now_ms, group.now_ms)
+    node.replica.with_leases(act, None, group.now_ms, group.now_ms)
     group.settle()
 
 
@@ -115,11 +115,11 @@ def test_who_asks_for_less_is_served_again(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(Overloaded):
         commit_offsets(group, leader, 100)
 
-    def drop(desk: Desk) -> None:
+    def drop(leases: LeaseManager) -> None:
         for number in range(5):
-            desk.drop(f"group-{number}")
+            leases.drop(f"group-{number}")
 
-    leader.replica.at_desk(drop, None, group.now_ms, group.now_ms)
+    leader.replica.with_leases(drop, None, group.now_ms, group.now_ms)
     group.settle()
     later = encode_batch([b"later"], origin=Origin(not_before_ms=group.now_ms + 1_000))
     assert isinstance(leader.answers[group.produce(leader, later)], Produced)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quivermq.batches import Frame, Index, Kind, Origin, decode_messages, encode_batch
+from quivermq.batches import Frame, FrameKind, Index, Origin, decode_messages, encode_batch
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
 from quivermq.errors import (
     Corrupt,
@@ -13,7 +13,7 @@ from quivermq.errors import (
     Overloaded,
     Timeout,
 )
-from quivermq.queue import PRODUCERS_MAX, TopicSettings, stretches
+from quivermq.queue import PRODUCERS_MAX, TopicSettings, priority_index
 from quivermq.replica import Changed, Persist, Produced, ReplicaSettings
 from tests.replica.group import Group, Node, batch
 
@@ -21,7 +21,7 @@ from tests.replica.group import Group, Node, batch
 def values(node: Node) -> list[bytes]:
     """Every message in a node's log."""
     frames = node.log.frames(node.log.first_index)
-    data = [frame for frame in frames if frame.header.kind == Kind.DATA]
+    data = [frame for frame in frames if frame.header.kind == FrameKind.DATA]
     return [message.value for frame in data for message in decode_messages(frame)]
 
 
@@ -151,7 +151,7 @@ def test_a_lying_or_foreign_body_is_refused_before_it_is_proposed() -> None:
     good = batch(b"a", b"b")
     liar = Frame(good.header._replace(count=3), good.body)
     assert isinstance(leader.answers[group.produce(leader, liar)], Corrupt)
-    noop = Frame.of(Kind.NOOP)
+    noop = Frame.of(FrameKind.NOOP)
     assert isinstance(leader.answers[group.produce(leader, noop)], InvalidRequest)
     assert values(leader) == []
 
@@ -378,7 +378,7 @@ def test_another_body_under_a_number_that_is_taken_is_refused() -> None:
 
 
 def test_delayed_batches_are_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretches, "DELAYED_MAX", 2)
+    monkeypatch.setattr(priority_index, "DELAYED_MAX", 2)
     group = Group(1)
     leader = group.leader()
     delayed = encode_batch([b"a"], origin=Origin(not_before_ms=group.now_ms + 60_000))

@@ -12,7 +12,7 @@ from quivermq.log import Damage
 from quivermq.log.disk import Unreadable
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
 from quivermq.raft import Configuration, MembershipChange, parse_changes
-from quivermq.raft import Kind as Said
+from quivermq.raft import MessageKind as Said
 from quivermq.replica import (
     Changed,
     Chunk,
@@ -354,19 +354,19 @@ def test_a_damaged_replica_fetches_what_it_lost_and_then_takes_part() -> None:
     lost = segments(node)[2]
     node.disk.lose_file(lost)
     node.restart()
-    assert node.replica.is_mending
+    assert node.replica.is_repairing
     refusal = node.answers[group.produce(node)]
     assert isinstance(refusal, NotLeader)
     assert "damaged" in str(refusal)
     before = group.leader().log
     group.tick(30)
-    assert not node.replica.is_mending
+    assert not node.replica.is_repairing
     assert node.log.damage == []
     assert agree(group)
     for index in range(starts[2], starts[3]):
         assert node.log.read(Index(index), bytes_max=1) == before.read(Index(index), bytes_max=1)
     node.restart()
-    assert not node.replica.is_mending
+    assert not node.replica.is_repairing
 
 
 @pytest.mark.parametrize("where", [0, 1, -1])
@@ -381,9 +381,9 @@ def test_a_flipped_bit_is_mended_wherever_it_is(where: int) -> None:
         node.replica = Replica(node.member, node.log, group.settings, node.disk.random)
     else:
         node.restart()
-    assert node.replica.is_mending
+    assert node.replica.is_repairing
     group.tick(30)
-    assert not node.replica.is_mending
+    assert not node.replica.is_repairing
     assert list(node.log.frames(node.log.first_index)) == list(
         group.leader().log.frames(group.leader().log.first_index)
     )
@@ -396,9 +396,9 @@ def test_damage_that_a_peers_question_finds_is_mended() -> None:
     node.disk.flip_bit(segments(node)[1], 8 * (SEGMENT_HEADER_BYTES + 20))
     group.send(group.leader().member, Send(node.member, EntriesRequest(starts[1], starts[2])))
     group.settle()
-    assert node.replica.is_mending
+    assert node.replica.is_repairing
     group.tick(30)
-    assert not node.replica.is_mending
+    assert not node.replica.is_repairing
     assert node.log.read(starts[1]) == group.leader().log.read(starts[1])
 
 
@@ -413,12 +413,12 @@ def test_a_damaged_replica_neither_votes_nor_leads() -> None:
     lose_mail(group, EntriesReply, every=1)
     term = healthy.replica.term
     group.tick(60)
-    assert damaged.replica.is_mending
+    assert damaged.replica.is_repairing
     assert not healthy.replica.is_leader, "with the damaged one's vote there would be a majority"
     assert healthy.replica.term == term
     group.send = send
     group.tick(60)
-    assert not damaged.replica.is_mending
+    assert not damaged.replica.is_repairing
     assert isinstance(group.leader().answers[group.produce(group.leader())], Produced)
 
 
@@ -476,7 +476,7 @@ def test_what_the_peers_have_dropped_need_not_be_mended() -> None:
         if other is not node:
             assert other.log.drop_before(starts[4]) == starts[4]
     group.tick(30)
-    assert not node.replica.is_mending
+    assert not node.replica.is_repairing
     assert node.log.first_index == starts[2], "no more was dropped than had to be"
     assert agree(group)
     node.restart()
@@ -520,7 +520,7 @@ def test_time_may_pass_between_a_repair_and_the_word_that_it_is_done() -> None:
     node.is_held = False
     node.replica.repaired()
     group.tick(5)
-    assert not node.replica.is_mending
+    assert not node.replica.is_repairing
     assert agree(group)
 
 
@@ -530,7 +530,7 @@ def test_what_is_missing_is_asked_for_without_counting_it_through() -> None:
     last = Index(1 << 40)
     node.log.damage.append(Damage("a segment", 0, Index(2), last, "it is missing"))
     replica = Replica(node.member, node.log, ReplicaSettings(), Random(1))
-    assert replica.is_mending
+    assert replica.is_repairing
     began = time.monotonic()
     replica.tick(0)
     asked = [effect.mail for effect in replica.take_effects() if isinstance(effect, Send)]

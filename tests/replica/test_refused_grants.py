@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from quivermq.errors import NotLeader, Overloaded, QuiverError
-from quivermq.queue import Ask, Desk, Leased
+from quivermq.queue import GrantedLease, LeaseManager, LeaseRequest
 from quivermq.replica import Changed, ReplicaSettings
 from tests.replica.group import Group, Node, batch
 
@@ -17,7 +17,9 @@ def stage() -> tuple[Group, Node]:
     leader = group.leader()
     for number in range(20):
         group.produce(leader, batch(b"m%d" % number))
-    leader.replica.at_desk(lambda desk: desk.open_group("g", 0), group.token(), group.now_ms, 0)
+    leader.replica.with_leases(
+        lambda leases: leases.open_group("g", 0), group.token(), group.now_ms, 0
+    )
     group.settle()
     return group, leader
 
@@ -27,10 +29,12 @@ def poll(group: Group, node: Node, consumer: int, *, auto_ack: bool = False) -> 
     return [at for piece in leased.pieces for at in range(piece.start, piece.end)]
 
 
-def lease(group: Group, node: Node, consumer: int, *, auto_ack: bool = False) -> Leased:
+def lease(group: Group, node: Node, consumer: int, *, auto_ack: bool = False) -> GrantedLease:
     end, now_ms = node.replica.edge.next_offset, group.now_ms
-    ask = Ask("g", consumer, 2, 30_000, auto_ack)
-    found = node.replica.at_desk(lambda desk: desk.lease(ask, end, now_ms, 0), None, now_ms, 0)
+    ask = LeaseRequest("g", consumer, 2, 30_000, auto_ack)
+    found = node.replica.with_leases(
+        lambda leases: leases.lease(ask, end, now_ms, 0), None, now_ms, 0
+    )
     assert found is not None
     return found
 
@@ -73,15 +77,15 @@ def test_no_message_is_given_to_two_consumers_while_proposals_are_refused(
     assert refusals
     assert len(given) == len(set(given))
     assert not set(given) & {0, 1}
-    acted: list[Callable[[Desk], object]] = [
-        lambda desk: desk.acknowledge("g", before.lease, [(0, 2)]),
-        lambda desk: desk.reject("g", before.lease, [(0, 1)], "bad", 0),
-        lambda desk: desk.seek("g", 0),
-        lambda desk: desk.expire(group.now_ms + 60_000, 60_000),
+    acted: list[Callable[[LeaseManager], object]] = [
+        lambda leases: leases.acknowledge("g", before.lease, [(0, 2)]),
+        lambda leases: leases.reject("g", before.lease, [(0, 1)], "bad", 0),
+        lambda leases: leases.seek("g", 0),
+        lambda leases: leases.expire(group.now_ms + 60_000, 60_000),
     ]
     for act in acted:
         with pytest.raises(error):
-            leader.replica.at_desk(act, group.token(), group.now_ms, 0)
+            leader.replica.with_leases(act, group.token(), group.now_ms, 0)
     # It passes: what was given is known to all, and its lease ends as ever.
     for node in group.nodes.values():
         node.is_held = False
@@ -89,8 +93,8 @@ def test_no_message_is_given_to_two_consumers_while_proposals_are_refused(
     group.tick(30)
     leader = group.leader()
     token = group.token()
-    lost = leader.replica.at_desk(
-        lambda desk: desk.acknowledge("g", before.lease, [(0, 2)], 99), token, group.now_ms, 0
+    lost = leader.replica.with_leases(
+        lambda leases: leases.acknowledge("g", before.lease, [(0, 2)], 99), token, group.now_ms, 0
     )
     group.tick(2)
     assert (lost, leader.answers[token]) == ([], Changed())
@@ -115,8 +119,8 @@ def test_what_was_leased_while_there_was_room_is_proposed_when_there_is_none() -
     leader.replica.produce(refused[0], batch(b"y" * 700, producer=7), group.now_ms)
     leased = lease(group, leader, 1)
     ack = group.token()
-    leader.replica.at_desk(
-        lambda desk: desk.acknowledge("g", leased.lease, [(0, 1)], 1), ack, group.now_ms, 0
+    leader.replica.with_leases(
+        lambda leases: leases.acknowledge("g", leased.lease, [(0, 1)], 1), ack, group.now_ms, 0
     )
     leader.replica.produce(refused[1], batch(b"z" * 700, producer=7, sequence=1), group.now_ms)
     group.settle()

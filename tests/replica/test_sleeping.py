@@ -36,7 +36,7 @@ def asleep(members: int = 3, settings: ReplicaSettings = SOON) -> Group:
 
 def visit_desk(replica: Replica) -> None:
     with suppress(NotLeader):
-        replica.at_desk(lambda desk: desk.committed("readers"), None, 0, 0)
+        replica.with_leases(lambda leases: leases.committed("readers"), None, 0, 0)
 
 
 def sleepers(group: Group) -> list[int]:
@@ -350,7 +350,7 @@ def test_a_mending_replica_never_sleeps_and_rouses_its_peers() -> None:
     (segment,) = [p for p in node.disk.paths() if p.endswith(".seg")]
     node.disk.flip_bit(segment, 8 * (SEGMENT_HEADER_BYTES + 20))
     node.restart()
-    assert node.replica.is_mending
+    assert node.replica.is_repairing
     rouses: list[int] = []
     for _ in range(2 * ELECTION):
         node.replica.tick(group.now_ms)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.batches import Frame, Index, Kind, Offset
+from quivermq.batches import Frame, FrameKind, Index, Offset
 from quivermq.errors import StorageFailed, StorageFull
 from quivermq.log import Log
 from quivermq.replica import Persist, SaveCheckpoint, carry_out, carry_out_group, found_log
@@ -24,7 +24,7 @@ def new_log(seed: int = 0) -> tuple[SimulatedDisk, Log]:
 
 
 def entry(index: int, term: int = 1, size: int = 10) -> Frame:
-    return Frame.of(Kind.COMMAND, b"x" * size).stamped(
+    return Frame.of(FrameKind.COMMAND, b"x" * size).stamped(
         term=term, index=Index(index), base_offset=Offset(0), timestamp_ms=0
     )
 

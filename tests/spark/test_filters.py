@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from quivermq.batches import DEFAULT_LIMITS, encode_batch
-from quivermq.client import Piece
+from quivermq.client import ReadChunk
 from quivermq.spark.source.filters import push_filters
 from quivermq.spark.source.ranges import TopicRange
 
@@ -90,11 +90,11 @@ def test_filters_that_are_not_exact_are_left_to_spark(other: Filter) -> None:
 def test_stored_batches_outside_the_times_are_skipped_unless_messages_have_their_own() -> None:
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
-    def piece(at: datetime, *, own: bool = False) -> Piece:
+    def piece(at: datetime, *, own: bool = False) -> ReadChunk:
         at_ms = int(at.timestamp() * 1000)
         frame = encode_batch([b"x"], timestamps=[at_ms] if own else None)
         stamped = frame.stamped(term=1, index=1, base_offset=0, timestamp_ms=at_ms)
-        return Piece(stamped, 0, 1, DEFAULT_LIMITS)
+        return ReadChunk(stamped, 0, 1, DEFAULT_LIMITS)
 
     found, rest = push_filters([GreaterThanOrEqual(TIME, noon), LessThan(TIME, noon)])
     assert len(rest) == 2

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quivermq.batches import Frame, Index, Kind, Offset, Origin, encode_batch
+from quivermq.batches import Frame, FrameKind, Index, Offset, Origin, encode_batch
 from quivermq.replica.effects import Produced
 from quivermq.testing import Violation
 from quivermq.testing.simulation.checkers import (
@@ -51,7 +51,7 @@ def told(frame: Frame) -> Produced:
     return Produced(header.base_offset, header.count, header.timestamp_ms, is_repeat=False)
 
 
-HONEST = log(batch(0), Frame.of(Kind.NOOP), batch(0, producer=2, count=2), batch(1))
+HONEST = log(batch(0), Frame.of(FrameKind.NOOP), batch(0, producer=2, count=2), batch(1))
 
 
 def acknowledged() -> Acknowledged:
@@ -169,25 +169,25 @@ def test_the_committed_prefix_is_the_same_everywhere_and_for_ever() -> None:
 
 def _two_leaders() -> None:
     checker = OneLeader()
-    checker.see(1, 4, is_mending=False)
-    checker.see(1, 4, is_mending=False)
-    checker.see(2, 5, is_mending=False)
-    checker.see(2, 4, is_mending=False)
+    checker.see(1, 4, is_repairing=False)
+    checker.see(1, 4, is_repairing=False)
+    checker.see(2, 5, is_repairing=False)
+    checker.see(2, 4, is_repairing=False)
 
 
 def _damaged_leader() -> None:
-    OneLeader().see(1, 4, is_mending=True)
+    OneLeader().see(1, 4, is_repairing=True)
 
 
 def _two_votes() -> None:
     checker = OneVote()
-    checker.see(1, 4, 2, is_mending=False)
-    checker.see(1, 4, 2, is_mending=False)
-    checker.see(1, 4, 3, is_mending=False)
+    checker.see(1, 4, 2, is_repairing=False)
+    checker.see(1, 4, 2, is_repairing=False)
+    checker.see(1, 4, 3, is_repairing=False)
 
 
 def _damaged_voter() -> None:
-    OneVote().see(1, 4, 2, is_mending=True)
+    OneVote().see(1, 4, 2, is_repairing=True)
 
 
 def _diverged() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quivermq.client.group_infos import GroupInfo, GroupPartitionInfo
+from quivermq.client.group_models import GroupInfo, GroupPartitionInfo
 from quivermq.testing import Violation
 from quivermq.testing.trials import Fate, GroupHistory, SettleAction, SettleCall, TopicPartition
 from quivermq.testing.trials.group_history import Delivered, Letter, Original, journal_line
@@ -73,8 +73,8 @@ def history() -> GroupHistory:
 
 
 def info(**changes: int) -> GroupInfo:
-    figures = {"lag": 0, "done": 3, "dead": 1, "end_offset": 4, **changes}
-    part = GroupPartitionInfo(partition=0, **figures)  # type: ignore[arg-type]  # all are numbers
+    counters = {"lag": 0, "done": 3, "dead": 1, "end_offset": 4, **changes}
+    part = GroupPartitionInfo(partition=0, **counters)  # type: ignore[arg-type]  # all are numbers
     return GroupInfo(name="g", topic="jobs", mode="shared", partitions=[part])
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from quivermq.batches import Frame, decode_batch, encode_batch
-from quivermq.client.asyncio_door import AsyncioConnection
+from quivermq.client.asyncio_transport import AsyncioConnection
 from quivermq.errors import ConnectionFailed
-from quivermq.testing.memory_transport import MemoryDoor, connect, memory_client
+from quivermq.testing.memory_transport import MemoryTransport, connect, memory_client
 from quivermq.wire import frames_of, proto
 from tests.transports.stage import PATIENCE_S, PATIENT, on_loop, serving, until
 
@@ -16,14 +16,14 @@ from tests.transports.stage import PATIENCE_S, PATIENT, on_loop, serving, until
 class Client:
     """Requests through a door, one after another."""
 
-    def __init__(self, door: MemoryDoor, address: str) -> None:
-        self._door = door
+    def __init__(self, transport: MemoryTransport, address: str) -> None:
+        self._transport = transport
         self._address = address
-        self._deadline = door.now() + PATIENCE_S
+        self._deadline = transport.now() + PATIENCE_S
         self.frames: list[Frame] = []
 
     async def connection(self) -> AsyncioConnection:
-        return await self._door.connection(self._address, self._deadline)
+        return await self._transport.connection(self._address, self._deadline)
 
     async def ask(self, *frames: Frame, **body: object) -> proto.Response:
         connection = await self.connection()
@@ -36,8 +36,8 @@ class Client:
 @on_loop
 async def test_messages_go_in_and_come_out(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        door = MemoryDoor([server])
-        client = Client(door, server.listen)
+        transport = MemoryTransport([server])
+        client = Client(transport, server.listen)
         await client.ask(create_topic=proto.CreateTopic(name="orders"))
         # Larger than any buffer on the way.
         values = [bytes([number]) * 900_000 for number in range(6)]
@@ -53,15 +53,15 @@ async def test_messages_go_in_and_come_out(tmp_path: Path) -> None:
                 found += decode_batch(frame).column("value").to_pylist()
             assert fetched.fetched.next_offset == len(found)
         assert found == values
-        await door.close()
+        await transport.close()
 
 
 @on_loop
 async def test_a_fetch_that_has_an_end_brings_nothing_that_begins_behind_it(tmp_path: Path) -> None:
     # Two batches to a segment, and the end of a range may be in another than its start.
     async with serving(tmp_path, segment_bytes=64 << 10) as server:
-        door = MemoryDoor([server])
-        client = Client(door, server.listen)
+        transport = MemoryTransport([server])
+        client = Client(transport, server.listen)
         await client.ask(create_topic=proto.CreateTopic(name="orders"))
         for _ in range(5):
             batch = encode_batch([b"x" * 4_000] * 10)
@@ -78,7 +78,7 @@ async def test_a_fetch_that_has_an_end_brings_nothing_that_begins_behind_it(tmp_
         # An end that makes no sense, or that is not there yet, is none.
         assert await fetched(20, 20) == [20, 30, 40]
         assert await fetched(30, 99) == [30, 40]
-        await door.close()
+        await transport.close()
 
 
 @on_loop
@@ -109,39 +109,39 @@ async def test_a_door_shares_one_connection_and_opens_another_when_it_is_lost(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as server:
-        door = MemoryDoor([server])
-        client = Client(door, server.listen)
+        transport = MemoryTransport([server])
+        client = Client(transport, server.listen)
         first, second = await asyncio.gather(client.connection(), client.connection())
         assert first is second
         assert first.welcome.node == 1
-        assert server.reception is not None
-        for connection in list(server.reception.connections):
+        assert server.client_connections is not None
+        for connection in list(server.client_connections.connections):
             connection.close()
         await until(lambda: not first.is_open)
         third = await client.connection()
         assert third is not first
         assert third.is_open
-        await door.close()
-        await until(lambda: not server.reception.connections)  # type: ignore[union-attr]
+        await transport.close()
+        await until(lambda: not server.client_connections.connections)  # type: ignore[union-attr]
 
 
 @on_loop
 async def test_a_connection_to_an_unknown_address_fails(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        door = MemoryDoor([server])
+        transport = MemoryTransport([server])
         with pytest.raises(ConnectionFailed, match="no broker listens"):
-            await door.connection("127.0.0.1:1", door.now() + 1)
+            await transport.connection("127.0.0.1:1", transport.now() + 1)
     with pytest.raises(ConnectionFailed, match="no broker listens"):
-        await door.connection(server.listen, door.now() + 1)
+        await transport.connection(server.listen, transport.now() + 1)
 
 
 @on_loop
 async def test_a_door_that_is_closed_opens_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        door = MemoryDoor([server])
-        await door.close()
+        transport = MemoryTransport([server])
+        await transport.close()
         with pytest.raises(ConnectionFailed, match="closed"):
-            await door.connection(server.listen, door.now() + 1)
+            await transport.connection(server.listen, transport.now() + 1)
 
 
 class Recorder(asyncio.BufferedProtocol):

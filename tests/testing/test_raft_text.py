@@ -6,8 +6,8 @@ from quivermq.raft import (
     Entry,
     EntryKind,
     HardState,
-    Kind,
     Message,
+    MessageKind,
     Options,
     ReadState,
     Ready,
@@ -27,9 +27,9 @@ from tests.raft.group import change, node_with
 
 
 def test_ids_are_hexadecimal_in_messages() -> None:
-    message = Message(Kind.HEARTBEAT, 10, 255, 3)
+    message = Message(MessageKind.HEARTBEAT, 10, 255, 3)
     assert message_text(message) == "ff->a MsgHeartbeat Term:3 Log:0/0"
-    store = Message(Kind.STORE, APPEND_THREAD, 16)
+    store = Message(MessageKind.STORE, APPEND_THREAD, 16)
     assert message_text(store).startswith("10->AppendThread MsgStorageAppend")
 
 
@@ -62,7 +62,7 @@ def test_a_ready_tells_everything_in_order() -> None:
         entries=[Entry(3, 5, data=b"e")],
         snapshot=Snapshot(4, 2, Configuration((1,))),
         committed=[Entry(3, 4)],
-        messages=(Message(Kind.VOTE_REPLY, 2, 1, 3, reject=True),),
+        messages=(Message(MessageKind.VOTE_REPLY, 2, 1, 3, reject=True),),
         read_states=(ReadState(b"r", 4),),
         must_sync=True,
     )

@@ -111,7 +111,7 @@ async def test_stalls_are_counted_for_operators(tmp_path: Path) -> None:
         talker = await Talker.by_socket(server)
         await asyncio.sleep(0.2)
         await talker.ask(proto.Request(id=5, stats=proto.Stats()))
-        stalls = server.broker.figures.stalls
+        stalls = server.broker.counters.stalls
         await until(lambda: stalls.count)
         assert stalls.seconds_max > 0.2
         talker.close()

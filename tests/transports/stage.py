@@ -48,8 +48,8 @@ def _on(
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"left behind: {left}"
 
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(whole())
+        with asyncio.Runner(loop_factory=loop_factory) as scheduler:
+            scheduler.run(whole())
 
     return run
 
@@ -105,8 +105,8 @@ class Talker(asyncio.BufferedProtocol):
     @classmethod
     async def in_memory(cls, server: Server, *, hello: bool = True) -> "Talker":
         talker = cls()
-        assert server.reception is not None
-        connect(talker, server.reception.client())
+        assert server.client_connections is not None
+        connect(talker, server.client_connections.client())
         if hello:
             await talker.greet()
         return talker

@@ -37,7 +37,7 @@ async def test_a_broker_that_runs_is_healthy(tmp_path: Path) -> None:
         assert page.json == {
             "status": "ok",
             "node": 3,
-            "cluster_id": server.broker.admission.cluster_id,
+            "cluster_id": server.broker.membership.cluster_id,
             "version": quivermq.__version__,
         }
 
@@ -77,11 +77,11 @@ async def test_a_broker_that_is_not_let_in_says_why_it_is_not_ready(tmp_path: Pa
         server = Server(lost)
         await server.start()
         try:
-            await until(lambda: server.broker.admission.refusal)
+            await until(lambda: server.broker.membership.refusal)
             page = await get(server, "/ready")
             assert page.status == 503
             assert page.json["error"]["code"] == "Forbidden"
-            assert server.broker.admission.refusal in page.json["error"]["message"]
+            assert server.broker.membership.refusal in page.json["error"]["message"]
         finally:
             await server.stop()
 
@@ -90,7 +90,7 @@ async def test_a_broker_that_is_not_let_in_says_why_it_is_not_ready(tmp_path: Pa
 async def test_partitions_without_a_leader_are_named(tmp_path: Path) -> None:
     async with serving(tmp_path, http=ANYWHERE) as server:
         await make_topic(await Talker.in_memory(server), partitions=12)
-        for group in server.broker.runner.groups.values():
+        for group in server.broker.scheduler.replicas.values():
             if not group.is_metadata:
                 group.trouble = "the test stopped it"
         server.broker.leaders.exist([])

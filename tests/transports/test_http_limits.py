@@ -145,7 +145,7 @@ async def test_no_page_holds_the_loop(tmp_path: Path) -> None:
             for page in await asyncio.gather(*pages):
                 assert page.status == 200, path
         # What took too long is found by the budget that all tests have.
-        assert server.broker.figures.stalls.count == 0
+        assert server.broker.counters.stalls.count == 0
         talker.close()
 
 

@@ -117,7 +117,7 @@ async def test_a_topic_that_is_gone_is_not_counted_by_name_any_more(tmp_path: Pa
         await store(talker, b"a", b"b", topic="gone")
         await store(talker, b"c", topic="kept")
         await talker.ask(proto.Request(id=9, delete_topic=proto.DeleteTopic(name="gone")))
-        await until(lambda: ("gone", 0) not in server.broker.figures.traffic)
+        await until(lambda: ("gone", 0) not in server.broker.counters.traffic)
         found = await scrape(server)
         assert found.values("quiver_messages_produced_total", topic="gone") == []
         assert found.value("quiver_messages_produced_total", topic="kept") == 1
@@ -136,7 +136,7 @@ async def test_syncs_of_the_log_are_timed(tmp_path: Path, fsync: str) -> None:
         for _ in range(3):
             await store(talker, b"x")
         if fsync == "interval":
-            syncs = server.broker.figures.fsync_seconds
+            syncs = server.broker.counters.fsync_seconds
             await until(lambda: sum(syncs.counts) > before)
         found = await scrape(server)
         after = found.value("quiver_fsync_seconds_count")
@@ -160,7 +160,7 @@ async def test_refusals_and_connections_are_counted(tmp_path: Path) -> None:
         assert found.value("quiver_connections", transport="tcp") == before + 1
         assert found.value("quiver_connections", transport="http") == 1
         talker.close()
-        await until(lambda: server.broker.figures.connections == before)
+        await until(lambda: server.broker.counters.connections == before)
 
 
 @on_loop
@@ -175,13 +175,13 @@ async def test_consensus_is_shown_by_every_replica(tmp_path: Path) -> None:
         talker = await Talker.by_socket(first)
         creation = proto.CreateTopic(name="orders", partitions=1, replication=3)
         await talker.ask(proto.Request(id=5, create_topic=creation))
-        await until(lambda: all(len(one.broker.runner.groups) == 2 for one in servers))
+        await until(lambda: all(len(one.broker.scheduler.replicas) == 2 for one in servers))
         await settled(servers)
         await store(talker, b"x", b"y")
         replicas = [
             group.replica
             for server in servers
-            for group in server.broker.runner.groups.values()
+            for group in server.broker.scheduler.replicas.values()
             if group.name.topic == "orders"
         ]
         # A majority has it; the third may hear of it a little later.
@@ -241,7 +241,7 @@ async def test_the_loop_goes_on_while_metrics_are_made(tmp_path: Path) -> None:
 @on_loop
 async def test_a_family_that_is_made_in_parts_is_whole(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        traffic = server.broker.figures.traffic
+        traffic = server.broker.counters.traffic
         for number in range(1_001):
             traffic["many", number].messages_in = number
         text = (await Metrics(server.broker, lambda: 0).text()).decode()
@@ -265,7 +265,7 @@ async def test_groups_are_shown_as_they_stand(tmp_path: Path) -> None:
         await consumer.nack([failed], delay_ms=0)
         await consumer.reject([rejected], "why")
         await consumer.poll(2)
-        await until(lambda: server.broker.figures.shares["orders", 0, GROUP].dead_lettered)
+        await until(lambda: server.broker.counters.shares["orders", 0, GROUP].dead_lettered)
         found = await scrape(server)
         group = {"topic": "orders", "partition": 0, "group": GROUP}
         for name, value in (
@@ -278,10 +278,12 @@ async def test_groups_are_shown_as_they_stand(tmp_path: Path) -> None:
             assert found.value(name, **group) == value, name
         assert found.value("quiver_messages_delivered_total", topic="orders") == 5
         # Watching does not wake: a partition with a group may sleep.
-        (clerk,) = [c for c in server.broker.consumers.clerks if c.group.name.topic == "orders"]
-        await until(lambda: clerk.group.replica.is_asleep)
+        (dispatcher,) = [
+            c for c in server.broker.consumers.dispatchers if c.hosted.name.topic == "orders"
+        ]
+        await until(lambda: dispatcher.hosted.replica.is_asleep)
         await scrape(server)
-        assert clerk.group.replica.is_asleep
+        assert dispatcher.hosted.replica.is_asleep
         await consumer.close()
 
 

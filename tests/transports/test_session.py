@@ -27,8 +27,8 @@ PING = proto.Request(id=99, ping=proto.Ping())
 
 def session_of(server: Server) -> Session:
     """The broker's end of the only talker's conversation."""
-    assert server.reception is not None
-    sessions = [connection.session for connection in server.reception.connections]
+    assert server.client_connections is not None
+    sessions = [connection.session for connection in server.client_connections.connections]
     (session,) = [session for session in sessions if session.client == "talker"]
     return session
 
@@ -45,7 +45,7 @@ async def test_a_welcome_tells_the_limits(tmp_path: Path) -> None:
         welcome = (await talker.ask(proto.Request(id=12, hello=greeting))).welcome
         assert welcome.node == 7
         assert welcome.version == quivermq.__version__
-        assert welcome.cluster_id == server.broker.admission.cluster_id
+        assert welcome.cluster_id == server.broker.membership.cluster_id
         assert welcome.requests_max == 5
         assert welcome.batch_bytes_max == 1 << 20
         assert welcome.packet_bytes_max > welcome.batch_bytes_max
@@ -147,7 +147,7 @@ async def test_one_open_request_too_many_is_refused(tmp_path: Path) -> None:
         refused = await talker.ask(waiting_fetch(13))
         assert refused.error.code == "Overloaded"
         assert refused.error.retriable
-        assert server.broker.figures.overloaded == 1
+        assert server.broker.counters.overloaded == 1
         # What makes room gets through, and then there is room.
         talker.say(proto.Request(cancel=proto.Cancel(id=11)))
         talker.say(waiting_fetch(14))
@@ -235,8 +235,8 @@ async def test_who_does_not_say_hello_in_time_is_shown_out(tmp_path: Path, drop:
 @on_loop
 async def test_bytes_that_are_no_hello_win_no_time(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        assert server.reception is not None
-        settings = server.reception.settings
+        assert server.client_connections is not None
+        settings = server.client_connections.settings
         limit_s = settings.hello_timeout_s
         session = Session(
             server.broker.service, settings, str, write=lambda _: None, unread=int, now=0.0
@@ -272,10 +272,10 @@ async def test_who_waits_for_an_answer_is_not_idle(tmp_path: Path) -> None:
 @on_loop
 async def test_one_address_cannot_have_all_connections(tmp_path: Path) -> None:
     async with serving(tmp_path, connections_max=5) as server:
-        assert server.reception is not None
+        assert server.client_connections is not None
         talkers = []
         # The broker may be a client of itself.
-        while len(server.reception.connections) < 4:
+        while len(server.client_connections.connections) < 4:
             talkers.append(await Talker.by_socket(server))
         late = await Talker.by_socket(server, hello=False)
         answer = await late.hear(0)
@@ -304,17 +304,17 @@ async def test_an_answer_that_no_client_takes_is_refused_instead(
 @on_loop
 async def test_one_client_too_many_is_told_so(tmp_path: Path) -> None:
     async with serving(tmp_path, connections_max=4) as server:
-        assert server.reception is not None
+        assert server.client_connections is not None
         talkers = []
-        while len(server.reception.connections) < 4:
+        while len(server.client_connections.connections) < 4:
             talkers.append(await Talker.in_memory(server))
         late = await Talker.in_memory(server, hello=False)
         answer = await late.hear(0)
         assert answer.error.code == "Overloaded"
         await late.until_lost()
-        assert server.broker.figures.overloaded == 1
+        assert server.broker.counters.overloaded == 1
         talkers[0].close()
-        await until(lambda: len(server.reception.connections) == 3)  # type: ignore[union-attr]
+        await until(lambda: len(server.client_connections.connections) == 3)  # type: ignore[union-attr]
         assert await still_talks(await Talker.in_memory(server))
 
 
@@ -326,7 +326,7 @@ async def test_a_broker_that_stops_closes_its_connections(tmp_path: Path) -> Non
         talker.say(waiting_fetch(10))
         await still_talks(talker)
     await talker.until_lost()
-    assert server.broker.figures.connections == 0
+    assert server.broker.counters.connections == 0
 
 
 @on_loop

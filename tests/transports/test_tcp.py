@@ -38,8 +38,10 @@ async def lazy_talker(server: Server) -> Talker:
 
 def unread(server: Server) -> int:
     """The answers that wait in the broker for the client that has most."""
-    assert server.reception is not None
-    return max(connection.session.backlog.unread for connection in server.reception.connections)
+    assert server.client_connections is not None
+    return max(
+        connection.session.backlog.unread for connection in server.client_connections.connections
+    )
 
 
 async def fill(server: Server, batches: int) -> None:
@@ -88,8 +90,8 @@ async def test_who_reads_nothing_is_cut_off_and_others_are_served(tmp_path: Path
             talker.say(proto.Request(id=number, fetch=fetch))
         await until(lambda: unread(server) > UNREAD_BYTES // 2)
         other = await Talker.by_socket(server)
-        assert server.reception is not None
-        while any(one.session.backlog.unread for one in server.reception.connections):
+        assert server.client_connections is not None
+        while any(one.session.backlog.unread for one in server.client_connections.connections):
             await store(other, b"others go on")
         # It had hundreds of requests open: they are given up with it.
         talker.transport.resume_reading()

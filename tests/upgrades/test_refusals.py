@@ -11,7 +11,7 @@ import quivermq
 from quivermq.cluster import FEATURE_LEVEL_MAX, OWN_LEVELS, Edit
 from quivermq.cluster.records import CLUSTER_KEY
 from quivermq.errors import QuiverError, UnsupportedFormat
-from quivermq.node.directory import Directory, Identity, ListedLog
+from quivermq.node.data_dir import DataDirectory, DirectoryIdentity, ListedLog
 from quivermq.transports import Server
 from quivermq.wire import PROTOCOL, agreed_protocol, packet, parse_peer_hello, proto
 from tests.node.cluster_stage import cluster
@@ -39,7 +39,7 @@ async def used(root: Path) -> None:
 
 
 @dataclass(frozen=True)
-class LaterIdentity(Identity):
+class LaterIdentity(DirectoryIdentity):
     """As a later release may write it."""
 
     later: str = "x"
@@ -53,7 +53,7 @@ class LaterLog(ListedLog):
 @on_loop
 async def test_a_directory_of_a_later_level_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     await used(tmp_path)
-    directory = Directory(str(tmp_path), 1)
+    directory = DataDirectory(str(tmp_path), 1)
     assert directory.identity.level == OWN_LEVELS.high
     directory.learn_level(LATER, "7.8.9")
     directory.close()
@@ -67,7 +67,7 @@ async def test_a_directory_of_a_later_level_is_refused_and_left_as_it_is(tmp_pat
 def test_an_identity_without_a_level_is_that_of_a_build_before_the_first_release(
     tmp_path: Path,
 ) -> None:
-    directory = Directory(str(tmp_path), 1)
+    directory = DataDirectory(str(tmp_path), 1)
     written = asdict(directory.identity)
     del written["level"], written["release"]
     assert directory._known_identity(written) == directory.identity, "it holds nothing yet"
@@ -82,7 +82,7 @@ async def test_what_a_later_release_added_to_a_directory_is_no_reason_to_refuse_
 ) -> None:
     """Going back works as long as the level was not raised."""
     await used(tmp_path)
-    directory = Directory(str(tmp_path), 1)
+    directory = DataDirectory(str(tmp_path), 1)
     known = asdict(directory.identity)
     directory.identity = LaterIdentity(**{**known, "later": "x"})
     directory.learn_level(OWN_LEVELS.high, "0.2.0-later")
@@ -97,12 +97,12 @@ async def test_what_a_later_release_added_to_a_directory_is_no_reason_to_refuse_
 
 
 def test_a_directory_that_leaves_its_cluster_forgets_its_level(tmp_path: Path) -> None:
-    directory = Directory(str(tmp_path), 1)
+    directory = DataDirectory(str(tmp_path), 1)
     directory.list_logs({"aa": ListedLog("log/_quiver/0", 1)})
     directory.settle("c1", 1)
     directory.learn_level(1, "0.2.0")
     directory.close()
-    again = Directory(str(tmp_path), 1)
+    again = DataDirectory(str(tmp_path), 1)
     assert (again.identity.level, again.identity.release) == (1, "0.2.0")
     again.settle("", 0)
     assert (again.identity.level, again.identity.release) == (0, "")
@@ -193,7 +193,7 @@ async def test_a_link_between_releases_that_do_not_fit_is_refused_in_words(
 ) -> None:
     async with serving(tmp_path) as server:
         await enrol(server, node=2)
-        hello = server.broker.admission.hello()
+        hello = server.broker.membership.hello()
         hello.node, hello.directory_id, hello.version = 2, bytes(16), "5.5"
         for name, value in said.items():
             setattr(hello, name, value)
@@ -262,9 +262,9 @@ async def test_mail_of_a_later_release_is_left_unread_and_the_link_stays() -> No
         lane = next(iter(one.links.peers[2].lanes.values()))
         connection = lane.connection
         assert connection is not None
-        strange = proto.Letter(group=GROUP, sender=1, to=2)
-        known = proto.Letter(group=GROUP, sender=1, to=2, rouse=proto.Rouse())
-        connection.write(proto.Parcel(letters=[strange, known]).SerializeToString())
+        strange = proto.PeerMessage(partition=GROUP, sender=1, to=2)
+        known = proto.PeerMessage(partition=GROUP, sender=1, to=2, rouse=proto.Rouse())
+        connection.write(proto.PeerPacket(peer_messages=[strange, known]).SerializeToString())
         await until(lambda: two.mail)
         assert len(two.mail) == 1
         assert lane.connection is connection
@@ -274,6 +274,6 @@ async def test_mail_of_a_later_release_is_left_unread_and_the_link_stays() -> No
 async def test_a_broker_that_is_let_in_knows_the_level_in_its_directory(tmp_path: Path) -> None:
     async with cluster(tmp_path) as brokers:
         for node, server in brokers.running.items():
-            await until(lambda server=server: server.broker.admission.level == OWN_LEVELS.high)
+            await until(lambda server=server: server.broker.membership.level == OWN_LEVELS.high)
             assert server.broker.directory.identity.release == FEATURE_LEVEL_MAX.release
             assert server.broker.metadata.view.broker(node).levels == OWN_LEVELS

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from quivermq.batches import Frame, Kind, encode_batch
+from quivermq.batches import Frame, FrameKind, encode_batch
 from quivermq.wire import Packet, Receiver, packet
 
 PACKET_BYTES_MAX = 64 << 20
 
 
 def command(body: bytes) -> Frame:
-    return Frame.of(Kind.COMMAND, body)
+    return Frame.of(FrameKind.COMMAND, body)
 
 
 def data_frame(*values: bytes) -> Frame:

@@ -64,9 +64,9 @@ def test_one_item_too_many_is_refused_and_not_one_less(path: str) -> None:
 def test_inner_lists_are_counted_together() -> None:
     request = proto.Request()
     for _ in range(10):
-        verdict = request.settle.verdicts.add()
+        settlement = request.settle.settlements.add()
         for _ in range(10_001):
-            verdict.intervals.add()
+            settlement.intervals.add()
     with pytest.raises(TooLarge, match="intervals"):
         check_items(request)
 

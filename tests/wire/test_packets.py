@@ -5,7 +5,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.batches import Frame, Header, Kind, Limits
+from quivermq.batches import Frame, FrameKind, Header, Limits
 from quivermq.errors import Corrupt, InvalidRequest, QuiverError, TooLarge
 from quivermq.wire import Packet, frames_of, packet
 from quivermq.wire.packets import JOINED_BYTES_MAX
@@ -43,7 +43,7 @@ def test_a_packet_past_what_its_length_can_say_is_refused() -> None:
         def __len__(self) -> int:
             return 1 << 31
 
-    giant = Endless(Header(Kind.COMMAND), b"")
+    giant = Endless(Header(FrameKind.COMMAND), b"")
     with pytest.raises(TooLarge, match="fewer batches"):
         packet(b"", [giant, giant])
 
@@ -63,7 +63,9 @@ def test_a_batch_past_the_limit_is_refused() -> None:
 
 def test_a_mark_of_a_log_is_not_taken_from_the_wire() -> None:
     body = bytes(32)
-    mark = Frame(Header(Kind.MARK, body_bytes=32, decoded_bytes=32, body_crc=crc32c(body)), body)
+    mark = Frame(
+        Header(FrameKind.MARK, body_bytes=32, decoded_bytes=32, body_crc=crc32c(body)), body
+    )
     with pytest.raises(InvalidRequest, match="mark"):
         frames_of(Packet(memoryview(b""), memoryview(bytes(mark))), LIMITS)
 

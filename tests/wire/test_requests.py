@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from quivermq.errors import InvalidRequest
 from quivermq.wire import (
-    parse_parcel,
     parse_peer_hello,
+    parse_peer_packet,
     parse_request,
     parse_response,
     proto,
 )
 
-PARSERS = [parse_request, parse_response, parse_peer_hello, parse_parcel]
+PARSERS = [parse_request, parse_response, parse_peer_hello, parse_peer_packet]
 Parser = Callable[[bytes], Message]
 
 
@@ -54,8 +54,8 @@ def test_fields_that_this_build_does_not_know_are_ignored() -> None:
 def test_the_words_between_brokers_are_read() -> None:
     hello = proto.PeerHello(protocol=1, node=3, cluster_id="c")
     assert parse_peer_hello(hello.SerializeToString()) == hello
-    parcel = proto.Parcel(alive=True, letters=[proto.Letter(sender=1)])
-    assert parse_parcel(parcel.SerializeToString()) == parcel
+    peer_packet = proto.PeerPacket(alive=True, peer_messages=[proto.PeerMessage(sender=1)])
+    assert parse_peer_packet(peer_packet.SerializeToString()) == peer_packet
 
 
 @pytest.mark.parametrize("parser", PARSERS)

@@ -14,7 +14,7 @@ from quivermq.batches.decode import (
 )
 from quivermq.batches.encode import Compression, Origin, encode_batch, encode_batches
 from quivermq.batches.frame import Frame
-from quivermq.batches.header import HEADER_BYTES, Buffer, Flag, Header, Index, Kind, Offset
+from quivermq.batches.header import HEADER_BYTES, Buffer, Flag, FrameKind, Header, Index, Offset
 from quivermq.batches.limits import DEFAULT_LIMITS, Limits
 from quivermq.batches.schema import schema_of
 
@@ -25,9 +25,9 @@ __all__ = [
     "Compression",
     "Flag",
     "Frame",
+    "FrameKind",
     "Header",
     "Index",
-    "Kind",
     "Limits",
     "Message",
     "Offset",

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from quivermq.batches.envelope import Codec, check_envelope
 from quivermq.batches.frame import Frame
-from quivermq.batches.header import COMPRESSED, Flag, Kind, Offset
+from quivermq.batches.header import COMPRESSED, Flag, FrameKind, Offset
 from quivermq.batches.limits import DEFAULT_LIMITS, TIMESTAMP_MS_MAX, Limits
 from quivermq.batches.lone import is_lone_body
 from quivermq.batches.schema import schema_of
@@ -57,8 +57,8 @@ def decode_batch(
     the limits. Checksums are `Frame.parse`'s business and are not computed again.
     """
     header = frame.header
-    if header.kind != Kind.DATA:
-        raise Corrupt(f"a frame of kind {Kind(header.kind).name.lower()} holds no messages")
+    if header.kind != FrameKind.DATA:
+        raise Corrupt(f"a frame of kind {FrameKind(header.kind).name.lower()} holds no messages")
     check_envelope(
         frame.body,
         count=header.count,
@@ -82,7 +82,7 @@ def decode_batch(
 def check_batch(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> None:
     """Raise what `decode_batch` would, for less where there is a single plain message."""
     header = frame.header
-    is_plain = header.count == 1 and header.kind == Kind.DATA and not header.flags
+    is_plain = header.count == 1 and header.kind == FrameKind.DATA and not header.flags
     if is_plain and header.body_bytes <= limits.message_bytes_max and is_lone_body(frame.body):
         return
     decode_batch(frame, limits)

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from quivermq.batches.columns import Batches, Values, record_batches_of
 from quivermq.batches.decode import check_sizes
 from quivermq.batches.frame import Frame
-from quivermq.batches.header import Buffer, Flag, Header, Kind
+from quivermq.batches.header import Buffer, Flag, FrameKind, Header
 from quivermq.batches.limits import (
     COUNTER_MAX,
     DEFAULT_LIMITS,
@@ -29,7 +29,7 @@ Compression = Literal["lz4", "zstd"] | None
 
 _CODECS: Final = {"lz4": int(Flag.LZ4), "zstd": int(Flag.ZSTD)}
 _EPOCH_MAX: Final = (1 << 32) - 1
-_DATA: Final = int(Kind.DATA)
+_DATA: Final = int(FrameKind.DATA)
 
 
 class Origin(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Self
 
 from crc32c import crc32c
 
-from quivermq.batches.header import HEADER_BYTES, Buffer, Header, Index, Kind, Offset
+from quivermq.batches.header import HEADER_BYTES, Buffer, FrameKind, Header, Index, Offset
 from quivermq.batches.limits import DEFAULT_LIMITS, Limits
 from quivermq.errors import Corrupt
 
@@ -24,7 +24,7 @@ class Frame:
         self.packed_header = header.pack() if packed_header is None else packed_header
 
     @classmethod
-    def of(cls, kind: Kind, body: Buffer = b"", limits: Limits = DEFAULT_LIMITS) -> Self:
+    def of(cls, kind: FrameKind, body: Buffer = b"", limits: Limits = DEFAULT_LIMITS) -> Self:
         """An entry that is not messages: a command, a membership change, a no-op.
 
         Raises what `parse` would, so that no frame is stored that cannot be read back.
@@ -84,6 +84,6 @@ class Frame:
     def __repr__(self) -> str:
         header = self.header
         return (
-            f"<Frame {Kind(header.kind).name.lower()} term={header.term} index={header.index} "
+            f"<Frame {FrameKind(header.kind).name.lower()} term={header.term} index={header.index} "
             f"offset={header.base_offset}+{header.count} bytes={header.frame_bytes}>"
         )

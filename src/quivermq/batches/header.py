@@ -38,7 +38,7 @@ _FIELDS_AND_CHECKSUM: Final = Struct(_FIELDS.format + "I")
 HEADER_BYTES: Final = _FIELDS.size + _CHECKSUM.size
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """The kind of a frame's body."""
 
     DATA = 1
@@ -65,11 +65,11 @@ class Flag(IntFlag):
 
 COMPRESSED: Final = int(Flag.LZ4 | Flag.ZSTD)
 _KNOWN_FLAGS: Final = int(Flag.KEY | Flag.HEADERS | Flag.TIMESTAMP | Flag.LZ4 | Flag.ZSTD)
-_DATA: Final = int(Kind.DATA)
-_KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)
+_DATA: Final = int(FrameKind.DATA)
+_KNOWN_KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 
 
-MARK_PREFIX: Final = Struct("<HBB").pack(MAGIC, VERSION, Kind.MARK)
+MARK_PREFIX: Final = Struct("<HBB").pack(MAGIC, VERSION, FrameKind.MARK)
 """The first bytes of every mark."""
 
 

@@ -20,7 +20,7 @@ from quivermq.cli.output import print_json, print_table, stderr_console, stdout_
 from quivermq.cli.quantities import format_size
 from quivermq.errors import InvalidRequest
 from quivermq.log import Finding, ReadOnlyDisk, Report, Verification, find_logs, log_bytes
-from quivermq.node.directory import SET_ASIDE, damaged_files
+from quivermq.node.data_dir import SET_ASIDE, damaged_files
 
 app = typer.Typer(add_completion=False)
 _DIRECTORY = "."

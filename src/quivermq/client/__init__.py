@@ -7,86 +7,88 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quivermq.client.aio_client import AsyncClient
-    from quivermq.client.aio_subscriptions import AsyncSubscription
     from quivermq.client.client import Client, connect
-    from quivermq.client.copying import HeldBatches
-    from quivermq.client.decoding import SCHEMA
-    from quivermq.client.deliveries import Delivery
-    from quivermq.client.group_infos import (
+    from quivermq.client.cursor import parse_place
+    from quivermq.client.decode import SCHEMA
+    from quivermq.client.group_models import (
         DeadLetter,
         DelayedInfo,
         GroupInfo,
         GroupPartitionInfo,
         MemberInfo,
     )
-    from quivermq.client.hauls import LEASED_SCHEMA
-    from quivermq.client.infos import (
+    from quivermq.client.models import (
+        BatchReceipt,
         ClusterInfo,
         LevelInfo,
+        Message,
         NodeInfo,
         PartitionInfo,
         RateLimit,
         RebalanceInfo,
+        Receipt,
         Retention,
         Retry,
         TopicInfo,
         UpgradeInfo,
     )
-    from quivermq.client.leased import AsyncLeasedMessage, LeasedMessage
-    from quivermq.client.leased_tables import AsyncLeasedTable, LeasedTable
     from quivermq.client.offsets import Held, TopicOffsets
-    from quivermq.client.partitioner import partition_of
-    from quivermq.client.producer import AsyncProducer, Producer
-    from quivermq.client.readers import AsyncReader, Piece, Reader
-    from quivermq.client.reading import parse_place
-    from quivermq.client.sticky_consumer import AsyncConsumer, Consumer
-    from quivermq.client.subscriptions import Subscription
-    from quivermq.client.values import BatchReceipt, Message, Receipt
+    from quivermq.client.producer.copy import BatchCache
+    from quivermq.client.producer.delivery import Delivery
+    from quivermq.client.producer.partitioner import partition_of
+    from quivermq.client.producer.producer import AsyncProducer, Producer
+    from quivermq.client.reader import AsyncReader, ReadChunk, Reader
+    from quivermq.client.shared.aio_subscription import AsyncSubscription
+    from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedMessage
+    from quivermq.client.shared.leased_table import AsyncLeasedTable, LeasedTable
+    from quivermq.client.shared.poll_result import LEASED_SCHEMA
+    from quivermq.client.shared.subscription import Subscription
+    from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
 
 # By module, so that whoever needs one part (a broker needs a door) does not load them all.
 _PLACES = {
-    "LEASED_SCHEMA": "hauls",
-    "SCHEMA": "decoding",
+    "LEASED_SCHEMA": "shared.poll_result",
+    "SCHEMA": "decode",
     "AsyncClient": "aio_client",
-    "AsyncLeasedMessage": "leased",
-    "AsyncLeasedTable": "leased_tables",
-    "AsyncConsumer": "sticky_consumer",
-    "AsyncProducer": "producer",
-    "AsyncReader": "readers",
-    "AsyncSubscription": "aio_subscriptions",
-    "BatchReceipt": "values",
+    "AsyncLeasedMessage": "shared.leased_message",
+    "AsyncLeasedTable": "shared.leased_table",
+    "AsyncConsumer": "sticky.consumer",
+    "AsyncProducer": "producer.producer",
+    "AsyncReader": "reader",
+    "AsyncSubscription": "shared.aio_subscription",
+    "BatchReceipt": "models",
     "Client": "client",
-    "ClusterInfo": "infos",
-    "DeadLetter": "group_infos",
-    "DelayedInfo": "group_infos",
-    "Consumer": "sticky_consumer",
-    "Delivery": "deliveries",
-    "GroupInfo": "group_infos",
-    "GroupPartitionInfo": "group_infos",
-    "LeasedMessage": "leased",
-    "LeasedTable": "leased_tables",
-    "MemberInfo": "group_infos",
-    "Message": "values",
-    "NodeInfo": "infos",
-    "PartitionInfo": "infos",
-    "Piece": "readers",
-    "Producer": "producer",
-    "RateLimit": "infos",
-    "Reader": "readers",
-    "LevelInfo": "infos",
-    "RebalanceInfo": "infos",
-    "UpgradeInfo": "infos",
-    "Receipt": "values",
-    "Retention": "infos",
+    "ClusterInfo": "models",
+    "DeadLetter": "group_models",
+    "DelayedInfo": "group_models",
+    "Consumer": "sticky.consumer",
+    "Delivery": "producer.delivery",
+    "GroupInfo": "group_models",
+    "GroupPartitionInfo": "group_models",
+    "LeasedMessage": "shared.leased_message",
+    "LeasedTable": "shared.leased_table",
+    "MemberInfo": "group_models",
+    "Message": "models",
+    "NodeInfo": "models",
+    "PartitionInfo": "models",
+    "ReadChunk": "reader",
+    "Producer": "producer.producer",
+    "RateLimit": "models",
+    "Reader": "reader",
+    "LevelInfo": "models",
+    "RebalanceInfo": "models",
+    "UpgradeInfo": "models",
+    "Receipt": "models",
+    "Retention": "models",
     "Held": "offsets",
-    "HeldBatches": "copying",
-    "Retry": "infos",
-    "Subscription": "subscriptions",
-    "TopicInfo": "infos",
+    "BatchCache": "producer.copy",
+    "Retry": "models",
+    "Subscription": "shared.subscription",
+    "TopicInfo": "models",
     "TopicOffsets": "offsets",
     "connect": "client",
-    "parse_place": "reading",
-    "partition_of": "partitioner",
+    "parse_place": "cursor",
+    "partition_of": "producer.partitioner",
 }
 
 __all__ = [
@@ -99,6 +101,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncReader",
     "AsyncSubscription",
+    "BatchCache",
     "BatchReceipt",
     "Client",
     "ClusterInfo",
@@ -109,7 +112,6 @@ __all__ = [
     "GroupInfo",
     "GroupPartitionInfo",
     "Held",
-    "HeldBatches",
     "LeasedMessage",
     "LeasedTable",
     "LevelInfo",
@@ -117,9 +119,9 @@ __all__ = [
     "Message",
     "NodeInfo",
     "PartitionInfo",
-    "Piece",
     "Producer",
     "RateLimit",
+    "ReadChunk",
     "Reader",
     "RebalanceInfo",
     "Receipt",

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from quivermq.client.infos import (
+from quivermq.client.connect_options import parse_servers
+from quivermq.client.models import (
     ClusterInfo,
     Idle,
     RateLimit,
@@ -17,8 +18,7 @@ from quivermq.client.infos import (
     topic_settings,
 )
 from quivermq.client.retry import Attempts
-from quivermq.client.routing import Router
-from quivermq.client.servers import parse_servers
+from quivermq.client.router import Router
 from quivermq.errors import InvalidRequest, QuiverError, Timeout, TopicNotFound
 from quivermq.wire import proto
 
@@ -157,7 +157,7 @@ class Admin:
         first = ClusterInfo.of((await router.ask_any(request, attempts)).map)
         if first.is_told_by_member:
             return first
-        for server in router.map.servers(router.door.now()):
+        for server in router.map.servers(router.transport.now()):
             try:
                 reply = await router.exchange(server, request, (), attempts)
             except QuiverError:
@@ -311,7 +311,7 @@ class Admin:
             await attempts.pause()
 
     def _attempts(self, what: str) -> Attempts:
-        return Attempts(self._router.door, self._router.timeout, what, share=_SHARE)
+        return Attempts(self._router.transport, self._router.timeout, what, share=_SHARE)
 
 
 def checked_name(kind: str, name: str) -> str:

@@ -10,35 +10,36 @@ from quivermq.batches import Compression
 from quivermq.client.aio_group_calls import AsyncGroupCalls
 from quivermq.client.aio_group_care import AsyncGroupCare
 from quivermq.client.aio_offset_calls import AsyncOffsetCalls
-from quivermq.client.aio_subscriptions import AsyncSubscription
-from quivermq.client.asyncio_door import AsyncioDoor
-from quivermq.client.bulk import Columns, Layout
+from quivermq.client.asyncio_transport import AsyncioTransport
+from quivermq.client.connect_options import ConnectOptions, TransportFactory, chosen_identity
 from quivermq.client.copy_calls import AsyncCopyCalls
 from quivermq.client.core import Core
-from quivermq.client.door import Door
-from quivermq.client.infos import (
+from quivermq.client.cursor import Place
+from quivermq.client.models import (
     UNCHANGED,
+    BatchReceipt,
     ClusterInfo,
     Idle,
     RateLimit,
     RebalanceInfo,
+    Receipt,
     Retention,
     Retry,
     TopicInfo,
     Unchanged,
     UpgradeInfo,
 )
-from quivermq.client.options import ConnectOptions, MakesDoor, chosen_identity
 from quivermq.client.payloads import Payload
-from quivermq.client.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
-from quivermq.client.producing import not_before_ms
-from quivermq.client.readers import AsyncReader
-from quivermq.client.reading import Place
-from quivermq.client.sender import all_finished
-from quivermq.client.sticky_consumer import AsyncConsumer, Listener, check_mode
-from quivermq.client.sticky_member import ConsumerSettings
-from quivermq.client.sticky_tenure import Start
-from quivermq.client.values import BatchReceipt, Receipt
+from quivermq.client.producer.bulk import BulkColumns, Layout
+from quivermq.client.producer.produce import not_before_ms
+from quivermq.client.producer.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
+from quivermq.client.producer.sender import all_finished
+from quivermq.client.reader import AsyncReader
+from quivermq.client.shared.aio_subscription import AsyncSubscription
+from quivermq.client.sticky.consumer import AsyncConsumer, Listener, check_mode
+from quivermq.client.sticky.member import ConsumerSettings
+from quivermq.client.sticky.owned_partition import Start
+from quivermq.client.transport import Transport
 
 
 def connect(
@@ -95,9 +96,13 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
     Every method does what the one of the same name does in `quivermq.Client`.
     """
 
-    def __init__(self, options: ConnectOptions, make_door: MakesDoor[Door] = AsyncioDoor) -> None:
+    def __init__(
+        self,
+        options: ConnectOptions,
+        make_transport: TransportFactory[Transport] = AsyncioTransport,
+    ) -> None:
         self._options = options
-        self._make_door = make_door
+        self._make_transport = make_transport
         self._core = self._made_core()
         self._producers: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
         self._subscriptions: WeakSet[AsyncSubscription] = WeakSet()
@@ -209,7 +214,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         """Store many messages at once."""
         return await self._core.producing.produce_many(
             topic,
-            Columns(values, keys, headers, timestamps),
+            BulkColumns(values, keys, headers, timestamps),
             Layout(priority, not_before_ms(delay), compression),
             partition,
             chosen_identity(producer_id, epoch),
@@ -345,7 +350,7 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
             for producer in list(self._producers):
                 await producer.abandon()
             await self._core.consuming.release()
-            await self._core.door.close()
+            await self._core.transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -363,4 +368,4 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
 
     def _made_core(self) -> Core:
         options = self._options
-        return Core(options.door(self._make_door), options.servers, options.timeout)
+        return Core(options.transport(self._make_transport), options.servers, options.timeout)

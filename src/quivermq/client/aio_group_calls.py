@@ -3,23 +3,23 @@
 from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakSet
 
-from quivermq.client.aio_subscriptions import AsyncSubscription
 from quivermq.client.core import Core
-from quivermq.client.hauls import messages_of_hauls, table_of_hauls
-from quivermq.client.leased import AsyncLeasedMessage
-from quivermq.client.leased_tables import AsyncLeasedTable
-from quivermq.client.leases import (
+from quivermq.client.shared.aio_subscription import AsyncSubscription
+from quivermq.client.shared.leased_message import AsyncLeasedMessage
+from quivermq.client.shared.leased_table import AsyncLeasedTable
+from quivermq.client.shared.leases import (
     ACK,
     RELEASE,
-    Ruling,
-    Terms,
+    Settlement,
+    SettlementTerms,
     by_settler,
     extend_terms,
     nack_terms,
     reject_terms,
-    rulings_over,
+    settlements_of,
 )
-from quivermq.client.wishes import Wish
+from quivermq.client.shared.poll_result import messages_of_runs, table_of_runs
+from quivermq.client.shared.prefetch import SubscribeOptions
 from quivermq.errors import LeaseLost
 
 
@@ -41,10 +41,10 @@ class AsyncGroupCalls:
         start: str = "earliest",
     ) -> list[AsyncLeasedMessage]:
         """Take messages for a group; while they are leased, no other consumer of it gets them."""
-        hauls = await self._core.consuming.poll(
+        leased_runs = await self._core.consuming.poll(
             topic, group, max_messages, wait, visibility, ack, start, self._carry_out
         )
-        return messages_of_hauls(hauls, AsyncLeasedMessage, self._core.router.limits)
+        return messages_of_runs(leased_runs, AsyncLeasedMessage, self._core.router.limits)
 
     async def poll_arrow(
         self,
@@ -57,10 +57,12 @@ class AsyncGroupCalls:
         start: str = "earliest",
     ) -> AsyncLeasedTable:
         """The same as `poll`, as one Arrow table, by far the fastest way."""
-        hauls = await self._core.consuming.poll(
+        leased_runs = await self._core.consuming.poll(
             topic, group, max_messages, wait, visibility, ack, start, self._carry_out
         )
-        return AsyncLeasedTable(*table_of_hauls(hauls, self._core.router.limits), self._carry_out)
+        return AsyncLeasedTable(
+            *table_of_runs(leased_runs, self._core.router.limits), self._carry_out
+        )
 
     async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
         """These are done: their group never gets them again. Durable when this returns."""
@@ -96,20 +98,20 @@ class AsyncGroupCalls:
         start: str = "earliest",
     ) -> AsyncSubscription:
         """Messages of a topic for a group, pushed: to `async for`, or to a handler."""
-        wish = Wish(topic, group, prefetch, visibility, ack, concurrency, start)
-        subscription = AsyncSubscription(self._made_core, wish, handler)
+        options = SubscribeOptions(topic, group, prefetch, visibility, ack, concurrency, start)
+        subscription = AsyncSubscription(self._made_core, options, handler)
         self._subscriptions.add(subscription)
         return subscription
 
-    async def _settle(self, messages: Iterable[AsyncLeasedMessage], terms: Terms) -> None:
+    async def _settle(self, messages: Iterable[AsyncLeasedMessage], terms: SettlementTerms) -> None:
         lost: LeaseLost | None = None
-        for rulings in by_settler(rulings_over(messages, terms)):
+        for settlements in by_settler(settlements_of(messages, terms)):
             try:
-                await rulings[0].lease.settle(rulings)
+                await settlements[0].lease.settle(settlements)
             except LeaseLost as error:
                 lost = error
         if lost is not None:
             raise lost
 
-    async def _carry_out(self, rulings: Sequence[Ruling]) -> None:
-        await self._core.consuming.settling.settle(rulings)
+    async def _carry_out(self, settlements: Sequence[Settlement]) -> None:
+        await self._core.consuming.settling.settle(settlements)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from quivermq.client.core import Core
 from quivermq.client.offsets import TopicOffsets
-from quivermq.client.readers import AsyncReader
+from quivermq.client.reader import AsyncReader
 
 
 class AsyncOffsetCalls:

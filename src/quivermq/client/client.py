@@ -8,40 +8,41 @@ from typing import Any, Self
 from weakref import WeakSet
 
 from quivermq.batches import Compression
-from quivermq.client import forks
-from quivermq.client.asyncio_door import AsyncioDoor
-from quivermq.client.background import Background
-from quivermq.client.blocking import BlockingDoor
-from quivermq.client.bulk import Columns, Layout
+from quivermq.client import fork_safety
+from quivermq.client.asyncio_transport import AsyncioTransport
+from quivermq.client.background_loop import BackgroundLoop
+from quivermq.client.blocking_transport import BlockingTransport
 from quivermq.client.cluster_calls import ClusterCalls
-from quivermq.client.consuming import Polled
+from quivermq.client.connect_options import ConnectOptions, chosen_identity
 from quivermq.client.copy_calls import CopyCalls
 from quivermq.client.core import Core
-from quivermq.client.door import run
-from quivermq.client.endings import endings
+from quivermq.client.cursor import Place
+from quivermq.client.exit_hooks import endings
 from quivermq.client.group_calls import GroupCalls
 from quivermq.client.group_care import GroupCare
-from quivermq.client.infos import (
+from quivermq.client.models import (
     UNCHANGED,
+    BatchReceipt,
     Idle,
     RateLimit,
+    Receipt,
     Retention,
     Retry,
     TopicInfo,
     Unchanged,
 )
 from quivermq.client.offset_calls import OffsetCalls
-from quivermq.client.options import ConnectOptions, chosen_identity
 from quivermq.client.payloads import Payload
-from quivermq.client.producer import BUFFER_BYTES, Producer, ProducerSettings
-from quivermq.client.producing import not_before_ms
-from quivermq.client.readers import Reader
-from quivermq.client.reading import Place
-from quivermq.client.sticky_consumer import Consumer, Listener, check_mode
-from quivermq.client.sticky_member import ConsumerSettings
-from quivermq.client.sticky_tenure import Start
-from quivermq.client.subscriptions import Subscription
-from quivermq.client.values import BatchReceipt, Receipt
+from quivermq.client.producer.bulk import BulkColumns, Layout
+from quivermq.client.producer.produce import not_before_ms
+from quivermq.client.producer.producer import BUFFER_BYTES, Producer, ProducerSettings
+from quivermq.client.reader import Reader
+from quivermq.client.shared.consumer import PollOutcome
+from quivermq.client.shared.subscription import Subscription
+from quivermq.client.sticky.consumer import Consumer, Listener, check_mode
+from quivermq.client.sticky.member import ConsumerSettings
+from quivermq.client.sticky.owned_partition import Start
+from quivermq.client.transport import run
 
 
 def connect(
@@ -79,13 +80,13 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
 
     def __init__(self, options: ConnectOptions) -> None:
         self._options = options
-        self._core = Core(options.door(BlockingDoor), options.servers, options.timeout)
-        self._background = Background()
+        self._core = Core(options.transport(BlockingTransport), options.servers, options.timeout)
+        self._background = BackgroundLoop()
         self._producers: WeakSet[Producer | Consumer] = WeakSet()
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._closing = threading.Lock()
-        forks.watch(self)
-        self._polled = Polled(self._core.consuming)
+        fork_safety.watch(self)
+        self._polled = PollOutcome(self._core.consuming)
         endings.hold(self._polled)
 
     def ping(self) -> None:
@@ -243,7 +244,7 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         return run(
             self._core.producing.produce_many(
                 topic,
-                Columns(values, keys, headers, timestamps),
+                BulkColumns(values, keys, headers, timestamps),
                 layout,
                 partition,
                 chosen_identity(producer_id, epoch),
@@ -388,7 +389,7 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
             for producer in list(self._producers):
                 producer.abandon()
             run(self._core.consuming.release())
-            run(self._core.door.close())
+            run(self._core.transport.close())
             self._background.stop()
 
     def __enter__(self) -> Self:
@@ -416,4 +417,4 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
 
     def _background_core(self) -> Core:
         options = self._options
-        return Core(options.door(AsyncioDoor), options.servers, options.timeout)
+        return Core(options.transport(AsyncioTransport), options.servers, options.timeout)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from quivermq.client.core import Core
-from quivermq.client.door import run
-from quivermq.client.infos import ClusterInfo, RebalanceInfo, UpgradeInfo
+from quivermq.client.models import ClusterInfo, RebalanceInfo, UpgradeInfo
+from quivermq.client.transport import run
 
 
 class ClusterCalls:

@@ -4,12 +4,12 @@ other topics hold, and parts that belong together."""
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from quivermq.client.bulk import Columns, Layout
-from quivermq.client.copying import Copying, HeldBatches, Range
 from quivermq.client.core import Core
-from quivermq.client.door import run
-from quivermq.client.producer_positions import messages_stored, position_of
-from quivermq.client.values import BatchReceipt
+from quivermq.client.models import BatchReceipt
+from quivermq.client.producer.bulk import BulkColumns, Layout
+from quivermq.client.producer.copy import BatchCache, Copier, Range
+from quivermq.client.producer.positions import messages_stored, position_of
+from quivermq.client.transport import run
 
 
 class CopyCalls:
@@ -28,7 +28,7 @@ class CopyCalls:
         producer_id: int | None = None,
         epoch: int = 0,
         sequence: int = 0,
-        held: HeldBatches | None = None,
+        held: BatchCache | None = None,
     ) -> list[BatchReceipt]:
         """Copy messages into another topic: batches as they are, nothing is decoded.
 
@@ -39,7 +39,7 @@ class CopyCalls:
         copy. `priority` replaces theirs. With `producer_id`, `epoch` and `sequence` of your own,
         copying the same ranges again stores nothing twice. What is in `held` is not read again.
         """
-        wanted = Copying.of(
+        wanted = Copier.of(
             topic,
             ranges,
             to,
@@ -54,9 +54,9 @@ class CopyCalls:
 
     def hold(
         self, topic: str, ranges: Iterable[tuple[int, int, int]], *, bytes_max: int = 32 << 20
-    ) -> HeldBatches:
+    ) -> BatchCache:
         """Read messages to `copy` them: for many small ranges that lie close together."""
-        held = HeldBatches(topic)
+        held = BatchCache(topic)
         run(held.read(self._core, [Range(*each) for each in ranges], bytes_max))
         return held
 
@@ -71,7 +71,7 @@ class CopyCalls:
         A part is values as for `produce_many`, and its priority. Batches of all parts are under way
         together: for many small parts this is far faster than one call for each.
         """
-        wanted = [(Columns(values), Layout(priority)) for values, priority in parts]
+        wanted = [(BulkColumns(values), Layout(priority)) for values, priority in parts]
         return run(self._core.producing.produce_parts(topic, wanted, partition))
 
     def position(self, topic: str, partition: int, *, producer_id: int, epoch: int = 0) -> int:
@@ -113,10 +113,10 @@ class AsyncCopyCalls:
         producer_id: int | None = None,
         epoch: int = 0,
         sequence: int = 0,
-        held: HeldBatches | None = None,
+        held: BatchCache | None = None,
     ) -> list[BatchReceipt]:
         """Copy messages into another topic: batches as they are, nothing is decoded."""
-        wanted = Copying.of(
+        wanted = Copier.of(
             topic,
             ranges,
             to,
@@ -131,9 +131,9 @@ class AsyncCopyCalls:
 
     async def hold(
         self, topic: str, ranges: Iterable[tuple[int, int, int]], *, bytes_max: int = 32 << 20
-    ) -> HeldBatches:
+    ) -> BatchCache:
         """Read messages to `copy` them: for many small ranges that lie close together."""
-        held = HeldBatches(topic)
+        held = BatchCache(topic)
         await held.read(self._core, [Range(*each) for each in ranges], bytes_max)
         return held
 
@@ -141,7 +141,7 @@ class AsyncCopyCalls:
         self, topic: str, parts: Sequence[tuple[Any, int]], *, partition: int
     ) -> list[list[BatchReceipt]]:
         """Store several parts in one partition, and return where each of them is."""
-        wanted = [(Columns(values), Layout(priority)) for values, priority in parts]
+        wanted = [(BulkColumns(values), Layout(priority)) for values, priority in parts]
         return await self._core.producing.produce_parts(topic, wanted, partition)
 
     async def position(

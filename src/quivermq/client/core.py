@@ -1,15 +1,15 @@
 """The whole client behind one door: what the blocking and the asyncio client share."""
 
 from quivermq.client.admin import Admin
-from quivermq.client.consuming import Consuming
-from quivermq.client.dead_letters import DeadLetters
-from quivermq.client.door import Door
-from quivermq.client.groups import Groups
+from quivermq.client.cursor import Cursor, Place
+from quivermq.client.dead_letter_admin import DeadLetterAdmin
+from quivermq.client.group_admin import GroupAdmin
 from quivermq.client.offsets import Offsets
-from quivermq.client.producing import Producing
-from quivermq.client.reading import Cursor, Place
-from quivermq.client.routing import Router
-from quivermq.client.topic_reading import TopicCursor
+from quivermq.client.producer.produce import DirectProducer
+from quivermq.client.router import Router
+from quivermq.client.shared.consumer import SharedConsumer
+from quivermq.client.topic_cursor import TopicCursor
+from quivermq.client.transport import Transport
 from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
 
@@ -17,15 +17,15 @@ from quivermq.wire import proto
 class Core:
     """Everything a client does, as coroutines over a door."""
 
-    def __init__(self, door: Door, servers: list[str], timeout: float) -> None:
-        self.door = door
-        self.router = Router(door, servers, timeout)
+    def __init__(self, transport: Transport, servers: list[str], timeout: float) -> None:
+        self.transport = transport
+        self.router = Router(transport, servers, timeout)
         self.admin = Admin(self.router)
-        self.producing = Producing(self.router)
-        self.consuming = Consuming(self.router)
-        self.groups = Groups(self.router)
+        self.producing = DirectProducer(self.router)
+        self.consuming = SharedConsumer(self.router)
+        self.groups = GroupAdmin(self.router)
         self.offsets = Offsets(self.router)
-        self.dead_letters = DeadLetters(self.router, self.admin)
+        self.dead_letters = DeadLetterAdmin(self.router, self.admin)
 
     async def greet(self) -> None:
         """Reach one broker: better now than at the first message."""

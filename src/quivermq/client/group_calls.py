@@ -3,25 +3,25 @@
 from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakSet
 
-from quivermq.client.background import Background
+from quivermq.client.background_loop import BackgroundLoop
 from quivermq.client.core import Core
-from quivermq.client.door import run
-from quivermq.client.hauls import messages_of_hauls, table_of_hauls
-from quivermq.client.leased import LeasedMessage
-from quivermq.client.leased_tables import LeasedTable
-from quivermq.client.leases import (
+from quivermq.client.shared.leased_message import LeasedMessage
+from quivermq.client.shared.leased_table import LeasedTable
+from quivermq.client.shared.leases import (
     ACK,
     RELEASE,
-    Ruling,
-    Terms,
+    Settlement,
+    SettlementTerms,
     by_settler,
     extend_terms,
     nack_terms,
     reject_terms,
-    rulings_over,
+    settlements_of,
 )
-from quivermq.client.subscriptions import Subscription
-from quivermq.client.wishes import Wish
+from quivermq.client.shared.poll_result import messages_of_runs, table_of_runs
+from quivermq.client.shared.prefetch import SubscribeOptions
+from quivermq.client.shared.subscription import Subscription
+from quivermq.client.transport import run
 from quivermq.errors import LeaseLost
 
 
@@ -30,7 +30,7 @@ class GroupCalls:
 
     _core: Core
     _subscriptions: WeakSet[Subscription]
-    _background: Background
+    _background: BackgroundLoop
     _background_core: Callable[[], Core]
 
     def poll(
@@ -54,12 +54,12 @@ class GroupCalls:
         `ack="auto"` messages are acknowledged before they are delivered: at most once. A group
         begins to exist with its first poll: at the `start` "earliest" or "latest".
         """
-        hauls = run(
+        leased_runs = run(
             self._core.consuming.poll(
                 topic, group, max_messages, wait, visibility, ack, start, self._carry_out
             )
         )
-        return messages_of_hauls(hauls, LeasedMessage, self._core.router.limits)
+        return messages_of_runs(leased_runs, LeasedMessage, self._core.router.limits)
 
     def poll_arrow(
         self,
@@ -77,12 +77,12 @@ class GroupCalls:
         >>> batch.table["value"]
         >>> batch.ack()
         """
-        hauls = run(
+        leased_runs = run(
             self._core.consuming.poll(
                 topic, group, max_messages, wait, visibility, ack, start, self._carry_out
             )
         )
-        return LeasedTable(*table_of_hauls(hauls, self._core.router.limits), self._carry_out)
+        return LeasedTable(*table_of_runs(leased_runs, self._core.router.limits), self._carry_out)
 
     def ack(self, messages: Iterable[LeasedMessage]) -> None:
         """These are done: their group never gets them again. Durable when this returns.
@@ -133,20 +133,20 @@ class GroupCalls:
         extended until they are handed out, and while a handler or the loop works on them. It goes
         on when leaders change or brokers are lost; use it as a context manager, or `close()` it.
         """
-        wish = Wish(topic, group, prefetch, visibility, ack, concurrency, start)
+        options = SubscribeOptions(topic, group, prefetch, visibility, ack, concurrency, start)
         return Subscription(
-            self._background, self._background_core, wish, handler, self._subscriptions.add
+            self._background, self._background_core, options, handler, self._subscriptions.add
         )
 
-    def _settle(self, messages: Iterable[LeasedMessage], terms: Terms) -> None:
+    def _settle(self, messages: Iterable[LeasedMessage], terms: SettlementTerms) -> None:
         lost: LeaseLost | None = None
-        for rulings in by_settler(rulings_over(messages, terms)):
+        for settlements in by_settler(settlements_of(messages, terms)):
             try:
-                rulings[0].lease.settle(rulings)
+                settlements[0].lease.settle(settlements)
             except LeaseLost as error:
                 lost = error
         if lost is not None:
             raise lost
 
-    def _carry_out(self, rulings: Sequence[Ruling]) -> None:
-        run(self._core.consuming.settling.settle(rulings))
+    def _carry_out(self, settlements: Sequence[Settlement]) -> None:
+        run(self._core.consuming.settling.settle(settlements))

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from quivermq.client.core import Core
-from quivermq.client.dead_letters import Letters
-from quivermq.client.door import run
-from quivermq.client.group_infos import DeadLetter, DelayedInfo, GroupInfo
-from quivermq.client.reading import Place
+from quivermq.client.cursor import Place
+from quivermq.client.dead_letter_admin import Letters
+from quivermq.client.group_models import DeadLetter, DelayedInfo, GroupInfo
+from quivermq.client.transport import run
 
 
 class GroupCare:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 
 from quivermq.client.core import Core
-from quivermq.client.door import run
 from quivermq.client.offsets import TopicOffsets
-from quivermq.client.readers import Reader
+from quivermq.client.reader import Reader
+from quivermq.client.transport import run
 
 
 class OffsetCalls:

@@ -7,10 +7,10 @@ from math import ceil
 from random import sample
 from typing import Final, NamedTuple
 
-from quivermq.client.door import Connection
-from quivermq.client.routing import Router, Share
-from quivermq.client.shipping import Links
-from quivermq.client.surveying import survey
+from quivermq.client.ask_leaders import ask_leaders
+from quivermq.client.producer.partition_stream import LeaderConnections
+from quivermq.client.router import LeaderPartitions, Router
+from quivermq.client.transport import Connection
 from quivermq.errors import ConnectionFailed, QuiverError, Timeout, TopicNotFound
 from quivermq.wire import error_from_proto, proto
 
@@ -51,12 +51,12 @@ class Asked(NamedTuple):
     """A request that waits at a broker."""
 
     topic: str
-    share: Share
+    share: LeaderPartitions
     connection: Connection
     request_id: int
 
 
-class _Waiting(Links):
+class _Waiting(LeaderConnections):
     """Connections on which requests wait."""
 
     __slots__ = ("asked",)
@@ -88,7 +88,7 @@ class Offsets:
             route = await self._router.refresh(topic, attempts)
             topic_id = route.id
             try:
-                answers = await survey(
+                answers = await ask_leaders(
                     self._router, topic, wanted, lambda share: _request(topic, share), attempts,
                     topic_id,
                 )  # fmt: skip
@@ -122,7 +122,7 @@ class Offsets:
 
         As soon as one broker answers, the others have a moment to do so.
         """
-        now = self._router.door.now
+        now = self._router.transport.now
         until = now() + wait
         while True:
             ids: dict[str, str] = {}
@@ -136,7 +136,7 @@ class Offsets:
             told = {topic: held for topic, held in found.items() if held.partitions}
             if told or not troubled or now() >= until:
                 return told
-            await self._router.door.sleep(min(_AGAIN_SECONDS, max(0.0, until - now())))
+            await self._router.transport.sleep(min(_AGAIN_SECONDS, max(0.0, until - now())))
 
     async def _heard(
         self, positions: Positions, wait: float, ids: dict[str, str]
@@ -145,7 +145,7 @@ class Offsets:
         `ids` are filled in."""
         links = _Waiting(self._router)
         attempts = self._router.attempts("waiting for messages")
-        deadline = self._router.door.now() + wait + _ANSWER_SECONDS
+        deadline = self._router.transport.now() + wait + _ANSWER_SECONDS
         asked: list[Asked] = []
         found: dict[str, TopicOffsets] = {}
         troubled: set[str] = set()
@@ -179,7 +179,7 @@ class Offsets:
         links: _Waiting,
         asked: list[Asked],
         topic: str,
-        share: Share,
+        share: LeaderPartitions,
         request: proto.Request,
         deadline: float,
     ) -> None:
@@ -191,36 +191,36 @@ class Offsets:
             most = connection.welcome.requests_max // 2 or _REQUESTS_MAX
             if links.asked[address] >= most:
                 return
-            request.timeout_ms = max(1, int((deadline - router.door.now()) * 1000))
+            request.timeout_ms = max(1, int((deadline - router.transport.now()) * 1000))
             number = await connection.post(request, (), deadline)
         except (ConnectionFailed, Timeout):
-            router.map.avoid(address, router.door.now())
+            router.map.avoid(address, router.transport.now())
             raise
         links.asked[address] += 1
         asked.append(Asked(topic, share, connection, number))
 
     async def _await_answers(self, asked: list[Asked], deadline: float) -> None:
-        door = self._router.door
+        transport = self._router.transport
         left = [(each.connection, each.request_id) for each in asked]
         until = deadline
-        while left and door.now() < until:
-            await door.first_answered(left, until)
+        while left and transport.now() < until:
+            await transport.first_answered(left, until)
             left = [each for each in left if not each[0].is_answered(each[1])]
-            until = min(until, door.now() + _GRACE_SECONDS)
+            until = min(until, transport.now() + _GRACE_SECONDS)
 
     async def _take(self, asked: Asked, found: dict[str, TopicOffsets], deadline: float) -> None:
         """Add what a broker answered; who has not answered by the deadline is in trouble."""
         router, address = self._router, asked.share.target.address
         if not asked.connection.is_answered(asked.request_id):
             asked.connection.cancel(asked.request_id)
-            if router.door.now() < deadline:
+            if router.transport.now() < deadline:
                 return
-            router.map.avoid(address, router.door.now())
+            router.map.avoid(address, router.transport.now())
             raise Timeout(f"{address} did not answer in time")
         try:
             reply = await asked.connection.take(asked.request_id, deadline)
         except ConnectionFailed:
-            router.map.avoid(address, router.door.now())
+            router.map.avoid(address, router.transport.now())
             raise
         if reply.response.WhichOneof("body") == "error":
             raise error_from_proto(reply.response.error)
@@ -232,7 +232,10 @@ class Offsets:
 
 
 def _request(
-    topic: str, share: Share, positions: Mapping[int, int] | None = None, wait: float = 0.0
+    topic: str,
+    share: LeaderPartitions,
+    positions: Mapping[int, int] | None = None,
+    wait: float = 0.0,
 ) -> proto.Request:
     request = proto.Request(direct=share.target.direct)
     listed = request.list_offsets

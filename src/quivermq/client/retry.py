@@ -3,7 +3,7 @@
 from random import Random
 from typing import Final
 
-from quivermq.client.door import Door
+from quivermq.client.transport import Transport
 from quivermq.errors import ConnectionFailed, NotEnoughReplicas, NotLeader, QuiverError, Timeout
 
 BACKOFF_FIRST_SECONDS: Final = 0.02
@@ -23,13 +23,21 @@ class Attempts:
     """One operation and all attempts at it, up to its deadline."""
 
     __slots__ = (
-        "_door", "_hints", "_last", "_pauses", "_share", "_tried", "deadline", "timeout",
-        "was_uncertain", "what",
+        "_hints",
+        "_last",
+        "_pauses",
+        "_share",
+        "_transport",
+        "_tried",
+        "deadline",
+        "timeout",
+        "was_uncertain",
+        "what",
     )  # fmt: skip
 
     def __init__(
         self,
-        door: Door,
+        transport: Transport,
         timeout: float,
         what: str,
         *,
@@ -38,8 +46,8 @@ class Attempts:
     ) -> None:
         self.what = what
         self.timeout = timeout
-        self.deadline = door.now() + timeout if deadline is None else deadline
-        self._door = door
+        self.deadline = transport.now() + timeout if deadline is None else deadline
+        self._transport = transport
         self.was_uncertain = False
         """Some attempt may have had its effect, though nobody said so."""
         self._share = share
@@ -51,7 +59,7 @@ class Attempts:
     def attempt_deadline(self) -> float:
         """Until when one attempt may take."""
         share = max(ATTEMPT_SECONDS_MIN, self._share * self.timeout)
-        return min(self.deadline, self._door.now() + share)
+        return min(self.deadline, self._transport.now() + share)
 
     def failed(self, server: str, error: QuiverError) -> None:
         """An attempt at this server failed in a way that may pass."""
@@ -70,17 +78,17 @@ class Attempts:
 
         Jittered, so that many clients that failed together do not come back together.
         """
-        left = self.deadline - self._door.now()
+        left = self.deadline - self._transport.now()
         if left < LEFT_SECONDS_MIN:
             raise self.last_word()
         longest = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2**self._pauses)
         self._pauses += 1
         self._hints = 0
-        await self._door.sleep(min(_random.uniform(0.5, 1.0) * longest, left / 2))
+        await self._transport.sleep(min(_random.uniform(0.5, 1.0) * longest, left / 2))
 
     def check_time(self) -> None:
         """Raise the last word if the time is over."""
-        if self.deadline - self._door.now() < LEFT_SECONDS_MIN:
+        if self.deadline - self._transport.now() < LEFT_SECONDS_MIN:
             raise self.last_word()
 
     def last_word(self) -> QuiverError:

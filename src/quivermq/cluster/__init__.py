@@ -34,7 +34,7 @@ from quivermq.cluster.features import (
 )
 from quivermq.cluster.identity import judge, judge_levels
 from quivermq.cluster.names import check_group_name, check_topic_name
-from quivermq.cluster.placement import Load, load_of, place
+from quivermq.cluster.placement import BrokerLoad, load_of, place
 from quivermq.cluster.plan import (
     METADATA_VOTERS_MAX,
     LeaderMove,
@@ -48,29 +48,29 @@ from quivermq.cluster.plan import (
 )
 from quivermq.cluster.records import (
     LEAVING,
-    METADATA_GROUP,
+    METADATA_PARTITION,
     METADATA_TOPIC,
     SERVING,
-    Broker,
-    Cluster,
+    BrokerRecord,
+    ClusterRecord,
     Placement,
     Topic,
     epoch_of,
-    group_id,
     level_of,
     member_of,
     node_of,
+    partition_id,
 )
 from quivermq.cluster.sticky import (
     MEMBER_NAME_CHARACTERS_MAX,
     MEMBERS_MAX,
-    Changes,
     Enrolled,
-    Share,
+    MemberShare,
+    StickyChanges,
     StickyGroup,
     sticky_key,
 )
-from quivermq.cluster.sticky_edits import GroupName, regroup
+from quivermq.cluster.sticky_edits import StickyName, regroup
 from quivermq.cluster.upgrading import Upgrade, plan_upgrade, raise_level
 
 __all__ = [
@@ -80,27 +80,27 @@ __all__ = [
     "LEAVING",
     "MEMBERS_MAX",
     "MEMBER_NAME_CHARACTERS_MAX",
-    "METADATA_GROUP",
+    "METADATA_PARTITION",
     "METADATA_TOPIC",
     "METADATA_VOTERS_MAX",
     "OWN_LEVELS",
     "REPLICATION_DEFAULT",
     "SERVING",
-    "Broker",
-    "Changes",
-    "Cluster",
+    "BrokerLoad",
+    "BrokerRecord",
+    "ClusterRecord",
     "Edit",
     "Enrolled",
-    "GroupName",
     "Hosted",
     "LeaderMove",
     "Level",
     "Levels",
-    "Load",
+    "MemberShare",
     "Move",
     "Placement",
-    "Share",
+    "StickyChanges",
     "StickyGroup",
+    "StickyName",
     "Topic",
     "Upgrade",
     "View",
@@ -115,7 +115,6 @@ __all__ = [
     "finish_moves",
     "found_cluster",
     "grant_producers",
-    "group_id",
     "grow",
     "is_rebalancing",
     "judge",
@@ -125,6 +124,7 @@ __all__ = [
     "member_of",
     "metadata_voters",
     "node_of",
+    "partition_id",
     "place",
     "plan_upgrade",
     "raise_level",

@@ -4,7 +4,8 @@ An item may lie on some nodes and not on others, so the way from a heavy node to
 lead over nodes in between: each passes one item on. A shortest such way is looked for, and as long
 as there is one, loads can be made more even; when there is none, they cannot.
 
-`Replicas` levels the replicas of partitions, `Leaders` which of its replicas leads each.
+`ReplicaBalance` levels the replicas of partitions, `LeaderBalance` which of its replicas leads
+each.
 """
 
 from collections import Counter, deque
@@ -90,7 +91,7 @@ def _way(came: dict[int, _Step | None], end: int) -> list[_Step]:
     return steps[::-1]
 
 
-class Replicas(_Leveller):
+class ReplicaBalance(_Leveller):
     """Replicas of partitions, at most one of a partition on a node."""
 
     def __init__(self, nodes: Iterable[int]) -> None:
@@ -179,7 +180,7 @@ class Replicas(_Leveller):
             self._of_topic[node][topic] += change
 
 
-class Leaders(_Leveller):
+class LeaderBalance(_Leveller):
     """Which of the nodes that hold a partition leads it."""
 
     def __init__(self, nodes: Iterable[int]) -> None:

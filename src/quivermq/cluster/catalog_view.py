@@ -15,8 +15,8 @@ from quivermq.cluster.records import (
     SERVING,
     TOPIC_ID_BYTES,
     TOPIC_PREFIX,
-    Broker,
-    Cluster,
+    BrokerRecord,
+    ClusterRecord,
     Placement,
     Topic,
     next_producer,
@@ -52,9 +52,9 @@ class View:
         """When anything but sticky groups changed last."""
         self.sticky: dict[str, StickyGroup] = {}
         """By their keys."""
-        self.cluster: Cluster | None = None
+        self.cluster: ClusterRecord | None = None
         self.next_producer = 1
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, BrokerRecord] = {}
         self.topics: dict[str, Topic] = {}
         self.retired: dict[int, int] = {}
         """The last member number of each removed broker."""
@@ -73,7 +73,7 @@ class View:
         """The view of another version; records whose JSON is the same are the same objects."""
         return View(version, values, self)
 
-    def broker(self, node: int) -> Broker:
+    def broker(self, node: int) -> BrokerRecord:
         if node not in self.brokers:
             known = ", ".join(map(str, self.brokers)) or "none"
             raise InvalidRequest(f"there is no broker {node} in this cluster; there are: {known}")
@@ -149,7 +149,7 @@ class View:
         if key.startswith(TOPIC_PREFIX):
             self.topics[key.removeprefix(TOPIC_PREFIX)] = _topic(key, value, previous)
         elif key.startswith(BROKER_PREFIX):
-            broker = Broker.from_json(value)
+            broker = BrokerRecord.from_json(value)
             _check_key(key, broker.key)
             known = previous.brokers.get(broker.id) if previous is not None else None
             self.brokers[broker.id] = broker if known is None or known != broker else known
@@ -160,7 +160,7 @@ class View:
         elif key.startswith(STICKY_PREFIX):
             self.sticky[key] = _sticky_group(key, value, previous)
         elif key == CLUSTER_KEY:
-            self.cluster = Cluster.from_json(value)
+            self.cluster = ClusterRecord.from_json(value)
         elif key == PRODUCERS_KEY:
             self.next_producer = next_producer(value)
 

@@ -26,8 +26,8 @@ from quivermq.cluster.records import (
     PRODUCERS_KEY,
     REBALANCE_KEY,
     RETIRED_PREFIX,
-    Broker,
-    Cluster,
+    BrokerRecord,
+    ClusterRecord,
     Placement,
     State,
     Topic,
@@ -56,9 +56,9 @@ class Edit:
         return Edit(put | other.put, [*kept, *other.delete])
 
 
-def found_cluster(cluster_id: str, created_ms: int, brokers: Iterable[Broker]) -> Edit:
+def found_cluster(cluster_id: str, created_ms: int, brokers: Iterable[BrokerRecord]) -> Edit:
     """The first edit of all."""
-    put: dict[str, Any] = {CLUSTER_KEY: Cluster(cluster_id, created_ms).to_json()}
+    put: dict[str, Any] = {CLUSTER_KEY: ClusterRecord(cluster_id, created_ms).to_json()}
     return Edit(put | {broker.key: broker.to_json() for broker in brokers})
 
 
@@ -186,7 +186,7 @@ def register_broker(
     if not 1 <= id <= NODE_MAX:
         raise InvalidRequest(f"the number of a broker is from 1 to {NODE_MAX}, not {id}")
     known = view.brokers.get(id)
-    broker = Broker(
+    broker = BrokerRecord(
         id=id,
         directory_id=directory_id,
         boot=boot,
@@ -202,7 +202,7 @@ def register_broker(
     )
     # What does not read back must not be written: every broker would refuse the catalog.
     try:
-        Broker.from_json(broker.to_json())
+        BrokerRecord.from_json(broker.to_json())
     except Corrupt as error:
         raise InvalidRequest(f"broker {id} cannot be as it says: {error}") from error
     return None if broker == known else Edit({broker.key: broker.to_json()})

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from itertools import permutations
 
 from quivermq.cluster.catalog_view import View
-from quivermq.cluster.records import SERVING, Broker, Placement, node_of
+from quivermq.cluster.records import SERVING, BrokerRecord, Placement, node_of
 from quivermq.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BrokerLoad:
     """How many replicas each node holds, of how many it is the preferred leader, and how many
     partitions each two nodes share."""
 
@@ -38,22 +38,27 @@ class Load:
         self.shared.update(permutations(nodes, 2))
 
 
-def load_of(view: View) -> Load:
+def load_of(view: View) -> BrokerLoad:
     """The load once everything that moves has arrived."""
-    load = Load()
+    load = BrokerLoad()
     for _, _, placement in view.partitions():
         load.add([node_of(member) for member in placement.planned])
     return load
 
 
 def place(
-    brokers: Iterable[Broker], load: Load, *, partitions: int, replication: int, dice: int = 0
+    brokers: Iterable[BrokerRecord],
+    load: BrokerLoad,
+    *,
+    partitions: int,
+    replication: int,
+    dice: int = 0,
 ) -> list[Placement]:
     """Homes for so many partitions. `dice` decides among equals: another one for every topic."""
     members = {broker.id: broker.member for broker in brokers if broker.state == SERVING}
     nodes = sorted(members)
     check_replication(replication, len(nodes))
-    load = Load(
+    load = BrokerLoad(
         _levelled(load.replicas, nodes, partitions * replication),
         _levelled(load.leaders, nodes, partitions),
         load.shared.copy(),
@@ -86,7 +91,7 @@ def _levelled(load: Counter[int], nodes: list[int], added: int) -> Counter[int]:
     return Counter({node: max(load[node], most - share) for node in nodes})
 
 
-def _choose(order: list[int], load: Load, count: int) -> list[int]:
+def _choose(order: list[int], load: BrokerLoad, count: int) -> list[int]:
     """The nodes for one partition, its leader first; the earlier in `order` among equals."""
     replicas, leaders, shared = load.replicas, load.leaders, load.shared
     limit = sorted(replicas[node] for node in order)[count - 1]

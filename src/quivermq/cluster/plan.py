@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from quivermq.cluster.balance import Leaders, Replicas
+from quivermq.cluster.balance import LeaderBalance, ReplicaBalance
 from quivermq.cluster.catalog_view import View
 from quivermq.cluster.placement import load_of, place
-from quivermq.cluster.records import Placement, Topic, group_id, node_of
+from quivermq.cluster.records import Placement, Topic, node_of, partition_id
 from quivermq.errors import InvalidRequest
 
 METADATA_VOTERS_MAX: Final = 5
@@ -115,9 +115,9 @@ def rebalance_leaders(
     replicas allow. `leaders` says which node leads each partition; only nodes that are `alive` are
     chosen, if that is given; partitions without a leader are left out."""
     nodes = [b.id for b in view.serving if alive is None or b.id in alive]
-    spread, found = Leaders(nodes), []
+    spread, found = LeaderBalance(nodes), []
     for topic, partition, placement in view.partitions():
-        leader = leaders.get(group_id(topic.id, partition), 0)
+        leader = leaders.get(partition_id(topic.id, partition), 0)
         if leader:
             spread.add(leader, list(map(node_of, placement.replicas)))
             found.append((topic.name, partition, leader))
@@ -149,7 +149,7 @@ class _Plan:
     def __init__(self, view: View, members: Mapping[int, int]) -> None:
         self._members = members
         self.partitions = list(view.partitions())
-        self.replicas = Replicas(members)
+        self.replicas = ReplicaBalance(members)
         self._wanted: list[int] = []
 
     def take(self, stay: Sequence[int], wanted: int) -> None:
@@ -170,7 +170,7 @@ class _Plan:
 
     def moves(self, may_lead_elsewhere: Sequence[bool]) -> list[Move]:
         """The moves to make, with the preferred leaders balanced where they may be."""
-        leaders = Leaders(self._members)
+        leaders = LeaderBalance(self._members)
         for item, ((_, _, placement), free) in enumerate(
             zip(self.partitions, may_lead_elsewhere, strict=True)
         ):

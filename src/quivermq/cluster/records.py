@@ -31,7 +31,7 @@ GROUP_IDLE_MS_LEAST: Final = 1_000
 GROUP_IDLE_MS_MOST: Final = 100 * 365 * 24 * 3600 * 1000
 
 METADATA_TOPIC: Final = "_quiver"
-METADATA_GROUP: Final = bytes(TOPIC_ID_BYTES) + b"\xff\xff\xff\xff"
+METADATA_PARTITION: Final = bytes(TOPIC_ID_BYTES) + b"\xff\xff\xff\xff"
 
 CLUSTER_KEY: Final = "cluster"
 PRODUCERS_KEY: Final = "producers"
@@ -61,13 +61,13 @@ def member_of(node: int, epoch: int) -> int:
     return epoch << 16 | node
 
 
-def group_id(topic_id: str, partition: int) -> bytes:
+def partition_id(topic_id: str, partition: int) -> bytes:
     """The 16 bytes that name a partition and its log in Raft."""
     return bytes.fromhex(topic_id) + partition.to_bytes(4, "big")
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterRecord:
     """Which cluster this is, since when, and what its brokers may write."""
 
     id: str
@@ -88,7 +88,7 @@ class Cluster:
         }
 
     @classmethod
-    def from_json(cls, value: Any) -> "Cluster":
+    def from_json(cls, value: Any) -> "ClusterRecord":
         found = _object(value, "the cluster")
         level, release = level_of(found)
         return cls(
@@ -115,7 +115,7 @@ def level_of(value: Any) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerRecord:
     """A broker: whose data directory it is, and where it can be reached."""
 
     id: int
@@ -150,7 +150,7 @@ class Broker:
         return self.others | value
 
     @classmethod
-    def from_json(cls, value: Any) -> "Broker":
+    def from_json(cls, value: Any) -> "BrokerRecord":
         found = _object(value, "a broker")
         node = _integer(found, "id", 1, NODE_MAX)
         member = _integer(found, "member", 1, MEMBER_MAX)
@@ -283,8 +283,8 @@ class Topic:
         )
 
 
-_CLUSTER: Final = frozenset(item.name for item in fields(Cluster))
-_BROKER: Final = frozenset(item.name for item in fields(Broker))
+_CLUSTER: Final = frozenset(item.name for item in fields(ClusterRecord))
+_BROKER: Final = frozenset(item.name for item in fields(BrokerRecord))
 _PLACEMENT: Final = frozenset(item.name for item in fields(Placement))
 _TOPIC: Final = frozenset(item.name for item in fields(Topic))
 

@@ -36,7 +36,7 @@ class Enrolled(NamedTuple):
     """How long it may be silent before it is taken for dead."""
 
 
-class Owner(NamedTuple):
+class PartitionOwner(NamedTuple):
     """The owner of a partition, and since which generation."""
 
     member: int
@@ -50,7 +50,7 @@ class Revocation(NamedTuple):
     since: int
 
 
-class Share(NamedTuple):
+class MemberShare(NamedTuple):
     """The partitions of one member."""
 
     assigned: tuple[tuple[int, int], ...]
@@ -61,11 +61,11 @@ class Share(NamedTuple):
     """The generation that last gave it something, or told it to give something up."""
 
 
-_NOTHING: Final = Share((), (), 0)
+_NOTHING: Final = MemberShare((), (), 0)
 
 
 @dataclass(slots=True)
-class Changes:
+class StickyChanges:
     """Events of a group since it was last changed: first the leaves, then the joins."""
 
     assignor: str = "sticky"
@@ -96,7 +96,7 @@ class StickyGroup:
     generation: int
     assignor: str = "sticky"
     members: Mapping[int, Enrolled] = field(default_factory=dict)
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[PartitionOwner, ...] = ()
     """By partition."""
     revoking: Mapping[int, Revocation] = field(default_factory=dict)
     """By partition: those that their owners have to release."""
@@ -106,7 +106,7 @@ class StickyGroup:
         return sticky_key(self.topic_id, self.group)
 
     @cached_property
-    def _shares(self) -> dict[int, Share]:
+    def _shares(self) -> dict[int, MemberShare]:
         assigned: dict[int, list[tuple[int, int]]] = {}
         revoked: dict[int, list[int]] = {}
         since: dict[int, int] = {}
@@ -119,16 +119,16 @@ class StickyGroup:
             told = epoch if revocation is None else revocation.since
             since[member] = max(since.get(member, 0), told)
         return {
-            member: Share(
+            member: MemberShare(
                 tuple(assigned.get(member, ())), tuple(revoked.get(member, ())), since[member]
             )
             for member in since
         }
 
-    def share(self, member: int) -> Share:
+    def share(self, member: int) -> MemberShare:
         return self._shares.get(member, _NOTHING)
 
-    def changed(self, changes: Changes, partitions: int) -> "StickyGroup":
+    def changed(self, changes: StickyChanges, partitions: int) -> "StickyGroup":
         """The group after this; itself if that makes no difference."""
         left = {member: self.members[member] for member in self.members.keys() - changes.leaves}
         members = dict(sorted((left | changes.joins).items()))
@@ -143,7 +143,7 @@ class StickyGroup:
         for number in range(partitions if members else 0):
             holder, wanted = holders.get(number, 0), target[number]
             if not holder:
-                owners.append(Owner(wanted, generation))
+                owners.append(PartitionOwner(wanted, generation))
                 continue
             owners.append(self.owners[number])
             if holder != wanted:
@@ -159,7 +159,7 @@ class StickyGroup:
             self.topic_id, self.group, generation, self.assignor, members, tuple(owners), revoking
         )
 
-    def _holders(self, changes: Changes, partitions: int) -> dict[int, int]:
+    def _holders(self, changes: StickyChanges, partitions: int) -> dict[int, int]:
         """The member that holds each partition: 0 if none does, any more or yet."""
         holders = dict.fromkeys(range(partitions), 0)
         for number, (member, _) in enumerate(self.owners):
@@ -207,7 +207,8 @@ class StickyGroup:
                     for member, (name, session_ms) in value["members"].items()
                 },
                 owners=tuple(
-                    Owner(_number(member), _number(epoch)) for member, epoch in value["owners"]
+                    PartitionOwner(_number(member), _number(epoch))
+                    for member, epoch in value["owners"]
                 ),
                 revoking={
                     _number(int(number)): Revocation(_number(heir), _number(since))

@@ -8,7 +8,7 @@ from quivermq.cluster.edits import Edit
 from quivermq.cluster.sticky import (
     MEMBERS_MAX,
     STICKY_PARTITIONS_MAX,
-    Changes,
+    StickyChanges,
     StickyGroup,
     sticky_key,
 )
@@ -20,7 +20,7 @@ _EDIT_BYTES: Final = 1 << 20
 _MEMBER_BYTES, _PARTITION_BYTES = 100, 80
 
 
-class GroupName(NamedTuple):
+class StickyName(NamedTuple):
     """A sticky group, as its members name it."""
 
     topic: str
@@ -31,13 +31,13 @@ class Regrouping(NamedTuple):
     """The result of changes."""
 
     edit: Edit | None
-    done: list[GroupName]
+    done: list[StickyName]
     """Those in the edit, or without need of one."""
-    refused: dict[GroupName, QuiverError]
+    refused: dict[StickyName, QuiverError]
     """The others did not fit, and come next."""
 
 
-def regroup(view: View, changes: Mapping[GroupName, Changes]) -> Regrouping:
+def regroup(view: View, changes: Mapping[StickyName, StickyChanges]) -> Regrouping:
     """Apply changes to groups, as many as fit into one edit."""
     edit, done, refused = Edit(), [], {}
     size, groups = 0, len(view.sticky)

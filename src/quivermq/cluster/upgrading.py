@@ -6,7 +6,7 @@ from typing import NamedTuple
 from quivermq.cluster.catalog_view import View
 from quivermq.cluster.edits import Edit
 from quivermq.cluster.features import OWN_LEVELS, Level
-from quivermq.cluster.records import CLUSTER_KEY, Broker, Cluster
+from quivermq.cluster.records import CLUSTER_KEY, BrokerRecord, ClusterRecord
 from quivermq.errors import InvalidRequest, NotLeader
 
 _NAMED_MAX = 10
@@ -58,7 +58,7 @@ def raise_level(view: View, to: int = 0) -> Edit | None:
     return Edit({CLUSTER_KEY: raised.to_json()})
 
 
-def _founded(view: View) -> Cluster:
+def _founded(view: View) -> ClusterRecord:
     if view.cluster is None:
         raise NotLeader("the cluster is just being founded; try again")
     return view.cluster
@@ -78,7 +78,7 @@ def _release_of(view: View, level: int) -> str:
     return able[0] if able else "unknown"
 
 
-def _named(brokers: list[Broker]) -> str:
+def _named(brokers: list[BrokerRecord]) -> str:
     named = [
         f"broker {broker.id} runs {broker.version or 'an unknown release'}, which knows "
         f"{broker.levels}"

@@ -7,7 +7,7 @@ edge with the next entry is the one place where the log's numbering rules are wr
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from quivermq.batches import Frame, Header, Index, Kind, Limits, Offset
+from quivermq.batches import Frame, FrameKind, Header, Index, Limits, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, OffsetOutOfRange
 
 
@@ -46,7 +46,7 @@ def edges_behind(edge: Edge, frames: Sequence[Frame], limits: Limits, folder: st
     for frame in frames:
         header = frame.header
         header.check(limits)
-        if header.kind == Kind.MARK or len(frame.body) != header.body_bytes:
+        if header.kind == FrameKind.MARK or len(frame.body) != header.body_bytes:
             raise BrokenInvariant(f"{folder}: {frame} is no entry")
         try:
             edge = edge.after(header)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind
+from quivermq.batches import HEADER_BYTES, Frame, FrameKind, Header, Index
 from quivermq.errors import UnsupportedFormat
 from quivermq.log.edge import Edge
 
@@ -36,7 +36,7 @@ def packed_mark(secret: bytes, position: int, mark: Mark) -> bytes:
     body = _BODY.pack(secret, position, mark.commit_index)
     edge = mark.edge
     header = Header(
-        kind=Kind.MARK,
+        kind=FrameKind.MARK,
         body_bytes=len(body),
         body_crc=crc32c(body),
         term=edge.term,
@@ -51,7 +51,7 @@ def packed_mark(secret: bytes, position: int, mark: Mark) -> bytes:
 def read_mark(frame: Frame, secret: bytes, position: int) -> Mark | None:
     """The mark at `position`, or None if it is not one of this log at this place."""
     header = frame.header
-    if header.kind != Kind.MARK:
+    if header.kind != FrameKind.MARK:
         return None
     check_form(header)
     borne, stood, commit_index = _BODY.unpack(frame.body)

@@ -16,7 +16,7 @@ nothing.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quivermq.batches import HEADER_BYTES, Frame, Header, Index, Kind
+from quivermq.batches import HEADER_BYTES, Frame, FrameKind, Header, Index
 from quivermq.errors import Corrupt, TooLarge, UnsupportedFormat
 from quivermq.log.damage import Damage
 from quivermq.log.disk import File
@@ -99,7 +99,7 @@ class Scanner:
 
     def _take(self, frame: Frame) -> None:
         found = self.found
-        if frame.header.kind == Kind.MARK:
+        if frame.header.kind == FrameKind.MARK:
             mark = read_mark(frame, self._secret, found.end)
             if mark is None or mark.edge != found.edge:
                 raise Corrupt("a mark that does not belong here")
@@ -174,7 +174,7 @@ class Scanner:
         at, edge = self.found.end + MARK_BYTES, self.found.edge
         is_left = self._was_mark()
         try:
-            while (frame := self._frame_at(at)).header.kind != Kind.MARK:
+            while (frame := self._frame_at(at)).header.kind != FrameKind.MARK:
                 edge = edge.after(frame.header)
                 if is_left:
                     return True
@@ -198,7 +198,7 @@ class Scanner:
             header = Header.unpack(self._window.view(at, HEADER_BYTES), 0, STORED_LIMITS)
         except (Corrupt, TooLarge):
             return False
-        return header.kind == Kind.MARK
+        return header.kind == FrameKind.MARK
 
     def _next_proof(self) -> tuple[int, Mark] | None:
         """The next mark that stands where bytes of this log were once durable."""
@@ -216,7 +216,7 @@ class Scanner:
         data = self._file.read(position, MARK_BYTES)
         try:
             header = Header.unpack(data, 0, STORED_LIMITS)
-            if header.kind == Kind.MARK:
+            if header.kind == FrameKind.MARK:
                 check_form(header)
             return read_mark(Frame.parse(data, 0, STORED_LIMITS), self._secret, position)
         except (Corrupt, TooLarge):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quivermq.batches import Frame, Index, Kind, decode_batch
+from quivermq.batches import Frame, FrameKind, Index, decode_batch
 from quivermq.errors import Corrupt, QuiverError, StorageFailed, TooLarge, UnsupportedFormat
 from quivermq.log.checkpoints import COPY, RESET, Checkpoints
 from quivermq.log.damage import Damage
@@ -360,7 +360,7 @@ class Verification:
             self._find("note", path, f"{reason}; its copy is intact")
 
     def _visit(self, frame: Frame, position: int) -> None:
-        if self._deep and frame.header.kind == Kind.DATA:
+        if self._deep and frame.header.kind == FrameKind.DATA:
             try:
                 decode_batch(frame, STORED_LIMITS)
             except (Corrupt, TooLarge) as error:

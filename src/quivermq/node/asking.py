@@ -1,31 +1,32 @@
-"""Asking a group on the event loop, and waiting for its word."""
+"""Asking a replica on the event loop, and waiting for its word."""
 
 import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
 from quivermq.errors import QuiverError
-from quivermq.node.group import Done, Group
-from quivermq.queue import Desk
+from quivermq.node.hosted_replica import Done, HostedReplica
+from quivermq.queue import LeaseManager
 from quivermq.replica import Replica, Result
 
 T = TypeVar("T")
 
 
-async def ask(group: Group, question: Callable[[Replica, int], None]) -> Result:
+async def ask(hosted: HostedReplica, question: Callable[[Replica, int], None]) -> Result:
     """A request of a replica, awaited; raises the refusal."""
     future, done = _word()
-    token = group.ask(done, question)
+    token = hosted.ask(done, question)
     try:
         return _taken(await future)
     finally:
-        group.forget(token)
+        hosted.forget(token)
 
 
-async def said(group: Group, act: Callable[[Desk], T]) -> T:
-    """What `act` returns at the desk of a group, once all that was said there is committed."""
+async def commit_lease_ops(hosted: HostedReplica, act: Callable[[LeaseManager], T]) -> T:
+    """What `act` returns at the lease manager of a replica, once all that was said there is
+    committed."""
     future, done = _word()
-    answer = group.at_desk(act, done)
+    answer = hosted.with_leases(act, done)
     _taken(await future)
     return answer
 

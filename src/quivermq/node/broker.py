@@ -6,39 +6,37 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from quivermq.batches import Limits
-from quivermq.cluster import METADATA_GROUP, group_id, node_of
+from quivermq.cluster import METADATA_PARTITION, node_of, partition_id
 from quivermq.errors import ConnectionFailed, Forbidden, NotEnoughReplicas, QuiverError
 from quivermq.log import LogSettings
 from quivermq.log.settings import STORED_LIMITS
-from quivermq.node.admission import Addresses, Admission
-from quivermq.node.cluster_requests import ClusterParts, ClusterRequests
-from quivermq.node.consumers import Consumers
+from quivermq.node.cluster_maps import ClusterMaps
 from quivermq.node.controller import Controller
-from quivermq.node.coordinator import Coordinator
-from quivermq.node.deferred_sync import DeferredSyncDisk
-from quivermq.node.directory import Directory
+from quivermq.node.counters import Counters
+from quivermq.node.data_dir import DataDirectory
+from quivermq.node.delivery.delivery import Delivery
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.fetching import Fetching
-from quivermq.node.figures import Figures
-from quivermq.node.file_limit import raise_file_limit
+from quivermq.node.disks import DeferredSyncDisk, TimedDisk
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.group import Group
+from quivermq.node.handlers.cluster import ClusterHandlers, ClusterParts
+from quivermq.node.handlers.fetch import FetchHandler
+from quivermq.node.handlers.offsets import OffsetHandlers
+from quivermq.node.handlers.produce import ProduceHandler
+from quivermq.node.handlers.sticky import StickyHandlers
+from quivermq.node.handlers.topics import TopicHandlers
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.hosting import Hosting
-from quivermq.node.leaders import Leaders, Office
-from quivermq.node.maps import Maps
+from quivermq.node.known_leaders import KnownLeaders, Leadership
+from quivermq.node.listener import raise_file_limit, reachable
+from quivermq.node.membership import Addresses, Membership
 from quivermq.node.metadata import Metadata
-from quivermq.node.offset_requests import OffsetRequests
-from quivermq.node.partitions import Partitions
-from quivermq.node.peers import LinkHooks, Links
-from quivermq.node.producing import Producing
-from quivermq.node.reachable import reachable
-from quivermq.node.retaining import Retaining
-from quivermq.node.runner import GroupRunner
+from quivermq.node.partition_lookup import PartitionLookup
+from quivermq.node.peers import LinkHooks, PeerLinks
+from quivermq.node.replica_scheduler import ReplicaScheduler
+from quivermq.node.retention import RetentionTimer
 from quivermq.node.service import Service
-from quivermq.node.sticky_requests import StickyRequests
+from quivermq.node.sticky_coordinator import StickyCoordinator
 from quivermq.node.tasks import end_tasks
-from quivermq.node.timed_disk import TimedDisk
-from quivermq.node.topic_requests import TopicRequests
 from quivermq.replica import ReplicaSettings
 from quivermq.settings import BrokerSettings
 from quivermq.wire import proto
@@ -57,8 +55,8 @@ class Broker:
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
         self.addresses = Addresses()
-        self.figures = Figures()
-        self.leaders = Leaders()
+        self.counters = Counters()
+        self.leaders = KnownLeaders()
         self.on_unfit: Callable[[QuiverError], None] = lambda _: None
         """Set by whoever runs it: this build does not fit the cluster, and has to stop."""
         self._is_open = False
@@ -68,7 +66,7 @@ class Broker:
         """Open the data directory and take part. Doors may be opened once this returns."""
         settings = self.settings
         raise_file_limit()
-        self.directory = Directory(settings.data_dir, settings.node_id)
+        self.directory = DataDirectory(settings.data_dir, settings.node_id)
         self.disk_thread = DiskThread(asyncio.get_running_loop(), "quiver-disk")
         self._make_parts()
         self._is_open = True
@@ -83,8 +81,8 @@ class Broker:
         addresses.http = settings.advertise_http
         if http_address and not addresses.http:
             addresses.http = reachable(http_address, "advertise_http")
-        await self.admission.begin()
-        self.runner.start_ticking()
+        await self.membership.begin()
+        self.scheduler.start_ticking()
         self.controller.start()
         self.coordinator.start()
         self.retaining.start()
@@ -95,13 +93,13 @@ class Broker:
         self.limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
         self._make_runner()
         self.metadata = Metadata(self._view_changed, self._unfit)
-        self.coordinator = Coordinator(self.metadata)
-        self.partitions = Partitions(self.metadata, self.runner, self.leaders)
-        self.maps = Maps(settings.node_id, self.partitions, self.is_alive)
+        self.coordinator = StickyCoordinator(self.metadata)
+        self.partitions = PartitionLookup(self.metadata, self.scheduler, self.leaders)
+        self.maps = ClusterMaps(settings.node_id, self.partitions, self.is_alive)
         self.forwarding = Forwarding(self._address_of, STORED_LIMITS, f"broker {settings.node_id}")
         self._make_links()
-        self.hosting = Hosting(settings.node_id, self.directory, self.disk_thread, self.runner)
-        self.admission = Admission(
+        self.hosting = Hosting(settings.node_id, self.directory, self.disk_thread, self.scheduler)
+        self.membership = Membership(
             settings,
             self.directory,
             self.metadata,
@@ -119,13 +117,13 @@ class Broker:
             self.is_alive,
             lambda request: self.service.call(request, []),
         )
-        self.retaining = Retaining(
+        self.retaining = RetentionTimer(
             settings,
             self.partitions,
-            self.runner,
+            self.scheduler,
             self.disk_thread,
             self.disk,
-            lambda group: self.consumers.dropped(group),  # noqa: PLW0108  (made later)
+            lambda hosted: self.consumers.dropped(hosted),  # noqa: PLW0108  (made later)
         )
         self._make_service()
         self._hosting_wanted = asyncio.Event()
@@ -135,11 +133,11 @@ class Broker:
         settings, limits = self.settings, self.limits
         is_inline = settings.fsync != "always"
         self.disk = (
-            DeferredSyncDisk(settings.data_dir, self.figures.fsync_seconds)
+            DeferredSyncDisk(settings.data_dir, self.counters.fsync_seconds)
             if is_inline
-            else TimedDisk(settings.data_dir, self.figures.fsync_seconds)
+            else TimedDisk(settings.data_dir, self.counters.fsync_seconds)
         )
-        self.runner = GroupRunner(
+        self.scheduler = ReplicaScheduler(
             disk=self.disk,
             disk_thread=self.disk_thread,
             replica_settings=ReplicaSettings(
@@ -153,7 +151,7 @@ class Broker:
             ),
             writes_inline=is_inline,
             copy_bytes_per_second=settings.rebalance_bytes_per_second,
-            on_office=self._office_changed,
+            on_leadership=self._leadership_changed,
         )
 
     def _make_links(self) -> None:
@@ -161,17 +159,17 @@ class Broker:
         election_s = settings.tick_ms * settings.election_ticks / 1000
         hooks = LinkHooks(
             # The admission needs the links, so it is looked up when it is needed.
-            hello=lambda: self.admission.hello(),  # noqa: PLW0108
-            judge=lambda node, answer: self.admission.recognise(node, answer),  # noqa: PLW0108
-            welcome=lambda hello: self.admission.welcome(hello),  # noqa: PLW0108
-            objection=lambda hello: self.admission.objection(hello),  # noqa: PLW0108
-            deliver=self.runner.deliver,
+            hello=lambda: self.membership.hello(),  # noqa: PLW0108
+            judge=lambda node, answer: self.membership.recognise(node, answer),  # noqa: PLW0108
+            welcome=lambda hello: self.membership.welcome(hello),  # noqa: PLW0108
+            objection=lambda hello: self.membership.objection(hello),  # noqa: PLW0108
+            deliver=self.scheduler.deliver,
             leads=self._heard_of_leaders,
-            silent=self.runner.wake_all_of,
+            silent=self.scheduler.wake_all_of,
             connected=self._connected,
-            clock=self.runner.clock,
+            clock=self.scheduler.clock,
         )
-        self.links = Links(
+        self.links = PeerLinks(
             hooks,
             STORED_LIMITS,
             settings.outbox_bytes_max,
@@ -180,53 +178,53 @@ class Broker:
             given=settings.peers,
             connections_max=settings.peer_connections_max,
         )
-        self.runner.links = self.links
+        self.scheduler.links = self.links
 
     def _make_service(self) -> None:
         settings = self.settings
-        self.fetching = Fetching(self.partitions, self.figures)
-        self.consumers = Consumers(
+        self.fetching = FetchHandler(self.partitions, self.counters)
+        self.consumers = Delivery(
             self.partitions,
             self.fetching,
-            self.figures,
+            self.counters,
             # The service is made of it, so it is looked up when it is needed.
             lambda request, frames: self.service.call(request, frames),  # noqa: PLW0108
         )
-        topics = TopicRequests(
+        topics = TopicHandlers(
             settings,
             self.metadata,
             self.partitions,
-            self.runner,
+            self.scheduler,
             self.maps,
             self.forwarding,
             self.hosting.lost,
         )
-        offsets = OffsetRequests(self.partitions, self.fetching, self.metadata, self.consumers.used)
-        cluster = ClusterRequests(
+        offsets = OffsetHandlers(self.partitions, self.fetching, self.metadata, self.consumers.used)
+        cluster = ClusterHandlers(
             ClusterParts(
                 metadata=self.metadata,
                 partitions=self.partitions,
-                runner=self.runner,
+                scheduler=self.scheduler,
                 forwarding=self.forwarding,
                 maps=self.maps,
                 controller=self.controller,
                 is_alive=self.is_alive,
-                join=self.admission.join,
+                join=self.membership.join,
                 stats=self.stats,
             )
         )
         self.service = Service(
-            Producing(self.partitions, self.figures, self.consumers.stored),
+            ProduceHandler(self.partitions, self.counters, self.consumers.stored),
             {
                 **topics.handlers(),
                 **offsets.handlers(),
                 **cluster.handlers(),
                 **self.consumers.handlers(),
-                **StickyRequests(self.metadata, self.coordinator).handlers(),
+                **StickyHandlers(self.metadata, self.coordinator).handlers(),
             },
             {**topics.bulky(), **offsets.bulky(), **self.consumers.bulky()},
             self.forwarding,
-            self.figures,
+            self.counters,
             settings.request_timeout_ms / 1000,
             self.has_left,
             self.metadata.catch_up,
@@ -249,15 +247,15 @@ class Broker:
     def _address_of(self, node: int) -> str:
         if node == self.settings.node_id:
             return self.addresses.client
-        return self.admission.heard_addresses.get(node) or self.partitions.address_of(node)
+        return self.membership.heard_addresses.get(node) or self.partitions.address_of(node)
 
     def _unfit(self, error: QuiverError) -> None:
         logger.critical("this broker has to stop: %s", error)
-        self.admission.refusal = str(error)
+        self.membership.refusal = str(error)
         self.on_unfit(error)
 
     def _view_changed(self) -> None:
-        self.admission.learn_level()
+        self.membership.learn_level()
         self.coordinator.look()
         if self.metadata.view.layout_version == self.metadata.view.version:
             self._catalog_changed()
@@ -269,7 +267,7 @@ class Broker:
                 self.links.know(broker.id, broker.peer_address)
         self.links.judge_again()
         self._hosting_wanted.set()
-        self.consumers.clerks.catalog_changed()
+        self.consumers.dispatchers.catalog_changed()
         self.controller.stir()
 
     async def _keep_hosting(self) -> None:
@@ -283,9 +281,11 @@ class Broker:
                 logger.exception("the partitions of this broker are not as they should be")
                 await asyncio.sleep(1.0)
                 self._hosting_wanted.set()
-            groups = [group_id(topic.id, number) for topic, number, _ in view.partitions()]
+            groups = [partition_id(topic.id, number) for topic, number, _ in view.partitions()]
             self.leaders.exist(groups)
-            self.figures.keep_only({(topic.name, number) for topic, number, _ in view.partitions()})
+            self.counters.keep_only(
+                {(topic.name, number) for topic, number, _ in view.partitions()}
+            )
             await self._forget_removed_brokers()
 
     async def _forget_removed_brokers(self) -> None:
@@ -294,35 +294,35 @@ class Broker:
             if node not in view.brokers:
                 await self.links.forget(node)
 
-    def _office_changed(self, group: Group) -> None:
-        if group.id == METADATA_GROUP:
+    def _leadership_changed(self, hosted: HostedReplica) -> None:
+        if hosted.id == METADATA_PARTITION:
             self.controller.stir()
             return
-        self.consumers.office_changed(group)
-        if group.was_serving:
-            term = group.replica.term
-            self.leaders.heard(group.id, Office(term, self.settings.node_id))
-            self.links.tell_leadership([proto.Leadership(group=group.id, term=term)])
+        self.consumers.leadership_changed(hosted)
+        if hosted.was_serving:
+            term = hosted.replica.term
+            self.leaders.heard(hosted.id, Leadership(term, self.settings.node_id))
+            self.links.tell_leadership([proto.Leadership(partition=hosted.id, term=term)])
         else:
-            self.leaders.lost(group.id, self.settings.node_id)
+            self.leaders.lost(hosted.id, self.settings.node_id)
 
     def _heard_of_leaders(self, node: int, leads: Iterable[proto.Leadership]) -> None:
         for lead in leads:
-            self.leaders.heard(lead.group, Office(lead.term, node))
+            self.leaders.heard(lead.partition, Leadership(lead.term, node))
 
     def _began_anew(self, node: int) -> None:
         self.leaders.began_anew(node)
-        self.runner.wake_all_of(node)
+        self.scheduler.wake_all_of(node)
 
     def _connected(self, node: int) -> None:
-        self.runner.wake_all_of(node)
-        self._tell_all_offices(node)
+        self.scheduler.wake_all_of(node)
+        self._tell_all_leaderships(node)
 
-    def _tell_all_offices(self, node: int) -> None:
+    def _tell_all_leaderships(self, node: int) -> None:
         leads = [
-            proto.Leadership(group=group.id, term=group.replica.term)
-            for group in self.runner.groups.values()
-            if group.was_serving and group.id != METADATA_GROUP
+            proto.Leadership(partition=hosted.id, term=hosted.replica.term)
+            for hosted in self.scheduler.replicas.values()
+            if hosted.was_serving and hosted.id != METADATA_PARTITION
         ]
         if leads:
             self.links.tell_leadership(leads, node)
@@ -337,11 +337,11 @@ class Broker:
         """Why this broker should not be sent work yet, or any more; None: it is ready."""
         if self._is_stopping:
             return ConnectionFailed("this broker is stopping")
-        if self.admission.refusal:
-            return Forbidden(f"this broker is not let in: {self.admission.refusal}")
-        if not self.admission.is_registered:
+        if self.membership.refusal:
+            return Forbidden(f"this broker is not let in: {self.membership.refusal}")
+        if not self.membership.is_registered:
             return NotEnoughReplicas("this broker is not registered with its cluster yet")
-        if not self.admission.is_current:
+        if not self.membership.is_current:
             return NotEnoughReplicas("this broker is still learning what its cluster holds")
         if not self.metadata.leader:
             return NotEnoughReplicas("no leader of the metadata group is known")
@@ -349,8 +349,8 @@ class Broker:
         leaderless = [
             f"{topic.name}/{number}"
             for topic, number, _, _ in self.metadata.view.hosted(self.settings.node_id)
-            if (group := group_id(topic.id, number)) not in self.hosting.lost
-            and not self.partitions.leader_of(group)
+            if (hosted := partition_id(topic.id, number)) not in self.hosting.lost
+            and not self.partitions.leader_of(hosted)
         ]
         if leaderless:
             return NotEnoughReplicas(
@@ -361,21 +361,21 @@ class Broker:
         return None
 
     def stats(self) -> dict[str, float]:
-        groups = self.runner.groups.values()
-        traffic = self.figures.total_traffic()
+        groups = self.scheduler.replicas.values()
+        traffic = self.counters.total_traffic()
         return {
             "messages_produced_total": traffic.messages_in,
             "bytes_in_total": traffic.bytes_in,
             "messages_delivered_total": traffic.messages_out,
             "bytes_out_total": traffic.bytes_out,
-            "requests_total": self.figures.requests,
-            "forwarded_total": self.figures.forwarded,
-            "overloaded_total": self.figures.overloaded,
-            "connections": self.figures.connections,
-            "partitions": len(self.runner.groups),
-            "partitions_led": sum(group.was_serving for group in groups),
-            "partitions_awake": self.runner.awake,
-            "log_size_bytes": sum(group.log.size_bytes for group in groups),
+            "requests_total": self.counters.requests,
+            "forwarded_total": self.counters.forwarded,
+            "overloaded_total": self.counters.overloaded,
+            "connections": self.counters.connections,
+            "partitions": len(self.scheduler.replicas),
+            "partitions_led": sum(hosted.was_serving for hosted in groups),
+            "partitions_awake": self.scheduler.awake,
+            "log_size_bytes": sum(hosted.log.size_bytes for hosted in groups),
         }
 
     # Stopping.
@@ -386,7 +386,7 @@ class Broker:
             return
         self._is_stopping = True
         for close in (
-            self.admission.close,
+            self.membership.close,
             self.controller.close,
             self.coordinator.close,
             self.retaining.close,
@@ -411,9 +411,9 @@ class Broker:
         await end_tasks(self._hosting_task)
 
     async def _close_groups(self) -> None:
-        self.runner.stop_ticking()
-        for group in list(self.runner.groups.values()):
-            self.runner.remove(group)
+        self.scheduler.stop_ticking()
+        for hosted in list(self.scheduler.replicas.values()):
+            self.scheduler.remove(hosted)
         await self.disk_thread.run(self._sync_all)
 
     def _sync_all(self) -> None:
@@ -426,23 +426,25 @@ class Broker:
             _HANDOVER_S, self.settings.stop_timeout_ms / 1000
         )
         while asyncio.get_running_loop().time() < deadline:
-            left = [group for group in self.runner.groups.values() if self._can_hand_over(group)]
+            left = [
+                hosted for hosted in self.scheduler.replicas.values() if self._can_hand_over(hosted)
+            ]
             if not left:
                 return
-            for group in left:
-                group.transfer_leader(self._successor(group))
+            for hosted in left:
+                hosted.transfer_leader(self._successor(hosted))
             await asyncio.sleep(0.05)
 
-    def _can_hand_over(self, group: Group) -> bool:
-        return group.was_serving and self._successor(group) != 0
+    def _can_hand_over(self, hosted: HostedReplica) -> bool:
+        return hosted.was_serving and self._successor(hosted) != 0
 
-    def _successor(self, group: Group) -> int:
+    def _successor(self, hosted: HostedReplica) -> int:
         """The member that is best prepared, among those that are there; 0 if there is none."""
         others = [
             (lag, member)
-            for member in group.replica.configuration.voters
-            if member != group.member
+            for member in hosted.replica.configuration.voters
+            if member != hosted.member
             and self.is_alive(node_of(member))
-            and (lag := group.replica.lag_of(member)) is not None
+            and (lag := hosted.replica.lag_of(member)) is not None
         ]
         return min(others)[1] if others else 0

@@ -1,17 +1,18 @@
-"""Requests of consumers of shared groups: polls, verdicts, tokens."""
+"""Requests of consumers of shared groups: polls, settlements, tokens."""
 
-from quivermq.node.consuming import Consuming
-from quivermq.node.poll_bounds import bytes_wanted
-from quivermq.node.rate_limits import RateLimits
+from quivermq.node.delivery.rate_limit_client import RateLimitClient
+from quivermq.node.handlers.poll import PollHandler, bytes_wanted
+from quivermq.node.handlers.settle import SettleHandler
 from quivermq.node.service import Answer, Bulky, Handler, Room
-from quivermq.node.settling import Settling
 from quivermq.wire import proto
 
 
 class ConsumerRequests:
     """Hands each request to the part that answers it."""
 
-    def __init__(self, consuming: Consuming, settling: Settling, limits: RateLimits) -> None:
+    def __init__(
+        self, consuming: PollHandler, settling: SettleHandler, limits: RateLimitClient
+    ) -> None:
         self._consuming = consuming
         self._settling = settling
         self._limits = limits

@@ -20,17 +20,17 @@ from quivermq.cluster import (
     end_rebalance,
     finish_moves,
     found_cluster,
-    group_id,
     is_rebalancing,
     metadata_voters,
     node_of,
+    partition_id,
     rebalance_leaders,
     remove_broker,
 )
 from quivermq.errors import NotEnoughReplicas, QuiverError, Timeout
 from quivermq.node.metadata import Metadata
-from quivermq.node.partitions import Partitions
-from quivermq.node.reconfiguring import reconfigure
+from quivermq.node.partition_lookup import PartitionLookup
+from quivermq.node.reconfiguration import reconfigure
 from quivermq.node.service import Answer
 from quivermq.node.tasks import end_tasks
 from quivermq.wire import error_from_proto, proto
@@ -49,7 +49,7 @@ class Controller:
     def __init__(
         self,
         metadata: Metadata,
-        partitions: Partitions,
+        partitions: PartitionLookup,
         is_alive: Callable[[int], bool],
         call: Callable[[proto.Request], Awaitable[Answer]],
     ) -> None:
@@ -163,7 +163,7 @@ class Controller:
                 partition=partition,
                 members=placement.target,
             )
-            wanted = group_id(topic.id, partition)
+            wanted = partition_id(topic.id, partition)
             try:
                 await self._ask(wanted, proto.Request(reconfigure=body), _MOVE_S)
             except QuiverError as error:
@@ -200,7 +200,7 @@ class Controller:
         for move in self._leader_moves(view):
             self.moving = f"the leader of {move.topic}/{move.partition} to node {move.to}"
             body = proto.Transfer(topic=move.topic, partition=move.partition, to=move.to)
-            wanted = group_id(view.topic(move.topic).id, move.partition)
+            wanted = partition_id(view.topic(move.topic).id, move.partition)
             try:
                 await self._ask(wanted, proto.Request(transfer=body), _TRANSFER_S)
             except QuiverError as error:
@@ -210,7 +210,7 @@ class Controller:
         self.trouble = trouble
 
     def _leader_moves(self, view: View) -> list[LeaderMove]:
-        groups = [group_id(topic.id, partition) for topic, partition, _ in view.partitions()]
+        groups = [partition_id(topic.id, partition) for topic, partition, _ in view.partitions()]
         leaders = {group: self._partitions.leader_of(group) for group in groups}
         return rebalance_leaders(view, leaders, set(filter(self._is_alive, view.brokers)))
 

@@ -1,4 +1,4 @@
-"""What a group asks of the disk thread, and how it is done there."""
+"""What a replica asks of the disk thread, and how it is done there."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ def opened(log: Log) -> Opened:
 
 
 def open_log(disk: Disk, folder: str, settings: LogSettings, owner: Owner) -> Log:
-    """The log of a member of a group; `Corrupt` if it is that of another: it has other votes."""
+    """The log of a member of a replica; `Corrupt` if it is that of another: it has other votes."""
     log = Log.open(disk, folder, settings, owner.log_id)
     if log.member != owner.member:
         raise Corrupt(f"{folder} holds the log of member {log.member}, not of {owner.member}")

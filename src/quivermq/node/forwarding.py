@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from quivermq.batches import Frame, Limits
-from quivermq.client.asyncio_door import AsyncioDoor
+from quivermq.client.asyncio_transport import AsyncioTransport
 from quivermq.errors import NotLeader
 from quivermq.node.service import Answer
 from quivermq.wire import frames_of, proto
@@ -16,7 +16,7 @@ class Forwarding:
     def __init__(self, address_of: Callable[[int], str], limits: Limits, client: str) -> None:
         self.address_of = address_of
         self._limits = limits
-        self._door = AsyncioDoor(token=None, tls=None, client_name=client)
+        self._transport = AsyncioTransport(token=None, tls=None, client_name=client)
 
     async def forward(
         self, node: int, request: proto.Request, frames: Sequence[Frame], timeout_s: float
@@ -36,14 +36,14 @@ class Forwarding:
     ) -> Answer:
         """The answer of whoever listens at `address`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        connection = await self._door.connection(address, deadline)
+        connection = await self._transport.connection(address, deadline)
         try:
             number = await connection.post(request, frames, deadline)
             reply = await connection.take(number, deadline)
         finally:
-            self._door.release(connection)
+            self._transport.release(connection)
         response = reply.response
         return response, frames_of(reply.packet, self._limits) if reply.packet.batches else ()
 
     async def close(self) -> None:
-        await self._door.close()
+        await self._transport.close()

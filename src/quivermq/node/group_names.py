@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class GroupName:
+class PartitionName:
     """Which partition it is, for people and for the disk."""
 
     topic: str

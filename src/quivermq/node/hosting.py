@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from quivermq.cluster import View, epoch_of, group_id
+from quivermq.cluster import View, epoch_of, partition_id
 from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, UnsupportedFormat
 from quivermq.log import Owner, name_logs, prepare_log
-from quivermq.node.directory import Directory, ListedLog
+from quivermq.node.data_dir import DataDirectory, ListedLog
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disk_work import Opened, open_log, opened
-from quivermq.node.group import Group
-from quivermq.node.group_names import GroupName
+from quivermq.node.group_names import PartitionName
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.remedies import lost_text
-from quivermq.node.runner import GroupRunner
+from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import founding_checkpoint
 
 logger = logging.getLogger("quivermq.hosting")
@@ -35,8 +35,8 @@ _OPEN_AT_ONCE: Final = 50
 class Wanted(NamedTuple):
     """A replica that belongs on this broker."""
 
-    group_id: bytes
-    name: GroupName
+    partition_id: bytes
+    name: PartitionName
     member: int
     founders: tuple[int, ...]
     is_preferred: bool = False
@@ -47,12 +47,16 @@ class Hosting:
     """Brings what runs here in line with what should."""
 
     def __init__(
-        self, node_id: int, directory: Directory, disk_thread: DiskThread, runner: GroupRunner
+        self,
+        node_id: int,
+        directory: DataDirectory,
+        disk_thread: DiskThread,
+        scheduler: ReplicaScheduler,
     ) -> None:
         self._node_id = node_id
         self._directory = directory
         self._disk_thread = disk_thread
-        self._runner = runner
+        self._scheduler = scheduler
         self._lock = asyncio.Lock()
         self.lost: dict[bytes, str] = {}
         """Replicas that should run here and cannot, with the reason."""
@@ -60,19 +64,19 @@ class Hosting:
     async def reconcile(self, view: View) -> None:
         """Remove what is not wanted, then make and open what is."""
         async with self._lock:
-            wanted = {want.group_id: want for want in self._wanted(view)}
+            wanted = {want.partition_id: want for want in self._wanted(view)}
             if self._is_current(view):
                 await self._remove_all_but(wanted)
             else:
                 wanted = {g: want for g, want in wanted.items() if self.is_made(g, want.member)}
-            for group in [group for group in self.lost if group not in wanted]:
-                del self.lost[group]
+            for hosted in [hosted for hosted in self.lost if hosted not in wanted]:
+                del self.lost[hosted]
             for want in wanted.values():
-                if running := self._runner.groups.get(want.group_id):
+                if running := self._scheduler.replicas.get(want.partition_id):
                     running.is_preferred = want.is_preferred
-            missing = (w for w in wanted.values() if w.group_id not in self._runner.groups)
+            missing = (w for w in wanted.values() if w.partition_id not in self._scheduler.replicas)
             while batch := list(islice(missing, _OPEN_AT_ONCE)):
-                await self._start([want for want in batch if want.group_id not in self.lost])
+                await self._start([want for want in batch if want.partition_id not in self.lost])
 
     def _is_current(self, view: View) -> bool:
         """Whether the view is younger than the start of this broker."""
@@ -81,45 +85,45 @@ class Hosting:
 
     def _wanted(self, view: View) -> Iterator[Wanted]:
         for topic, partition, placement, member in view.hosted(self._node_id):
-            name = GroupName(topic.name, partition)
+            name = PartitionName(topic.name, partition)
             is_preferred = placement.replicas[0] == member
-            group = group_id(topic.id, partition)
-            yield Wanted(group, name, member, placement.founders, is_preferred)
+            hosted = partition_id(topic.id, partition)
+            yield Wanted(hosted, name, member, placement.founders, is_preferred)
 
-    async def open_group(self, want: Wanted) -> Group:
+    async def open_group(self, want: Wanted) -> HostedReplica:
         """Open or make one log, and run it; raises if it cannot be."""
         async with self._lock:
             await self._start([want])
-            if want.group_id in self.lost:
-                raise QuiverError(self.lost[want.group_id])
-            return self._runner.groups[want.group_id]
+            if want.partition_id in self.lost:
+                raise QuiverError(self.lost[want.partition_id])
+            return self._scheduler.replicas[want.partition_id]
 
-    def is_made(self, group_id: bytes, member: int) -> bool:
-        """Whether a log of this group was made here, as that member."""
-        directory, group = self._directory, group_id.hex()
-        log = directory.logs.get(group) or directory.unlisted.get(group)
+    def is_made(self, partition_id: bytes, member: int) -> bool:
+        """Whether a log of this replica was made here, as that member."""
+        directory, hosted = self._directory, partition_id.hex()
+        log = directory.logs.get(hosted) or directory.unlisted.get(hosted)
         return log is not None and log.member == member
 
-    async def remove_group(self, group_id: bytes) -> None:
-        """Stop a group, if it runs, and remove its log."""
+    async def remove_group(self, partition_id: bytes) -> None:
+        """Stop a replica, if it runs, and remove its log."""
         async with self._lock:
-            group = self._runner.groups.get(group_id)
-            if group is not None:
-                self._runner.remove(group)
-            await self._remove_logs([group_id.hex()])
+            hosted = self._scheduler.replicas.get(partition_id)
+            if hosted is not None:
+                self._scheduler.remove(hosted)
+            await self._remove_logs([partition_id.hex()])
 
     async def _remove_all_but(self, wanted: dict[bytes, Wanted]) -> None:
         """The view is younger than this start, so what it does not name is gone from here."""
-        members = {group_id: want.member for group_id, want in wanted.items()}
-        for group in list(self._runner.groups.values()):
-            if not group.is_metadata and members.get(group.id) != group.member:
-                logger.info("%s is removed from this broker", group.name)
-                self._runner.remove(group)
+        members = {partition_id: want.member for partition_id, want in wanted.items()}
+        for hosted in list(self._scheduler.replicas.values()):
+            if not hosted.is_metadata and members.get(hosted.id) != hosted.member:
+                logger.info("%s is removed from this broker", hosted.name)
+                self._scheduler.remove(hosted)
         directory = self._directory
         gone = [
-            group
-            for group, log in {**directory.unlisted, **directory.logs}.items()
-            if not log.is_metadata and members.get(bytes.fromhex(group)) != log.member
+            hosted
+            for hosted, log in {**directory.unlisted, **directory.logs}.items()
+            if not log.is_metadata and members.get(bytes.fromhex(hosted)) != log.member
         ]
         await self._remove_logs(gone)
 
@@ -138,53 +142,53 @@ class Hosting:
         logs = await self._disk_thread.run(lambda: self._logs_of(batch))
         for want, log in zip(batch, logs, strict=True):
             if isinstance(log, QuiverError):
-                self.lost[want.group_id] = str(log)
+                self.lost[want.partition_id] = str(log)
                 logger.critical("%s cannot run here: %s", want.name, log)
                 continue
             try:
-                group = self._group(want, log)
+                hosted = self._hosted(want, log)
             except (QuiverError, BrokenInvariant) as error:
                 is_of_another = isinstance(error, UnsupportedFormat)
                 text = str(error) if is_of_another else lost_text(str(error), want.member)
-                self.lost[want.group_id] = text
-                logger.critical("%s cannot run here: %s", want.name, self.lost[want.group_id])
+                self.lost[want.partition_id] = text
+                logger.critical("%s cannot run here: %s", want.name, self.lost[want.partition_id])
                 continue
-            self._runner.add(group)
+            self._scheduler.add(hosted)
 
-    def _group(self, want: Wanted, found: Opened) -> Group:
-        return Group(
-            want.group_id,
+    def _hosted(self, want: Wanted, found: Opened) -> HostedReplica:
+        return HostedReplica(
+            want.partition_id,
             want.name,
             want.member,
             found,
-            self._runner,
+            self._scheduler,
             is_preferred=want.is_preferred,
         )
 
     async def _remove_other_members(self, batch: list[Wanted]) -> None:
-        """What another member of a group knew must not speak for the one that is wanted."""
+        """What another member of a replica knew must not speak for the one that is wanted."""
         directory = self._directory
         known = {**directory.unlisted, **directory.logs}
         other = [
-            want.group_id.hex()
+            want.partition_id.hex()
             for want in batch
-            if want.group_id.hex() in known and not self.is_made(want.group_id, want.member)
+            if want.partition_id.hex() in known and not self.is_made(want.partition_id, want.member)
         ]
         await self._remove_logs(other)
 
     def _logs_of(self, batch: list[Wanted]) -> list[Opened | QuiverError]:
         """In the disk thread."""
         directory = self._directory
-        unknown = [want for want in batch if want.group_id.hex() not in directory.logs]
+        unknown = [want for want in batch if want.partition_id.hex() not in directory.logs]
         for want in unknown:
             if directory.disk.is_folder(want.name.folder):
                 directory.look_into(want.name.folder)
-        directory.adopt(want.group_id.hex() for want in unknown if self._is_in_place(want))
+        directory.adopt(want.partition_id.hex() for want in unknown if self._is_in_place(want))
         self._make(
             [
                 want
                 for want in unknown
-                if want.group_id.hex() not in {**directory.logs, **directory.unlisted}
+                if want.partition_id.hex() not in {**directory.logs, **directory.unlisted}
                 and not directory.disk.is_folder(want.name.folder)
                 and not self._was_elsewhere(want)
             ]
@@ -193,7 +197,7 @@ class Hosting:
 
     def _is_in_place(self, want: Wanted) -> bool:
         """Whether its log is where it belongs, though no list names it."""
-        found = self._directory.unlisted.get(want.group_id.hex())
+        found = self._directory.unlisted.get(want.partition_id.hex())
         return found == ListedLog(want.name.folder, want.member)
 
     def _was_elsewhere(self, want: Wanted) -> bool:
@@ -206,21 +210,21 @@ class Hosting:
         directory = self._directory
         self._disk_thread.together(self._prepare, fresh)
         name_logs(directory.disk, [want.name.folder for want in fresh])
-        made = {want.group_id.hex(): ListedLog(want.name.folder, want.member) for want in fresh}
+        made = {want.partition_id.hex(): ListedLog(want.name.folder, want.member) for want in fresh}
         directory.list_logs({**directory.logs, **made})
 
     def _prepare(self, want: Wanted) -> None:
         founding = founding_checkpoint(want.founders) if want.member in want.founders else None
-        owner = Owner(want.group_id, want.member)
-        disk, settings = self._directory.disk, self._runner.log_settings
+        owner = Owner(want.partition_id, want.member)
+        disk, settings = self._directory.disk, self._scheduler.log_settings
         prepare_log(disk, want.name.folder, owner, settings, founding)
 
     def _open(self, want: Wanted) -> Opened | QuiverError:
-        folder, settings = want.name.folder, self._runner.log_settings
-        owner = Owner(want.group_id, want.member)
+        folder, settings = want.name.folder, self._scheduler.log_settings
+        owner = Owner(want.partition_id, want.member)
         try:
             self._check_place(want)
-            found = opened(open_log(self._runner.disk, folder, settings, owner))
+            found = opened(open_log(self._scheduler.disk, folder, settings, owner))
         except Exception as error:
             # One log that cannot be opened must not keep the others closed.
             if not isinstance(error, QuiverError):
@@ -232,13 +236,13 @@ class Hosting:
 
     def _check_place(self, want: Wanted) -> None:
         """Raise `Corrupt` unless the log that is listed is where it belongs."""
-        folder, log = want.name.folder, self._directory.logs.get(want.group_id.hex())
+        folder, log = want.name.folder, self._directory.logs.get(want.partition_id.hex())
         if log is None and self._was_elsewhere(want):
             raise Corrupt(
                 "this replica was in a data directory that is lost; it comes back as another "
                 "member if a majority of the others is left"
             )
-        if log is None and want.group_id.hex() in self._directory.unlisted:
+        if log is None and want.partition_id.hex() in self._directory.unlisted:
             raise Corrupt(f"{folder} does not hold its log, and no list names it")
         if log is None:
             raise Corrupt(
@@ -251,7 +255,7 @@ class Hosting:
         """What is wrong, and what to do about it."""
         directory, folder = self._directory, want.name.folder
         if isinstance(error, Corrupt):
-            found = directory.folder_of(want.group_id.hex(), want.member)
+            found = directory.folder_of(want.partition_id.hex(), want.member)
             if found and found != folder:
                 return Corrupt(
                     f"{error}. Its log, or an old copy of it, is in {found}. If the folder was "

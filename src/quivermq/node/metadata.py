@@ -1,4 +1,4 @@
-"""The metadata group on this broker: the cluster as it is known here, and how it is changed."""
+"""The metadata replica on this broker: the cluster as it is known here, and how it is changed."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from quivermq.errors import (
     UnsupportedFormat,
 )
 from quivermq.node.asking import ask
-from quivermq.node.group import Group
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.replica import Replica
 
 logger = logging.getLogger("quivermq.metadata")
@@ -27,7 +27,7 @@ _ATTEMPTS_MAX: Final = 20
 
 
 class Metadata:
-    """The catalog of the cluster, through the replica of the metadata group that runs here."""
+    """The catalog of the cluster, through the replica of the metadata replica that runs here."""
 
     def __init__(
         self,
@@ -39,26 +39,26 @@ class Metadata:
         """The feature level by which this broker writes: that in its data directory."""
         self.unfit: UnsupportedFormat | None = None
         """Why this build cannot act on the catalog: the cluster is at a level that it lacks."""
-        self.group: Group | None = None
+        self.hosted: HostedReplica | None = None
         self._on_change = on_change
         self._on_unfit = on_unfit
         self._lock = asyncio.Lock()
         self._unreadable = 0
         """The last version that could not be read."""
 
-    def run_on(self, group: Group) -> None:
-        self.group = group
-        group.after = self.refresh
+    def run_on(self, hosted: HostedReplica) -> None:
+        self.hosted = hosted
+        hosted.after = self.refresh
         self.refresh()
 
     def stop(self) -> None:
-        self.group = None
+        self.hosted = None
         self.view = View()
         self._unreadable = 0
 
     def refresh(self) -> None:
         """Look whether the catalog changed."""
-        catalog = self.group.replica.catalog if self.group else None
+        catalog = self.hosted.replica.catalog if self.hosted else None
         # A replica that begins again replays its log, and knows less than was known for a while.
         if catalog is None or catalog.version <= max(self.view.version, self._unreadable):
             return
@@ -78,18 +78,18 @@ class Metadata:
 
     @property
     def leader(self) -> int:
-        """The node that leads the metadata group; 0 if that is not known."""
-        return node_of(self.group.replica.leader) if self.group else 0
+        """The node that leads the metadata replica; 0 if that is not known."""
+        return node_of(self.hosted.replica.leader) if self.hosted else 0
 
     @property
     def is_leader(self) -> bool:
-        return self.group is not None and self.group.replica.is_serving
+        return self.hosted is not None and self.hosted.replica.is_serving
 
     async def catch_up(self) -> None:
         """Know everything that the catalog said when this was called; raises if nobody can tell."""
-        if self.group is None:
+        if self.hosted is None:
             raise NotLeader("this broker is not a member of a cluster yet; try again")
-        await ask(self.group, Replica.read)
+        await ask(self.hosted, Replica.read)
         self.refresh()
 
     async def edit(self, build: Callable[[View], Edit | None]) -> View:
@@ -99,7 +99,7 @@ class Metadata:
         """
         async with self._lock:
             for _ in range(_ATTEMPTS_MAX):
-                group = self.leading_group()
+                hosted = self.leading_group()
                 view = self.view
                 try:
                     edit = build(view)
@@ -109,39 +109,39 @@ class Metadata:
                     # Who is not let in is told so at once: it may be the one that is missing.
                     if error.retriable or isinstance(error, Forbidden):
                         raise
-                    if await self._is_latest(group, view):
+                    if await self._is_latest(hosted, view):
                         raise
                     continue
                 if edit is None:
-                    if await self._is_latest(group, view):
+                    if await self._is_latest(hosted, view):
                         return view
-                elif await self._propose(group, view, edit):
+                elif await self._propose(hosted, view, edit):
                     return self.view
         raise Overloaded("the catalog changes too often; try again")
 
-    async def _is_latest(self, group: Group, view: View) -> bool:
+    async def _is_latest(self, hosted: HostedReplica, view: View) -> bool:
         """Whether nobody else leads and knows better: then there is nothing to change indeed."""
-        await ask(group, Replica.read)
+        await ask(hosted, Replica.read)
         self.refresh()
         return self.view is view
 
-    def leading_group(self) -> Group:
-        """The group, if it is led here; raises `NotLeader`, or `NotEnoughReplicas`."""
-        group = self.group
-        if group is not None and group.replica.is_serving:
-            return group
-        if group is not None and group.is_abandoned:
+    def leading_group(self) -> HostedReplica:
+        """The replica, if it is led here; raises `NotLeader`, or `NotEnoughReplicas`."""
+        hosted = self.hosted
+        if hosted is not None and hosted.replica.is_serving:
+            return hosted
+        if hosted is not None and hosted.is_abandoned:
             raise NotEnoughReplicas(
                 "nobody leads the metadata group: a majority of its brokers cannot be reached"
             )
         raise NotLeader("this broker does not lead the metadata group", leader=self.leader)
 
-    async def _propose(self, group: Group, view: View, edit: Edit) -> bool:
+    async def _propose(self, hosted: HostedReplica, view: View, edit: Edit) -> bool:
         put, delete = edit.put, edit.delete
-        now_ms = group.now_ms()
+        now_ms = hosted.now_ms()
         try:
             await ask(
-                group,
+                hosted,
                 lambda replica, token: replica.change_catalog(
                     token, view.version, put, delete, now_ms
                 ),

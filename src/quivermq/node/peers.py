@@ -1,4 +1,4 @@
-"""The links to the other brokers: mail gathered into parcels, bounded, dialled again when lost.
+"""The links to the other brokers: mail gathered into packets, bounded, dialled again when lost.
 
 Two lanes a peer. Entries and checkpoints travel in bulk; heartbeats, votes and acknowledgements
 take the express lane, so that they never wait behind megabytes. What does not fit into the
@@ -18,9 +18,9 @@ from quivermq.batches import Frame, Limits
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.clock import BrokerClock
-from quivermq.node.letters import UnknownMail, open_letter, seal
-from quivermq.node.listening import listening_at
-from quivermq.node.peer_protocol import (
+from quivermq.node.listener import listening_at
+from quivermq.node.peer_codec import UnknownMail, decode_mail, encode_mail
+from quivermq.node.peer_connection import (
     PARCEL_BYTES_MAX,
     PARCEL_ENVELOPE_BYTES_MAX,
     PARCEL_FRAMES_MAX,
@@ -29,7 +29,7 @@ from quivermq.node.peer_protocol import (
     Outgoing,
 )
 from quivermq.node.tasks import end_tasks
-from quivermq.raft import Kind as Said
+from quivermq.raft import MessageKind as Said
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
 from quivermq.wire import proto
 
@@ -43,62 +43,62 @@ _DIAL_TIMEOUT_S: Final = 2.0
 _ENVELOPE_BYTES: Final = PARCEL_ENVELOPE_BYTES_MAX // 2
 _FRAMES_BYTES: Final = PARCEL_BYTES_MAX // 8
 _FRAMES: Final = PARCEL_FRAMES_MAX // 4
-"""How much goes into one parcel, if it is more than one letter."""
+"""How much goes into one packet, if it is more than one letter."""
 _LETTER_BYTES: Final = 8
-"""What a letter takes in a parcel, beside itself."""
+"""What a letter takes in a packet, beside itself."""
 _LEADS_TOLD_AT_ONCE: Final = 20_000
 _LEADS_AT_ONCE: Final = 1_000
 
 
-class Lane(Enum):
+class LinkLane(Enum):
     """Which of the two connections to a peer."""
 
     EXPRESS = "express"
     BULK = "bulk"
 
 
-def lane_of(mail: Mail) -> Lane:
+def lane_of(mail: Mail) -> LinkLane:
     if isinstance(mail, Consensus):
-        return Lane.BULK if mail.message.kind is Said.APPEND else Lane.EXPRESS
-    return Lane.BULK if isinstance(mail, Offer | Chunk | EntriesReply) else Lane.EXPRESS
+        return LinkLane.BULK if mail.message.kind is Said.APPEND else LinkLane.EXPRESS
+    return LinkLane.BULK if isinstance(mail, Offer | Chunk | EntriesReply) else LinkLane.EXPRESS
 
 
 @dataclass(slots=True)
 class Outbox:
     """What waits for the end of this pass of the loop."""
 
-    letters: list[proto.Letter] = field(default_factory=list)
+    peer_messages: list[proto.PeerMessage] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
 
 
-def parcels_of(box: Outbox) -> Iterator[tuple[list[proto.Letter], list[Frame]]]:
+def packets_of(box: Outbox) -> Iterator[tuple[list[proto.PeerMessage], list[Frame]]]:
     """Letters and their frames as they travel together: past the limits of a packet the peer would
     close the connection, again and again."""
-    letters: list[proto.Letter] = []
+    peer_messages: list[proto.PeerMessage] = []
     frames: list[Frame] = []
     envelope_bytes = frames_bytes = at = 0
-    for letter in box.letters:
-        mine = box.frames[at : at + letter.frames]
-        at += letter.frames
-        size, mine_bytes = letter.ByteSize() + _LETTER_BYTES, sum(map(len, mine))
-        if letters and (
+    for peer_message in box.peer_messages:
+        mine = box.frames[at : at + peer_message.frames]
+        at += peer_message.frames
+        size, mine_bytes = peer_message.ByteSize() + _LETTER_BYTES, sum(map(len, mine))
+        if peer_messages and (
             envelope_bytes + size > _ENVELOPE_BYTES
             or frames_bytes + mine_bytes > _FRAMES_BYTES
             or len(frames) + len(mine) > _FRAMES
         ):
-            yield letters, frames
-            letters, frames, envelope_bytes, frames_bytes = [], [], 0, 0
-        letters.append(letter)
+            yield peer_messages, frames
+            peer_messages, frames, envelope_bytes, frames_bytes = [], [], 0, 0
+        peer_messages.append(peer_message)
         frames += mine
         envelope_bytes += size
         frames_bytes += mine_bytes
-    yield letters, frames
+    yield peer_messages, frames
 
 
-class Link:
+class PeerLink:
     """One lane to one peer."""
 
-    def __init__(self, peer: "Peer", lane: Lane) -> None:
+    def __init__(self, peer: "Peer", lane: LinkLane) -> None:
         self.peer = peer
         self.lane = lane
         self.outbox = Outbox()
@@ -107,18 +107,20 @@ class Link:
         self._task = asyncio.create_task(self._stay_connected(), name=f"link {peer.node}")
 
     def flush(self, bytes_max: int) -> None:
-        """Send what gathered, in one parcel if it is not too much for one."""
-        if not self.outbox.letters:
+        """Send what gathered, in one packet if it is not too much for one."""
+        if not self.outbox.peer_messages:
             return
         box, self.outbox = self.outbox, Outbox()
-        for letters, frames in parcels_of(box):
+        for peer_messages, frames in packets_of(box):
             connection = self.connection
             if connection is None or connection.unsent_bytes > bytes_max:
-                self.dropped += len(letters)
+                self.dropped += len(peer_messages)
             else:
-                connection.write(proto.Parcel(letters=letters).SerializeToString(), frames)
+                connection.write(
+                    proto.PeerPacket(peer_messages=peer_messages).SerializeToString(), frames
+                )
 
-    def say(self, parcel: proto.Parcel, bytes_max: int) -> None:
+    def say(self, peer_packet: proto.PeerPacket, bytes_max: int) -> None:
         """Something about the broker itself rather than a group."""
         if self.connection is None:
             return
@@ -126,7 +128,7 @@ class Link:
             # Nobody says such things again on this connection; the next one begins with all.
             self.connection.abort()
         else:
-            self.connection.write(parcel.SerializeToString())
+            self.connection.write(peer_packet.SerializeToString())
 
     async def _stay_connected(self) -> None:
         delay = _DIAL_AGAIN_S[0]
@@ -159,7 +161,7 @@ class Link:
             if refusal:
                 return False
             self.connection = connection
-            if self.lane is Lane.EXPRESS:
+            if self.lane is LinkLane.EXPRESS:
                 links.connected(self.peer.node)
             await connection.lost
         finally:
@@ -174,7 +176,7 @@ class Link:
 class Peer:
     """Another broker, as this one sees it."""
 
-    def __init__(self, node: int, address: str, links: "Links") -> None:
+    def __init__(self, node: int, address: str, links: "PeerLinks") -> None:
         self.node = node
         self.address = address
         self.links = links
@@ -183,7 +185,7 @@ class Peer:
         self.look_again_at = 0.0
         self.refusal = ""
         """Not "": one of the two does not accept the other, and why."""
-        self.lanes = {lane: Link(self, lane) for lane in Lane}
+        self.lanes = {lane: PeerLink(self, lane) for lane in LinkLane}
 
     def refused(self, reason: str) -> None:
         if reason and reason != self.refusal:
@@ -224,7 +226,7 @@ class LinkHooks:
     clock: BrokerClock = field(default_factory=BrokerClock)
 
 
-class Links:
+class PeerLinks:
     """All other brokers, and the listener for them."""
 
     def __init__(
@@ -248,7 +250,7 @@ class Links:
         self._given = given
         self._server: asyncio.Server | None = None
         self._incoming = IncomingConnections(connections_max)
-        self._posted: set[Link] = set()
+        self._posted: set[PeerLink] = set()
         self._is_closed = False
 
     async def listen(self, address: str) -> str:
@@ -305,14 +307,14 @@ class Links:
         if peer is not None:
             await peer.close()
 
-    def post(self, group: bytes, sender: int, node: int, to: int, mail: Mail) -> None:
+    def post(self, partition: bytes, sender: int, node: int, to: int, mail: Mail) -> None:
         """Put mail for a member on `node` into the outbox; lost if there is no link."""
         peer = self.peers.get(node)
         if peer is None:
             return
-        letter, frames = seal(group, sender, to, mail)
+        peer_message, frames = encode_mail(partition, sender, to, mail)
         link = peer.lanes[lane_of(mail)]
-        link.outbox.letters.append(letter)
+        link.outbox.peer_messages.append(peer_message)
         link.outbox.frames += frames
         self._posted.add(link)
 
@@ -325,10 +327,10 @@ class Links:
 
     def tick(self) -> None:
         """Say that we are alive, and notice who is not."""
-        parcel = proto.Parcel(alive=True, clock_ms=self.hooks.clock.machine_ms())
+        peer_packet = proto.PeerPacket(alive=True, clock_ms=self.hooks.clock.machine_ms())
         now = self.now()
         for peer in list(self.peers.values()):
-            peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
+            peer.lanes[LinkLane.EXPRESS].say(peer_packet, self._outbox_bytes_max)
             peer.is_silent = now - peer.heard_at > self._silence_s
             if peer.is_silent and now >= peer.look_again_at:
                 # Again and again: somebody may fall asleep while it is silent.
@@ -338,10 +340,10 @@ class Links:
     def tell_leadership(self, leads: list[proto.Leadership], node: int | None = None) -> None:
         """Tell all, or one, which groups are led here."""
         for first in range(0, len(leads), _LEADS_TOLD_AT_ONCE):
-            parcel = proto.Parcel(leads=leads[first : first + _LEADS_TOLD_AT_ONCE])
+            peer_packet = proto.PeerPacket(leads=leads[first : first + _LEADS_TOLD_AT_ONCE])
             for peer in self.peers.values():
                 if node in {None, peer.node}:
-                    peer.lanes[Lane.EXPRESS].say(parcel, self._outbox_bytes_max)
+                    peer.lanes[LinkLane.EXPRESS].say(peer_packet, self._outbox_bytes_max)
 
     def _answer(self, hello: proto.PeerHello) -> proto.PeerHello:
         answer = self.hello()
@@ -351,29 +353,33 @@ class Links:
             peer.heard_at = self.now()
         return answer
 
-    def _take(self, node: int, parcel: proto.Parcel, frames: list[Frame]) -> Iterator[None]:
-        """A parcel, one letter with each step."""
+    def _take(
+        self, node: int, peer_packet: proto.PeerPacket, frames: list[Frame]
+    ) -> Iterator[None]:
+        """A packet, one letter with each step."""
         peer = self.peers.get(node)
         if peer is not None:
             peer.heard_at = self.now()
-            if parcel.alive:
-                self.hooks.clock.heard(node, parcel.clock_ms)
-        for first in range(0, len(parcel.leads), _LEADS_AT_ONCE):
-            self.hooks.leads(node, parcel.leads[first : first + _LEADS_AT_ONCE])
+            if peer_packet.alive:
+                self.hooks.clock.heard(node, peer_packet.clock_ms)
+        for first in range(0, len(peer_packet.leads), _LEADS_AT_ONCE):
+            self.hooks.leads(node, peer_packet.leads[first : first + _LEADS_AT_ONCE])
             yield
         at = 0
-        for letter in parcel.letters:
-            if node_of(letter.sender) != node:
-                raise InvalidRequest(f"node {node} writes as member {letter.sender}")
-            mine = frames[at : at + letter.frames]
-            at += letter.frames
+        for peer_message in peer_packet.peer_messages:
+            if node_of(peer_message.sender) != node:
+                raise InvalidRequest(f"node {node} writes as member {peer_message.sender}")
+            mine = frames[at : at + peer_message.frames]
+            at += peer_message.frames
             try:
-                mail = open_letter(letter, mine)
+                mail = decode_mail(peer_message, mine)
             except UnknownMail as error:
                 # Of a later release, which does not count on an answer.
                 logger.debug("node %d: %s", node, error)
             else:
-                self.hooks.deliver(letter.group, letter.sender, letter.to, mail)
+                self.hooks.deliver(
+                    peer_message.partition, peer_message.sender, peer_message.to, mail
+                )
             yield
 
     async def close(self) -> None:

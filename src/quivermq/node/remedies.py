@@ -4,9 +4,9 @@ from quivermq.cluster import node_of
 from quivermq.replica import Replica
 
 
-def mending_text(replica: Replica, member: int) -> str:
+def repair_text(replica: Replica, member: int) -> str:
     """Of a replica that neither votes nor leads because its log is damaged; "" of any other."""
-    if not replica.is_mending:
+    if not replica.is_repairing:
         return ""
     helpers = sorted({node_of(peer) for peer in replica.configuration_on_disk if peer != member})
     if not helpers:

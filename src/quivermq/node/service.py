@@ -17,8 +17,8 @@ from quivermq.errors import (
     QuiverError,
     TopicNotFound,
 )
-from quivermq.node.figures import Figures
-from quivermq.node.producing import Producing
+from quivermq.node.counters import Counters
+from quivermq.node.handlers.produce import ProduceHandler
 from quivermq.node.tasks import end_tasks
 from quivermq.wire import error_to_proto, proto
 from quivermq.wire.limits import check_items
@@ -63,11 +63,11 @@ class Service:
 
     def __init__(
         self,
-        producing: Producing,
+        producing: ProduceHandler,
         handlers: dict[str, Handler],
         bulky: dict[str, Bulky],
         forwarder: Forwarder,
-        figures: Figures,
+        counters: Counters,
         timeout_s: float,
         has_left: Callable[[], bool],
         catch_up: Callable[[], Awaitable[None]],
@@ -76,7 +76,7 @@ class Service:
         self._handlers = handlers
         self._bulky = bulky
         self._forwarder = forwarder
-        self._figures = figures
+        self._counters = counters
         self._timeout_s = timeout_s
         self._has_left = has_left
         self._catch_up = catch_up
@@ -90,7 +90,7 @@ class Service:
 
         Returns a task that may be cancelled, if there is one: then there is no reply.
         """
-        self._figures.requests += 1
+        self._counters.requests += 1
         if self._is_closed:
             response = self.refusal(ConnectionFailed("this broker is stopping; ask another"))
             response.id = request.id
@@ -189,7 +189,7 @@ class Service:
         self, node: int, request: proto.Request, frames: list[Frame], left_s: float
     ) -> Answer | None:
         """The answer of another broker; None if it turns out that it does not lead either."""
-        self._figures.forwarded += 1
+        self._counters.forwarded += 1
         passed = proto.Request()
         passed.CopyFrom(request)
         passed.forwarded = True
@@ -230,7 +230,7 @@ class Service:
 
     def refusal(self, error: QuiverError) -> proto.Response:
         """An error as an answer, and counted."""
-        self._figures.overloaded += isinstance(error, Overloaded)
+        self._counters.overloaded += isinstance(error, Overloaded)
         leader = error.leader if isinstance(error, NotLeader) else 0
         address = self._forwarder.address_of(leader) if leader else ""
         return proto.Response(error=error_to_proto(error, address))

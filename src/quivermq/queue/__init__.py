@@ -6,16 +6,16 @@ Pure. Knows batches; must never know Raft, the wire, disks, clocks or other part
 from quivermq.queue.catalog import CHANGE_BYTES_MAX, KEY_CHARACTERS_MAX, Catalog, Json
 from quivermq.queue.dead_letters import REDRIVE_GROUP
 from quivermq.queue.delayed import Delayed
-from quivermq.queue.desk import Ask, Desk, Leased
-from quivermq.queue.figures import Figures
-from quivermq.queue.group import Dying
+from quivermq.queue.group import DyingMessages
+from quivermq.queue.group_stats import GroupStats
 from quivermq.queue.groups import Groups
 from quivermq.queue.intervals import Interval, IntervalSet
+from quivermq.queue.lease_manager import GrantedLease, LeaseManager, LeaseRequest
 from quivermq.queue.names import check_name
 from quivermq.queue.partition import (
     Command,
     Partition,
-    Snapshot,
+    PartitionSnapshot,
     catalog_command,
     groups_command,
     settings_command,
@@ -26,8 +26,8 @@ from quivermq.queue.producers import (
     PRODUCERS_MIN,
     WINDOW_BATCHES,
     WINDOW_BATCHES_MIN,
-    Producers,
-    Stored,
+    ProducerTable,
+    RememberedBatch,
     check_sequence,
 )
 from quivermq.queue.topic_settings import TopicSettings
@@ -41,23 +41,23 @@ __all__ = [
     "REDRIVE_GROUP",
     "WINDOW_BATCHES",
     "WINDOW_BATCHES_MIN",
-    "Ask",
     "Catalog",
     "Command",
     "Delayed",
-    "Desk",
-    "Dying",
-    "Figures",
+    "DyingMessages",
+    "GrantedLease",
+    "GroupStats",
     "Groups",
     "Interval",
     "IntervalSet",
     "Json",
-    "Leased",
+    "LeaseManager",
+    "LeaseRequest",
     "Partition",
+    "PartitionSnapshot",
     "Piece",
-    "Producers",
-    "Snapshot",
-    "Stored",
+    "ProducerTable",
+    "RememberedBatch",
     "TopicSettings",
     "catalog_command",
     "check_name",

@@ -1,4 +1,5 @@
-"""Dead letters at the desk: messages that leave a partition for another, and how often they did.
+"""Dead letters at the lease manager: messages that leave a partition for another, and how often
+they did.
 
 A record of messages that are to be moved stays until whoever moves them says that they are stored:
 nothing is lost if that takes long. Its number is the producer's sequence that they are stored
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from quivermq.queue.group import Dying, Group
+from quivermq.queue.group import DyingMessages, Group
 from quivermq.queue.groups import Op
 from quivermq.queue.intervals import Interval, IntervalSet, joined
 from quivermq.queue.working_copy import WorkingCopy
@@ -23,10 +24,10 @@ RECORDS_AT_ONCE: Final = 1000
 """Records that are named, made or ended in one go: whoever leads has others to serve."""
 
 
-class DeadLetters(WorkingCopy):
+class DeadLetterRecords(WorkingCopy):
     """What a leader knows of messages that are on their way."""
 
-    def dying(self) -> list[tuple[str, Dying]]:
+    def dying(self) -> list[tuple[str, DyingMessages]]:
         """Records to be moved, with their group, each group's in order; of very many the first.
 
         Only what is applied: if a leader moved a record that is never committed, the next one would
@@ -89,7 +90,7 @@ class DeadLetters(WorkingCopy):
         purged = parts + [(record.start, record.end) for record in waiting]
         return sum(high - low for low, high in purged)
 
-    def _redriving(self, intervals: list[Interval] | None) -> list[Dying]:
+    def _redriving(self, intervals: list[Interval] | None) -> list[DyingMessages]:
         """Records under way that lie within what is named."""
         found = self.groups.by_name.get(REDRIVE_GROUP)
         records = [] if found is None else [r for r in found.dying.values() if r.redrive]

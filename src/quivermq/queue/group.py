@@ -5,7 +5,7 @@ dying (on its way to the dead letters) or done. Everything is kept as intervals:
 with what is under way, never with what waits in the log.
 
 The methods are what committed operations do. They consult neither clock nor settings: whoever
-leads decided before, on a copy of the same state (`Desk`).
+leads decided before, on a copy of the same state (`LeaseManager`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,12 +17,12 @@ from quivermq.queue.delayed import FIRST_KEY, Delayed, DelayedBatches, DueKey
 from quivermq.queue.intervals import Interval, IntervalSet, without
 from quivermq.queue.last_holders import LastHolders
 from quivermq.queue.pieces import Piece, cut, intervals_of, messages_in, overlapping
-from quivermq.queue.stretches import LEVELS, Stretches
-from quivermq.queue.waiting import Waiting
+from quivermq.queue.priority_index import LEVELS, PriorityIndex
+from quivermq.queue.redelivery_queue import RedeliveryQueue
 
-SPENT_MAX: Final = 1024
+SETTLED_MAX: Final = 1024
 """Leases of which it is remembered what was acknowledged, so that a repeat is recognised."""
-SPENT_INTERVALS_MAX: Final = 65_536
+SETTLED_INTERVALS_MAX: Final = 65_536
 """The same of all of them together: a lease may be acknowledged message by message."""
 
 DELAYED: Final = LEVELS
@@ -33,7 +33,7 @@ LEASE_BYTES: Final = 29
 PIECE_BYTES: Final = 21
 WAITING_BYTES: Final = 29
 DYING_BYTES: Final = 49
-SPENT_BYTES: Final = 21
+SETTLED_BYTES: Final = 21
 HOLDER_BYTES: Final = 32
 INTERVAL_BYTES: Final = 16
 """What each takes in a checkpoint."""
@@ -50,7 +50,7 @@ class Lease(NamedTuple):
 
 
 @dataclass(slots=True)
-class Spent:
+class SettledLease:
     """What of a lease is acknowledged, so that a repeat is recognised."""
 
     consumer: int
@@ -58,8 +58,8 @@ class Spent:
     is_whole: bool
     """All that left the lease was acknowledged."""
 
-    def copy(self) -> "Spent":
-        return Spent(self.consumer, self.done.copy(), self.is_whole)
+    def copy(self) -> "SettledLease":
+        return SettledLease(self.consumer, self.done.copy(), self.is_whole)
 
 
 class TakeOver(NamedTuple):
@@ -72,7 +72,7 @@ class TakeOver(NamedTuple):
     """False: there is more to look at."""
 
 
-class Dying(NamedTuple):
+class DyingMessages(NamedTuple):
     """Messages on their way to the dead letters, or from there back to where they came from."""
 
     number: int
@@ -117,15 +117,15 @@ class Group:
     leases: dict[int, Lease] = field(default_factory=dict)
     leased_messages: int = 0
     leased_pieces: int = 0
-    waiting: Waiting = field(default_factory=Waiting)
-    dying: dict[int, Dying] = field(default_factory=dict)
+    waiting: RedeliveryQueue = field(default_factory=RedeliveryQueue)
+    dying: dict[int, DyingMessages] = field(default_factory=dict)
     dying_messages: int = 0
     """Without stale ones."""
     reason_bytes: int = 0
     last_holders: LastHolders = field(default_factory=LastHolders)
     """Of what waits again: they may finish it for as long as nobody else has it."""
-    spent: dict[int, Spent] = field(default_factory=dict)
-    spent_intervals: int = 0
+    settled_leases: dict[int, SettledLease] = field(default_factory=dict)
+    settled_intervals: int = 0
     next_dying: int = 0
     dead_epoch: int = 0
     totals: Totals = field(default_factory=Totals)
@@ -146,7 +146,7 @@ class Group:
             waiting=self.waiting.copy(),
             last_holders=self.last_holders.copy(),
             dying=self.dying.copy(),
-            spent={lease: known.copy() for lease, known in self.spent.items()},
+            settled_leases={lease: known.copy() for lease, known in self.settled_leases.items()},
             totals=replace(self.totals),
         )
 
@@ -156,13 +156,13 @@ class Group:
         return (
             GROUP_BYTES
             + 4 * len(self.name)
-            + INTERVAL_BYTES * (len(self.done) + self.spent_intervals)
+            + INTERVAL_BYTES * (len(self.done) + self.settled_intervals)
             + LEASE_BYTES * len(self.leases)
             + PIECE_BYTES * self.leased_pieces
             + WAITING_BYTES * len(self.waiting)
             + DYING_BYTES * len(self.dying)
             + self.reason_bytes
-            + SPENT_BYTES * len(self.spent)
+            + SETTLED_BYTES * len(self.settled_leases)
             + HOLDER_BYTES * len(self.last_holders)
         )
 
@@ -197,8 +197,12 @@ class Group:
     def is_known(self, consumer: int, number: int) -> bool:
         """Whether a consumer's lease lasts, or all of it was acknowledged. Of no other is it known
         what its consumer would speak of without naming it."""
-        spent = self.spent.get(number)
-        is_done = spent is not None and spent.is_whole and spent.consumer == consumer
+        settled_leases = self.settled_leases.get(number)
+        is_done = (
+            settled_leases is not None
+            and settled_leases.is_whole
+            and settled_leases.consumer == consumer
+        )
         return is_done or self.held_by(consumer, number) is not None
 
     def take_leased(self, number: int, intervals: Sequence[Interval]) -> list[Piece]:
@@ -232,21 +236,27 @@ class Group:
             self.last_holders.remove(start, end)
             if messages_in(found) != end - start:
                 raise BrokenInvariant(f"{self.name}: {start} to {end} is not there to be done")
-        spent = self.spent.setdefault(lease, Spent(consumer, IntervalSet(), is_whole))
-        self.spent_intervals -= len(spent.done)
+        settled_leases = self.settled_leases.setdefault(
+            lease, SettledLease(consumer, IntervalSet(), is_whole)
+        )
+        self.settled_intervals -= len(settled_leases.done)
         for start, end in intervals:
-            spent.done.add(start, end)
+            settled_leases.done.add(start, end)
             self.drop(start, end)
-        self.spent_intervals += len(spent.done)
-        while len(self.spent) > SPENT_MAX or self.spent_intervals > SPENT_INTERVALS_MAX:
-            self.spent_intervals -= len(self.spent.pop(next(iter(self.spent))).done)
+        self.settled_intervals += len(settled_leases.done)
+        while (
+            len(self.settled_leases) > SETTLED_MAX or self.settled_intervals > SETTLED_INTERVALS_MAX
+        ):
+            self.settled_intervals -= len(
+                self.settled_leases.pop(next(iter(self.settled_leases))).done
+            )
 
     def _break(self, lease: int) -> None:
         """Something leaves a lease that is not acknowledged."""
         if (held := self.leases.get(lease)) is not None:
             self.leases[lease] = held._replace(is_whole=False)
-        if (spent := self.spent.get(lease)) is not None:
-            spent.is_whole = False
+        if (settled_leases := self.settled_leases.get(lease)) is not None:
+            settled_leases.is_whole = False
 
     def complete(self, start: int, end: int) -> None:
         """Messages never come again."""
@@ -279,7 +289,7 @@ class Group:
         self, start: int, end: int, failures: int, reason: str, at_ms: int, *, redrive: bool = False
     ) -> None:
         number = self.next_dying
-        self.dying[number] = Dying(number, start, end, failures, reason, at_ms, redrive)
+        self.dying[number] = DyingMessages(number, start, end, failures, reason, at_ms, redrive)
         self.dying_messages += end - start
         self.reason_bytes += len(reason.encode())
         self.next_dying += end - start
@@ -397,8 +407,8 @@ class Group:
         forgotten, or their acks would end what is to be delivered again."""
         if self.is_shared:
             self.leases, self.leased_messages, self.leased_pieces = {}, 0, 0
-            self.waiting, self.done, self.totals = Waiting(), IntervalSet(), Totals()
-            self.spent, self.spent_intervals, self.last_holders = {}, 0, LastHolders()
+            self.waiting, self.done, self.totals = RedeliveryQueue(), IntervalSet(), Totals()
+            self.settled_leases, self.settled_intervals, self.last_holders = {}, 0, LastHolders()
             self.dying_messages = 0
             self.dying = {n: record._replace(is_stale=True) for n, record in self.dying.items()}
             self.share_from(offset)
@@ -421,7 +431,7 @@ class Group:
             self.take_leased(lease, [(0, begin)])
         self.waiting.take(0, begin)
         self.last_holders.remove(0, begin)
-        kept: dict[int, Dying] = {}
+        kept: dict[int, DyingMessages] = {}
         for number, record in self.dying.items():
             if record.end <= begin:
                 continue
@@ -439,12 +449,12 @@ class Group:
         self.done.remove(0, begin)
         self.complete(self.floor, begin)
 
-    def first_fresh(self, stretches: Stretches) -> int:
+    def first_fresh(self, priority_index: PriorityIndex) -> int:
         """The lowest offset that a cursor of a priority may still come to."""
-        lowest = stretches.end
+        lowest = priority_index.end
         for level in range(LEVELS):
             cursor = max(self.cursors[level], self.floor)
-            stretch = stretches.find(level, cursor, stretches.end)
+            stretch = priority_index.find(level, cursor, priority_index.end)
             if stretch is not None:
                 lowest = min(lowest, stretch[0])
         return lowest
@@ -464,7 +474,7 @@ class Group:
         found.sort()
         return found
 
-    def validate(self, stretches: Stretches) -> None:
+    def validate(self, priority_index: PriorityIndex) -> None:
         """Raise `BrokenInvariant` unless every message is in one place only, and counted."""
         self.done.validate()
         self.waiting.validate()
@@ -482,5 +492,5 @@ class Group:
         counted = sum(end - start for start, end in places)
         if IntervalSet(places).count != counted:
             raise BrokenInvariant(f"{self.name} has messages in two places: {sorted(places)[:20]}")
-        if self.is_shared and self.floor > max(stretches.end, self.start):
-            raise BrokenInvariant(f"{self.name} is done with {self.floor} of {stretches.end}")
+        if self.is_shared and self.floor > max(priority_index.end, self.start):
+            raise BrokenInvariant(f"{self.name} is done with {self.floor} of {priority_index.end}")

@@ -8,12 +8,12 @@ from typing import Final
 
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import DueKey
-from quivermq.queue.group import Dying, Group, Lease, Spent, Totals
+from quivermq.queue.group import DyingMessages, Group, Lease, SettledLease, Totals
 from quivermq.queue.intervals import IntervalSet
-from quivermq.queue.last_holders import Holder, LastHolders
+from quivermq.queue.last_holders import LastHolder, LastHolders
 from quivermq.queue.pieces import Piece, messages_in
-from quivermq.queue.stretches import LEVELS
-from quivermq.queue.waiting import Parked, Waiting
+from quivermq.queue.priority_index import LEVELS
+from quivermq.queue.redelivery_queue import Parked, RedeliveryQueue
 
 # Number, start, floor, committed + 1, claimed, next dying, dead epoch, due (two),
 # totals (four), whether it is shared; then how much of what follows.
@@ -34,7 +34,7 @@ def pack_group(group: Group) -> bytes:
         group.claimed, group.next_dying, group.dead_epoch, *group.due,
         totals.done, totals.dead, totals.lost, totals.redelivered, group.is_shared,
         len(name), len(group.done), len(group.leases), len(pieces), len(waiting), len(reasons),
-        len(group.spent), group.spent_intervals, len(group.last_holders),
+        len(group.settled_leases), group.settled_intervals, len(group.last_holders),
     )  # fmt: skip
     return b"".join(
         (
@@ -53,7 +53,7 @@ def pack_group(group: Group) -> bytes:
             *_dying(group.dying.values()),
             column("I", map(len, reasons)),
             *reasons,
-            *_spent(group.spent),
+            *_settled_leases(group.settled_leases),
             *(column("Q", map(itemgetter(at), group.last_holders)) for at in range(4)),
         )
     )
@@ -72,7 +72,7 @@ def _pieces(pieces: Sequence[Piece]) -> Iterable[bytes]:
     yield column("I", [piece.failures for piece in pieces])
 
 
-def _dying(records: Iterable[Dying]) -> Iterable[bytes]:
+def _dying(records: Iterable[DyingMessages]) -> Iterable[bytes]:
     records = list(records)
     yield column("Q", [record.number for record in records])
     yield column("Q", [record.start for record in records])
@@ -83,12 +83,12 @@ def _dying(records: Iterable[Dying]) -> Iterable[bytes]:
     yield column("B", flags)
 
 
-def _spent(spent: Mapping[int, Spent]) -> Iterable[bytes]:
-    yield column("Q", spent)
-    yield column("Q", [known.consumer for known in spent.values()])
-    yield column("B", [known.is_whole for known in spent.values()])
-    yield column("I", [len(known.done) for known in spent.values()])
-    yield from _intervals(known.done for known in spent.values())
+def _settled_leases(settled_leases: Mapping[int, SettledLease]) -> Iterable[bytes]:
+    yield column("Q", settled_leases)
+    yield column("Q", [known.consumer for known in settled_leases.values()])
+    yield column("B", [known.is_whole for known in settled_leases.values()])
+    yield column("I", [len(known.done) for known in settled_leases.values()])
+    yield from _intervals(known.done for known in settled_leases.values())
 
 
 def unpack_group(reader: ColumnReader) -> Group:
@@ -96,7 +96,7 @@ def unpack_group(reader: ColumnReader) -> Group:
     number, start, floor, committed, *rest = reader.values(_HEAD)
     claimed, next_dying, dead_epoch, due_ms, due_start, *rest = rest
     totals, is_shared, sizes = Totals(*rest[:4]), rest[4], rest[5:]
-    name, done, leases, pieces, waiting, dying, spent, spent_intervals, holders = sizes
+    name, done, leases, pieces, waiting, dying, settled_leases, settled_intervals, holders = sizes
     group = Group(number, bytes(reader.take(name)).decode(), start, is_shared, floor)
     group.cursors = reader.column("Q", LEVELS + 1).tolist()
     group.done = IntervalSet.of_columns(reader.column("Q", done), reader.column("Q", done))
@@ -106,11 +106,11 @@ def unpack_group(reader: ColumnReader) -> Group:
     group.next_dying, group.dead_epoch = next_dying, dead_epoch
     _read_leases(reader, group, leases, pieces)
     found = _read_pieces(reader, waiting)
-    group.waiting = Waiting.of(map(Parked, found, reader.column("Q", waiting)))
+    group.waiting = RedeliveryQueue.of(map(Parked, found, reader.column("Q", waiting)))
     _read_dying(reader, group, dying)
-    _read_spent(reader, group, spent, spent_intervals)
+    _read_spent(reader, group, settled_leases, settled_intervals)
     columns = [reader.column("Q", holders) for _ in range(4)]
-    group.last_holders = LastHolders(map(Holder._make, zip(*columns, strict=True)))
+    group.last_holders = LastHolders(map(LastHolder._make, zip(*columns, strict=True)))
     return group
 
 
@@ -138,7 +138,9 @@ def _read_dying(reader: ColumnReader, group: Group, count: int) -> None:
     ):
         reason = bytes(reader.take(length)).decode()
         redrive, is_stale = bool(flag & _REDRIVE), bool(flag & _STALE)
-        group.dying[number] = Dying(number, start, end, failures, reason, at_ms, redrive, is_stale)
+        group.dying[number] = DyingMessages(
+            number, start, end, failures, reason, at_ms, redrive, is_stale
+        )
         group.reason_bytes += length
         group.dying_messages += 0 if is_stale else end - start
 
@@ -151,5 +153,5 @@ def _read_spent(reader: ColumnReader, group: Group, count: int, intervals: int) 
     columns = (numbers, consumers, wholes, parts)
     for lease, consumer, is_whole, (low, high) in zip(*columns, strict=True):
         done = IntervalSet.of_columns(starts[low:high], ends[low:high])
-        group.spent[lease] = Spent(consumer, done, bool(is_whole))
-    group.spent_intervals = intervals
+        group.settled_leases[lease] = SettledLease(consumer, done, bool(is_whole))
+    group.settled_intervals = intervals

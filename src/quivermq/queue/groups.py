@@ -20,7 +20,7 @@ from quivermq.queue.group import DELAYED, Group
 from quivermq.queue.group_columns import pack_group, unpack_group
 from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece
-from quivermq.queue.stretches import NO_OFFSET, Stretches
+from quivermq.queue.priority_index import NO_OFFSET, PriorityIndex
 
 _HEAD: Final = Struct("<QII")
 
@@ -106,8 +106,9 @@ class Groups:
     def __len__(self) -> int:
         return len(self.by_name)
 
-    def apply(self, body: Buffer, stretches: Stretches) -> None:
-        """Carry out the operations of a committed entry. `stretches` are the partition's own."""
+    def apply(self, body: Buffer, priority_index: PriorityIndex) -> None:
+        """Carry out the operations of a committed entry. `priority index` are the partition's
+        own."""
         operations = json.loads(bytes(body))
         # All of them first: an entry takes effect as a whole, or not at all.
         for operation in operations:
@@ -115,7 +116,7 @@ class Groups:
         for operation in operations:
             self.carry_out(operation)
             if operation[0] == Op.TRIM:
-                stretches.trim(operation[1])
+                priority_index.trim(operation[1])
 
     def apply_ahead(self, body: Buffer) -> None:
         """The same on a working copy, before it is committed: the index is not its own."""
@@ -320,10 +321,12 @@ class Groups:
             reader.end("the groups")
         return groups
 
-    def first_fresh(self, stretches: Stretches) -> int:
+    def first_fresh(self, priority_index: PriorityIndex) -> int:
         """Below this, every group has taken everything."""
         shared = (group for group in self.by_name.values() if group.is_shared)
-        return min((group.first_fresh(stretches) for group in shared), default=stretches.end)
+        return min(
+            (group.first_fresh(priority_index) for group in shared), default=priority_index.end
+        )
 
     def taken(self) -> tuple[DueKey, int]:
         """Delayed batches up to this due time, and below this offset, are taken over by all."""
@@ -333,10 +336,10 @@ class Groups:
             min((group.cursors[DELAYED] for group in shared), default=NO_OFFSET),
         )
 
-    def validate(self, stretches: Stretches) -> None:
+    def validate(self, priority_index: PriorityIndex) -> None:
         """Raise `BrokenInvariant` unless every group is in order."""
         for group in self.by_name.values():
-            group.validate(stretches)
+            group.validate(priority_index)
         if self.groups_bytes != sum(group.size_bytes for group in self.by_name.values()):
             raise BrokenInvariant(f"the groups count {self.groups_bytes} bytes")
         if self.with_dying != {n for n, group in self.by_number.items() if group.dying}:

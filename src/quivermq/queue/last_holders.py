@@ -14,7 +14,7 @@ HOLDERS_MAX: Final = 65_536
 _START: Final = itemgetter(0)
 
 
-class Holder(NamedTuple):
+class LastHolder(NamedTuple):
     """The messages [start, end) were leased to this consumer under this number."""
 
     start: int
@@ -28,7 +28,7 @@ class LastHolders:
 
     __slots__ = ("_holders",)
 
-    def __init__(self, holders: Iterable[Holder] = ()) -> None:
+    def __init__(self, holders: Iterable[LastHolder] = ()) -> None:
         self._holders = list(holders)
 
     def copy(self) -> "LastHolders":
@@ -37,7 +37,7 @@ class LastHolders:
     def __len__(self) -> int:
         return len(self._holders)
 
-    def __iter__(self) -> Iterator[Holder]:
+    def __iter__(self) -> Iterator[LastHolder]:
         return iter(self._holders)
 
     def put(self, start: int, end: int, lease: int, consumer: int) -> None:
@@ -50,7 +50,7 @@ class LastHolders:
             first, start = at - 1, self._holders[at - 1].start
         if at < len(self._holders) and self._holders[at][::2] == (end, lease):
             last, end = at + 1, self._holders[at].end
-        self._holders[first:last] = [Holder(start, end, lease, consumer)]
+        self._holders[first:last] = [LastHolder(start, end, lease, consumer)]
         if len(self._holders) > HOLDERS_MAX:
             del self._holders[0]
 

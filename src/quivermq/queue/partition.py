@@ -4,7 +4,7 @@ Deterministic: the same entries give the same state on every replica, byte for b
 clock (time comes in entries), knows no other partition, and cannot refuse: whatever is committed
 was checked before it was proposed.
 
-Each part (producers, catalog, groups, stretches) has its own section of the checkpoint.
+Each part (producers, catalog, groups, priority index) has its own section of the checkpoint.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,12 +14,12 @@ from typing import Final
 
 from crc32c import crc32c
 
-from quivermq.batches import Buffer, Frame, Header, Index, Kind, Offset
+from quivermq.batches import Buffer, Frame, FrameKind, Header, Index, Offset
 from quivermq.errors import BrokenInvariant, UnsupportedFormat
 from quivermq.queue.catalog import Catalog, Json, catalog_change
 from quivermq.queue.groups import Groups
-from quivermq.queue.producers import Producers
-from quivermq.queue.stretches import Stretches
+from quivermq.queue.priority_index import PriorityIndex
+from quivermq.queue.producers import ProducerTable
 from quivermq.queue.topic_settings import TopicSettings
 
 _VERSION: Final = 5
@@ -49,7 +49,7 @@ def catalog_command(base: int, put: Mapping[str, Json], delete: Iterable[str] = 
 
 
 def groups_command(operations: Iterable[bytes]) -> bytes:
-    """The body of the command entry that changes groups, by operations of a `Desk`."""
+    """The body of the command entry that changes groups, by operations of a `LeaseManager`."""
     return bytes([Command.GROUPS]) + b"[" + b",".join(operations) + b"]"
 
 
@@ -64,10 +64,10 @@ class Partition:
         self.digest = 0
         """A running hash over all that was applied: replicas that differ here have diverged."""
         self.settings = TopicSettings()
-        self.producers = Producers()
+        self.producers = ProducerTable()
         self.catalog = Catalog()
         self.groups = Groups()
-        self.stretches = Stretches()
+        self.priority_index = PriorityIndex()
 
     def apply(self, frame: Frame) -> bool:
         """Take in the next committed entry; False if it came too late to have an effect."""
@@ -78,10 +78,10 @@ class Partition:
                 f"{self.applied_index} at {self.next_offset}"
             )
         has_effect = True
-        if header.kind == Kind.DATA:
+        if header.kind == FrameKind.DATA:
             self.producers.record(header)
             self._file(header)
-        elif header.kind == Kind.COMMAND:
+        elif header.kind == FrameKind.COMMAND:
             has_effect = self._command(memoryview(frame.body))
         self.applied_index = header.index
         self.term = header.term
@@ -94,20 +94,22 @@ class Partition:
 
     def _file(self, header: Header) -> None:
         """Note where the messages of a batch are to be found."""
-        stretches = self.stretches
+        priority_index = self.priority_index
         # Whether it is due is for the clock of whoever delivers it: the time of the entry may be
         # far ahead, since it never goes back and clocks do.
-        stretches.add(header.base_offset, header.next_offset, header.priority, header.not_before_ms)
-        if stretches.is_full and header.index % _FLATTEN_EVERY == 0:
+        priority_index.add(
+            header.base_offset, header.next_offset, header.priority, header.not_before_ms
+        )
+        if priority_index.is_full and header.index % _FLATTEN_EVERY == 0:
             groups, turn = self.groups, header.index // _FLATTEN_EVERY
-            passed = min(groups.first_fresh(stretches), stretches.middle)
+            passed = min(groups.first_fresh(priority_index), priority_index.middle)
             taken = groups.taken()
-            stretches.flatten(passed, header.timestamp_ms, groups.cancelled, taken, turn)
+            priority_index.flatten(passed, header.timestamp_ms, groups.cancelled, taken, turn)
 
     def _command(self, body: memoryview) -> bool:
         name, content = body[0] if body else 0, body[1:]
         if name == Command.GROUPS:
-            self.groups.apply(content, self.stretches)
+            self.groups.apply(content, self.priority_index)
         elif name == Command.CATALOG:
             return self.catalog.apply(content)
         elif name == Command.SETTINGS:
@@ -121,12 +123,12 @@ class Partition:
     @property
     def size_bytes(self) -> int:
         """What a checkpoint takes, more or less; known without making one."""
-        parts = (self.catalog, self.groups, self.stretches, self.producers)
+        parts = (self.catalog, self.groups, self.priority_index, self.producers)
         return sum(part.size_bytes for part in parts)
 
-    def snapshot(self) -> "Snapshot":
+    def snapshot(self) -> "PartitionSnapshot":
         """The state as it is now, to be packed later, by whoever has the time."""
-        return Snapshot(self)
+        return PartitionSnapshot(self)
 
     def checkpoint(self) -> bytes:
         """All of the state as bytes; the same on every replica at the same index."""
@@ -156,16 +158,16 @@ class Partition:
         partition.settings = TopicSettings.decode(sections[0])
         partition.catalog = Catalog.unpack(sections[1])
         partition.groups = Groups.unpack(sections[2])
-        partition.stretches = Stretches.unpack(sections[3])
-        partition.producers = Producers.unpack(view)
+        partition.priority_index = PriorityIndex.unpack(sections[3])
+        partition.producers = ProducerTable.unpack(view)
         return partition
 
     def validate(self) -> None:
         """Re-check every invariant; raises `BrokenInvariant`."""
         self.producers.validate()
         self.catalog.validate()
-        self.stretches.validate()
-        self.groups.validate(self.stretches)
+        self.priority_index.validate()
+        self.groups.validate(self.priority_index)
         again = Partition.restore(self.checkpoint())
         if again.checkpoint() != self.checkpoint():
             raise BrokenInvariant(f"the state at {self.applied_index} does not survive a restart")
@@ -176,7 +178,7 @@ def _check_version(version: int) -> None:
         raise UnsupportedFormat(f"checkpoint version {version}; this build reads {_VERSION}")
 
 
-class Snapshot:
+class PartitionSnapshot:
     """A partition's state at one index, whatever becomes of the partition.
 
     Made between two entries, in no time: groups are shared until they change, and all else is
@@ -196,11 +198,11 @@ class Snapshot:
         self._settings = partition.settings.encode()
         self._catalog = partition.catalog.fork()
         self._groups = partition.groups.fork()
-        self._stretches = partition.stretches.pack()
+        self._priority_index = partition.priority_index.pack()
         self._producers = partition.producers.pack()
 
     def pack(self) -> bytes:
         """All of it as bytes."""
-        sections = (self._settings, self._catalog.pack(), self._groups.pack(), self._stretches)
+        sections = (self._settings, self._catalog.pack(), self._groups.pack(), self._priority_index)
         head = _HEADER.pack(*self._numbers, *map(len, sections))
         return b"".join((head, *sections, self._producers))

@@ -62,7 +62,7 @@ def _columns(count: int) -> Struct:
     return Struct(f"<{count}Q{count}Q{count}I{count}I")
 
 
-class Stored(NamedTuple):
+class RememberedBatch(NamedTuple):
     """A batch that is in the log."""
 
     sequence: int
@@ -74,7 +74,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerState:
     """What is remembered of one producer."""
 
     epoch: int
@@ -87,12 +87,12 @@ class Producer:
     def batches(self) -> int:
         return len(self.window) // _STORED_BYTES
 
-    def find(self, sequence: int) -> Stored | None:
+    def find(self, sequence: int) -> RememberedBatch | None:
         """The batch that begins with `sequence`."""
         at = bisect_left(range(self.batches), sequence, key=self._sequence)
         if at == self.batches or self._sequence(at) != sequence:
             return None
-        return Stored(*_STORED.unpack_from(self.window, at * _STORED_BYTES))
+        return RememberedBatch(*_STORED.unpack_from(self.window, at * _STORED_BYTES))
 
     @property
     def oldest_sequence(self) -> int:
@@ -130,14 +130,14 @@ def check_sequence(
     return header.sequence == expected
 
 
-class Producers:
+class ProducerTable:
     """All producers that a partition remembers, least recently used first."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self._bounds = bounds or BOUNDS
-        self._known: OrderedDict[int, Producer] = OrderedDict()
+        self._known: OrderedDict[int, ProducerState] = OrderedDict()
         # Those whose windows can shrink, in the same order.
-        self._wide: OrderedDict[int, Producer] = OrderedDict()
+        self._wide: OrderedDict[int, ProducerState] = OrderedDict()
         self._batches = 0
         self._forgotten = 0
 
@@ -169,7 +169,7 @@ class Producers:
             return check_sequence(header, 0, 0, may_be_forgotten=self._forgotten > 0)
         return check_sequence(header, known.epoch, known.next_sequence)
 
-    def repeated(self, header: Header) -> Stored:
+    def repeated(self, header: Header) -> RememberedBatch:
         """Where a batch that was stored before is; raises `StoredBefore` if that is forgotten, and
         `SequenceReused` if it is another batch that was."""
         known = self._known.get(header.producer_id)
@@ -223,18 +223,18 @@ class Producers:
         if self._batches > self._bounds.batches:
             self._make_room()
 
-    def _begin(self, header: Header, *, is_new: bool) -> Producer:
+    def _begin(self, header: Header, *, is_new: bool) -> ProducerState:
         """A producer, or a new epoch of one."""
         if is_new:
             if len(self._known) >= self._bounds.producers:
                 self._forget_oldest()
             # It may have been known when the batch was proposed, and forgotten by an entry that
             # was in flight: wherever it goes on from is right.
-            known = Producer(header.producer_epoch, header.sequence)
+            known = ProducerState(header.producer_epoch, header.sequence)
         else:
             self._batches -= self._known[header.producer_id].batches
             self._wide.pop(header.producer_id, None)
-            known = Producer(header.producer_epoch)
+            known = ProducerState(header.producer_epoch)
         self._known[header.producer_id] = known
         return known
 
@@ -248,7 +248,7 @@ class Producers:
         if idle.batches <= self._bounds.window_min:
             del self._wide[producer_id]
 
-    def _drop_oldest(self, known: Producer) -> None:
+    def _drop_oldest(self, known: ProducerState) -> None:
         del known.window[:_STORED_BYTES]
         self._batches -= 1
 
@@ -271,7 +271,7 @@ class Producers:
         return b"".join((_COUNTS.pack(len(windows), self._forgotten), columns, *windows))
 
     @classmethod
-    def unpack(cls, data: memoryview, bounds: Bounds | None = None) -> "Producers":
+    def unpack(cls, data: memoryview, bounds: Bounds | None = None) -> "ProducerTable":
         producers = cls(bounds)
         count, producers._forgotten = _COUNTS.unpack_from(data)
         layout = _columns(count)
@@ -282,7 +282,7 @@ class Producers:
             strict=True,
         ):
             window = bytearray(data[at : at + batches * _STORED_BYTES])
-            known = producers._known[producer_id] = Producer(epoch, next_sequence, window)
+            known = producers._known[producer_id] = ProducerState(epoch, next_sequence, window)
             if batches > producers._bounds.window_min:
                 producers._wide[producer_id] = known
             producers._batches += batches
@@ -303,7 +303,7 @@ class Producers:
             raise BrokenInvariant("windows that can shrink are not in the order of use")
         for producer_id, known in self._known.items():
             after = -1
-            for stored in map(Stored._make, _STORED.iter_unpack(known.window)):
+            for stored in map(RememberedBatch._make, _STORED.iter_unpack(known.window)):
                 if after not in {-1, stored.sequence}:
                     raise BrokenInvariant(f"producer {producer_id} has a gap before {stored}")
                 after = stored.sequence + stored.messages

@@ -114,7 +114,7 @@ class WorkingCopy:
     def _findable(self, offset: int) -> int:
         """A log may hold more than its index knows of, where another leader dropped it: what no
         cursor finds would wait for ever."""
-        return max(offset, self._begin, self._partition.stretches.begin)
+        return max(offset, self._begin, self._partition.priority_index.begin)
 
     def _made(self, name: str) -> Group:
         found = self.groups.by_name.get(name)

@@ -1,7 +1,7 @@
 """Elections: asking for votes, giving them, counting them (§5.2, §5.4.1; thesis §9.6, §3.10)."""
 
 from quivermq.raft import leader
-from quivermq.raft.messages import NOBODY, Kind, Message, Role
+from quivermq.raft.messages import NOBODY, Message, MessageKind, Role
 from quivermq.raft.quorum import VoteResult, joint_vote
 from quivermq.raft.replica import Replica
 
@@ -20,7 +20,7 @@ def campaign(replica: Replica) -> None:
         return
     if replica.options.prevote:
         replica.become_pre_candidate()
-        _ask_for_votes(replica, Kind.PREVOTE, replica.term + 1)
+        _ask_for_votes(replica, MessageKind.PREVOTE, replica.term + 1)
     else:
         _stand(replica)
 
@@ -60,14 +60,14 @@ def on_vote_request(replica: Replica, message: Message) -> None:
     and without its vote no leader could be elected. A promise for a future term costs nothing, so a
     pre-vote does not look at the vote of this term.
     """
-    is_prevote = message.kind is Kind.PREVOTE
+    is_prevote = message.kind is MessageKind.PREVOTE
     free_to_vote = (
         replica.vote == message.sender
         or (replica.vote == NOBODY and replica.leader == NOBODY)
         or (is_prevote and message.term > replica.term)
     )
     granted = free_to_vote and replica.log.is_up_to_date(message.log_term, message.index)
-    reply = Kind.PREVOTE_REPLY if is_prevote else Kind.VOTE_REPLY
+    reply = MessageKind.PREVOTE_REPLY if is_prevote else MessageKind.VOTE_REPLY
     # A grant echoes the term asked for; a refusal tells the candidate of the term here.
     term = message.term if granted else replica.term
     replica.send(
@@ -98,7 +98,7 @@ def on_vote_reply(replica: Replica, message: Message) -> None:
     elif result is VoteResult.WON and replica.role is Role.PRE_CANDIDATE:
         _stand(replica)
     elif result is VoteResult.WON:
-        leader.take_office(replica)
+        leader.take_leadership(replica)
 
 
 def _learn_commit(replica: Replica, message: Message) -> bool:
@@ -124,15 +124,19 @@ def _learn_commit(replica: Replica, message: Message) -> bool:
 
 def _stand(replica: Replica, *, by_transfer: bool = False) -> None:
     replica.become_candidate()
-    _ask_for_votes(replica, Kind.VOTE, replica.term, by_transfer=by_transfer)
+    _ask_for_votes(replica, MessageKind.VOTE, replica.term, by_transfer=by_transfer)
 
 
-def _ask_for_votes(replica: Replica, kind: Kind, term: int, *, by_transfer: bool = False) -> None:
+def _ask_for_votes(
+    replica: Replica, kind: MessageKind, term: int, *, by_transfer: bool = False
+) -> None:
     log = replica.log
     for member in replica.configuration.all_voters:
         if member == replica.id:
             # The own vote counts once it is durable, like any other.
-            reply = Kind.PREVOTE_REPLY if kind is Kind.PREVOTE else Kind.VOTE_REPLY
+            reply = (
+                MessageKind.PREVOTE_REPLY if kind is MessageKind.PREVOTE else MessageKind.VOTE_REPLY
+            )
             replica.send(Message(reply, member, replica.id, term))
         else:
             replica.send(

@@ -2,7 +2,7 @@
 
 from quivermq.errors import NotLeader
 from quivermq.raft.candidate import campaign_for_transfer
-from quivermq.raft.messages import NOBODY, Kind, Message, Snapshot
+from quivermq.raft.messages import NOBODY, Message, MessageKind, Snapshot
 from quivermq.raft.replica import Replica
 
 
@@ -26,7 +26,7 @@ def on_append(replica: Replica, message: Message) -> None:
     hint, hint_term = log.agreement_by_term(min(message.index, log.last_index), message.log_term)
     replica.send(
         Message(
-            Kind.APPEND_REPLY,
+            MessageKind.APPEND_REPLY,
             message.sender,
             replica.id,
             replica.term,
@@ -49,7 +49,7 @@ def on_heartbeat(replica: Replica, message: Message) -> None:
         return
     log.commit_to(message.commit)
     reply = Message(
-        Kind.HEARTBEAT_REPLY, message.sender, replica.id, replica.term, round=message.round
+        MessageKind.HEARTBEAT_REPLY, message.sender, replica.id, replica.term, round=message.round
     )
     replica.send(reply)
 
@@ -109,7 +109,7 @@ def forget_leader(replica: Replica) -> None:
 
 def _acknowledge(replica: Replica, message: Message, index: int) -> None:
     replica.after_write.append(
-        Message(Kind.APPEND_REPLY, message.sender, replica.id, replica.term, 0, index)
+        Message(MessageKind.APPEND_REPLY, message.sender, replica.id, replica.term, 0, index)
     )
 
 
@@ -118,7 +118,7 @@ def _deny(replica: Replica, message: Message, index: int) -> None:
     log = replica.log
     hint = min(index, log.last_index)
     denial = Message(
-        Kind.HEARTBEAT_REPLY,
+        MessageKind.HEARTBEAT_REPLY,
         message.sender,
         replica.id,
         replica.term,

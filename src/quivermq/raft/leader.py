@@ -12,8 +12,8 @@ from quivermq.raft.messages import (
     NOBODY,
     Entry,
     EntryKind,
-    Kind,
     Message,
+    MessageKind,
     entries_bytes,
 )
 from quivermq.raft.progress import Pace, Progress
@@ -21,7 +21,7 @@ from quivermq.raft.quorum import VoteResult, joint_vote
 from quivermq.raft.replica import Replica
 
 
-def take_office(replica: Replica) -> None:
+def take_leadership(replica: Replica) -> None:
     """Lead, beginning with an empty entry: until one of its own term is committed, a leader can
     neither commit what it inherited (§5.4.2) nor know the commit index (§8)."""
     replica.become_leader()
@@ -172,7 +172,7 @@ def on_transfer(replica: Replica, message: Message) -> None:
     replica.transferee = target
     replica.election_elapsed = 0
     if progress.match == replica.log.last_index:
-        replica.say(Kind.TIMEOUT_NOW, target)
+        replica.say(MessageKind.TIMEOUT_NOW, target)
     else:
         replication.send_append(replica, target, progress)
 
@@ -184,7 +184,7 @@ def on_read(replica: Replica, message: Message) -> None:
 def _finish_transfer(replica: Replica, member: int, progress: Progress) -> None:
     """Let the target of a transfer campaign once it has the whole log, or it could not win."""
     if member == replica.transferee and progress.match == replica.log.last_index:
-        replica.say(Kind.TIMEOUT_NOW, member)
+        replica.say(MessageKind.TIMEOUT_NOW, member)
 
 
 def _append(replica: Replica, entries: Iterable[Entry], *, forced: bool = False) -> bool:
@@ -198,7 +198,7 @@ def _append(replica: Replica, entries: Iterable[Entry], *, forced: bool = False)
     if not append(replica, stamped, forced=forced):
         return False
     replica.after_write.append(
-        Message(Kind.APPEND_REPLY, replica.id, replica.id, term, 0, log.last_index)
+        Message(MessageKind.APPEND_REPLY, replica.id, replica.id, term, 0, log.last_index)
     )
     return True
 

@@ -22,7 +22,7 @@ ENTRY_OVERHEAD_BYTES = 8
 """Counted on top of each payload, so that a flood of empty entries still meets the limits."""
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """The kind of a message."""
 
     PROPOSE = 0
@@ -137,7 +137,7 @@ class Message(NamedTuple):
     leave only after its write is durable. `term` 0 means that the message belongs to no term.
     """
 
-    kind: Kind
+    kind: MessageKind
     to: int
     sender: int
     term: int = 0

@@ -23,8 +23,8 @@ from quivermq.raft.messages import (
     Entry,
     EntryKind,
     HardState,
-    Kind,
     Message,
+    MessageKind,
     Ready,
     Role,
     SoftState,
@@ -37,10 +37,16 @@ from quivermq.raft.step import step
 from quivermq.raft.storage import Storage
 
 REPLIES = frozenset(
-    {Kind.APPEND_REPLY, Kind.VOTE_REPLY, Kind.PREVOTE_REPLY, Kind.HEARTBEAT_REPLY, Kind.READ_REPLY}
+    {
+        MessageKind.APPEND_REPLY,
+        MessageKind.VOTE_REPLY,
+        MessageKind.PREVOTE_REPLY,
+        MessageKind.HEARTBEAT_REPLY,
+        MessageKind.READ_REPLY,
+    }
 )
-FROM_STORAGE = frozenset({Kind.STORED, Kind.APPLIED})
-TO_STORAGE = frozenset({Kind.STORE, Kind.APPLY})
+FROM_STORAGE = frozenset({MessageKind.STORED, MessageKind.APPLIED})
+TO_STORAGE = frozenset({MessageKind.STORE, MessageKind.APPLY})
 
 
 class PeerNonsense(InvalidRequest):
@@ -154,7 +160,9 @@ class RawNode:
         if not leader.append(replica, entries, forced=forced):
             raise leader.overloaded(replica)
         log.hand_out()
-        return Message(Kind.STORE, APPEND_THREAD, replica.id, entries=entries, commit=log.committed)
+        return Message(
+            MessageKind.STORE, APPEND_THREAD, replica.id, entries=entries, commit=log.committed
+        )
 
     def stored_alone(self, write: Message) -> Sequence[Entry]:
         """A write of `append_alone` is durable: entries to apply at once, which counts as done.
@@ -183,9 +191,9 @@ class RawNode:
     def _stored_in_company(self, last: Entry) -> None:
         """Take the steps that would have followed the write if the member had not been alone."""
         me = self.replica.id
-        step(self.replica, Message(Kind.APPEND_REPLY, me, me, last.term, index=last.index))
+        step(self.replica, Message(MessageKind.APPEND_REPLY, me, me, last.term, index=last.index))
         stored = Message(
-            Kind.STORED, me, APPEND_THREAD, last.term, log_term=last.term, index=last.index
+            MessageKind.STORED, me, APPEND_THREAD, last.term, log_term=last.term, index=last.index
         )
         step(self.replica, stored)
 
@@ -199,11 +207,11 @@ class RawNode:
         It may never come: leadership can be lost and messages too. Ask again after a timeout.
         """
         replica = self.replica
-        step(replica, Message(Kind.READ, replica.id, replica.id, context=context))
+        step(replica, Message(MessageKind.READ, replica.id, replica.id, context=context))
 
     def transfer_leader(self, target: int) -> None:
         """Hand leadership to `target`; given up after an election timeout."""
-        step(self.replica, Message(Kind.TRANSFER, self.replica.id, target))
+        step(self.replica, Message(MessageKind.TRANSFER, self.replica.id, target))
 
     def forget_leader(self) -> None:
         """Stop believing in the leader without leaving the term."""
@@ -294,16 +302,16 @@ class RawNode:
         if kind in REPLIES:
             if sender not in self.replica.progress:
                 raise UnknownPeer(f"{kind.name} of {sender}, who is not a member")
-        elif kind is Kind.APPEND:
+        elif kind is MessageKind.APPEND:
             entries, before = message.entries, message.index
             if entries and (entries[0].index, entries[-1].index) != (
                 before + 1,
                 before + len(entries),
             ):
                 raise PeerNonsense(f"{kind.name} of {sender} with a hole after {before}")
-        elif kind is Kind.SNAPSHOT and message.snapshot is None:
+        elif kind is MessageKind.SNAPSHOT and message.snapshot is None:
             raise PeerNonsense(f"{kind.name} of {sender} without a snapshot")
-        elif kind is Kind.PROPOSE and not self.replica.options.forward_proposals:
+        elif kind is MessageKind.PROPOSE and not self.replica.options.forward_proposals:
             raise PeerNonsense(f"{kind.name} of {sender}, but proposals are not forwarded here")
         if kind in TO_STORAGE or (kind in FROM_STORAGE) != (sender < NOBODY):
             raise PeerNonsense(f"{kind.name} of {sender} is no message between members")
@@ -312,7 +320,7 @@ class RawNode:
 
     def _propose(self, entries: Sequence[Entry]) -> None:
         replica = self.replica
-        step(replica, Message(Kind.PROPOSE, replica.id, replica.id, entries=entries))
+        step(replica, Message(MessageKind.PROPOSE, replica.id, replica.id, entries=entries))
 
     def _accept(self, ready: Ready, soft_state: SoftState, hard_state: HardState) -> None:
         replica = self.replica
@@ -346,7 +354,7 @@ class RawNode:
             stored = self._stored_message(ready)
             term, vote, commit = ready.hard_state or (0, NOBODY, 0)
             store = Message(
-                Kind.STORE,
+                MessageKind.STORE,
                 APPEND_THREAD,
                 replica.id,
                 term,
@@ -360,7 +368,7 @@ class RawNode:
         if ready.committed:
             responses = (self._applied_message(ready),)
             apply = Message(
-                Kind.APPLY,
+                MessageKind.APPLY,
                 APPLY_THREAD,
                 replica.id,
                 entries=ready.committed,
@@ -379,7 +387,7 @@ class RawNode:
         if not log.has_writes_open and not ready.snapshot:
             return None
         return Message(
-            Kind.STORED,
+            MessageKind.STORED,
             self.replica.id,
             APPEND_THREAD,
             self.replica.term,
@@ -389,4 +397,4 @@ class RawNode:
         )
 
     def _applied_message(self, ready: Ready) -> Message:
-        return Message(Kind.APPLIED, self.replica.id, APPLY_THREAD, entries=ready.committed)
+        return Message(MessageKind.APPLIED, self.replica.id, APPLY_THREAD, entries=ready.committed)

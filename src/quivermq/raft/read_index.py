@@ -1,7 +1,7 @@
 """How a leader serves linearizable reads; the bookkeeping is `reads` (thesis §6.4)."""
 
 from quivermq.errors import Overloaded
-from quivermq.raft.messages import Kind, Message, ReadState
+from quivermq.raft.messages import Message, MessageKind, ReadState
 from quivermq.raft.reads import ReadRequest
 from quivermq.raft.replica import Replica
 from quivermq.raft.replication import send_heartbeats
@@ -55,7 +55,7 @@ def _answer(replica: Replica, request: ReadRequest, index: int) -> None:
         replica.read_states.append(ReadState(request.context, index))
         return
     reply = Message(
-        Kind.READ_REPLY,
+        MessageKind.READ_REPLY,
         request.asker,
         replica.id,
         replica.term,

@@ -12,8 +12,8 @@ from quivermq.raft.messages import (
     NOBODY,
     Configuration,
     HardState,
-    Kind,
     Message,
+    MessageKind,
     ReadState,
     Role,
     SoftState,
@@ -25,7 +25,7 @@ from quivermq.raft.reads import ReadQueue
 from quivermq.raft.storage import Storage
 
 # These promise something about this member's disk, so they leave after the write they promise.
-PROMISES = frozenset({Kind.APPEND_REPLY, Kind.VOTE_REPLY, Kind.PREVOTE_REPLY})
+PROMISES = frozenset({MessageKind.APPEND_REPLY, MessageKind.VOTE_REPLY, MessageKind.PREVOTE_REPLY})
 
 
 class Dice(Protocol):
@@ -179,7 +179,7 @@ class Replica:
 
         A leader then has an election timeout to hear a quorum again, and sends heartbeats with the
         next tick. What it heard before says nothing about who is there: counted, it would keep an
-        isolated leader in office for one interval more.
+        isolated leader in leadership for one interval more.
         """
         self.election_elapsed = 0
         self._draw_election_timeout()
@@ -190,7 +190,7 @@ class Replica:
     def send(self, message: Message) -> None:
         (self.after_write if message.kind in PROMISES else self.outbox).append(message)
 
-    def say(self, kind: Kind, to: int) -> None:
+    def say(self, kind: MessageKind, to: int) -> None:
         """Send a message that has nothing to say but its kind and term."""
         self.send(Message(kind, to, self.id, self.term))
 

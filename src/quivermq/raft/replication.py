@@ -5,7 +5,7 @@ The leader sends optimistically, learns from each answer, and slows down where a
 
 from collections.abc import Sequence
 
-from quivermq.raft.messages import Entry, Kind, Message, entries_bytes
+from quivermq.raft.messages import Entry, Message, MessageKind, entries_bytes
 from quivermq.raft.progress import Pace, Progress
 from quivermq.raft.replica import Replica
 
@@ -39,7 +39,7 @@ def send_append(
     committed = log.committed
     replica.outbox.append(
         Message(
-            Kind.APPEND,
+            MessageKind.APPEND,
             member,
             replica.id,
             replica.term,
@@ -61,7 +61,7 @@ def send_heartbeats(replica: Replica) -> None:
             # The member's log is known to agree only up to `match`: it must not commit beyond.
             replica.outbox.append(
                 Message(
-                    Kind.HEARTBEAT,
+                    MessageKind.HEARTBEAT,
                     member,
                     replica.id,
                     replica.term,
@@ -143,6 +143,6 @@ def _send_snapshot(replica: Replica, member: int, progress: Progress) -> bool:
         replica.fail(f"the snapshot at {snapshot.index} ends before the log begins")
     progress.await_snapshot(snapshot.index)
     replica.outbox.append(
-        Message(Kind.SNAPSHOT, member, replica.id, replica.term, snapshot=snapshot)
+        Message(MessageKind.SNAPSHOT, member, replica.id, replica.term, snapshot=snapshot)
     )
     return True

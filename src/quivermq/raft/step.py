@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 
 from quivermq.errors import NotLeader
 from quivermq.raft import candidate, follower, leader
-from quivermq.raft.messages import NOBODY, Kind, Message, ReadState, Role, entry_bytes
+from quivermq.raft.messages import NOBODY, Message, MessageKind, ReadState, Role, entry_bytes
 from quivermq.raft.replica import Replica
 
 Handler = Callable[[Replica, Message], None]
 
-FROM_LEADERS = frozenset({Kind.APPEND, Kind.HEARTBEAT, Kind.SNAPSHOT})
-VOTE_REQUESTS = frozenset({Kind.VOTE, Kind.PREVOTE})
+FROM_LEADERS = frozenset({MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.SNAPSHOT})
+VOTE_REQUESTS = frozenset({MessageKind.VOTE, MessageKind.PREVOTE})
 
 
 def step(replica: Replica, message: Message) -> None:
@@ -36,9 +36,9 @@ def _meet_higher_term(replica: Replica, message: Message) -> bool:
         # A member cut off from the leader, or removed, must not depose a leader that the rest
         # hears well (§6, thesis §4.2.3).
         return False
-    if message.kind is Kind.PREVOTE:
+    if message.kind is MessageKind.PREVOTE:
         return True
-    if message.kind is Kind.PREVOTE_REPLY and not message.reject:
+    if message.kind is MessageKind.PREVOTE_REPLY and not message.reject:
         # The term is the one asked for; it is entered when a quorum has agreed.
         return True
     sender = message.sender if message.kind in FROM_LEADERS else NOBODY
@@ -57,21 +57,23 @@ def _is_in_lease(replica: Replica) -> bool:
 def _answer_the_past(replica: Replica, message: Message) -> None:
     """Deal with a message of a term that is over."""
     options = replica.options
-    if message.kind is Kind.PREVOTE:
-        refusal = Message(Kind.PREVOTE_REPLY, message.sender, replica.id, replica.term, reject=True)
+    if message.kind is MessageKind.PREVOTE:
+        refusal = Message(
+            MessageKind.PREVOTE_REPLY, message.sender, replica.id, replica.term, reject=True
+        )
         replica.send(refusal)
-    elif message.kind is Kind.STORED:
+    elif message.kind is MessageKind.STORED:
         # The log may since have been cut and grown again to the same position: that the entry
         # there was written in an earlier term does not say that the one here is. A snapshot
         # cannot be replaced in that way.
         _snapshot_stored(replica, message)
-    elif message.kind in (Kind.APPEND, Kind.HEARTBEAT) and (
+    elif message.kind in (MessageKind.APPEND, MessageKind.HEARTBEAT) and (
         options.check_quorum or options.prevote
     ):
         # A member whose term ran ahead while it was cut off would otherwise be ignored by the
         # group, whose pre-votes and leases shield it, and would ignore the group's leader for
         # ever: telling the leader of the term makes the group catch up.
-        replica.say(Kind.APPEND_REPLY, message.sender)
+        replica.say(MessageKind.APPEND_REPLY, message.sender)
 
 
 def _on_stored(replica: Replica, message: Message) -> None:
@@ -121,42 +123,42 @@ def _following(handler: Handler) -> Handler:
     return follow
 
 
-_ANY_ROLE: Mapping[Kind, Handler] = {
-    Kind.VOTE: candidate.on_vote_request,
-    Kind.PREVOTE: candidate.on_vote_request,
-    Kind.READ_REPLY: _on_read_reply,
-    Kind.STORED: _on_stored,
-    Kind.APPLIED: _on_applied,
+_ANY_ROLE: Mapping[MessageKind, Handler] = {
+    MessageKind.VOTE: candidate.on_vote_request,
+    MessageKind.PREVOTE: candidate.on_vote_request,
+    MessageKind.READ_REPLY: _on_read_reply,
+    MessageKind.STORED: _on_stored,
+    MessageKind.APPLIED: _on_applied,
 }
 
-_IN_ELECTION: Mapping[Kind, Handler] = {
+_IN_ELECTION: Mapping[MessageKind, Handler] = {
     **_ANY_ROLE,
-    Kind.APPEND: _following(follower.on_append),
-    Kind.HEARTBEAT: _following(follower.on_heartbeat),
-    Kind.SNAPSHOT: _following(follower.on_snapshot),
-    Kind.PROPOSE: _refuse_in_election,
-    Kind.READ: _refuse_in_election,
+    MessageKind.APPEND: _following(follower.on_append),
+    MessageKind.HEARTBEAT: _following(follower.on_heartbeat),
+    MessageKind.SNAPSHOT: _following(follower.on_snapshot),
+    MessageKind.PROPOSE: _refuse_in_election,
+    MessageKind.READ: _refuse_in_election,
 }
 
-HANDLERS: Mapping[Role, Mapping[Kind, Handler]] = {
+HANDLERS: Mapping[Role, Mapping[MessageKind, Handler]] = {
     Role.FOLLOWER: {
         **_ANY_ROLE,
-        Kind.APPEND: follower.on_append,
-        Kind.HEARTBEAT: follower.on_heartbeat,
-        Kind.SNAPSHOT: follower.on_snapshot,
-        Kind.TIMEOUT_NOW: follower.on_timeout_now,
-        Kind.PROPOSE: follower.on_propose,
-        Kind.READ: follower.on_read,
-        Kind.TRANSFER: follower.on_transfer,
+        MessageKind.APPEND: follower.on_append,
+        MessageKind.HEARTBEAT: follower.on_heartbeat,
+        MessageKind.SNAPSHOT: follower.on_snapshot,
+        MessageKind.TIMEOUT_NOW: follower.on_timeout_now,
+        MessageKind.PROPOSE: follower.on_propose,
+        MessageKind.READ: follower.on_read,
+        MessageKind.TRANSFER: follower.on_transfer,
     },
-    Role.PRE_CANDIDATE: {**_IN_ELECTION, Kind.PREVOTE_REPLY: candidate.on_vote_reply},
-    Role.CANDIDATE: {**_IN_ELECTION, Kind.VOTE_REPLY: candidate.on_vote_reply},
+    Role.PRE_CANDIDATE: {**_IN_ELECTION, MessageKind.PREVOTE_REPLY: candidate.on_vote_reply},
+    Role.CANDIDATE: {**_IN_ELECTION, MessageKind.VOTE_REPLY: candidate.on_vote_reply},
     Role.LEADER: {
         **_ANY_ROLE,
-        Kind.APPEND_REPLY: leader.on_append_reply,
-        Kind.HEARTBEAT_REPLY: leader.on_heartbeat_reply,
-        Kind.PROPOSE: leader.on_propose,
-        Kind.READ: leader.on_read,
-        Kind.TRANSFER: leader.on_transfer,
+        MessageKind.APPEND_REPLY: leader.on_append_reply,
+        MessageKind.HEARTBEAT_REPLY: leader.on_heartbeat_reply,
+        MessageKind.PROPOSE: leader.on_propose,
+        MessageKind.READ: leader.on_read,
+        MessageKind.TRANSFER: leader.on_transfer,
     },
 }

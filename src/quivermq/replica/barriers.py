@@ -12,7 +12,7 @@ _LIVES: Final = 1 << 64
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingRead:
     """A read, and the ticks that it has left."""
 
     token: Token
@@ -32,7 +32,7 @@ class Barriers:
         self._read_ticks = read_ticks
         self._life = dice.randrange(_LIVES)
         self._opened = 0
-        self._waiting: dict[bytes, Waiting] = {}
+        self._waiting: dict[bytes, WaitingRead] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -41,7 +41,7 @@ class Barriers:
         """Begin to wait; returns the context to ask the core with."""
         self._opened += 1
         context = _CONTEXT.pack(self._life, self._opened)
-        self._waiting[context] = Waiting(token, self._read_ticks)
+        self._waiting[context] = WaitingRead(token, self._read_ticks)
         return context
 
     def drop(self, context: bytes) -> None:

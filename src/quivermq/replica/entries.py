@@ -5,7 +5,7 @@ entries by itself, no-ops and membership changes; their frames follow from the e
 edge before it, so that every replica stores the same bytes.
 """
 
-from quivermq.batches import Frame, Index, Kind
+from quivermq.batches import Frame, FrameKind, Index
 from quivermq.errors import BrokenInvariant, Corrupt
 from quivermq.log import Edge
 from quivermq.raft import Entry, EntryKind
@@ -20,7 +20,7 @@ def frame_of(entry: Entry, before: Edge) -> Frame:
         return frame
     if not isinstance(entry.data, bytes | bytearray | memoryview):
         raise BrokenInvariant(f"entry {entry.index} holds {type(entry.data).__name__}")
-    kind = Kind.MEMBERSHIP if entry.kind is EntryKind.MEMBERSHIP else Kind.NOOP
+    kind = FrameKind.MEMBERSHIP if entry.kind is EntryKind.MEMBERSHIP else FrameKind.NOOP
     return Frame.of(kind, bytes(entry.data)).stamped(
         term=entry.term,
         index=Index(entry.index),
@@ -32,9 +32,9 @@ def frame_of(entry: Entry, before: Edge) -> Frame:
 def entry_of(frame: Frame) -> Entry:
     """The entry that a stored frame stands for."""
     header = frame.header
-    if header.kind == Kind.MEMBERSHIP:
+    if header.kind == FrameKind.MEMBERSHIP:
         return Entry(header.term, header.index, EntryKind.MEMBERSHIP, bytes(frame.body))
-    if header.kind == Kind.NOOP:
+    if header.kind == FrameKind.NOOP:
         return Entry(header.term, header.index)
     return Entry(header.term, header.index, EntryKind.NORMAL, frame)
 

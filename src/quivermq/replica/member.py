@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from quivermq.batches import Frame, Header, Index, Kind
+from quivermq.batches import Frame, FrameKind, Header, Index
 from quivermq.errors import (
     BrokenInvariant,
     NotLeader,
@@ -21,8 +21,8 @@ from quivermq.errors import (
 )
 from quivermq.log import Log
 from quivermq.queue import (
-    Desk,
     Json,
+    LeaseManager,
     TopicSettings,
     catalog_command,
     settings_command,
@@ -39,9 +39,8 @@ from quivermq.raft import (
     Role,
     UnknownPeer,
 )
-from quivermq.raft import Kind as Said
+from quivermq.raft import MessageKind as Said
 from quivermq.replica.barriers import Barriers
-from quivermq.replica.changes import SEAL, Changes
 from quivermq.replica.effects import (
     Answer,
     Changed,
@@ -58,7 +57,8 @@ from quivermq.replica.effects import (
     Wake,
 )
 from quivermq.replica.entries import frame_of
-from quivermq.replica.intake import Intake, catalog_changed
+from quivermq.replica.membership_changes import SEAL, MembershipChanges
+from quivermq.replica.proposal_queue import ProposalQueue, catalog_changed
 from quivermq.replica.recent import Recent
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
@@ -104,8 +104,8 @@ class Member:
         # The term and the leader that reads were asked in and of.
         self._asked = (0, 0)
         # Not None while this member leads and may stamp entries.
-        self._intake: Intake | None = None
-        self._changes = Changes()
+        self._intake: ProposalQueue | None = None
+        self._changes = MembershipChanges()
         # Committed entries that are not applied yet, and how many of the first of them are.
         self._unapplied: deque[Message] = deque()
         self._applied_of_first = 0
@@ -152,7 +152,7 @@ class Member:
 
     def change_settings(self, token: Token, settings: TopicSettings, now_ms: int) -> None:
         try:
-            frame = Frame.of(Kind.COMMAND, settings_command(settings))
+            frame = Frame.of(FrameKind.COMMAND, settings_command(settings))
             self._office().admit_command(token, frame, now_ms)
         except QuiverError as error:
             self._answer(token, error)
@@ -161,13 +161,13 @@ class Member:
         self, token: Token, base: int, put: Mapping[str, Json], delete: Iterable[str], now_ms: int
     ) -> None:
         try:
-            frame = Frame.of(Kind.COMMAND, catalog_command(base, put, delete))
+            frame = Frame.of(FrameKind.COMMAND, catalog_command(base, put, delete))
             self._office().admit_catalog(token, base, frame, now_ms, puts=bool(put))
         except QuiverError as error:
             self._answer(token, error)
 
-    def at_desk(
-        self, act: Callable[[Desk], T], token: Token | None, now_ms: int, steady_ms: int
+    def with_leases(
+        self, act: Callable[[LeaseManager], T], token: Token | None, now_ms: int, steady_ms: int
     ) -> T:
         office = self._office()
         refusal = self.core.refusal()
@@ -178,7 +178,7 @@ class Member:
 
     def transfer_leader(self, target: int) -> None:
         """Hand leadership over: first what was taken in, which nobody could propose afterwards."""
-        self._watch_office()
+        self._watch_leadership()
         self._propose_waiting()
         self.core.transfer_leader(target)
 
@@ -205,7 +205,7 @@ class Member:
             self._answer(token, error)
 
     def _refuse_lost_reads(self) -> None:
-        """A leader forgets the reads that wait with its office: nobody will confirm them."""
+        """A leader forgets the reads that wait with its leadership: nobody will confirm them."""
         replica = self.core.replica
         present = (replica.term, replica.leader)
         if present != self._asked:
@@ -244,16 +244,16 @@ class Member:
 
     def advance(self) -> None:
         """Let everything follow from the inputs that can follow without the world."""
-        self._watch_office()
+        self._watch_leadership()
         self._propose_waiting()
         self._seal_change()
         left = self._apply_waiting(APPLIED_AT_ONCE)
         while (ready := self.core.ready()) is not None:
-            self._watch_office()
+            self._watch_leadership()
             self._carry(ready)
             left = self._apply_waiting(left)
             self._seal_change()
-        self._watch_office()
+        self._watch_leadership()
         self._refuse_lost_reads()
         for token in self._barriers.passed(self.partition.applied_index):
             self._answer(token, ReadReady(self.partition.next_offset))
@@ -262,8 +262,8 @@ class Member:
         """Propose what was taken in since the last time, all that fits one message at a time."""
         replica = self.core.replica
         while self._intake is not None and self._intake.has_waiting:
-            # What was said at the desk there was room for then, and consumers act on it.
-            is_admitted = self._intake.is_of_desk_only
+            # What was said at the lease manager there was room for then, and consumers act on it.
+            is_admitted = self._intake.is_of_leases_only
             frames = self._intake.stamp_waiting(replica.term, Index(replica.log.last_index + 1))
             try:
                 if self.core.is_alone:
@@ -284,7 +284,7 @@ class Member:
         replica = self.core.replica
         is_due = self._intake is not None and self._changes.is_seal_due
         if is_due and replica.pending_membership <= replica.log.applied:
-            # A leader that hands its office over cannot, and leaves it to its successor.
+            # A leader that hands its leadership over cannot, and leaves it to its successor.
             with suppress(NotLeader, Overloaded):
                 self.core.propose_membership(SEAL)
 
@@ -306,23 +306,24 @@ class Member:
         elif not self._writes.is_busy:
             self._stored(message)
 
-    def _office(self) -> Intake:
+    def _office(self) -> ProposalQueue:
         """Where proposals go while this member may stamp them; raises `NotLeader` otherwise."""
-        self._watch_office()
+        self._watch_leadership()
         if self._intake is None:
             raise self._not_leader()
         return self._intake
 
-    def _watch_office(self) -> None:
-        """Begin to serve once everything before the own term is applied; end with the office."""
+    def _watch_leadership(self) -> None:
+        """Begin to serve once everything before the own term is applied; end with the
+        leadership."""
         replica = self.core.replica
         if replica.role is not Role.LEADER:
-            self._lose_office()
+            self._lose_leadership()
         elif self._intake is None and self.partition.term == replica.term:
             limit = min(self._log.checkpoint_bytes_max, self._settings.checkpoint_bytes_max)
-            self._intake = Intake(self.partition, self._settings, self._dice, limit)
+            self._intake = ProposalQueue(self.partition, self._settings, self._dice, limit)
 
-    def _lose_office(self) -> None:
+    def _lose_leadership(self) -> None:
         if self._intake is None:
             return
         tokens = [*self._intake.tokens(), *self._changes.give_up()]
@@ -394,7 +395,7 @@ class Member:
         if self._intake is None:
             return
         result: Result = Changed() if has_effect else catalog_changed()
-        if header.kind == Kind.DATA:
+        if header.kind == FrameKind.DATA:
             offset, count, time = header.base_offset, header.count, header.timestamp_ms
             result = Produced(offset, count, time, is_repeat=False)
         for waiting in self._intake.applied(header):
@@ -423,6 +424,6 @@ class Member:
 
 def _cost_of(entry: Entry) -> int:
     frame = entry.data
-    if isinstance(frame, Frame) and frame.header.kind != Kind.COMMAND:
+    if isinstance(frame, Frame) and frame.header.kind != FrameKind.COMMAND:
         return 1
     return 1 + len(entry.data) // _OPERATION_BYTES

@@ -20,9 +20,9 @@ from typing import TypeVar
 from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt, NotLeader
 from quivermq.log import Checkpoint, Edge, Log
-from quivermq.queue import Catalog, Desk, Groups, Json, TopicSettings
+from quivermq.queue import Catalog, Groups, Json, LeaseManager, TopicSettings
 from quivermq.raft import NOBODY, Configuration, Dice, MembershipChange, Role, Status
-from quivermq.raft import Kind as Said
+from quivermq.raft import MessageKind as Said
 from quivermq.replica.effects import (
     Answer,
     Chunk,
@@ -38,8 +38,8 @@ from quivermq.replica.effects import (
     Token,
     TransferEnded,
 )
+from quivermq.replica.log_repair import LogRepair, is_past
 from quivermq.replica.member import Member
-from quivermq.replica.mending import Mending, is_past
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.sleep import Sleeper
 from quivermq.replica.state import ReplicaState
@@ -73,14 +73,14 @@ class Replica:
         self._receiving: Receiving | None = None
         self._live: Member | None = None
         self._sleeper: Sleeper | None = None
-        self._mending: Mending | None = None
+        self._repair: LogRepair | None = None
         if log.damage and (must_mend or not is_past(member, log)):
-            self._mending = Mending(member, log, settings)
+            self._repair = LogRepair(member, log, settings)
         else:
             self._start(state)
 
     def _start(self, state: ReplicaState | None = None) -> None:
-        self._mending = None
+        self._repair = None
         state = newest_state(self._log) if state is None else state
         self._live = Member(
             self.member, self._log, state, self._settings, self._dice, self._effects
@@ -104,30 +104,30 @@ class Replica:
         return self._live is not None and self._live.is_behind
 
     @property
-    def is_mending(self) -> bool:
+    def is_repairing(self) -> bool:
         """Whether the log is damaged, so that this replica neither votes nor leads."""
-        return self._mending is not None
+        return self._repair is not None
 
     @property
     def damage_text(self) -> str:
         """What is wrong with the log, for people; "" if nothing is."""
-        return self._mending.reason if self._mending else ""
+        return self._repair.reason if self._repair else ""
 
     @property
     def configuration_on_disk(self) -> tuple[int, ...]:
         """The members of the group, also while the log is mended: as of its newest checkpoint, and
         those who wrote since."""
-        return self._mending.members if self._mending else self.configuration.members
+        return self._repair.members if self._repair else self.configuration.members
 
     @property
     def is_lost(self) -> bool:
         """Whether it cannot be known what the log lost: the replica has to be replaced."""
-        return self._mending is not None and not self._mending.can_end
+        return self._repair is not None and not self._repair.can_end
 
     @property
     def mends_alone(self) -> bool:
         """Whether the log is damaged, and nobody is known who could help."""
-        return self._mending is not None and self._mending.is_alone
+        return self._repair is not None and self._repair.is_alone
 
     @property
     def is_alone(self) -> bool:
@@ -220,8 +220,8 @@ class Replica:
 
     def tick(self, now_ms: int) -> None:  # noqa: ARG002  (no timer here follows the clock yet)
         """One tick has passed on this node's clock."""
-        if self._mending is not None:
-            self._effects += self._mending.tick()
+        if self._repair is not None:
+            self._effects += self._repair.tick()
         if self._live is not None and self._sleeper is not None and not self.is_asleep:
             self._tick_awake(self._live, self._sleeper)
 
@@ -283,18 +283,18 @@ class Replica:
         if live := self._at_work(token):
             live.change_catalog(token, base, put, delete, now_ms)
 
-    def at_desk(
-        self, act: Callable[[Desk], T], token: Token | None, now_ms: int, steady_ms: int
+    def with_leases(
+        self, act: Callable[[LeaseManager], T], token: Token | None, now_ms: int, steady_ms: int
     ) -> T:
         """Serve a consumer: what `act` returns. Raises what it raises, or `NotLeader`.
 
-        With a token: answered with `Changed` when all that was said at the desk so far is
+        With a token: answered with `Changed` when all that was said at the lease manager so far is
         committed, also by others. If this raises, there is no answer.
         """
         self.wake()
         if self._live is None:
             raise NotLeader(f"member {self.member} mends its log")
-        return self._live.at_desk(act, token, now_ms, steady_ms)
+        return self._live.with_leases(act, token, now_ms, steady_ms)
 
     def _at_work(self, token: Token) -> Member | None:
         """The live member, awake, or a refusal."""
@@ -323,15 +323,15 @@ class Replica:
 
     def repaired(self) -> None:
         """The last `Repair` is durable."""
-        if self._mending is not None and self._mending.repaired():
+        if self._repair is not None and self._repair.repaired():
             self._start()
 
     def receive(self, sender: int, mail: Mail) -> None:
         """Mail of the replica on another node."""
-        if self._mending is not None:
-            self._mending.meet(sender)
+        if self._repair is not None:
+            self._repair.meet(sender)
             if isinstance(mail, EntriesReply):
-                self._mend(self._mending, mail)
+                self._mend(self._repair, mail)
         elif self._live is not None and self._sleeper is not None:
             self._sleeper.hear(sender)
             if isinstance(mail, Sleep):
@@ -423,15 +423,15 @@ class Replica:
         elif receiving.idle_ticks % self._settings.retry_ticks == 0:
             self._effects.append(Send(receiving.sender, receiving.request()))
 
-    def _mend(self, mending: Mending, reply: EntriesReply) -> None:
-        step = mending.take(reply)
+    def _mend(self, repair: LogRepair, reply: EntriesReply) -> None:
+        step = repair.take(reply)
         if step is None or isinstance(step, tuple):
             self._effects += [Send(*step)] if step else []
         else:
             self._effects.append(step)
 
     def _refuse(self, token: Token) -> None:
-        reason = self._mending.reason if self._mending else "it is not started"
+        reason = self._repair.reason if self._repair else "it is not started"
         self._effects.append(
             Answer(
                 token, NotLeader(f"replica {self.member} is damaged and does not lead: {reason}")

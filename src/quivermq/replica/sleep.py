@@ -8,7 +8,7 @@ Raft's safety does not depend on ticks, so sleep can only cost time, never agree
 """
 
 from quivermq.batches import Index
-from quivermq.raft import Kind as Said
+from quivermq.raft import MessageKind as Said
 from quivermq.raft import RawNode, Role
 from quivermq.replica.effects import Consensus, Mail, Rouse, Send, Sleep
 from quivermq.replica.settings import ReplicaSettings

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from quivermq.batches import Index
 from quivermq.errors import BrokenInvariant, Corrupt, UnsupportedFormat
 from quivermq.log import Checkpoint, Edge
-from quivermq.queue import Partition, Snapshot
+from quivermq.queue import Partition, PartitionSnapshot
 from quivermq.raft import Configuration
 
 _VERSION: Final = 1
@@ -64,9 +64,9 @@ class ReplicaState(NamedTuple):
 class StateSnapshot:
     """A state to be written down, by whoever has the time: `pack` may run in another thread."""
 
-    def __init__(self, head: bytes, partition: Snapshot) -> None:
+    def __init__(self, head: bytes, partition: PartitionSnapshot) -> None:
         self._head = head
-        self._partition: Snapshot | None = partition
+        self._partition: PartitionSnapshot | None = partition
         self._packed = b""
         self.size_bytes = partition.size_bytes
         """What it takes, more or less."""

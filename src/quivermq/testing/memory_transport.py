@@ -1,7 +1,7 @@
 """Connects clients and brokers of one event loop without sockets: same packets, sessions, limits.
 
-    client = memory_client([server])        # what `quivermq.aio.connect` gives, over a `MemoryDoor`
-    await client.produce("orders", b"an order")
+    client = memory_client([server])        # what `quivermq.aio.connect` gives, over a
+    `MemoryTransport` await client.produce("orders", b"an order")
 
 Bytes are copied from one end to the other in turns of the loop, with the flow control of real
 transports; nothing else is different for either end.
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from quivermq.batches import Buffer
 from quivermq.client import AsyncClient
-from quivermq.client.asyncio_door import AsyncioConnection, AsyncioTurnstile, first_answered
-from quivermq.client.door import Connection
-from quivermq.client.options import ConnectOptions
+from quivermq.client.asyncio_transport import AsyncioConnection, AsyncioLimiter, first_answered
+from quivermq.client.connect_options import ConnectOptions
+from quivermq.client.transport import Connection
 from quivermq.errors import ConnectionFailed
 from quivermq.transports import Server
 
@@ -193,10 +193,10 @@ def memory_client(servers: Iterable[Server], timeout: float = 10.0) -> AsyncClie
     brokers = list(servers)
     addresses = [server.listen for server in brokers]
     options = ConnectOptions.of(addresses, token=None, tls=None, timeout=timeout)
-    return AsyncClient(options, partial(MemoryDoor, brokers))
+    return AsyncClient(options, partial(MemoryTransport, brokers))
 
 
-class MemoryDoor:
+class MemoryTransport:
     """A client's way to brokers of the same process, each found by the address it listens at."""
 
     def __init__(
@@ -225,12 +225,16 @@ class MemoryDoor:
 
     async def _open(self, address: str, deadline: float) -> AsyncioConnection:
         server = next((server for server in self._servers if server.listen == address), None)
-        if server is None or server.reception is None or server.reception.is_closed:
+        if (
+            server is None
+            or server.client_connections is None
+            or server.client_connections.is_closed
+        ):
             raise ConnectionFailed(f"{address}: no broker listens there")
         if self._is_closed:
             raise ConnectionFailed("the client is closed: connect again")
         connection = AsyncioConnection(address)
-        connect(connection, server.reception.client())
+        connect(connection, server.client_connections.client())
         try:
             await connection.greet(self._token, self._client_name, deadline)
         except BaseException:
@@ -255,9 +259,9 @@ class MemoryDoor:
         """Wait until one of these requests is answered."""
         await first_answered(posted, deadline)
 
-    def turnstile(self, places: int) -> AsyncioTurnstile:
+    def limiter(self, places: int) -> AsyncioLimiter:
         """A limiter of calls at a time."""
-        return AsyncioTurnstile(places)
+        return AsyncioLimiter(places)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -22,8 +22,8 @@ from prometheus_client.samples import Sample
 import quivermq
 from quivermq.cluster import node_of
 from quivermq.node.broker import Broker
-from quivermq.node.figures import Histogram
-from quivermq.node.group import Group
+from quivermq.node.counters import Histogram
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.raft import Role
 
 STOPPED: Final = 0
@@ -70,7 +70,7 @@ class BrokerCollector(Collector):
             ("quiver_bytes_in", "Bytes of the batches stored here as leader.", "bytes_in"),
             ("quiver_bytes_out", "Bytes of the batches given to readers.", "bytes_out"),
         ):
-            traffic = self._broker.figures.traffic
+            traffic = self._broker.counters.traffic
             values = [
                 (self._partition(topic, partition), getattr(passed, attribute))
                 for (topic, partition), passed in traffic.items()
@@ -91,7 +91,7 @@ class BrokerCollector(Collector):
                 "dead_lettered",
             ),
         ):
-            shares = self._broker.figures.shares
+            shares = self._broker.counters.shares
             yield _counter(
                 name,
                 text,
@@ -101,9 +101,9 @@ class BrokerCollector(Collector):
                 ],
             )
         standings = [
-            ({**self._labels(clerk.group), "group": standing.group}, standing)
-            for clerk in self._broker.consumers.clerks
-            for standing in clerk.standings()
+            ({**self._labels(dispatcher.hosted), "group": standing.group}, standing)
+            for dispatcher in self._broker.consumers.dispatchers
+            for standing in dispatcher.standings()
         ]
         yield _gauge(
             "quiver_group_lag",
@@ -117,18 +117,18 @@ class BrokerCollector(Collector):
         )
 
     def _durations(self) -> Iterator[Metric]:
-        figures = self._broker.figures
+        counters = self._broker.counters
         for name, text, durations in (
             (
                 "quiver_produce_seconds",
                 "From a produce request that came in to its answer.",
-                figures.produce_seconds,
+                counters.produce_seconds,
             ),
-            ("quiver_fsync_seconds", "One fsync of a file of the log.", figures.fsync_seconds),
+            ("quiver_fsync_seconds", "One fsync of a file of the log.", counters.fsync_seconds),
             (
                 "quiver_event_loop_lag_seconds",
                 "How late the broker's ticks come.",
-                self._broker.runner.lateness,
+                self._broker.scheduler.lateness,
             ),
         ):
             yield self._histogram(name, text, durations)
@@ -190,7 +190,7 @@ class BrokerCollector(Collector):
             (
                 "quiver_partitions_in_trouble",
                 "Replicas that do not run, or mend their log.",
-                sum(bool(group.trouble) or group.replica.is_mending for group in groups)
+                sum(bool(group.trouble) or group.replica.is_repairing for group in groups)
                 + len(self._broker.hosting.lost),
             ),
         ):
@@ -214,16 +214,16 @@ class BrokerCollector(Collector):
         yield self._plain_gauge(
             "quiver_clock_difference_seconds",
             "How far this machine's clock is ahead of the one that most brokers agree on.",
-            broker.runner.clock.difference_ms / 1000,
+            broker.scheduler.clock.difference_ms / 1000,
         )
 
     def _whole_broker(self) -> Iterator[Metric]:
-        figures = self._broker.figures
+        counters = self._broker.counters
         yield _gauge(
             "quiver_connections",
             "Clients that are connected.",
             [
-                ({**self._node, "transport": "tcp"}, figures.connections),
+                ({**self._node, "transport": "tcp"}, counters.connections),
                 ({**self._node, "transport": "http"}, self._http_connections()),
             ],
         )
@@ -231,25 +231,29 @@ class BrokerCollector(Collector):
             (
                 "quiver_requests",
                 "Requests of clients, and of brokers in their place.",
-                figures.requests,
+                counters.requests,
             ),
-            ("quiver_forwarded", "Requests passed on to the broker that leads.", figures.forwarded),
+            (
+                "quiver_forwarded",
+                "Requests passed on to the broker that leads.",
+                counters.forwarded,
+            ),
             (
                 "quiver_overloaded",
                 "Requests refused because a limit was reached.",
-                figures.overloaded,
+                counters.overloaded,
             ),
         ):
             yield _counter(name, text, [(self._node, count)])
         yield _counter(
             "quiver_loop_stalls",
             "Times that the event loop was held for longer than `stall_budget_ms`.",
-            [(self._node, figures.stalls.count)],
+            [(self._node, counters.stalls.count)],
         )
         yield self._plain_gauge(
             "quiver_loop_stall_seconds_max",
             "The longest of those.",
-            figures.stalls.seconds_max,
+            counters.stalls.seconds_max,
         )
         yield self._plain_gauge(
             "quiver_ready", "1 if this broker can be sent work.", self._broker.is_ready
@@ -258,16 +262,16 @@ class BrokerCollector(Collector):
         build.add_metric(list(self._node.values()), {"version": quivermq.__version__})
         yield build
 
-    def _groups(self) -> list[Group]:
-        return list(self._broker.runner.groups.values())
+    def _groups(self) -> list[HostedReplica]:
+        return list(self._broker.scheduler.replicas.values())
 
-    def _labels(self, group: Group) -> Labels:
+    def _labels(self, group: HostedReplica) -> Labels:
         return self._partition(group.name.topic, group.name.partition)
 
     def _partition(self, topic: str, partition: int) -> Labels:
         return {**self._node, "partition": str(partition), "topic": topic}
 
-    def _of_groups(self, value: Callable[[Group], float]) -> list[Value]:
+    def _of_groups(self, value: Callable[[HostedReplica], float]) -> list[Value]:
         return [(self._labels(group), value(group)) for group in self._groups()]
 
     def _plain_gauge(self, name: str, text: str, value: float) -> Metric:
@@ -286,7 +290,7 @@ def _counter(name: str, text: str, values: Iterable[Value]) -> Metric:
     return family
 
 
-def _state(group: Group) -> int:
+def _state(group: HostedReplica) -> int:
     if group.trouble:
         return STOPPED
     state = _ROLES[group.replica.role]
@@ -295,7 +299,7 @@ def _state(group: Group) -> int:
     return state
 
 
-def _lag(group: Group, member: int) -> int:
+def _lag(group: HostedReplica, member: int) -> int:
     """A member that was never heard of may lack everything."""
     lag = group.replica.lag_of(member)
     return group.log.edge.next_index - 1 if lag is None else lag

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from quivermq.node.broker import Broker
 from quivermq.node.loop_watch import LoopWatch
 from quivermq.settings import BrokerSettings
-from quivermq.transports.reception import Reception
+from quivermq.transports.client_connections import ClientConnections
 from quivermq.transports.session import SessionSettings
-from quivermq.transports.tcp import TcpDoor
+from quivermq.transports.tcp import TcpListener
 
 if TYPE_CHECKING:
-    from quivermq.transports.http import HttpDoor
+    from quivermq.transports.http import HttpListener
 
 logger = logging.getLogger("quivermq.server")
 
@@ -25,10 +25,10 @@ class Server:
         self.listen = ""
         self.peer_listen = ""
         self.http = ""
-        self.reception: Reception | None = None
+        self.client_connections: ClientConnections | None = None
         self.watch: LoopWatch | None = None
-        self._tcp: TcpDoor | None = None
-        self._http: HttpDoor | None = None
+        self._tcp: TcpListener | None = None
+        self._http: HttpListener | None = None
 
     async def start(self) -> None:
         """Serve. Raises `QuiverError` if it cannot: the directory, an address."""
@@ -36,13 +36,13 @@ class Server:
         try:
             await broker.start()
             self.peer_listen = broker.addresses.peer
-            self.reception = self._made_reception()
-            self.reception.open()
-            self._tcp = TcpDoor(self.reception)
+            self.client_connections = self._made_reception()
+            self.client_connections.open()
+            self._tcp = TcpListener(self.client_connections)
             self.listen = await self._tcp.listen(settings.listen)
             if settings.http:
                 await self._open_http(settings.http)
-            self.watch = LoopWatch(settings.stall_budget_ms / 1000, broker.figures.stalls)
+            self.watch = LoopWatch(settings.stall_budget_ms / 1000, broker.counters.stalls)
             self.watch.start()
             await broker.take_part(self.listen, self.http)
         except BaseException:
@@ -50,14 +50,14 @@ class Server:
             raise
 
     async def _open_http(self, address: str) -> None:
-        from quivermq.transports.http import HttpDoor  # noqa: PLC0415  (see there)
+        from quivermq.transports.http import HttpListener  # noqa: PLC0415  (see there)
 
-        self._http = HttpDoor(self.broker)
+        self._http = HttpListener(self.broker)
         self.http = await self._http.listen(address)
 
-    def _made_reception(self) -> Reception:
+    def _made_reception(self) -> ClientConnections:
         settings, broker = self.settings, self.broker
-        return Reception(
+        return ClientConnections(
             broker.service,
             SessionSettings(
                 node_id=settings.node_id,
@@ -68,9 +68,9 @@ class Server:
                 idle_timeout_s=settings.idle_timeout_ms / 1000,
                 hello_timeout_s=settings.hello_timeout_ms / 1000,
             ),
-            broker.figures,
+            broker.counters,
             settings.connections_max,
-            lambda: broker.admission.cluster_id,
+            lambda: broker.membership.cluster_id,
         )
 
     async def stop(self) -> None:
@@ -82,5 +82,5 @@ class Server:
         await self.broker.stop()
         if self._http is not None:
             await self._http.close()
-        if self.reception is not None:
-            await self.reception.close()
+        if self.client_connections is not None:
+            await self.client_connections.close()

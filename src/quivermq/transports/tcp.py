@@ -4,15 +4,17 @@ import asyncio
 import ssl
 
 from quivermq.addresses import join_address, split_address
-from quivermq.node.listening import listening_at
-from quivermq.transports.reception import Reception
+from quivermq.node.listener import listening_at
+from quivermq.transports.client_connections import ClientConnections
 
 
-class TcpDoor:
+class TcpListener:
     """The listener for clients."""
 
-    def __init__(self, reception: Reception, tls: ssl.SSLContext | None = None) -> None:
-        self._reception = reception
+    def __init__(
+        self, client_connections: ClientConnections, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._client_connections = client_connections
         self._tls = tls
         self._server: asyncio.Server | None = None
 
@@ -22,7 +24,7 @@ class TcpDoor:
         loop = asyncio.get_running_loop()
         with listening_at(address):
             self._server = await loop.create_server(
-                self._reception.client, host, port, ssl=self._tls, backlog=1024
+                self._client_connections.client, host, port, ssl=self._tls, backlog=1024
             )
         return join_address(host, self._server.sockets[0].getsockname()[1])
 

@@ -20,8 +20,8 @@ from quivermq.wire.receiver import (
 )
 from quivermq.wire.requests import (
     UnknownRequest,
-    parse_parcel,
     parse_peer_hello,
+    parse_peer_packet,
     parse_request,
     parse_response,
 )
@@ -41,8 +41,8 @@ __all__ = [
     "error_to_proto",
     "frames_of",
     "packet",
-    "parse_parcel",
     "parse_peer_hello",
+    "parse_peer_packet",
     "parse_request",
     "parse_response",
     "proto",

@@ -8,7 +8,7 @@ from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
-from quivermq.batches import DEFAULT_LIMITS, Buffer, Frame, Kind, Limits
+from quivermq.batches import DEFAULT_LIMITS, Buffer, Frame, FrameKind, Limits
 from quivermq.errors import InvalidRequest, TooLarge
 
 PROTOCOL_MIN: Final = 1
@@ -25,7 +25,7 @@ LENGTH_MAX: Final = 0xFFFF_FFFF
 # Up to here a copy costs less than one buffer more in a gathering write.
 JOINED_BYTES_MAX: Final = 4_096
 
-_MARK: Final = int(Kind.MARK)
+_MARK: Final = int(FrameKind.MARK)
 
 
 def agreed_protocol(lowest: int, highest: int) -> int:

@@ -45,9 +45,9 @@ def parse_peer_hello(envelope: Buffer) -> proto.PeerHello:
     return _parsed(proto.PeerHello, envelope)
 
 
-def parse_parcel(envelope: Buffer) -> proto.Parcel:
+def parse_peer_packet(envelope: Buffer) -> proto.PeerPacket:
     """Everything else that another broker says; each letter is checked when it is opened."""
-    return _parsed(proto.Parcel, envelope)
+    return _parsed(proto.PeerPacket, envelope)
 
 
 def _parsed(kind: type[_M], envelope: Buffer) -> _M:

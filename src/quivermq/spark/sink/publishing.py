@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final
 
 import quivermq
-from quivermq.client import HeldBatches
+from quivermq.client import BatchCache
 from quivermq.errors import (
     Fenced,
     InvalidRequest,
@@ -183,7 +183,7 @@ class Publisher:
         self._topic = staging_topic(decision.stage)
         self._producer_id = producer_id
         self._decision = decision
-        self._held: HeldBatches | None = None
+        self._held: BatchCache | None = None
 
     def publish_all(self, staged: Staged) -> list[TargetPartition]:
         """Publish everything, to some partitions at a time. Returns those that hold part of it and

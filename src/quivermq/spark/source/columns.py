@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from quivermq.batches import schema_of
-from quivermq.client import Piece
+from quivermq.client import ReadChunk
 from quivermq.errors import InvalidRequest
 from quivermq.spark.source.options import flag
 
@@ -87,13 +87,13 @@ class BatchShaper:
         self._topic = topic
         self._partition = partition
 
-    def shape(self, pieces: Sequence[Piece]) -> Any:
+    def shape(self, pieces: Sequence[ReadChunk]) -> Any:
         """Convert pieces with consecutive offsets to one batch of Spark's schema."""
         bodies = _join(list(_bodies(pieces)))
         columns = [self._column(pieces, bodies, each) for each in self._arrow]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
-    def _column(self, pieces: Sequence[Piece], bodies: Any, wanted: Any) -> Any:
+    def _column(self, pieces: Sequence[ReadChunk], bodies: Any, wanted: Any) -> Any:
         rows = bodies.num_rows
         match wanted.name:
             case "topic":
@@ -113,7 +113,7 @@ class BatchShaper:
         return column if column.type.equals(wanted.type) else column.cast(wanted.type)
 
 
-def _bodies(pieces: Sequence[Piece]) -> Iterator[Any]:
+def _bodies(pieces: Sequence[ReadChunk]) -> Iterator[Any]:
     """The columns of pieces. Batches of a single message are joined without decoding each."""
     lone: list[bytes] = []
     for piece in pieces:
@@ -144,7 +144,7 @@ def _join(bodies: list[Any]) -> Any:
     return table.combine_chunks().to_batches()[0]
 
 
-def _timestamps(pieces: Sequence[Piece], bodies: Any, wanted: Any) -> Any:
+def _timestamps(pieces: Sequence[ReadChunk], bodies: Any, wanted: Any) -> Any:
     """The producer's timestamp, or else when the leader stored the batch."""
     taken = _by_piece(pieces, [each.frame.header.timestamp_ms * 1000 for each in pieces], wanted)
     if "timestamp" not in bodies.schema.names:
@@ -152,7 +152,7 @@ def _timestamps(pieces: Sequence[Piece], bodies: Any, wanted: Any) -> Any:
     return pc.coalesce(bodies.column("timestamp").cast(wanted.type), taken)
 
 
-def _by_piece(pieces: Sequence[Piece], values: list[int], wanted: Any) -> Any:
+def _by_piece(pieces: Sequence[ReadChunk], values: list[int], wanted: Any) -> Any:
     """A value for each piece, repeated for its rows."""
     if values.count(values[0]) == len(values):
         rows = sum(each.rows for each in pieces)

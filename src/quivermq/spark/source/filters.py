@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from quivermq.batches import Flag
-from quivermq.client import Piece
+from quivermq.client import ReadChunk
 from quivermq.spark.source.ranges import TopicRange
 
 _OWN_TIMES: Final = int(Flag.TIMESTAMP)
@@ -44,7 +44,7 @@ class TimeBounds:
     first: float = float("-inf")
     last: float = float("inf")
 
-    def may_hold(self, piece: Piece) -> bool:
+    def may_hold(self, piece: ReadChunk) -> bool:
         """False if every message of the piece is outside these times."""
         header = piece.frame.header
         if header.flags & _OWN_TIMES:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
-from quivermq.client import Piece
+from quivermq.client import ReadChunk
 from quivermq.errors import BrokenInvariant, OffsetOutOfRange, TopicNotFound
 from quivermq.spark.connections import client_of
 from quivermq.spark.source.archived_ranges import ArchivedRange, archived_batches, archived_fallback
@@ -45,7 +45,7 @@ def read_batches(
 
 def _read_pieces(
     wanted: TopicRange, options: ReadOptions, todo: list[TopicRange]
-) -> Iterator[Piece]:
+) -> Iterator[ReadChunk]:
     """Read stored batches. Messages that retention removes meanwhile are read from the archive, or
     reported as lost.
 
@@ -88,9 +88,9 @@ def _read_pieces(
             position = min(error.earliest, wanted.stop)
 
 
-def _gather(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+def _gather(pieces: Iterator[ReadChunk]) -> Iterator[list[ReadChunk]]:
     """Group small adjacent pieces; large ones stay alone, since joining copies them."""
-    few: list[Piece] = []
+    few: list[ReadChunk] = []
     rows = size = behind = 0
     for piece in pieces:
         first, piece_rows = piece.offset, piece.rows

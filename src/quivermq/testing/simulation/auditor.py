@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from quivermq.batches import Frame, Index
-from quivermq.queue import Leased
-from quivermq.raft import Kind, Message
+from quivermq.queue import GrantedLease
+from quivermq.raft import Message, MessageKind
 from quivermq.replica import Consensus, Mail, Persist, Produced, ReadReady, Repair
 from quivermq.testing import Violation
 from quivermq.testing.simulation.checkers import (
@@ -110,7 +110,7 @@ class Auditor:
         self.fresh_reads.finish(end_at_start, ready.end)
         self._story.counts["reads"] += 1
 
-    def note_grant(self, host: Host, poll: Poll, leased: Leased) -> None:
+    def note_grant(self, host: Host, poll: Poll, leased: GrantedLease) -> None:
         """A leader gives messages out."""
         group, pieces = poll.group, leased.pieces
         self.one_winner.grant(group, poll.consumer, leased.lease, pieces, poll.sent_us)
@@ -180,9 +180,9 @@ class Auditor:
         """A node sends a message to another one."""
         if isinstance(mail, Consensus):
             message: Message = mail.message
-            if message.kind is Kind.VOTE_REPLY and not message.reject:
-                mending = host.replica.is_mending
-                self.one_vote.see(host.member, message.term, to, is_mending=mending)
+            if message.kind is MessageKind.VOTE_REPLY and not message.reject:
+                repair = host.replica.is_repairing
+                self.one_vote.see(host.member, message.term, to, is_repairing=repair)
 
     def note_step(self, host: Host) -> None:
         """A node took one step."""
@@ -193,7 +193,7 @@ class Auditor:
         if replica.is_leader:
             if replica.term not in self.one_leader.leaders:
                 self._story.tell(f"node {member} leads term {replica.term}")
-            self.one_leader.see(member, replica.term, is_mending=replica.is_mending)
+            self.one_leader.see(member, replica.term, is_repairing=replica.is_repairing)
         if applied != self._shown.get(member):
             self._compare_applied(host, applied)
         if replica.is_asleep != (member in self._asleep):

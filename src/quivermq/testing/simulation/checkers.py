@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quivermq.batches import Frame, Header, Kind, decode_messages
+from quivermq.batches import Frame, FrameKind, Header, decode_messages
 from quivermq.replica import Produced
 from quivermq.testing import Violation
 
@@ -35,7 +35,7 @@ class ReplicaContents(NamedTuple):
 
 
 def is_data(frame: Frame) -> bool:
-    return frame.header.kind == Kind.DATA
+    return frame.header.kind == FrameKind.DATA
 
 
 @dataclass
@@ -198,11 +198,11 @@ class OneLeader:
 
     leaders: dict[int, int] = field(default_factory=dict)
 
-    def see(self, member: int, term: int, *, is_mending: bool) -> None:
+    def see(self, member: int, term: int, *, is_repairing: bool) -> None:
         """A node says that it leads a term."""
         if self.leaders.setdefault(term, member) != member:
             raise Violation(f"nodes {self.leaders[term]} and {member} both lead term {term}")
-        if is_mending:
+        if is_repairing:
             raise Violation(f"F14: node {member} leads term {term}, and is damaged")
 
 
@@ -212,12 +212,12 @@ class OneVote:
 
     votes: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def see(self, voter: int, term: int, candidate: int, *, is_mending: bool) -> None:
+    def see(self, voter: int, term: int, candidate: int, *, is_repairing: bool) -> None:
         """A node tells a candidate that it has its vote."""
         known = self.votes.setdefault((voter, term), candidate)
         if known != candidate:
             raise Violation(f"node {voter} votes for {known} and {candidate} in term {term}")
-        if is_mending:
+        if is_repairing:
             raise Violation(f"F14: node {voter} votes in term {term}, and is damaged")
 
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from quivermq.errors import Fenced, NotEnoughReplicas, OutOfSequence, QuiverError, Timeout
-from quivermq.queue import Ask, Desk, Dying, Leased
+from quivermq.queue import DyingMessages, GrantedLease, LeaseManager, LeaseRequest
 from quivermq.replica import Changed, ReadReady, Result, Token
 from quivermq.testing import Violation
 from quivermq.testing.simulation.requests import (
@@ -64,39 +64,39 @@ class ConsumerService:
             self.host.replica.read(token)
             return None
         try:
-            lost = self._at_desk(lambda desk: self._settle(desk, request), token)
+            lost = self._with_leases(lambda leases: self._settle(leases, request), token)
         except QuiverError as error:
             return error
         self.waiting[token] = (request, SettleReply(tuple(lost)))
         return None
 
-    def _at_desk(self, act: Callable[[Desk], T], token: Token | None = None) -> T:
+    def _with_leases(self, act: Callable[[LeaseManager], T], token: Token | None = None) -> T:
         """Change the leases, and note when to look at them again."""
         host = self.host
 
-        def act_and_look(desk: Desk) -> T:
-            result = act(desk)
-            wait_ms = desk.alarm_ms(host.clock.now_ms, self.steady_ms)
+        def act_and_look(leases: LeaseManager) -> T:
+            result = act(leases)
+            wait_ms = leases.alarm_ms(host.clock.now_ms, self.steady_ms)
             self.alarm_ms = None if wait_ms is None else self.steady_ms + wait_ms
-            self.carrying = any(group.dying for group in desk.groups.by_name.values())
+            self.carrying = any(group.dying for group in leases.groups.by_name.values())
             return result
 
-        return host.replica.at_desk(act_and_look, token, host.clock.now_ms, self.steady_ms)
+        return host.replica.with_leases(act_and_look, token, host.clock.now_ms, self.steady_ms)
 
-    def _settle(self, desk: Desk, said: Settle) -> list[tuple[int, int]]:
+    def _settle(self, leases: LeaseManager, said: Settle) -> list[tuple[int, int]]:
         group, lease, intervals = said.group, said.lease, list(said.intervals)
         now_ms, consumer = self.host.clock.now_ms, said.consumer
-        if not desk.has_group(group):
+        if not leases.has_group(group):
             return intervals
         if said.verb is Verb.ACK:
-            return desk.acknowledge(group, lease, intervals, consumer)
+            return leases.acknowledge(group, lease, intervals, consumer)
         if said.verb is Verb.FAIL:
-            return desk.fail(group, lease, intervals, said.delay_ms, now_ms, consumer)
+            return leases.fail(group, lease, intervals, said.delay_ms, now_ms, consumer)
         if said.verb is Verb.REJECT:
-            return desk.reject(group, lease, intervals, "it is bad", now_ms, consumer)
+            return leases.reject(group, lease, intervals, "it is bad", now_ms, consumer)
         if said.verb is Verb.RELEASE:
-            return desk.release(group, lease, intervals, consumer)
-        is_held = desk.extend(group, lease, said.delay_ms or 1, self.steady_ms, consumer)
+            return leases.release(group, lease, intervals, consumer)
+        is_held = leases.extend(group, lease, said.delay_ms or 1, self.steady_ms, consumer)
         return [] if is_held else intervals
 
     def translate(self, token: Token, result: Result) -> Result | PollReply | SettleReply | None:
@@ -117,15 +117,17 @@ class ConsumerService:
     def _grant(self, token: Token, poll: Poll) -> PollReply | QuiverError | None:
         """Lease messages at once, or, if acknowledged in advance, once that is committed."""
         host = self.host
-        ask = Ask(poll.group, poll.consumer, poll.messages_max, poll.visibility_ms, poll.auto_ack)
+        ask = LeaseRequest(
+            poll.group, poll.consumer, poll.messages_max, poll.visibility_ms, poll.auto_ack
+        )
 
-        def lease(desk: Desk) -> Leased | None:
-            desk.open_group(poll.group, 0)
-            return desk.lease(ask, host.replica.edge.next_offset, host.clock.now_ms, steady_ms)
+        def lease(leases: LeaseManager) -> GrantedLease | None:
+            leases.open_group(poll.group, 0)
+            return leases.lease(ask, host.replica.edge.next_offset, host.clock.now_ms, steady_ms)
 
         steady_ms = self.steady_ms
         try:
-            leased = self._at_desk(lease, token if poll.auto_ack else None)
+            leased = self._with_leases(lease, token if poll.auto_ack else None)
         except QuiverError as error:
             return error
         if not poll.auto_ack:
@@ -147,7 +149,7 @@ class ConsumerService:
         if not (is_due or self.carrying or self.term != replica.term):
             return
         try:
-            self._at_desk(lambda desk: desk.expire(self.host.clock.now_ms, self.steady_ms))
+            self._with_leases(lambda leases: leases.expire(self.host.clock.now_ms, self.steady_ms))
             self.term = replica.term
             if self.carrying:
                 self._carry()
@@ -157,25 +159,25 @@ class ConsumerService:
 
     def _carry(self) -> None:
         """Store the next dead letters, and note that they are stored."""
-        for group, record in self._at_desk(lambda desk: desk.dying()):
-            if not self._at_desk(partial(self._carry_record, group, record)):
+        for group, record in self._with_leases(lambda leases: leases.dying()):
+            if not self._with_leases(partial(self._carry_record, group, record)):
                 return
 
-    def _carry_record(self, group: str, record: Dying, desk: Desk) -> bool:
+    def _carry_record(self, group: str, record: DyingMessages, leases: LeaseManager) -> bool:
         """False: try again later."""
         topic = self.host.environment.dead_letters
         offsets = range(record.start, record.end)
         try:
-            topic.store(group, desk.dead_epoch(group), record.number, offsets)
+            topic.store(group, leases.dead_epoch(group), record.number, offsets)
         except OutOfSequence:
-            desk.restart_numbers(group)
+            leases.restart_numbers(group)
             return False
         except QuiverError:
             # It is unavailable, or another leader has begun the next epoch.
             return False
         if self.host.dice.random() < FORGOTTEN_LETTERS:
             return False
-        desk.bury(group, record.number)
+        leases.bury(group, record.number)
         return True
 
 

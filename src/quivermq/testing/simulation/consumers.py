@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from quivermq.errors import QuiverError
-from quivermq.queue import Leased
+from quivermq.queue import GrantedLease
 from quivermq.testing.simulation.clients import TIMEOUT_MS, TOKENS_PER_CLIENT, ClientEnvironment
 from quivermq.testing.simulation.lease_checkers import offsets_of
 from quivermq.testing.simulation.requests import (
@@ -130,7 +130,7 @@ class SimulatedConsumer:
         elif reply.token in self._said:
             self._say_again(reply.token)
 
-    def _receive(self, leased: Leased) -> None:
+    def _receive(self, leased: GrantedLease) -> None:
         """Work on messages, unless they were acknowledged in advance."""
         self._environment.story.counts["deliveries"] += 1
         dice, habits = self._dice, self._habits
@@ -146,7 +146,7 @@ class SimulatedConsumer:
         work_ms = 1.5 * habits.visibility_ms if late else habits.work_ms
         self._environment.time.after_ms(dice.uniform(0, 2 * work_ms), lambda: self._finish(leased))
 
-    def _finish(self, leased: Leased) -> None:
+    def _finish(self, leased: GrantedLease) -> None:
         """Settle the messages of a lease."""
         dice = self._dice
         offsets = offsets_of(leased.pieces)
@@ -162,7 +162,7 @@ class SimulatedConsumer:
         self._say(Verb.ACK, leased, good)
 
     def _say(
-        self, verb: Verb, leased: Leased, offsets: list[int], delay_ms: int | None = None
+        self, verb: Verb, leased: GrantedLease, offsets: list[int], delay_ms: int | None = None
     ) -> None:
         if not offsets:
             return

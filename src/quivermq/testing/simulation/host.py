@@ -129,11 +129,11 @@ class Host:
             return "lost" if self.is_lost else "down"
         replica = self.process.replica
         role = "leads" if replica.is_leader else f"follows {replica.leader}"
-        mending = ", mending" if replica.is_mending else ""
+        repair = ", mending" if replica.is_repairing else ""
         return (
             f"{role} in term {replica.term}, commit {replica.commit_index}, applied "
             f"{replica.applied_index}, log {self.log.first_index} to "
-            f"{self.log.edge.next_index - 1}{mending}, disk queue {len(self.process.disk_queue)}"
+            f"{self.log.edge.next_index - 1}{repair}, disk queue {len(self.process.disk_queue)}"
         )
 
     def found(self, members: tuple[int, ...]) -> None:
@@ -175,10 +175,10 @@ class Host:
         replica = Replica(self.member, log, environment.replica_settings, self.dice)
         detector = FailureDetector(environment.replica_settings.election_ticks)
         self.process = Process(log, replica, detector, ConsumerService(self))
-        mending = ", mending" if replica.is_mending else ""
+        repair = ", mending" if replica.is_repairing else ""
         self._tell(
             f"starts: term {replica.term}, applied {replica.applied_index}, "
-            f"log {log.first_index} to {log.edge.next_index - 1}{mending}"
+            f"log {log.first_index} to {log.edge.next_index - 1}{repair}"
         )
         environment.auditor.note_start(self)
         self._later(self.dice.uniform(0, self._tick_ms()), self._tick)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from quivermq.batches import Frame
-from quivermq.queue import Interval, Leased
+from quivermq.queue import GrantedLease, Interval
 from quivermq.raft import MembershipChange
 from quivermq.replica import Result, Token
 
@@ -68,7 +68,7 @@ class Settle:
 class PollReply:
     """The lease that a poll got; None: no messages."""
 
-    leased: Leased | None
+    leased: GrantedLease | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ class Simulation:
         world = self.world
         if world.time.now_ms - self._healed_at_ms > MENDING_MS_MAX:
             for host in world.running:
-                if host.replica.is_mending:
+                if host.replica.is_repairing:
                     world.story.counts["given up"] += 1
                     host.give_up("it could not be mended")
         self._operator.tidy()
@@ -271,7 +271,7 @@ class Simulation:
         end = leader.replica.commit_index
         return self._operator.is_tidy and all(
             host.is_up
-            and not host.replica.is_mending
+            and not host.replica.is_repairing
             and host.replica.applied_index == end
             and not host.has_disk_work
             for host in self._members()

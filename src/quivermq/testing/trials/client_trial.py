@@ -11,7 +11,7 @@ the history of the clients.
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from quivermq.batches import Frame, Kind, decode_messages
+from quivermq.batches import Frame, FrameKind, decode_messages
 from quivermq.log import Log, RealDisk
 from quivermq.testing.cluster import Cluster
 from quivermq.testing.trials.client_load import ClientLoad
@@ -113,7 +113,7 @@ def read_stored_copy(cluster: Cluster, node: int, place: TopicPartition) -> Repl
     disk = RealDisk(cluster.nodes[node].data_dir)
     log = Log.open(disk, f"log/{place.topic}/{place.partition}")
     frames = log.frames(log.first_index)
-    data = (frame for frame in frames if frame.header.kind == Kind.DATA)
+    data = (frame for frame in frames if frame.header.kind == FrameKind.DATA)
     return ReplicaCopy(node, "stored", place, log.start.next_offset, list(_batches(data)))
 
 

@@ -3,6 +3,6 @@
 Nothing here is imported unless the door is opened: FastAPI takes longer to load than a broker does.
 """
 
-from quivermq.transports.http.door import HttpDoor
+from quivermq.transports.http.door import HttpListener
 
-__all__ = ["HttpDoor"]
+__all__ = ["HttpListener"]

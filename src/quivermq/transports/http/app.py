@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 import quivermq
-from quivermq.client.infos import ClusterInfo, TopicInfo
+from quivermq.client.models import ClusterInfo, TopicInfo
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.broker import Broker
 from quivermq.transports.http.docs_page import docs_page
@@ -60,7 +60,7 @@ class Routes:
         return Json(
             HealthAnswer(
                 node=broker.settings.node_id,
-                cluster_id=broker.admission.cluster_id,
+                cluster_id=broker.membership.cluster_id,
                 version=quivermq.__version__,
             )
         )

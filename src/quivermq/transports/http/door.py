@@ -9,7 +9,7 @@ import uvicorn
 
 from quivermq.addresses import join_address, split_address
 from quivermq.node.broker import Broker
-from quivermq.node.listening import listening_at
+from quivermq.node.listener import listening_at
 from quivermq.transports.http.app import make_app
 from quivermq.transports.http.protocol import BoundedConfig, HttpLimits
 from quivermq.transports.metrics import Metrics
@@ -19,7 +19,7 @@ _FINISH_S: Final = 1.0
 _DATE_S: Final = 1.0
 
 
-class HttpDoor:
+class HttpListener:
     """The listener for HTTP."""
 
     def __init__(self, broker: Broker) -> None:

@@ -8,13 +8,13 @@ U64 = Annotated[int, PlainSerializer(str, return_type=str)]
 """A string in JSON: JavaScript cannot hold 64 bits in a number."""
 
 
-class Answer(BaseModel):
+class ApiAnswer(BaseModel):
     """What every answer shares."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
 
-class ErrorDetails(Answer):
+class ErrorDetails(ApiAnswer):
     """What went wrong."""
 
     code: str = Field(description="The name of the error, as in `quivermq.errors`.")
@@ -22,13 +22,13 @@ class ErrorDetails(Answer):
     retriable: bool = Field(description="Whether the same request may succeed later.")
 
 
-class ErrorAnswer(Answer):
+class ErrorAnswer(ApiAnswer):
     """The body of every answer with a status from 400 up."""
 
     error: ErrorDetails
 
 
-class HealthAnswer(Answer):
+class HealthAnswer(ApiAnswer):
     """The process runs and its event loop turns."""
 
     status: Literal["ok"] = "ok"
@@ -37,7 +37,7 @@ class HealthAnswer(Answer):
     version: str = Field(description="The release that runs.")
 
 
-class ReadyAnswer(Answer):
+class ReadyAnswer(ApiAnswer):
     """The broker is a member of its cluster and knows a leader of everything."""
 
     status: Literal["ready"] = "ready"
@@ -45,7 +45,7 @@ class ReadyAnswer(Answer):
     leader: int = Field(description="The node that leads the metadata group.")
 
 
-class NodeAnswer(Answer):
+class NodeAnswer(ApiAnswer):
     """One broker."""
 
     id: int = Field(description="Its node id.")
@@ -59,7 +59,7 @@ class NodeAnswer(Answer):
     version: str = Field(description="The release that it runs.")
 
 
-class ClusterAnswer(Answer):
+class ClusterAnswer(ApiAnswer):
     """The brokers, and who leads them."""
 
     cluster_id: str = Field(description="Drawn when the cluster was founded.")
@@ -69,7 +69,7 @@ class ClusterAnswer(Answer):
     nodes: list[NodeAnswer] = Field(description="All brokers, by node id.")
 
 
-class PartitionAnswer(Answer):
+class PartitionAnswer(ApiAnswer):
     """One partition, as its leader sees it; null: only its leader knows, and did not answer."""
 
     partition: int = Field(description="Its number, from 0.")
@@ -85,7 +85,7 @@ class PartitionAnswer(Answer):
     trouble: str = Field(description="What is wrong, for people; empty: nothing.")
 
 
-class RetentionAnswer(Answer):
+class RetentionAnswer(ApiAnswer):
     """How long messages are kept; null: no limit."""
 
     max_age: float | None = Field(description="Seconds.")
@@ -95,14 +95,14 @@ class RetentionAnswer(Answer):
     keep_until_archived: bool = Field(description="Drop only what the archive holds.")
 
 
-class RateLimitAnswer(Answer):
+class RateLimitAnswer(ApiAnswer):
     """How fast messages are delivered at most."""
 
     per_second: float = Field(description="Over all partitions and groups of the topic.")
     burst: int = Field(description="So many may come at once after a pause.")
 
 
-class TopicAnswer(Answer):
+class TopicAnswer(ApiAnswer):
     """A topic: its settings and its partitions."""
 
     name: str
@@ -115,7 +115,7 @@ class TopicAnswer(Answer):
     partitions: list[PartitionAnswer] = Field(description="All of them, by number.")
 
 
-class TopicsAnswer(Answer):
+class TopicsAnswer(ApiAnswer):
     """All topics."""
 
     topics: list[TopicAnswer] = Field(description="By name.")

@@ -754,20 +754,20 @@ class Interval(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Settle(_message.Message):
-    __slots__ = ("topic", "topic_id", "group", "verdicts", "consumer")
+    __slots__ = ("topic", "topic_id", "group", "settlements", "consumer")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    SETTLEMENTS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: bytes
     group: str
-    verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
+    settlements: _containers.RepeatedCompositeFieldContainer[Settlement]
     consumer: int
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., group: _Optional[str] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., consumer: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., group: _Optional[str] = ..., settlements: _Optional[_Iterable[_Union[Settlement, _Mapping]]] = ..., consumer: _Optional[int] = ...) -> None: ...
 
-class Verdict(_message.Message):
+class Settlement(_message.Message):
     __slots__ = ("partition", "lease", "outcome", "intervals", "delay_ms", "reason", "visibility_ms")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -792,12 +792,12 @@ class Settled(_message.Message):
     def __init__(self, lost: _Optional[_Iterable[_Union[Lost, _Mapping]]] = ...) -> None: ...
 
 class Lost(_message.Message):
-    __slots__ = ("verdict", "intervals")
-    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("settlement", "intervals")
+    SETTLEMENT_FIELD_NUMBER: _ClassVar[int]
     INTERVALS_FIELD_NUMBER: _ClassVar[int]
-    verdict: int
+    settlement: int
     intervals: _containers.RepeatedCompositeFieldContainer[Interval]
-    def __init__(self, verdict: _Optional[int] = ..., intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ...) -> None: ...
+    def __init__(self, settlement: _Optional[int] = ..., intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ...) -> None: ...
 
 class ReleaseConsumer(_message.Message):
     __slots__ = ("topic", "topic_id", "partitions", "group", "consumer")
@@ -1290,29 +1290,29 @@ class PeerHello(_message.Message):
     level: int
     def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., peer_address: _Optional[str] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., address: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ..., protocol_min: _Optional[int] = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
 
-class Parcel(_message.Message):
-    __slots__ = ("letters", "alive", "leads", "clock_ms")
-    LETTERS_FIELD_NUMBER: _ClassVar[int]
+class PeerPacket(_message.Message):
+    __slots__ = ("peer_messages", "alive", "leads", "clock_ms")
+    PEER_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     LEADS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
-    letters: _containers.RepeatedCompositeFieldContainer[Letter]
+    peer_messages: _containers.RepeatedCompositeFieldContainer[PeerMessage]
     alive: bool
     leads: _containers.RepeatedCompositeFieldContainer[Leadership]
     clock_ms: int
-    def __init__(self, letters: _Optional[_Iterable[_Union[Letter, _Mapping]]] = ..., alive: bool = ..., leads: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., clock_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, peer_messages: _Optional[_Iterable[_Union[PeerMessage, _Mapping]]] = ..., alive: bool = ..., leads: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., clock_ms: _Optional[int] = ...) -> None: ...
 
 class Leadership(_message.Message):
-    __slots__ = ("group", "term")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("partition", "term")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
-    group: bytes
+    partition: bytes
     term: int
-    def __init__(self, group: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
+    def __init__(self, partition: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
 
-class Letter(_message.Message):
-    __slots__ = ("group", "sender", "to", "frames", "consensus", "offer", "chunk_request", "chunk", "transfer_ended", "entries_request", "entries_reply", "sleep", "rouse")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+class PeerMessage(_message.Message):
+    __slots__ = ("partition", "sender", "to", "frames", "consensus", "offer", "chunk_request", "chunk", "transfer_ended", "entries_request", "entries_reply", "sleep", "rouse")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -1325,7 +1325,7 @@ class Letter(_message.Message):
     ENTRIES_REPLY_FIELD_NUMBER: _ClassVar[int]
     SLEEP_FIELD_NUMBER: _ClassVar[int]
     ROUSE_FIELD_NUMBER: _ClassVar[int]
-    group: bytes
+    partition: bytes
     sender: int
     to: int
     frames: int
@@ -1338,7 +1338,7 @@ class Letter(_message.Message):
     entries_reply: EntriesReply
     sleep: Sleep
     rouse: Rouse
-    def __init__(self, group: _Optional[bytes] = ..., sender: _Optional[int] = ..., to: _Optional[int] = ..., frames: _Optional[int] = ..., consensus: _Optional[_Union[Consensus, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk_request: _Optional[_Union[ChunkRequest, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., transfer_ended: _Optional[_Union[TransferEnded, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_reply: _Optional[_Union[EntriesReply, _Mapping]] = ..., sleep: _Optional[_Union[Sleep, _Mapping]] = ..., rouse: _Optional[_Union[Rouse, _Mapping]] = ...) -> None: ...
+    def __init__(self, partition: _Optional[bytes] = ..., sender: _Optional[int] = ..., to: _Optional[int] = ..., frames: _Optional[int] = ..., consensus: _Optional[_Union[Consensus, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk_request: _Optional[_Union[ChunkRequest, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., transfer_ended: _Optional[_Union[TransferEnded, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_reply: _Optional[_Union[EntriesReply, _Mapping]] = ..., sleep: _Optional[_Union[Sleep, _Mapping]] = ..., rouse: _Optional[_Union[Rouse, _Mapping]] = ...) -> None: ...
 
 class Consensus(_message.Message):
     __slots__ = ("kind", "term", "log_term", "index", "commit", "reject", "hint", "vote", "round", "context", "by_transfer", "known_commit_index", "known_commit_term", "plain")

@@ -1,0 +1,65 @@
+"""Asking all who lead partitions of a topic, until every partition is answered for."""
+
+from collections.abc import Callable, Sequence
+
+from quivermq.client.retry import Attempts
+from quivermq.client.router import LeaderPartitions, Router
+from quivermq.client.transport import Reply
+from quivermq.errors import NotLeader, QuiverError, TopicNotFound
+from quivermq.wire import proto
+
+
+async def ask_leaders(
+    router: Router,
+    topic: str,
+    partitions: Sequence[int] | None,
+    request_to: Callable[[LeaderPartitions], proto.Request],
+    attempts: Attempts,
+    topic_id: bytes | None = None,
+) -> list[tuple[LeaderPartitions, Reply]]:
+    """The answers of the leaders of these partitions, or of all; each for a share of them.
+
+    With an id, only of the topic that has it: `TopicNotFound` if it was created again.
+    """
+    answers: list[tuple[LeaderPartitions, Reply]] = []
+    left = partitions
+    if topic_id is not None:
+        # It may have fewer partitions than the one that is asked for.
+        await check_same(router, topic, topic_id, attempts)
+    while left is None or left:
+        shares = await router.shares(topic, attempts, left)
+        asks = [(share.target.address, request_to(share)) for share in shares]
+        failure: tuple[LeaderPartitions, QuiverError] | None = None
+        left = []
+        for share, outcome in zip(shares, await router.ask_all(asks, attempts), strict=True):
+            if isinstance(outcome, QuiverError):
+                failure = failure or (share, outcome)
+                left += share.partitions
+            else:
+                answers.append((share, outcome))
+        if failure is not None:
+            if topic_id is not None and isinstance(failure[1], TopicNotFound):
+                router.map.forget(topic)
+                await check_same(router, topic, topic_id, attempts)
+            await recover_partitions(router, topic, *failure, attempts)
+    return answers
+
+
+async def recover_partitions(
+    router: Router, topic: str, share: LeaderPartitions, error: QuiverError, attempts: Attempts
+) -> None:
+    """Learn from a failed attempt at a share, and return when it is time for the next; or raise."""
+    if isinstance(error, NotLeader) and len(share.partitions) > 1:
+        # It does not say of which partition it speaks: a hint would be taken for the wrong one.
+        error = NotLeader(str(error))
+    await router.recover(topic, share.partitions[0], share.target, error, attempts)
+
+
+async def check_same(router: Router, topic: str, topic_id: bytes, attempts: Attempts) -> None:
+    """Raise `TopicNotFound` unless the topic has this id; what is known may be out of date."""
+    if (await router.route(topic, attempts)).id == topic_id:
+        return
+    if (await router.refresh(topic, attempts)).id != topic_id:
+        raise TopicNotFound(
+            f"topic {topic!r} was deleted and created again: what it held before is gone"
+        )

@@ -1,0 +1,291 @@
+"""The asyncio door: one connection to each broker, shared by everything on one event loop."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from quivermq.addresses import split_address
+from quivermq.batches import Frame
+from quivermq.client import fork_safety
+from quivermq.client.connect_options import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
+from quivermq.client.transport import Connection, Reply
+from quivermq.errors import BrokenInvariant, ConnectionFailed, InvalidRequest, QuiverError, Timeout
+from quivermq.wire import packet, parse_response, proto
+
+# Past this, whoever posts waits until the socket has taken some.
+WRITE_BUFFER_BYTES: Final = 4 << 20
+
+
+class AsyncioConnection(asyncio.BufferedProtocol):
+    """One socket, past its handshake. After any failure it is closed, and every waiter told."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.welcome = proto.Welcome()
+        self.is_open = True
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.WriteTransport | None = None
+        self._receiver = receiver()
+        self._last_id = FIRST_ID
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+
+    async def greet(self, token: str | None, client_name: str, deadline: float) -> None:
+        """Say hello, and wait for the answer."""
+        answer = self._loop.create_future()
+        self._waiting[HELLO_ID] = answer
+        self._write(hello(token, client_name), ())
+        self.welcome = welcome_of((await self.take(HELLO_ID, deadline)).response, self.address)
+
+    async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
+        """Send a request; `take` fetches the answer."""
+        if not self._may_write.is_set():
+            await self._room_to_write(deadline)
+        if not self.is_open:
+            raise ConnectionFailed(f"{self.address} closed the connection")
+        self._last_id = request_id = self._last_id + 1
+        request.id = request_id
+        self._waiting[request_id] = self._loop.create_future()
+        self._write(request, frames)
+        return request_id
+
+    async def take(self, request_id: int, deadline: float) -> Reply:
+        """The answer to a posted request."""
+        answer = self._waiting[request_id]
+        timer = self._loop.call_at(deadline, self._expire, answer)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+            self.forget(request_id)
+
+    def forget(self, request_id: int) -> None:
+        """Nobody will take this answer; the broker is told, if it still works on it."""
+        answer = self._waiting.pop(request_id, None)
+        if answer is None:
+            return
+        if answer.cancel() or answer.cancelled() or isinstance(answer.exception(), Timeout):
+            self._cancel_at_broker(request_id)
+
+    cancel = forget
+
+    def when_answered(self, request_id: int, call: Callable[[], object]) -> None:
+        """Call it when `take` would return at once."""
+        self._waiting[request_id].add_done_callback(lambda _: call())
+
+    def is_answered(self, request_id: int) -> bool:
+        """`take` would return at once."""
+        answer = self._waiting.get(request_id)
+        return answer is None or answer.done()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._fail(ConnectionFailed(f"the connection to {self.address} was closed"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        # Not every loop's transports are subclasses of asyncio's.
+        self._transport = cast("asyncio.WriteTransport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (asyncio calls it so)
+        """Called by the event loop."""
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the event loop."""
+        try:
+            for packed in self._receiver.received(nbytes):
+                response = parse_response(packed.envelope)
+                # What answers nothing is the broker's last word, or its only one to a hello.
+                answer = self._waiting.get(response.id or HELLO_ID)
+                if answer is None and not response.id:
+                    raise ConnectionFailed(response.error.message)
+                if answer is not None and not answer.done():
+                    answer.set_result(Reply(response, packed))
+        except QuiverError as error:
+            self._fail(ConnectionFailed(f"{self.address}: {error}"))
+
+    def eof_received(self) -> bool:
+        """Called by the event loop; False: close our side too."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        reason = "closed the connection" if exc is None else f"is lost: {exc}"
+        self._fail(ConnectionFailed(f"{self.address} {reason}"))
+
+    def pause_writing(self) -> None:
+        """Called by the event loop."""
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        """Called by the event loop."""
+        self._may_write.set()
+
+    def _write(self, request: proto.Request, frames: Sequence[Frame]) -> None:
+        if self._transport is None:
+            raise BrokenInvariant("a request was written before the connection was made")
+        buffers = packet(request.SerializeToString(), frames)
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+
+    def _cancel_at_broker(self, request_id: int) -> None:
+        if self.is_open and self._may_write.is_set():
+            request = proto.Request()
+            request.cancel.id = request_id
+            self._write(request, ())
+
+    async def _room_to_write(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._may_write.wait()
+        except TimeoutError as error:
+            raise Timeout(f"{self.address} takes nothing more for now") from error
+
+    def _expire(self, answer: "asyncio.Future[Reply]") -> None:
+        if not answer.done():
+            answer.set_exception(Timeout(f"{self.address} did not answer in time"))
+
+    def _fail(self, error: ConnectionFailed) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._may_write.set()
+        if self._transport is not None:
+            self._transport.abort()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # seen: whoever has not come to take it may never come
+
+
+class AsyncioLimiter:
+    """Tasks wait for a place."""
+
+    def __init__(self, places: int) -> None:
+        self._semaphore = asyncio.Semaphore(places)
+
+    async def enter(self, deadline: float) -> bool:
+        """Wait for a place; False if none was free in time."""
+        if not self._semaphore.locked():
+            return await self._semaphore.acquire()
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._semaphore.acquire()
+        except TimeoutError:
+            return False
+
+    def leave(self) -> None:
+        """Make the place free."""
+        self._semaphore.release()
+
+
+class AsyncioTransport:
+    """Opens connections on the running event loop, one to each broker."""
+
+    def __init__(self, *, token: str | None, tls: ssl.SSLContext | None, client_name: str) -> None:
+        self._token = token
+        self._tls = tls
+        self._client_name = client_name
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._is_closed = False
+        self._is_forked = False
+        self._connections: dict[str, AsyncioConnection] = {}
+        self._opening: dict[str, asyncio.Task[AsyncioConnection]] = {}
+        fork_safety.watch(self)
+
+    async def connection(self, address: str, deadline: float) -> AsyncioConnection:
+        """The connection to this broker; opened if there is none."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        if self._is_forked:
+            raise InvalidRequest(
+                "this client was made before the process was forked: connect in the child"
+            )
+        if self._is_closed:
+            raise InvalidRequest("the client is closed: connect again")
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._loop.create_task(self._opened(address, deadline))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda task: self._connected(address, task))
+        # Shielded: others may wait for the same connection.
+        return await asyncio.shield(opening)
+
+    def release(self, connection: Connection) -> None:
+        """Nothing to do: it is shared."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    async def first_answered(
+        self, posted: Sequence[tuple[Connection, int]], deadline: float
+    ) -> None:
+        """Wait until one of these requests is answered."""
+        await first_answered(posted, deadline)
+
+    def limiter(self, places: int) -> AsyncioLimiter:
+        """Where at most `places` are in at a time."""
+        return AsyncioLimiter(places)
+
+    async def close(self) -> None:
+        """Close every connection, and wait until the sockets are gone."""
+        self._is_closed = True
+        for opening in list(self._opening.values()):
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+        self._connections = {}
+        # Transports close their sockets one turn of the loop later.
+        await asyncio.sleep(0)
+
+    def after_fork(self) -> None:
+        """The event loop is the parent's."""
+        self._is_forked = True
+        self._connections = {}
+
+    def _connected(self, address: str, opening: "asyncio.Task[AsyncioConnection]") -> None:
+        del self._opening[address]
+        if not opening.cancelled() and opening.exception() is None:
+            self._connections[address] = opening.result()
+
+    async def _opened(self, address: str, deadline: float) -> AsyncioConnection:
+        host, port = split_address(address)
+        connection = AsyncioConnection(address)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._loop.create_connection(lambda: connection, host, port, ssl=self._tls)
+            await connection.greet(self._token, self._client_name, deadline)
+        except TimeoutError as error:
+            raise ConnectionFailed(f"{address}: no answer to connecting in time") from error
+        except OSError as error:
+            raise ConnectionFailed(f"{address}: {error.strerror or error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+async def first_answered(posted: Sequence[tuple[Connection, int]], deadline: float) -> None:
+    """Wait until one of these requests is answered, or its connection lost; or the deadline."""
+    answered = asyncio.Event()
+    for connection, request_id in posted:
+        if not isinstance(connection, AsyncioConnection):
+            raise BrokenInvariant("a request was posted at a door that did not open it")
+        if connection.is_answered(request_id):
+            return
+        connection.when_answered(request_id, answered.set)
+    timer = asyncio.get_running_loop().call_at(deadline, answered.set)
+    try:
+        await answered.wait()
+    finally:
+        timer.cancel()

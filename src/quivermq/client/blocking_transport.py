@@ -1,0 +1,375 @@
+"""The blocking door: plain sockets, lent to one caller at a time.
+
+A connection is never shared by two threads: whoever calls takes one from those that are idle, or
+opens one more. So a quick call never waits behind a long poll, no thread has to wake another, and
+a call costs one write and one read. Within the call requests may be pipelined.
+
+Its coroutines never suspend: see `door.run`.
+"""
+
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from selectors import EVENT_READ, DefaultSelector
+from struct import pack
+from typing import Final, NoReturn, cast
+from weakref import WeakSet
+
+from quivermq.addresses import split_address
+from quivermq.batches import Buffer, Frame
+from quivermq.client import fork_safety
+from quivermq.client.connect_options import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
+from quivermq.client.transport import Connection, Reply
+from quivermq.errors import (
+    BrokenInvariant,
+    ConnectionFailed,
+    InvalidRequest,
+    QuiverError,
+    Timeout,
+)
+from quivermq.wire import packet, parse_response, proto
+
+IDLE_MAX: Final = 16
+"""Connections to one broker that are kept for later."""
+
+# An idle connection that was used so recently is taken to be alive without asking the kernel.
+_FRESH_SECONDS: Final = 1.0
+_CANCEL_SECONDS: Final = 1.0
+
+
+class BlockingConnection:
+    """One socket, past its handshake. After any failure it is closed."""
+
+    __slots__ = (
+        "__weakref__", "_answers", "_last_id", "_limit_seconds", "_owed", "_receiver", "_socket",
+        "_tls", "address", "is_open", "used_at", "welcome",
+    )  # fmt: skip
+
+    def __init__(self, address: str, sock: socket.socket) -> None:
+        self.address = address
+        self.welcome = proto.Welcome()
+        self.is_open = True
+        self.used_at = 0.0
+        self._socket = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._receiver = receiver()
+        self._limit_seconds = 0.0
+        self._last_id = FIRST_ID
+        self._owed: set[int] = set()
+        self._answers: dict[int, Reply] = {}
+
+    def greet(self, token: str | None, client_name: str, deadline: float) -> None:
+        """Say hello, and wait for the answer."""
+        self._owed.add(HELLO_ID)
+        self._send(packet(hello(token, client_name).SerializeToString()), deadline)
+        self.welcome = welcome_of(self._await_answer(HELLO_ID, deadline).response, self.address)
+        self._owed.discard(HELLO_ID)
+
+    async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
+        """Send a request; `take` fetches the answer."""
+        self._last_id = request_id = self._last_id + 1
+        request.id = request_id
+        self._owed.add(request_id)
+        self._send(packet(request.SerializeToString(), frames), deadline)
+        return request_id
+
+    async def take(self, request_id: int, deadline: float) -> Reply:
+        """The answer to a posted request; answers to others that come first are kept for them."""
+        reply = self._await_answer(request_id, deadline)
+        self._owed.discard(request_id)
+        return reply
+
+    def is_answered(self, request_id: int) -> bool:
+        """`take` would not wait."""
+        return request_id in self._answers or not self.is_open
+
+    def forget(self, request_id: int) -> None:
+        """Nobody will take this answer. What is still owed keeps the connection from being lent
+        out again; see `is_quiet`."""
+        if self._answers.pop(request_id, None) is not None:
+            self._owed.discard(request_id)
+
+    def cancel(self, request_id: int) -> None:
+        """Nobody will take this answer; if it comes all the same, it is dropped."""
+        self._answers.pop(request_id, None)
+        if request_id not in self._owed or not self.is_open:
+            return
+        self._owed.discard(request_id)
+        request = proto.Request()
+        request.cancel.id = request_id
+        # A connection that cannot take so much is of no use to anybody: it is closed by this.
+        with suppress(ConnectionFailed, Timeout):
+            self._send(packet(request.SerializeToString()), time.monotonic() + _CANCEL_SECONDS)
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._socket.fileno()
+
+    def take_in(self) -> None:
+        """Keep what has arrived, without waiting for more. A failure closes the connection."""
+        sock = self._socket
+        # So that the next operation sets its own limit.
+        self._limit_seconds = 0.0
+        try:
+            sock.settimeout(0)
+            while self.is_open:
+                self._keep(sock.recv_into(self._receiver.get_buffer()))
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass  # that was all
+        except (OSError, QuiverError):
+            self.close()
+        finally:
+            if self.is_open:
+                sock.settimeout(None)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is owed: the next caller finds it as after the handshake."""
+        return self.is_open and not self._owed
+
+    def is_alive(self, now: float) -> bool:
+        """False once the broker has closed it."""
+        if self._tls or now - self.used_at < _FRESH_SECONDS:
+            return self.is_open
+        try:
+            # Nothing is owed, so anything to read is the end, or nonsense.
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return self.is_open
+        except OSError:
+            return False
+        return False
+
+    def end(self) -> None:
+        """Wake whoever waits for an answer: there will be none."""
+        with suppress(OSError):  # closed already, on either side
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket; a forked child may, without harm to its parent's connection."""
+        self.is_open = False
+        self._socket.close()
+
+    def _await_answer(self, request_id: int, deadline: float) -> Reply:
+        answers = self._answers
+        try:
+            while request_id not in answers:
+                if not self.is_open:
+                    raise ConnectionFailed(f"{self.address} closed the connection")
+                self._limit(deadline)
+                self._keep(self._socket.recv_into(self._receiver.get_buffer()))
+        except BaseException as error:
+            # Also an interrupt by the user: what the socket gives next would be half an answer.
+            self._fail(error)
+        return answers.pop(request_id)
+
+    def _keep(self, count: int) -> None:
+        """So many bytes were received: keep the answers in them that somebody will take."""
+        if not count:
+            raise ConnectionFailed(f"{self.address} closed the connection")
+        for packed in self._receiver.received(count):
+            response = parse_response(packed.envelope)
+            # What answers nothing is the broker's last word, or its only one to a hello.
+            request_id = response.id or HELLO_ID
+            if request_id in self._owed:
+                self._answers[request_id] = Reply(response, packed)
+            elif not response.id:
+                raise ConnectionFailed(f"{self.address}: {response.error.message}")
+
+    def _send(self, buffers: list[Buffer], deadline: float) -> None:
+        try:
+            self._limit(deadline)
+            if len(buffers) == 1 or self._tls:
+                for buffer in buffers:
+                    self._socket.sendall(buffer)
+            else:
+                self._send_all(buffers)
+        except BaseException as error:
+            self._fail(error)
+
+    def _send_all(self, buffers: list[Buffer]) -> None:
+        left = sum(map(len, buffers))
+        while left:
+            sent = self._socket.sendmsg(buffers)
+            left -= sent
+            while left and sent >= len(buffers[0]):
+                sent -= len(buffers.pop(0))
+            if left and sent:
+                buffers[0] = memoryview(buffers[0])[sent:]
+
+    def _limit(self, deadline: float) -> None:
+        """Let the next operation on the socket take until the deadline, roughly."""
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            raise Timeout(f"{self.address} did not answer in time")
+        if 0.8 * self._limit_seconds <= seconds <= 1.25 * self._limit_seconds:
+            return
+        self._limit_seconds = seconds
+        if self._tls:
+            self._socket.settimeout(seconds)
+            return
+        # The kernel's own timeout: Python's would ask it to poll before every single read.
+        limit = pack("@ll", int(seconds), int(seconds % 1 * 1e6) or 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        self.close()
+        if isinstance(error, BlockingIOError | TimeoutError):
+            raise Timeout(f"{self.address} did not answer in time") from error
+        if isinstance(error, OSError):
+            raise ConnectionFailed(f"{self.address}: {error.strerror or error}") from error
+        if isinstance(error, QuiverError) and not isinstance(error, ConnectionFailed | Timeout):
+            raise ConnectionFailed(f"{self.address} sent nonsense: {error}") from error
+        raise error
+
+
+class BlockingLimiter:
+    """Threads wait for a place."""
+
+    def __init__(self, places: int) -> None:
+        # A semaphore would do, at ten times the price: it is Python, and this is C.
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(places):
+            self._free.put(None)
+
+    async def enter(self, deadline: float) -> bool:
+        """Wait for a place; False if none was free in time."""
+        try:
+            self._free.get_nowait()
+        except Empty:
+            return self._waited(max(0.0, deadline - time.monotonic()))
+        return True
+
+    def _waited(self, seconds: float) -> bool:
+        try:
+            self._free.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Make the place free."""
+        self._free.put(None)
+
+
+class BlockingTransport:
+    """Opens connections, and keeps idle ones. Any thread may use it."""
+
+    def __init__(self, *, token: str | None, tls: ssl.SSLContext | None, client_name: str) -> None:
+        self._token = token
+        self._tls = tls
+        self._client_name = client_name
+        self.now = time.monotonic
+        self._is_closed = False
+        # Lists, because taking from one and putting back are single steps that no thread sees half.
+        self._idle: dict[str, list[BlockingConnection]] = {}
+        self._all: WeakSet[BlockingConnection] = WeakSet()
+        fork_safety.watch(self)
+
+    async def connection(self, address: str, deadline: float) -> BlockingConnection:
+        """An idle connection, the last used first; or one more."""
+        idle = self._idle.get(address)
+        while idle:
+            try:
+                connection = idle.pop()
+            except IndexError:
+                break  # another thread was faster
+            if connection.is_alive(time.monotonic()):
+                return connection
+            connection.close()
+        return self._opened(address, deadline)
+
+    def release(self, connection: Connection) -> None:
+        """Keep it for later, if it is as good as new."""
+        if not isinstance(connection, BlockingConnection):
+            raise BrokenInvariant("a connection was released at a door that did not open it")
+        idle = self._idle.setdefault(connection.address, [])
+        if self._is_closed or not connection.is_quiet or len(idle) >= IDLE_MAX:
+            connection.close()
+            return
+        connection.used_at = time.monotonic()
+        idle.append(connection)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)  # noqa: ASYNC251  (blocking is what this door is for)
+
+    async def first_answered(
+        self, posted: Sequence[tuple[Connection, int]], deadline: float
+    ) -> None:
+        """Wait until one of these requests is answered."""
+        with DefaultSelector() as selector:
+            # Several requests may be under way on one connection.
+            for connection in dict.fromkeys(connection for connection, _ in posted):
+                if isinstance(connection, BlockingConnection) and connection.is_open:
+                    # What TLS has deciphered already shows on no socket.
+                    connection.take_in()
+                    if connection.is_open:
+                        selector.register(connection, EVENT_READ)
+            while not any(connection.is_answered(number) for connection, number in posted):
+                seconds = deadline - time.monotonic()
+                if seconds <= 0:
+                    return
+                for key, _ in selector.select(seconds):
+                    found = cast("BlockingConnection", key.fileobj)
+                    found.take_in()
+                    if not found.is_open:
+                        selector.unregister(found)
+
+    def limiter(self, places: int) -> BlockingLimiter:
+        """Where at most `places` are in at a time."""
+        return BlockingLimiter(places)
+
+    async def close(self) -> None:
+        """Close what is idle, and end what is lent out: whoever has it finds so, and closes it."""
+        self._is_closed = True
+        for idle in list(self._idle.values()):
+            while idle:
+                idle.pop().close()
+        for connection in list(self._all):
+            connection.end()
+
+    def after_fork(self) -> None:
+        """The sockets belong to the parent. Whoever still holds one finds it closed, and opens
+        another as after any lost connection."""
+        for connection in list(self._all):
+            connection.close()
+        self._idle = {}
+
+    def _opened(self, address: str, deadline: float) -> BlockingConnection:
+        if self._is_closed:
+            raise InvalidRequest("the client is closed: connect again")
+        connection = BlockingConnection(address, self._socket(address, deadline))
+        self._all.add(connection)
+        try:
+            connection.greet(self._token, self._client_name, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _socket(self, address: str, deadline: float) -> socket.socket:
+        host, port = split_address(address)
+        sock = None
+        try:
+            seconds = max(0.001, deadline - time.monotonic())
+            sock = socket.create_connection((host, port), seconds)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                return self._tls.wrap_socket(sock, server_hostname=host)
+            sock.settimeout(None)
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            raise ConnectionFailed(f"{address}: {_reason(error)}") from error
+        return sock
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer to connecting in time"
+    return error.strerror or str(error)

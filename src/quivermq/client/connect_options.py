@@ -1,0 +1,156 @@
+"""How to connect: options, addresses, and the first packets on a connection."""
+
+import os
+import ssl
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Final, Protocol, Self, TypeVar
+
+import quivermq
+from quivermq.addresses import split_address
+from quivermq.batches.limits import MIB
+from quivermq.client.models import check_number
+from quivermq.client.producer.sequencer import ProducerIdentity
+from quivermq.errors import InvalidRequest, QuiverError, UnsupportedFormat
+from quivermq.wire import (
+    BROKER_ENVELOPE_BYTES_MAX,
+    BROKER_FIRST_BYTES,
+    PROTOCOL,
+    PROTOCOL_MIN,
+    Receiver,
+    error_from_proto,
+    proto,
+    protocols,
+)
+
+D_co = TypeVar("D_co", covariant=True)
+
+
+class TransportFactory(Protocol[D_co]):
+    """The class of a door."""
+
+    def __call__(
+        self, *, token: str | None, tls: ssl.SSLContext | None, client_name: str
+    ) -> D_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """What `connect` was told."""
+
+    servers: list[str]
+    token: str | None
+    tls: ssl.SSLContext | None
+    timeout: float
+
+    @classmethod
+    def of(
+        cls,
+        servers: str | Iterable[str],
+        *,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        timeout: float,
+    ) -> Self:
+        """The same, checked."""
+        check_number("timeout", timeout, least=0.001)
+        if tls is not None and not isinstance(tls, ssl.SSLContext):
+            raise InvalidRequest(
+                "tls must be an ssl.SSLContext, as from ssl.create_default_context(cafile=...), "
+                f"not {type(tls).__name__}"
+            )
+        if token is not None and not isinstance(token, str):
+            raise InvalidRequest(f"a token is text, not {type(token).__name__}")
+        return cls(parse_servers(servers), token, tls, timeout)
+
+    def transport(self, make: TransportFactory[D_co]) -> D_co:
+        """A door that opens with them."""
+        return make(token=self.token, tls=self.tls, client_name=program_name())
+
+
+def chosen_identity(producer_id: int | None, epoch: int) -> ProducerIdentity | None:
+    """The identity that a user gave; None: there is none."""
+    if producer_id is None:
+        return None
+    check_number("producer_id", producer_id, least=1, whole=True)
+    check_number("epoch", epoch, least=0, whole=True)
+    return ProducerIdentity(producer_id, epoch)
+
+
+def program_name() -> str:
+    """How this client shows up at the broker: the program's name and process."""
+    # Every poll tells, and a fork is another process.
+    return _name_of(sys.argv[0], os.getpid())
+
+
+@lru_cache(maxsize=4)
+def _name_of(program: str, process: int) -> str:
+    return f"{PurePath(program or 'python').name}[{process}]"
+
+
+DEFAULT_PORT: Final = 7600
+
+
+def parse_servers(servers: str | Iterable[str]) -> list[str]:
+    """`"a:7600,b:7600"`, or a sequence of such addresses, as a list; without a port it is 7600."""
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    found = [_checked(part.strip()) for part in parts if part.strip()]
+    if not found:
+        raise InvalidRequest("name at least one server, as in connect('127.0.0.1:7600')")
+    return list(dict.fromkeys(found))
+
+
+def _checked(address: str) -> str:
+    if (address.startswith("[") and address.endswith("]")) or ":" not in address:
+        address = f"{address}:{DEFAULT_PORT}"
+    _, port = split_address(address)
+    if not port:
+        raise InvalidRequest(f"{address!r}: port 0 is nowhere to connect to")
+    return address
+
+
+PACKET_BYTES_MAX: Final = 64 * MIB
+"""The largest answer that a client takes."""
+
+HELLO_ID: Final = 1
+FIRST_ID: Final = HELLO_ID + 1
+
+
+def hello(token: str | None, client_name: str) -> proto.Request:
+    """What a client says first."""
+    request = proto.Request(id=HELLO_ID)
+    request.hello.protocol, request.hello.protocol_min = PROTOCOL, PROTOCOL_MIN
+    request.hello.client = client_name
+    request.hello.version = quivermq.__version__
+    if token is not None:
+        request.hello.token = token
+    return request
+
+
+def welcome_of(response: proto.Response, address: str) -> proto.Welcome:
+    """What the broker answers to it; raises what it refused with."""
+    match response.WhichOneof("body"):
+        case "welcome" if PROTOCOL_MIN <= response.welcome.protocol <= PROTOCOL:
+            return response.welcome
+        case "welcome":
+            raise UnsupportedFormat(
+                f"{address} (release {response.welcome.version or 'unknown'}) speaks protocol "
+                f"{response.welcome.protocol}, this client (release {quivermq.__version__}) "
+                f"{protocols(PROTOCOL_MIN, PROTOCOL)}: upgrade the older one"
+            )
+        case "error":
+            raise _with_address(error_from_proto(response.error), address)
+    raise UnsupportedFormat(f"{address} answers hello with {response.WhichOneof('body')}")
+
+
+def receiver() -> Receiver:
+    """What cuts a broker's bytes into packets."""
+    return Receiver(PACKET_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX, BROKER_FIRST_BYTES)
+
+
+def _with_address(error: QuiverError, address: str) -> QuiverError:
+    error.add_note(f"said by {address} to this client's hello")
+    return error

@@ -1,0 +1,147 @@
+"""Looking after groups: what they are at, where they go on, and messages that are delayed."""
+
+from collections.abc import Iterable
+
+from quivermq.client.admin import checked_name
+from quivermq.client.ask_leaders import ask_leaders
+from quivermq.client.cursor import Place, parse_place
+from quivermq.client.group_models import ARCHIVE_PREFIX, DelayedInfo, GroupInfo, group_infos
+from quivermq.client.models import check_number
+from quivermq.client.retry import Attempts
+from quivermq.client.router import LeaderPartitions, Router
+from quivermq.client.shared.consumer import checked_group
+from quivermq.client.shared.leases import intervals_of
+from quivermq.errors import InvalidRequest
+from quivermq.wire import proto
+
+
+class GroupAdmin:
+    """The part of a client that looks after groups, over either door."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def groups(self, topic: str) -> list[GroupInfo]:
+        """All groups of a topic, by name."""
+        return await self._described(checked_name("topic", topic), "")
+
+    async def group(self, topic: str, group: str) -> GroupInfo:
+        """One group."""
+        found = await self._described(checked_name("topic", topic), _checked_shown(group))
+        if not found:
+            raise InvalidRequest(
+                f"topic {topic!r} has no group {group!r}: it begins to exist with its first poll"
+            )
+        return found[0]
+
+    async def _described(self, topic: str, group: str) -> list[GroupInfo]:
+        def request_to(share: LeaderPartitions) -> proto.Request:
+            request = proto.Request(direct=share.target.direct)
+            request.describe_groups.topic, request.describe_groups.group = topic, group
+            request.describe_groups.partitions.extend(share.partitions)
+            return request
+
+        attempts = self._router.attempts(f"describing groups of {topic}")
+        # All leaders are asked, so the map had better be true.
+        await self._router.refresh(topic, attempts)
+        answers = await ask_leaders(self._router, topic, None, request_to, attempts)
+        found = [each for _, reply in answers for each in reply.response.groups_described.groups]
+        return group_infos(topic, found, await self._sticky(topic, group, attempts))
+
+    async def _sticky(self, topic: str, group: str, attempts: Attempts) -> list[proto.StickyGroup]:
+        request = proto.Request()
+        request.describe_sticky.topic, request.describe_sticky.group = topic, group
+        try:
+            response = await self._router.ask_any(request, attempts)
+        except InvalidRequest:
+            return []  # brokers that know of no sticky groups
+        return list(response.sticky_described.groups)
+
+    async def seek(
+        self, topic: str, group: str, to: Place, partition: int | None
+    ) -> dict[int, int]:
+        """Let a group go on somewhere else; returns where, by partition."""
+        place = parse_place("to", to)
+        attempts = self._router.attempts(f"seeking group {checked_group(group)!r}")
+        partitions = await self._partitions(topic, partition, attempts)
+        if isinstance(place, int) and len(partitions) > 1:
+            raise InvalidRequest(
+                f"topic {topic!r} has {len(partitions)} partitions: an offset means something in "
+                "one of them; name it with partition=..."
+            )
+        found = {}
+        for number in partitions:
+            request = proto.Request()
+            seek = request.seek_group
+            seek.topic, seek.partition, seek.group = topic, number, group
+            match place:
+                case int():
+                    seek.offset = place
+                case "earliest":
+                    seek.earliest = True
+                case "latest":
+                    seek.latest = True
+                case _:
+                    seek.timestamp_ms = int(place[1:])
+            reply = await self._router.ask_leader(topic, number, request, attempts)
+            found[number] = reply.response.group_sought.offset
+        return found
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget a group."""
+        attempts = self._router.attempts(f"deleting group {_checked_shown(group)!r}")
+        for number in await self._partitions(topic, None, attempts):
+            request = proto.Request()
+            delete = request.delete_group
+            delete.topic, delete.partition, delete.group = topic, number, group
+            await self._router.ask_leader(topic, number, request, attempts)
+
+    async def delayed(self, topic: str, limit: int) -> list[DelayedInfo]:
+        """What is not due yet, the next first."""
+        check_number("limit", limit, least=1, whole=True)
+        attempts = self._router.attempts(f"listing delayed messages of {topic}")
+        found: list[DelayedInfo] = []
+        for number in await self._partitions(topic, None, attempts):
+            request = proto.Request()
+            ask = request.list_delayed
+            ask.topic, ask.partition, ask.limit = topic, number, min(limit, (1 << 32) - 1)
+            reply = await self._router.ask_leader(topic, number, request, attempts)
+            found += [
+                DelayedInfo.of(number, each) for each in reply.response.delayed_listed.batches
+            ]
+        found.sort(key=lambda info: (info.due, info.partition, info.offset))
+        return found[:limit]
+
+    async def cancel_delayed(self, topic: str, partition: int, offsets: int | Iterable[int]) -> int:
+        """Do not deliver these; returns how many of them were not due yet."""
+        if not isinstance(offsets, int | Iterable):
+            raise InvalidRequest(f"offsets are one offset or several: {offsets!r}")
+        if partition is None:
+            raise InvalidRequest("name the partition that the offsets are of")
+        wanted = [offsets] if isinstance(offsets, int) else list(offsets)
+        for offset in wanted:
+            check_number("offset", offset, least=0, whole=True)
+        if not wanted:
+            return 0
+        attempts = self._router.attempts(f"cancelling delayed messages of {topic}")
+        (number,) = await self._partitions(topic, partition, attempts)
+        request = proto.Request()
+        cancel = request.cancel_delayed
+        cancel.topic, cancel.partition = topic, number
+        for start, end in intervals_of(wanted):
+            cancel.intervals.add(start=start, end=end)
+        reply = await self._router.ask_leader(topic, number, request, attempts)
+        return reply.response.delayed_cancelled.cancelled
+
+    async def _partitions(self, topic: str, partition: int | None, attempts: Attempts) -> list[int]:
+        route = await self._router.refresh(checked_name("topic", topic), attempts)
+        if partition is not None:
+            return [route.check(partition)]
+        return list(range(len(route.leaders)))
+
+
+def _checked_shown(group: str) -> str:
+    """The name of a group that a user may look at and delete."""
+    if isinstance(group, str) and group.startswith(ARCHIVE_PREFIX):
+        return checked_name("group", group)
+    return checked_group(group)

@@ -1,0 +1,1 @@
+"""Producing: batches gathered, numbered, sent and confirmed."""

@@ -1,0 +1,357 @@
+"""Messages gathered into pending batches: one open pending batch for each partition, sealed when it
+is full, when it has waited long enough, or when a message comes that cannot travel with the others.
+No I/O.
+
+Used by the threads that send and by the sender, so everything happens under one lock, briefly.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from random import randrange
+from typing import Final, NamedTuple
+
+from quivermq.batches import DEFAULT_LIMITS, Limits
+from quivermq.batches.limits import PRIORITY_MAX
+from quivermq.client.payloads import Payload, as_bytes
+from quivermq.client.producer.delivery import Delivery, PendingBatch
+from quivermq.client.producer.partitioner import partition_of
+from quivermq.client.producer.produce import not_before_ms
+from quivermq.client.producer.sequencer import StoredAt
+from quivermq.errors import InvalidRequest, QuiverError, TooLarge
+
+# What a message takes beside its bytes: its place in Arrow's offsets.
+_ENTRY_BYTES: Final = 4
+# Delayed messages travel together if they are due at the same time: so due times are rounded up.
+DUE_STEP_MS: Final = 100
+FAILURES_KEPT_MAX: Final = 1_000
+_TOPICS_NAMED_MAX: Final = 5
+
+
+class Loss(NamedTuple):
+    """Messages that were sent, and are not stored."""
+
+    messages: int
+    topics: list[str]
+    reason: str = ""
+
+    def __str__(self) -> str:
+        count = "1 message" if self.messages == 1 else f"{self.messages:,} messages"
+        topics = ", ".join(self.topics[:_TOPICS_NAMED_MAX])
+        more = ", ..." if len(self.topics) > _TOPICS_NAMED_MAX else ""
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{count} to {topics}{more} may not be stored{reason}"
+
+
+class Accumulator:
+    """All messages of one producer that are not settled yet."""
+
+    def __init__(
+        self,
+        *,
+        batch_bytes: int,
+        buffer_bytes: int,
+        linger: float,
+        timeout: float,
+        now: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        self.limits: Limits = DEFAULT_LIMITS
+        self._batch_bytes = batch_bytes
+        self._buffer_bytes = buffer_bytes
+        self._linger = linger
+        self._timeout = timeout
+        self._now = now
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._partitions: dict[str, int] = {}
+        self._sticky: dict[str, int] = {}
+        self._open: dict[tuple[str, int], PendingBatch] = {}
+        self._plain: dict[str, PendingBatch] = {}
+        """By topic, the open pending batch that messages of nothing but a value go to."""
+        self._opened: deque[PendingBatch] = deque()
+        """Open pending batches, and some that were sealed since, oldest first."""
+        self._sealed: deque[PendingBatch] = deque()
+        self._unsettled: dict[PendingBatch, None] = {}
+        self._buffered_bytes = 0
+        self._will_look = False
+        """The sender will look by itself, soon enough for any pending batch that is opened
+        meanwhile."""
+        self._room_waiters: list[Callable[[], object]] = []
+        self._failed: deque[PendingBatch] = deque(maxlen=FAILURES_KEPT_MAX)
+
+    def add(
+        self,
+        topic: str,
+        value: Payload,
+        key: Payload | None,
+        headers: Mapping[str, bytes] | None,
+        priority: int,
+        delay: float,
+        partition: int | None,
+    ) -> Delivery | None:
+        """Take a message; None if there is no room, or the topic is not known yet."""
+        with self._lock:
+            if key is None and headers is None and partition is None and not (priority or delay):
+                pending_batch = self._plain.get(topic)
+                if pending_batch is not None and type(value) is bytes:
+                    size = pending_batch.size + len(value) + _ENTRY_BYTES
+                    if size <= self._batch_bytes:
+                        values = pending_batch.values
+                        delivery = Delivery(pending_batch, len(values))
+                        values.append(value)
+                        pending_batch.size = size
+                        return delivery
+            partitions = self._partitions.get(topic)
+            if partitions is None:
+                return None
+            return self._added(topic, partitions, value, key, headers, priority, delay, partition)
+
+    def learn(self, topic: str, partitions: int) -> None:
+        """The topic has so many partitions."""
+        with self._lock:
+            if self._partitions.get(topic) != partitions:
+                self._partitions[topic] = partitions
+                self._move_on(topic)
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone, for all that is known."""
+        with self._lock:
+            self._partitions.pop(topic, None)
+            self._plain.pop(topic, None)
+
+    def knows(self, topic: str) -> bool:
+        """`add` takes messages for it, if there is room."""
+        return topic in self._partitions
+
+    def when_room(self, call: Callable[[], object]) -> None:
+        """Call it when there is room again."""
+        with self._lock:
+            self._room_waiters.append(call)
+            has_room = self._has_room()
+        if has_room:
+            self._call_room_waiters()
+
+    def take_ready(self) -> tuple[list[PendingBatch], float | None]:
+        """For the sender: what to send, and when to look again; None: when it is woken."""
+        with self._lock:
+            expired = self._now() - self._linger
+            while self._opened and (
+                self._opened[0].is_sealed or self._opened[0].opened_at <= expired
+            ):
+                pending_batch = self._opened.popleft()
+                if not pending_batch.is_sealed:
+                    self._seal(pending_batch)
+            ready = list(self._sealed)
+            self._sealed.clear()
+            look_at = self._opened[0].opened_at + self._linger if self._opened else None
+            self._will_look = look_at is not None
+        return ready, look_at
+
+    def seal_all(self) -> list[PendingBatch]:
+        """Let everything go now; returns all that is not settled yet."""
+        with self._lock:
+            for pending_batch in list(self._open.values()):
+                self._seal(pending_batch)
+            self._opened.clear()
+            unsettled = list(self._unsettled)
+        self._wake()
+        return unsettled
+
+    def settle(self, pending_batch: PendingBatch, outcome: StoredAt | QuiverError) -> None:
+        """A pending batch has arrived, or was given up."""
+        with self._lock:
+            self._unsettled.pop(pending_batch, None)
+            self._buffered_bytes -= pending_batch.size
+            if isinstance(outcome, QuiverError):
+                self._failed.append(pending_batch)
+            has_room = bool(self._room_waiters) and self._has_room()
+        pending_batch.settle(outcome)
+        if has_room:
+            self._call_room_waiters()
+
+    def take_failure(self) -> QuiverError | None:
+        """The first failure that nobody looked at; all are forgotten then."""
+        with self._lock:
+            failed = list(self._failed)
+            self._failed.clear()
+        outcomes = (
+            pending_batch.outcome for pending_batch in failed if not pending_batch.is_looked_at
+        )
+        return next((each for each in outcomes if isinstance(each, QuiverError)), None)
+
+    def take_loss(self) -> Loss | None:
+        """What is not stored, and was given up without anybody being told, at this end; None:
+        nothing. From then on nothing counts as given up."""
+        with self._lock:
+            failed = [
+                pending_batch for pending_batch in self._failed if not pending_batch.is_looked_at
+            ]
+            self._failed.clear()
+            left = list(self._unsettled)
+        count = sum(pending_batch.count for pending_batch in failed) + sum(
+            len(pending_batch.values) for pending_batch in left
+        )
+        reasons = [str(pending_batch.outcome) for pending_batch in failed]
+        topics = sorted({pending_batch.topic for pending_batch in failed + left})
+        return Loss(count, topics, reasons[0] if reasons else "") if count else None
+
+    def _added(
+        self,
+        topic: str,
+        partitions: int,
+        value: Payload,
+        key: Payload | None,
+        headers: Mapping[str, bytes] | None,
+        priority: int,
+        delay: float,
+        partition: int | None,
+    ) -> Delivery | None:
+        value_bytes, key_bytes, size = self._checked(value, key, headers, priority)
+        if partition is not None:
+            if type(partition) is not int or not 0 <= partition < partitions:
+                raise InvalidRequest(
+                    f"topic {topic!r} has the partitions 0 to {partitions - 1}: {partition!r}"
+                )
+        elif key_bytes is not None:
+            partition = partition_of(key_bytes, partitions)
+        pending_batch = self._pending_batch_for(topic, partition, size, priority, _due_ms(delay))
+        if pending_batch is None:
+            return None
+        place = pending_batch.add(value_bytes, key_bytes, headers, size)
+        pending_batch.charged += size
+        self._buffered_bytes += size
+        if (
+            pending_batch.keys is None
+            and pending_batch.headers is None
+            and not priority
+            and not delay
+        ):
+            if partition is None:
+                self._plain[topic] = pending_batch
+        elif self._plain.get(topic) is pending_batch:
+            del self._plain[topic]
+        return Delivery(pending_batch, place)
+
+    def _checked(
+        self,
+        value: Payload,
+        key: Payload | None,
+        headers: Mapping[str, bytes] | None,
+        priority: int,
+    ) -> tuple[bytes, bytes | None, int]:
+        """Value and key as bytes, and what the message takes; raises what would spoil a pending
+        batch."""
+        if type(priority) is not int or not 0 <= priority <= PRIORITY_MAX:
+            raise InvalidRequest(
+                f"priority must be a whole number from 0 to {PRIORITY_MAX}: {priority!r}"
+            )
+        value = as_bytes("value", value)
+        size = len(value) + _ENTRY_BYTES
+        if key is not None:
+            key = as_bytes("key", key)
+            size += len(key) + _ENTRY_BYTES
+        if headers is not None:
+            size += _headers_bytes(headers, self.limits)
+        if size > self.limits.message_bytes_max:
+            raise TooLarge(
+                f"a message of {size:,} bytes is above the limit of "
+                f"{self.limits.message_bytes_max:,} (message_bytes_max)"
+            )
+        return value, key, size
+
+    def _pending_batch_for(
+        self, topic: str, partition: int | None, size: int, priority: int, due_ms: int
+    ) -> PendingBatch | None:
+        """The open pending batch, if the message fits in; else another one, if there is room.
+
+        Without a partition, the one that the topic sticks to; a full pending batch makes it move
+        on.
+        """
+        while True:
+            place = topic, self._sticky[topic] if partition is None else partition
+            pending_batch = self._open.get(place)
+            if pending_batch is not None and self._fits(pending_batch, size, priority, due_ms):
+                return pending_batch
+            if not self._has_room():
+                return None
+            if pending_batch is None:
+                return self._open_pending_batch(*place, priority, due_ms)
+            self._seal(pending_batch)
+
+    def _fits(self, pending_batch: PendingBatch, size: int, priority: int, due_ms: int) -> bool:
+        return (
+            pending_batch.priority == priority
+            and pending_batch.not_before_ms == due_ms
+            and pending_batch.size + size <= self._batch_bytes
+        )
+
+    def _open_pending_batch(
+        self, topic: str, partition: int, priority: int, due_ms: int
+    ) -> PendingBatch:
+        now = self._now()
+        pending_batch = PendingBatch(
+            topic,
+            partition,
+            priority=priority,
+            not_before_ms=due_ms,
+            opened_at=now,
+            deadline=now + self._linger + self._timeout,
+        )
+        self._open[topic, partition] = pending_batch
+        self._opened.append(pending_batch)
+        self._unsettled[pending_batch] = None
+        if not self._will_look:
+            self._will_look = True
+            self._wake()
+        return pending_batch
+
+    def _seal(self, pending_batch: PendingBatch) -> None:
+        pending_batch.is_sealed = True
+        topic, partition = pending_batch.topic, pending_batch.partition
+        del self._open[topic, partition]
+        if self._plain.get(topic) is pending_batch:
+            del self._plain[topic]
+        if self._sticky.get(topic) == partition:
+            self._move_on(topic)
+        self._buffered_bytes += pending_batch.size - pending_batch.charged
+        if not self._sealed:
+            self._wake()
+        self._sealed.append(pending_batch)
+
+    def _move_on(self, topic: str) -> None:
+        """Stick to the next partition."""
+        partitions = self._partitions.get(topic, 1)
+        sticky = self._sticky.get(topic)
+        start = randrange(partitions) if sticky is None else sticky + 1  # noqa: S311  (a spread)
+        self._sticky[topic] = start % partitions
+
+    def _has_room(self) -> bool:
+        return self._buffered_bytes < self._buffer_bytes
+
+    def _call_room_waiters(self) -> None:
+        with self._lock:
+            waiters, self._room_waiters = self._room_waiters, []
+        for call in waiters:
+            call()
+
+
+def _due_ms(delay: float) -> int:
+    return -(-not_before_ms(delay) // DUE_STEP_MS) * DUE_STEP_MS if delay else 0
+
+
+def _headers_bytes(headers: Mapping[str, bytes], limits: Limits) -> int:
+    """What they take; raises what would spoil a pending batch."""
+    if not isinstance(headers, Mapping):
+        raise InvalidRequest(f"headers are a mapping of names to bytes, not {headers!r}")
+    size = 0
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, bytes):
+            raise InvalidRequest(f"headers map names to bytes: {name!r}: {value!r}")
+        size += len(name.encode()) + len(value) + 2 * _ENTRY_BYTES
+    if size > limits.headers_bytes_max:
+        raise TooLarge(
+            f"the headers of a message take {size:,} bytes, above the limit of "
+            f"{limits.headers_bytes_max:,} (headers_bytes_max)"
+        )
+    return size

@@ -1,0 +1,217 @@
+"""Producing: one message, or many at once."""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from itertools import islice
+from random import randrange
+from time import time
+from typing import Final
+
+from quivermq.batches import Frame, Origin, encode_batch
+from quivermq.client.cluster_map import Route
+from quivermq.client.models import BatchReceipt, Receipt, check_number
+from quivermq.client.payloads import Payload, as_bytes
+from quivermq.client.producer.batch_pipeline import BatchPipeline, stored_of
+from quivermq.client.producer.bulk import BulkColumns, Layout, bulk_frames
+from quivermq.client.producer.partitioner import partition_of
+from quivermq.client.producer.sequencer import InFlightBatch, ProducerIdentity
+from quivermq.client.producer.session_pool import ProducerSession, SessionPool
+from quivermq.client.retry import Attempts
+from quivermq.client.router import Router
+from quivermq.errors import InvalidRequest
+
+DELAY_SECONDS_MAX: Final = 10 * 366 * 24 * 3600.0
+
+
+class DirectProducer:
+    """The part of a client that produces, over either door."""
+
+    def __init__(self, router: Router) -> None:
+        self.lanes = SessionPool(router)
+        self._router = router
+        self._turns: dict[str, int] = {}
+
+    async def produce(
+        self,
+        topic: str,
+        value: Payload,
+        *,
+        key: Payload | None,
+        headers: Mapping[str, bytes] | None,
+        priority: int,
+        delay: float,
+        partition: int | None,
+    ) -> Receipt:
+        """Store one message."""
+        router = self._router
+        attempts = router.attempts(f"producing to {topic}")
+        route = await router.route(topic, attempts, create=True)
+        if partition is not None:
+            route.check(partition)
+        elif key is not None:
+            partition = partition_of(as_bytes("key", key), len(route.leaders))
+        else:
+            partition = self.next_partition(route)
+        lane = await self.lanes.take(attempts)
+        try:
+            stream = lane.stream(route, partition)
+            identity, sequence = (
+                stream.sequencer.identity or _NOBODY,
+                stream.sequencer.next_sequence,
+            )
+            not_before = not_before_ms(delay) if delay else 0
+            frame = encode_batch(
+                [value],
+                keys=None if key is None else [key],
+                headers=None if headers is None else [headers],
+                origin=Origin(*identity, sequence, priority, not_before),
+                limits=router.limits,
+            )
+            flight = InFlightBatch(frame, attempts.deadline)
+            await stream.post(flight, attempts)
+            while flight.outcome is None:
+                await stream.settle_first()
+        except InvalidRequest:
+            self.lanes.give_back(lane)
+            raise
+        except BaseException:
+            self.lanes.drop(lane)
+            raise
+        self.lanes.give_back(lane)
+        return Receipt(topic, partition, stored_of(flight).first_offset)
+
+    async def produce_many(
+        self,
+        topic: str,
+        columns: BulkColumns,
+        layout: Layout,
+        partition: int | None,
+        identity: ProducerIdentity | None,
+        sequence: int,
+    ) -> list[BatchReceipt]:
+        """Store many messages, several batches under way at a time."""
+        attempts = self._router.attempts(f"producing to {topic}")
+        route = await self._router.route(topic, attempts, create=True)
+        if partition is not None:
+            route.check(partition)
+        frames = bulk_frames(
+            columns,
+            layout,
+            self._router.limits,
+            partitions=len(route.leaders),
+            partition=partition,
+            next_partition=lambda: self.next_partition(route),
+        )
+        return await self._sent(_one_by_one(frames), route, identity, sequence, attempts)
+
+    async def copy(
+        self,
+        frames: AsyncGenerator[tuple[int, Frame]],
+        topic: str,
+        identity: ProducerIdentity | None,
+        sequence: int,
+    ) -> list[BatchReceipt]:
+        """Store batches that were stored elsewhere, each in the partition it comes with."""
+        attempts = self._router.attempts(f"producing to {topic}")
+        route = await self._router.route(topic, attempts, create=True)
+        return await self._sent(frames, route, identity, sequence, attempts)
+
+    async def produce_parts(
+        self, topic: str, parts: Sequence[tuple[BulkColumns, Layout]], partition: int
+    ) -> list[list[BatchReceipt]]:
+        """Store several parts in one partition; batches of all of them are under way together."""
+        sizes = [0] * len(parts)
+        limits = self._router.limits
+
+        async def frames() -> AsyncGenerator[tuple[int, Frame]]:
+            for number, (columns, layout) in enumerate(parts):
+                for _, frame in bulk_frames(
+                    columns,
+                    layout,
+                    limits,
+                    partitions=1,
+                    partition=partition,
+                    next_partition=lambda: partition,
+                ):
+                    sizes[number] += 1
+                    yield partition, frame
+
+        receipts = iter(await self.copy(frames(), topic, None, 0))
+        return [list(islice(receipts, size)) for size in sizes]
+
+    async def _sent(
+        self,
+        frames: AsyncGenerator[tuple[int, Frame]],
+        route: Route,
+        identity: ProducerIdentity | None,
+        sequence: int,
+        attempts: Attempts,
+    ) -> list[BatchReceipt]:
+        """Send batches, each to its partition, until all are stored or one failed for good."""
+        lane = await self._lane(identity, sequence, attempts)
+        pipeline = BatchPipeline(self._router, lane, route)
+        try:
+            # Whoever reads them has a connection to give back, also if one failed for good.
+            async with aclosing(frames):
+                async for number, frame in frames:
+                    route.check(number)
+                    if not await pipeline.send(number, frame):
+                        break
+            await pipeline.finish()
+        except BaseException:
+            self._done_with(lane, identity, is_sound=False)
+            raise
+        self._done_with(lane, identity, is_sound=True)
+        return pipeline.receipts()
+
+    async def _lane(
+        self, identity: ProducerIdentity | None, sequence: int, attempts: Attempts
+    ) -> ProducerSession:
+        """One for this call; with an identity of the user's own, one for that."""
+        if identity is None:
+            return await self.lanes.take(attempts)
+        return ProducerSession(
+            self._router,
+            identity,
+            self.lanes.new_identity,
+            sequence=sequence,
+            is_replaceable=False,
+            # Numbers that begin where the user said belong to what the user sends.
+            is_pinned=True,
+        )
+
+    def next_partition(self, route: Route) -> int:
+        """Where the next batch without a key goes: one partition after the other."""
+        count = len(route.leaders)
+        turn = self._turns.get(route.topic)
+        turn = randrange(count) if turn is None else (turn + 1) % count  # noqa: S311  (a spread)
+        self._turns[route.topic] = turn
+        return turn
+
+    def _done_with(
+        self, lane: ProducerSession, identity: ProducerIdentity | None, *, is_sound: bool
+    ) -> None:
+        if identity is not None:
+            lane.abandon()
+        elif is_sound:
+            self.lanes.give_back(lane)
+        else:
+            self.lanes.drop(lane)
+
+
+_NOBODY: Final = ProducerIdentity(0)
+
+
+def not_before_ms(delay: float) -> int:
+    """The time that is `delay` seconds away."""
+    check_number("delay", delay, least=0)
+    if delay > DELAY_SECONDS_MAX:
+        raise InvalidRequest(f"delay must be at most {DELAY_SECONDS_MAX:.0f} seconds: {delay!r}")
+    return int((time() + delay) * 1000) + 1 if delay else 0
+
+
+async def _one_by_one(
+    frames: Iterator[tuple[int, Frame]],
+) -> AsyncGenerator[tuple[int, Frame]]:
+    for each in frames:
+        yield each

@@ -1,0 +1,136 @@
+"""Producer identities for calls that come from many threads or tasks at a time.
+
+A producer numbers its batches to a partition without gaps. Two calls at once under one identity
+would have to wait for each other, or leave gaps. So every call takes a lane of its own: an identity
+with its streams to partitions. One caller at a time uses one lane; many at a time use several.
+"""
+
+from typing import Final
+
+from quivermq.client import fork_safety
+from quivermq.client.cluster_map import Route
+from quivermq.client.producer.partition_stream import (
+    LeaderConnections,
+    NewIdentity,
+    PartitionStream,
+)
+from quivermq.client.producer.sequencer import PartitionSequencer, ProducerIdentity
+from quivermq.client.retry import Attempts
+from quivermq.client.router import Router
+from quivermq.errors import Overloaded
+from quivermq.wire import proto
+
+LANES_MAX: Final = 64
+"""Calls that produce at a time; more wait for their turn."""
+
+STREAMS_MAX: Final = 10_000
+"""Partitions that one lane remembers its numbers of."""
+
+
+class ProducerSession:
+    """An identity, and its streams to partitions."""
+
+    __slots__ = (
+        "_is_pinned", "_is_replaceable", "_new_identity", "_router", "_sequence", "_streams",
+        "identity", "links",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        router: Router,
+        identity: ProducerIdentity,
+        new_identity: NewIdentity,
+        *,
+        sequence: int = 0,
+        is_replaceable: bool = True,
+        is_pinned: bool = False,
+    ) -> None:
+        self.identity = identity
+        self.links = LeaderConnections(router)
+        self._router = router
+        self._new_identity = new_identity
+        self._sequence = sequence
+        self._is_replaceable = is_replaceable
+        self._is_pinned = is_pinned
+        self._streams: dict[tuple[str, int], PartitionStream] = {}
+
+    def __len__(self) -> int:
+        """How many partitions it remembers its numbers of."""
+        return len(self._streams)
+
+    def stream(self, route: Route, partition: int) -> PartitionStream:
+        """The stream to a partition."""
+        found = self._streams.get((route.topic, partition))
+        if found is not None:
+            found.follow(route)
+            return found
+        sequencer = PartitionSequencer(
+            self.identity,
+            next_sequence=self._sequence,
+            is_replaceable=self._is_replaceable,
+            is_pinned=self._is_pinned,
+        )
+        stream = PartitionStream(
+            self._router, self.links, self._new_identity, route, partition, sequencer
+        )
+        self._streams[route.topic, partition] = stream
+        return stream
+
+    def abandon(self) -> None:
+        """Nobody will settle what is under way; nobody may go on with its numbers."""
+        for stream in self._streams.values():
+            stream.abandon()
+        self.links.release()
+
+
+class SessionPool:
+    """All lanes of one client. Any thread may take one."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._limiter = router.transport.limiter(LANES_MAX)
+        self._idle: list[ProducerSession] = []
+        fork_safety.watch(self)
+
+    async def take(self, attempts: Attempts) -> ProducerSession:
+        """A lane for one call: `give_back` it, or `drop` it."""
+        if not await self._limiter.enter(attempts.deadline):
+            raise Overloaded(
+                f"more than {LANES_MAX} calls produce at a time, and none ended within "
+                f"{attempts.timeout:g} s: use a producer() for many messages"
+            )
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        try:
+            return ProducerSession(
+                self._router, await self.new_identity(attempts), self.new_identity
+            )
+        except BaseException:
+            self._limiter.leave()
+            raise
+
+    def give_back(self, lane: ProducerSession) -> None:
+        """The call ended, and everything it sent is settled."""
+        lane.links.release()
+        if len(lane) <= STREAMS_MAX:
+            self._idle.append(lane)
+        self._limiter.leave()
+
+    def drop(self, lane: ProducerSession) -> None:
+        """The call was interrupted: nobody may go on with its numbers."""
+        lane.abandon()
+        self._limiter.leave()
+
+    async def new_identity(self, attempts: Attempts) -> ProducerIdentity:
+        """One that nobody else has."""
+        request = proto.Request()
+        request.new_producer.SetInParent()
+        granted = (await self._router.ask_any(request, attempts)).producer_granted
+        return ProducerIdentity(granted.producer_id, granted.producer_epoch)
+
+    def after_fork(self) -> None:
+        """The identities are the parent's; the threads that took places are not here."""
+        self._idle = []
+        self._limiter = self._router.transport.limiter(LANES_MAX)

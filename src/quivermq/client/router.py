@@ -1,0 +1,337 @@
+"""Asking the right broker: requests to whoever leads, or to anybody, tried until they succeed.
+
+What a failure teaches is kept in the `ClusterMap`; how long to go on is the business of `Attempts`.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from quivermq.batches import DEFAULT_LIMITS, Frame, Limits
+from quivermq.client.cluster_map import ClusterMap, Route
+from quivermq.client.retry import Attempts
+from quivermq.client.transport import Connection, Reply, Transport
+from quivermq.errors import (
+    ConnectionFailed,
+    InvalidRequest,
+    NotEnoughReplicas,
+    NotLeader,
+    QuiverError,
+    Timeout,
+    TopicNotFound,
+)
+from quivermq.wire import error_from_proto, proto
+
+# Older than this, a route is asked for again when it is next used.
+ROUTE_SECONDS_MAX: Final = 60.0
+
+
+class Target(NamedTuple):
+    """Whom to ask about a partition."""
+
+    address: str
+    direct: bool
+    """The broker is to answer itself; else it may pass the request on."""
+    topic_id: bytes
+
+
+class LeaderPartitions(NamedTuple):
+    """Partitions of a topic that one broker leads."""
+
+    target: Target
+    leader: int
+    """0: nobody, as far as is known."""
+    partitions: list[int]
+
+
+class Posted(NamedTuple):
+    """A request that is under way, on a connection of its own."""
+
+    connection: Connection
+    request_id: int
+    address: str
+    deadline: float
+
+
+class Router:
+    """Sends requests where they belong."""
+
+    def __init__(self, transport: Transport, servers: list[str], timeout: float) -> None:
+        self.transport = transport
+        self.timeout = timeout
+        self.map = ClusterMap(servers)
+        self.limits: Limits = DEFAULT_LIMITS
+        """What the brokers accept, as the last one said."""
+
+    def attempts(self, what: str) -> Attempts:
+        """An operation begins."""
+        return Attempts(self.transport, self.timeout, what)
+
+    async def ask_any(
+        self, request: proto.Request, attempts: Attempts, first: str = ""
+    ) -> proto.Response:
+        """The answer of any broker, `first` being asked first; it passes on what is not its own."""
+        while True:
+            servers = self.map.servers(self.transport.now())
+            for server in dict.fromkeys([first, *servers] if first else servers):
+                try:
+                    return (await self.exchange(server, request, (), attempts)).response
+                except QuiverError as error:
+                    if not error.retriable:
+                        raise
+                    attempts.failed(server, error)
+                    self.map.ask_last(server)
+                    if not isinstance(error, ConnectionFailed):
+                        break
+                    attempts.check_time()
+            first = ""
+            await attempts.pause()
+
+    async def ask_leader(
+        self,
+        topic: str,
+        partition: int,
+        request: proto.Request,
+        attempts: Attempts,
+        frames: Sequence[Frame] = (),
+    ) -> Reply:
+        """The answer of the partition's leader."""
+        body = getattr(request, request.WhichOneof("body") or "")
+        while True:
+            target = await self.target(topic, partition, attempts)
+            request.direct = target.direct
+            body.topic_id = target.topic_id
+            try:
+                return await self.exchange(target.address, request, frames, attempts)
+            except QuiverError as error:
+                await self.recover(topic, partition, target, error, attempts)
+
+    async def exchange(
+        self,
+        address: str,
+        request: proto.Request,
+        frames: Sequence[Frame],
+        attempts: Attempts,
+        wait: float = 0.0,
+    ) -> Reply:
+        """One attempt: the broker's answer, or its refusal raised. `wait` is time that the broker
+        may take on purpose."""
+        transport = self.transport
+        deadline = attempts.attempt_deadline() + wait
+        try:
+            connection = await self.connection(address, deadline)
+            try:
+                request.timeout_ms = max(1, int((deadline - transport.now()) * 1000))
+                request_id = await connection.post(request, frames, deadline)
+                reply = await connection.take(request_id, deadline)
+            finally:
+                transport.release(connection)
+        except (ConnectionFailed, Timeout):
+            self.map.avoid(address, transport.now())
+            raise
+        self.map.reached(address)
+        if reply.response.WhichOneof("body") == "error":
+            raise error_from_proto(reply.response.error)
+        return reply
+
+    async def ask_all(
+        self, asks: Sequence[tuple[str, proto.Request]], attempts: Attempts
+    ) -> list[Reply | QuiverError]:
+        """One attempt at several brokers at once, by address: what each answered or refused."""
+        if len(asks) == 1:
+            ((address, request),) = asks
+            try:
+                return [await self.exchange(address, request, (), attempts)]
+            except QuiverError as error:
+                return [error]
+        answers: list[Posted | QuiverError] = []
+        outcomes: list[Reply | QuiverError] = []
+        try:
+            for address, request in asks:
+                try:
+                    answers.append(await self.post(address, request, attempts))
+                except QuiverError as error:
+                    answers.append(error)
+            for answer in answers:
+                try:
+                    outcomes.append(
+                        await self.take(answer) if isinstance(answer, Posted) else answer
+                    )
+                except QuiverError as error:
+                    outcomes.append(error)
+        finally:
+            for answer in answers[len(outcomes) :]:
+                if isinstance(answer, Posted):
+                    self.drop(answer)
+        return outcomes
+
+    async def post(
+        self, address: str, request: proto.Request, attempts: Attempts, wait: float = 0.0
+    ) -> Posted:
+        """Send a request; `take` or `drop` has to follow."""
+        transport = self.transport
+        deadline = attempts.attempt_deadline() + wait
+        try:
+            connection = await self.connection(address, deadline)
+            try:
+                request.timeout_ms = max(1, int((deadline - transport.now()) * 1000))
+                return Posted(
+                    connection, await connection.post(request, (), deadline), address, deadline
+                )
+            except BaseException:
+                transport.release(connection)
+                raise
+        except (ConnectionFailed, Timeout):
+            self.map.avoid(address, transport.now())
+            raise
+
+    async def take(self, posted: Posted) -> Reply:
+        """The answer to a posted request, or its refusal raised."""
+        try:
+            reply = await posted.connection.take(posted.request_id, posted.deadline)
+        except (ConnectionFailed, Timeout):
+            self.map.avoid(posted.address, self.transport.now())
+            raise
+        finally:
+            self.transport.release(posted.connection)
+        self.map.reached(posted.address)
+        if reply.response.WhichOneof("body") == "error":
+            raise error_from_proto(reply.response.error)
+        return reply
+
+    def drop(self, posted: Posted) -> None:
+        """Nobody wants the answer any more."""
+        posted.connection.cancel(posted.request_id)
+        self.transport.release(posted.connection)
+
+    async def connection(self, address: str, deadline: float) -> Connection:
+        """A connection to a broker, to be released; its limits hold from then on."""
+        connection = await self.transport.connection(address, deadline)
+        welcome = connection.welcome
+        if welcome.batch_bytes_max and (
+            welcome.batch_bytes_max != self.limits.batch_bytes_max
+            or welcome.message_bytes_max != self.limits.message_bytes_max
+        ):
+            self.limits = Limits(
+                message_bytes_max=welcome.message_bytes_max,
+                batch_bytes_max=welcome.batch_bytes_max,
+            )
+        return connection
+
+    async def route(self, topic: str, attempts: Attempts, *, create: bool = False) -> Route:
+        """Where a topic is; raises `TopicNotFound`."""
+        route = self.map.route(topic)
+        if route is None:
+            return await self.refresh(topic, attempts, create=create)
+        if self.transport.now() - route.heard_at > ROUTE_SECONDS_MAX:
+            return await self._checked_route(route, topic)
+        return route
+
+    async def _checked_route(self, route: Route, topic: str) -> Route:
+        """Partitions may have been added. A cluster that does not tell is no reason to stop."""
+        route.heard_at = self.transport.now()
+        try:
+            return await self.refresh(topic, Attempts(self.transport, 1.0, "asking for the map"))
+        except TopicNotFound:
+            raise
+        except QuiverError:
+            return route
+
+    async def refresh(self, topic: str, attempts: Attempts, *, create: bool = False) -> Route:
+        """Ask where a topic is."""
+        if not isinstance(topic, str) or not topic:
+            raise InvalidRequest(f"a topic has a name, as in 'orders': {topic!r}")
+        request = proto.Request()
+        request.map.topics.append(topic)
+        request.map.auto_create = create
+        found = (await self.ask_any(request, attempts)).map
+        while not (found.topics or (found.version and found.leader)):
+            # A broker that has just started knows nothing yet.
+            attempts.failed("the cluster", NotLeader("nobody leads the metadata group"))
+            await attempts.pause()
+            found = (await self.ask_any(request, attempts)).map
+        if not found.topics and found.leader != found.node:
+            # A broker that lags behind may not know a topic yet: the leader's word counts.
+            leader = next((each.address for each in found.brokers if each.id == found.leader), "")
+            found = (await self.ask_any(request, attempts, first=leader)).map
+        self.map.heard(found, [topic], self.transport.now())
+        route = self.map.route(topic)
+        if route is None:
+            raise TopicNotFound(f"there is no topic {topic!r}: create it with create_topic")
+        return route
+
+    def known_target(self, route: Route, partition: int) -> Target | None:
+        """The leader, if the map is as it was and the leader can be reached."""
+        known = self.map
+        if known.route(route.topic) is route:
+            address = known.address(route.leaders[partition])
+            if address and not known.is_avoided(address, self.transport.now()):
+                return Target(address, True, route.id)
+        return None
+
+    async def target(
+        self, topic: str, partition: int, attempts: Attempts, *, follower: int | None = None
+    ) -> Target:
+        """Whom to ask about a partition: a broker that can be reached, best its leader.
+
+        With a number, best one of its followers: the same one for the same number.
+        """
+        route = await self.route(topic, attempts)
+        route.check(partition)
+        now = self.transport.now()
+        nodes = [route.leaders[partition]]
+        if follower is not None:
+            others = [node for node in route.replicas[partition] if node not in nodes]
+            first = follower % len(others) if others else 0
+            nodes = others[first:] + others[:first] + nodes
+        for node in nodes:
+            address = self.map.address(node)
+            if address and not self.map.is_avoided(address, now):
+                return Target(address, True, route.id)
+        return Target(self.map.servers(now)[0], False, route.id)
+
+    async def shares(
+        self, topic: str, attempts: Attempts, partitions: Sequence[int] | None = None
+    ) -> list[LeaderPartitions]:
+        """Whom to ask about which partitions; about all of the topic, if none are named."""
+        route = await self.route(topic, attempts)
+        led: dict[int, list[int]] = {}
+        shares: list[LeaderPartitions] = []
+        for partition in range(len(route.leaders)) if partitions is None else partitions:
+            leader = route.leaders[route.check(partition)]
+            if not leader:
+                # Each by itself: whoever is asked passes it on to whoever leads it by then.
+                target = await self.target(topic, partition, attempts)
+                shares.append(LeaderPartitions(target, leader, [partition]))
+            elif leader in led:
+                led[leader].append(partition)
+            else:
+                led[leader] = [partition]
+                target = await self.target(topic, partition, attempts)
+                shares.append(LeaderPartitions(target, leader, led[leader]))
+        return shares
+
+    async def recover(
+        self, topic: str, partition: int, target: Target, error: QuiverError, attempts: Attempts
+    ) -> None:
+        """Learn from a failed attempt, and return when it is time for the next; or raise."""
+        if isinstance(error, TopicNotFound):
+            # Deleted, or created again, or not yet known there: a fresh map tells.
+            route = await self.refresh(topic, attempts)
+            if route.id != target.topic_id:
+                return
+        elif not error.retriable:
+            raise error
+        attempts.failed(target.address, error)
+        if isinstance(error, NotEnoughReplicas):
+            # That is how a broker sees it that is cut off from the others; they may have a leader.
+            self.map.hinted(topic, partition, 0, "")
+        if isinstance(error, NotEnoughReplicas) or not target.direct:
+            self.map.ask_last(target.address)
+        if isinstance(error, NotLeader) and target.direct:
+            self.map.hinted(topic, partition, error.leader, error.leader_address)
+            elsewhere = error.leader and error.leader_address not in {"", target.address}
+            if elsewhere and attempts.may_follow_hint():
+                return
+        await attempts.pause()
+        if isinstance(error, NotLeader | ConnectionFailed | Timeout):
+            await self.refresh(topic, attempts)

@@ -1,0 +1,1 @@
+"""Consuming by shared groups: leases, settlements, prefetching."""

@@ -1,0 +1,210 @@
+"""What `subscribe` of an asyncio client returns: messages pushed to an iterator or to a handler.
+
+It takes from an `Prefetcher` on the event loop that it is used on.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, cast
+
+from quivermq.client.core import Core
+from quivermq.client.shared.in_hand import Worker
+from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedFields
+from quivermq.client.shared.leases import (
+    ACK,
+    Settlement,
+    SettlementTerms,
+    nack_terms,
+    reject_terms,
+    settlements_of,
+)
+from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions
+from quivermq.errors import InvalidRequest, QuiverError
+
+logger = logging.getLogger("quivermq.client")
+
+
+class AsyncSubscription:
+    """Messages of a topic for a group, pushed: iterate, or give a handler.
+
+    >>> async with client.subscribe("orders", group="billing") as subscription:
+    ...     async for message in subscription:
+    ...         await message.ack()
+    """
+
+    def __init__(
+        self,
+        make_core: Callable[[], Core],
+        options: SubscribeOptions,
+        handler: Callable[[AsyncLeasedMessage], object] | None,
+    ) -> None:
+        options.check(handler)
+        self._options = options
+        self._handler = handler
+        self._is_closed = False
+        self._arrival = asyncio.Event()
+        self._ended = asyncio.Event()
+        core = make_core()
+        self._intake = Prefetcher(
+            core,
+            options.order(core, self._settle),
+            options.prefetch,
+            AsyncLeasedMessage,
+            self._arrived,
+        )
+        self._workers = [
+            asyncio.create_task(self._work(number))
+            for number in range(options.concurrency if handler is not None else 0)
+        ]
+        self._closer: asyncio.Task[None] | None = None
+        """Closes it, whoever waits for that."""
+
+    def __aiter__(self) -> AsyncIterator[AsyncLeasedMessage]:
+        return self
+
+    async def __anext__(self) -> AsyncLeasedMessage:
+        self._check_no_handler()
+        worker = _current_task()
+        message = self._intake.pop(worker) or await self._waited(worker)
+        if message is None:
+            raise StopAsyncIteration
+        return cast("AsyncLeasedMessage", message)
+
+    async def batches(self) -> AsyncIterator[list[AsyncLeasedMessage]]:
+        """All messages that are there, at least one, as a list at a time."""
+        self._check_no_handler()
+        intake, worker = self._intake, _current_task()
+        while (first := intake.pop(worker) or await self._waited(worker)) is not None:
+            yield cast("list[AsyncLeasedMessage]", intake.pop_all(first, worker))
+
+    async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
+        """These are done. Waits for nothing; `flush` waits until it is durable."""
+        self._tell(messages, ACK)
+
+    async def nack(
+        self, messages: Iterable[AsyncLeasedMessage], delay: float | None = None
+    ) -> None:
+        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        self._tell(messages, nack_terms(delay))
+
+    async def reject(self, messages: Iterable[AsyncLeasedMessage], reason: str = "") -> None:
+        """These will never succeed: put them among the dead letters."""
+        self._tell(messages, reject_terms(reason))
+
+    async def flush(self) -> None:
+        """Wait until all that was said so far is durable; raises the first failure."""
+        self._check_open()
+        await self._intake.flush()
+
+    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (as in threads)
+        """Wait until it has ended; False if it has not in time. Raises why, if not by `close`."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        if self._intake.error is not None:
+            raise self._intake.error
+        return True
+
+    async def close(self) -> None:
+        """Wait for handlers that run, and give back what was not worked on."""
+        self._closer = self._closer or asyncio.create_task(self._close())
+        # A handler that waited for itself would wait for ever.
+        if not self.is_handling:
+            # Shielded: it is closed also if whoever waits for it is cancelled.
+            await asyncio.shield(self._closer)
+
+    @property
+    def is_handling(self) -> bool:
+        """Asked by one of its own handlers."""
+        return asyncio.current_task() in self._workers
+
+    async def _close(self) -> None:
+        try:
+            await self._intake.stop()
+            await asyncio.gather(*self._workers, return_exceptions=True)
+            await self._intake.close()
+        finally:
+            self._is_closed = True
+            self._ended.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self._options}>"
+
+    async def _waited(self, worker: Worker) -> LeasedFields | None:
+        while True:
+            message = self._intake.pop(worker)
+            if message is not None:
+                return message
+            if self._is_closed or self._intake.is_closing:
+                return None
+            if self._intake.error is not None:
+                raise self._intake.error
+            self._arrival.clear()
+            await self._arrival.wait()
+
+    async def _work(self, number: int) -> None:
+        """One of the tasks that call the handler."""
+        intake = self._intake
+        try:
+            while (message := intake.pop(number) or await self._waited(number)) is not None:
+                intake.finish([(message, await self._handled(message))])
+        except QuiverError as error:
+            logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
+        finally:
+            intake.hands.empty(number)
+
+    async def _handled(self, message: LeasedFields) -> SettlementTerms:
+        if self._handler is None:
+            return ACK
+        try:
+            found = self._handler(cast("AsyncLeasedMessage", message))
+            if inspect.isawaitable(found):
+                await found
+        except (Exception, asyncio.CancelledError):
+            if _current_task().cancelling():
+                raise  # not the handler was cancelled, but who calls it
+            logger.exception("the handler of the %s failed at %r", self._options, message)
+            return nack_terms(None)
+        return ACK
+
+    def _arrived(self) -> None:
+        self._arrival.set()
+        if self._intake.error is not None:
+            self._ended.set()
+
+    async def _settle(self, settlements: Sequence[Settlement]) -> None:
+        await self._intake.settle(settlements)
+
+    def _tell(self, messages: Iterable[AsyncLeasedMessage], terms: SettlementTerms) -> None:
+        self._check_open()
+        settlements = settlements_of(messages, terms)
+        if settlements:
+            self._intake.tell(settlements)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidRequest("the subscription is closed: subscribe again")
+
+    def _check_no_handler(self) -> None:
+        if self._handler is not None:
+            raise InvalidRequest("a subscription with a handler gives its messages to nobody else")
+
+
+def _current_task() -> asyncio.Task[Any]:
+    return cast("asyncio.Task[Any]", asyncio.current_task())

@@ -1,0 +1,136 @@
+"""Consuming by groups: what is asked for, checked; polls, settling, and giving back at the end."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from quivermq.client.admin import checked_name
+from quivermq.client.connect_options import program_name
+from quivermq.client.models import check_number
+from quivermq.client.retry import Attempts
+from quivermq.client.router import Router
+from quivermq.client.shared.held_leases import HeldLeases
+from quivermq.client.shared.leases import Settlement, milliseconds
+from quivermq.client.shared.poll import LeasedRun, Poller, PollRequest
+from quivermq.client.shared.settle import Settler
+from quivermq.client.transport import run
+from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.wire import proto
+
+T = TypeVar("T")
+
+MESSAGES_MAX: Final = 100_000
+"""What one poll may ask for."""
+
+# Whoever ends does not wait longer than this to say so: leases expire by themselves.
+RELEASE_SECONDS: Final = 2.0
+
+
+class SharedConsumer:
+    """One consumer: the part of a client that takes messages for groups, over either door."""
+
+    def __init__(self, router: Router) -> None:
+        self.held_leases = HeldLeases()
+        self.polling = Poller(router, self.held_leases)
+        self.settling = Settler(router, self.held_leases)
+        self._router = router
+
+    async def poll(
+        self,
+        topic: str,
+        group: str,
+        max_messages: int,
+        wait: float,
+        visibility: float,
+        ack: str,
+        start: str,
+        settle: Callable[[Sequence[Settlement]], Any],
+    ) -> list[LeasedRun]:
+        """Lease messages, waiting for them if there are none."""
+        check_number("wait", wait, least=0)
+        order = self.order(topic, group, max_messages, visibility, ack, start, settle)
+        return await self.polling.poll(order, wait)
+
+    def order(
+        self,
+        topic: str,
+        group: str,
+        max_messages: int,
+        visibility: float,
+        ack: str,
+        start: str,
+        settle: Callable[[Sequence[Settlement]], Any],
+    ) -> PollRequest:
+        """What to poll, checked."""
+        check_number("max_messages", max_messages, least=1, whole=True)
+        if max_messages > MESSAGES_MAX:
+            raise InvalidRequest(f"max_messages must be at most {MESSAGES_MAX:,}: {max_messages!r}")
+        return PollRequest(
+            topic=checked_name("topic", topic),
+            group=checked_group(group),
+            consumer=self.held_leases.consumer,
+            consumer_name=program_name(),
+            messages_max=max_messages,
+            visibility_ms=milliseconds("visibility", visibility, least=0.001),
+            auto_ack=one_of("ack", ack, "manual", "auto") == "auto",
+            start_latest=one_of("start", start, "earliest", "latest") == "latest",
+            settle=settle,
+        )
+
+    async def release(self, seconds: float = RELEASE_SECONDS) -> None:
+        """This consumer ends: give back what it holds, so that others need not wait for it."""
+        transport = self._router.transport
+        held = self.held_leases.take_all(transport.now())
+        attempts = Attempts(transport, seconds, "giving back what was polled")
+        for (topic, group), partitions in held.items():
+            if transport.now() >= attempts.deadline:
+                return
+            with suppress(QuiverError):  # best effort: leases expire by themselves
+                await self.release_of(topic, group, partitions, attempts)
+
+    async def release_of(
+        self, topic: str, group: str, partitions: Sequence[int], attempts: Attempts
+    ) -> None:
+        """Give back everything of these partitions."""
+        asks = []
+        for share in await self._router.shares(topic, attempts, partitions):
+            request = proto.Request(direct=share.target.direct)
+            release = request.release_consumer
+            release.topic, release.topic_id, release.group = topic, share.target.topic_id, group
+            release.partitions.extend(share.partitions)
+            release.consumer = self.held_leases.consumer
+            asks.append((share.target.address, request))
+        await self._router.ask_all(asks, attempts)
+
+
+class PollOutcome:
+    """What a blocking client polled, and should give back at the end of the program."""
+
+    def __init__(self, consuming: SharedConsumer) -> None:
+        self._consuming = consuming
+
+    @property
+    def is_any(self) -> bool:
+        """Something may be leased."""
+        return self._consuming.held_leases.is_any
+
+    def end(self, deadline: float) -> None:
+        """The program ends: give it back."""
+        seconds = deadline - time.monotonic()
+        if seconds > 0:
+            run(self._consuming.release(seconds))
+
+
+def checked_group(group: str) -> str:
+    """The name of a group that a user may have."""
+    if checked_name("group", group).startswith("_"):
+        raise InvalidRequest(f"names of groups that begin with _ are the brokers' own: {group!r}")
+    return group
+
+
+def one_of(name: str, value: T, *choices: T) -> T:
+    """`value`, if it is one of the choices."""
+    if value not in choices:
+        raise InvalidRequest(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
+    return value

@@ -1,0 +1,117 @@
+"""What polling hands out: messages that are leased, and can be settled one by one."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from quivermq.client.models import short
+from quivermq.client.shared.leases import (
+    ACK,
+    Lease,
+    Settlement,
+    SettlementTerms,
+    extend_terms,
+    is_open_to,
+    nack_terms,
+    reject_terms,
+)
+
+
+class LeasedFields(NamedTuple):
+    """One message as it was delivered to a group."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    headers: Mapping[str, bytes]
+    timestamp: int
+    """Milliseconds since 1970, UTC: the producer's own, else when the leader took it."""
+    priority: int
+    delivery_count: int
+    """From 1; more than 1 if it failed before."""
+    lease: Lease
+    """Shared with the others that the same poll brought from the same partition."""
+
+    @property
+    def time(self) -> datetime:
+        """`timestamp` as a datetime in UTC."""
+        return datetime.fromtimestamp(self.timestamp / 1000, UTC)
+
+    def settlement(self, terms: SettlementTerms) -> list[Settlement]:
+        """What is to become of this one; empty: it is settled already."""
+        if not is_open_to(self.lease, terms):
+            return []
+        intervals = [(self.offset, self.offset + 1)] if terms.ends_lease else []
+        return [Settlement(self.lease, terms, intervals)]
+
+    def __repr__(self) -> str:
+        key = "" if self.key is None else f" key={short(self.key)}"
+        again = "" if self.delivery_count == 1 else f" delivery {self.delivery_count}"
+        place = f"{self.topic}/{self.partition}@{self.offset}"
+        return f"<{type(self).__name__} {place}{key} {short(self.value)}{again}>"
+
+
+class LeasedMessage(LeasedFields):
+    """A message that was polled, and is this consumer's until its lease ends.
+
+    >>> for message in client.poll("orders", group="billing"):
+    ...     print(message.value)
+    ...     message.ack()
+    """
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """It is done: the group never gets it again. Durable when this returns."""
+        self._settle(ACK)
+
+    def nack(self, delay: float | None = None) -> None:
+        """It failed: deliver it again after `delay` seconds; None: after the topic's backoff."""
+        self._settle(nack_terms(delay))
+
+    def reject(self, reason: str = "") -> None:
+        """It will never succeed: put it among the dead letters at once."""
+        self._settle(reject_terms(reason))
+
+    def extend(self, seconds: float) -> None:
+        """It takes longer: its lease, and that of all it was polled with from its partition, lasts
+        for so long from here."""
+        self._settle(extend_terms(seconds))
+
+    def _settle(self, terms: SettlementTerms) -> None:
+        settlements = self.settlement(terms)
+        if settlements:
+            self.lease.settle(settlements)
+
+
+class AsyncLeasedMessage(LeasedFields):
+    """A message that was polled, and is this consumer's until its lease ends.
+
+    >>> for message in await client.poll("orders", group="billing"):
+    ...     await message.ack()
+    """
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """It is done: the group never gets it again."""
+        await self._settle(ACK)
+
+    async def nack(self, delay: float | None = None) -> None:
+        """It failed: deliver it again after `delay` seconds; None: after the topic's backoff."""
+        await self._settle(nack_terms(delay))
+
+    async def reject(self, reason: str = "") -> None:
+        """It will never succeed: put it among the dead letters at once."""
+        await self._settle(reject_terms(reason))
+
+    async def extend(self, seconds: float) -> None:
+        """It takes longer: its lease lasts for so long from here."""
+        await self._settle(extend_terms(seconds))
+
+    async def _settle(self, terms: SettlementTerms) -> None:
+        settlements = self.settlement(terms)
+        if settlements:
+            await self.lease.settle(settlements)

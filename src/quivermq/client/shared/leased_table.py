@@ -1,0 +1,151 @@
+"""What `poll_arrow` returns: a table of leased messages that can be settled by masks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quivermq.client.shared.leases import (
+    ACK,
+    Settlement,
+    SettlementTerms,
+    extend_terms,
+    is_open_to,
+    nack_terms,
+    reject_terms,
+)
+from quivermq.client.shared.poll_result import Rows, intervals_of_rows, mask_of
+from quivermq.errors import LeaseLost
+
+Mask = Sequence[bool] | Any
+"""One bool for each row: a sequence, or a pyarrow boolean array."""
+
+
+class TableSettlements:
+    """A table, and which of its rows are not settled yet."""
+
+    def __init__(
+        self, table: Any, rows: list[Rows], settle: Callable[[Sequence[Settlement]], Any]
+    ) -> None:
+        self.table = table
+        """A `pyarrow.Table`: offset, timestamp, key, value, headers, priority, partition and
+        delivery_count."""
+        self._rows = rows
+        self._settle = settle
+        self._left: Any = None
+        """Rows that are not settled; None: all of them."""
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self):,} messages>"
+
+    def _extensions(self, seconds: float) -> list[Settlement]:
+        terms = extend_terms(seconds)
+        return [
+            Settlement(rows.lease, terms, [])
+            for rows in self._rows
+            if is_open_to(rows.lease, terms)
+        ]
+
+    def _settlements(self, chosen: Any, terms: SettlementTerms) -> list[Settlement]:
+        """What is to become of these rows."""
+        offsets = self.table.column("offset").combine_chunks()
+        settlements = []
+        for lease, first, stop in self._rows:
+            if is_open_to(lease, terms):
+                rows = stop - first
+                found = intervals_of_rows(offsets.slice(first, rows), chosen.slice(first, rows))
+                if found:
+                    settlements.append(Settlement(lease, terms, found))
+        return settlements
+
+    def _note(self, chosen: Any) -> None:
+        """These rows are settled."""
+        left = pc.invert(chosen)
+        self._left = left if self._left is None else pc.and_(self._left, left)
+
+    def _chosen(self, mask: Mask | None) -> Any:
+        """The masked rows, without those that were settled before."""
+        if mask is None:
+            return pa.repeat(pa.scalar(True), len(self)) if self._left is None else self._left
+        chosen = mask_of(mask, len(self))
+        return chosen if self._left is None else pc.and_(chosen, self._left)
+
+
+class LeasedTable(TableSettlements):
+    """Messages that were polled as one Arrow table.
+
+    >>> batch = client.poll_arrow("orders", group="billing")
+    >>> batch.reject(pc.equal(batch.table["value"], b""), reason="empty")
+    >>> batch.ack()
+
+    Without a mask, everything that was not settled before. Whatever is given, nothing is settled
+    twice.
+    """
+
+    def ack(self, mask: Mask | None = None) -> None:
+        """These are done. Durable when this returns."""
+        self._end(mask, ACK)
+
+    def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
+        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        self._end(mask, nack_terms(delay))
+
+    def reject(self, mask: Mask | None = None, reason: str = "") -> None:
+        """These will never succeed: put them among the dead letters at once."""
+        self._end(mask, reject_terms(reason))
+
+    def extend(self, seconds: float) -> None:
+        """It takes longer: all leases last for so long from here."""
+        self._carry_out(self._extensions(seconds))
+
+    def _end(self, mask: Mask | None, terms: SettlementTerms) -> None:
+        chosen = self._chosen(mask)
+        try:
+            self._carry_out(self._settlements(chosen, terms))
+        except LeaseLost:
+            # They are settled, if not by us; after other failures they can be settled again.
+            self._note(chosen)
+            raise
+        self._note(chosen)
+
+    def _carry_out(self, settlements: list[Settlement]) -> None:
+        if settlements:
+            self._settle(settlements)
+
+
+class AsyncLeasedTable(TableSettlements):
+    """Messages that were polled as one Arrow table: see `quivermq.LeasedTable`."""
+
+    async def ack(self, mask: Mask | None = None) -> None:
+        """These are done."""
+        await self._end(mask, ACK)
+
+    async def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
+        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        await self._end(mask, nack_terms(delay))
+
+    async def reject(self, mask: Mask | None = None, reason: str = "") -> None:
+        """These will never succeed: put them among the dead letters at once."""
+        await self._end(mask, reject_terms(reason))
+
+    async def extend(self, seconds: float) -> None:
+        """It takes longer: all leases last for so long from here."""
+        await self._carry_out(self._extensions(seconds))
+
+    async def _end(self, mask: Mask | None, terms: SettlementTerms) -> None:
+        chosen = self._chosen(mask)
+        try:
+            await self._carry_out(self._settlements(chosen, terms))
+        except LeaseLost:
+            # They are settled, if not by us; after other failures they can be settled again.
+            self._note(chosen)
+            raise
+        self._note(chosen)
+
+    async def _carry_out(self, settlements: list[Settlement]) -> None:
+        if settlements:
+            await self._settle(settlements)

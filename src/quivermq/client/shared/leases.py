@@ -1,0 +1,234 @@
+"""Leases, and what becomes of them: settlements over intervals of offsets. No I/O.
+
+Messages that one poll brought from one partition share a lease. What a user decides about any
+number of messages is gathered into one settlement for each lease.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, pairwise
+from operator import attrgetter, sub
+from typing import Any, Final, NamedTuple, Protocol
+
+from quivermq.client.models import check_number
+from quivermq.errors import InvalidRequest, LeaseLost
+from quivermq.wire import proto
+
+Interval = tuple[int, int]
+"""[start, end) of offsets."""
+
+MILLISECONDS_MAX: Final = (1 << 32) - 1
+REASON_BYTES_MAX: Final = 1024
+
+# Said once here, so that nobody else has to know how protobuf spells its enums.
+_ACK = proto.Outcome.Value("ACK")
+_NACK = proto.Outcome.Value("NACK")
+_REJECT = proto.Outcome.Value("REJECT")
+_RELEASE = proto.Outcome.Value("RELEASE")
+_EXTEND = proto.Outcome.Value("EXTEND")
+
+_LEASE_OF: Final = attrgetter("lease")
+_OFFSET_OF: Final = attrgetter("offset")
+
+
+class Lease:
+    """What one poll took of one partition, for a while."""
+
+    __slots__ = ("group", "partition", "settle", "token", "topic", "topic_id")
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: bytes,
+        group: str,
+        partition: int,
+        token: int,
+        settle: "Callable[[Sequence[Settlement]], Any]",
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.group = group
+        self.partition = partition
+        self.token = token
+        """0: acknowledged before they were delivered."""
+        self.settle = settle
+        """Carries settlements out: blocking or awaitable, as the client is."""
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.token} of {self.topic}/{self.partition} to group {self.group!r}>"
+
+
+class SettlementTerms(NamedTuple):
+    """What is to become of messages."""
+
+    outcome: int
+    delay_ms: int | None = None
+    reason: str = ""
+    visibility_ms: int = 0
+
+    @property
+    def ends_lease(self) -> bool:
+        """The messages are not the consumer's any more."""
+        return self.outcome != _EXTEND
+
+    def fill(self, settlement: proto.Settlement) -> None:
+        """The same as it travels."""
+        settlement.outcome = self.outcome  # type: ignore[assignment]  # an enum is an int
+        if self.delay_ms is not None:
+            settlement.delay_ms = self.delay_ms
+        settlement.reason = self.reason
+        settlement.visibility_ms = self.visibility_ms
+
+
+ACK: Final = SettlementTerms(_ACK)
+RELEASE: Final = SettlementTerms(_RELEASE)
+
+
+def nack_terms(delay: float | None) -> SettlementTerms:
+    """It failed: back after `delay` seconds; None: after the topic's backoff."""
+    return SettlementTerms(
+        _NACK, delay_ms=None if delay is None else milliseconds("delay", delay, least=0)
+    )
+
+
+def reject_terms(reason: str) -> SettlementTerms:
+    """To the dead letters."""
+    if not isinstance(reason, str):
+        raise InvalidRequest(f"a reason is text, not {type(reason).__name__}")
+    if len(reason.encode(errors="replace")) > REASON_BYTES_MAX:
+        raise InvalidRequest(f"a reason takes at most {REASON_BYTES_MAX:,} bytes: {reason[:40]!r}…")
+    # Text that cannot travel, as of file names that are not UTF-8, is no reason to fail.
+    return SettlementTerms(_REJECT, reason=reason.encode(errors="replace").decode())
+
+
+def extend_terms(seconds: float) -> SettlementTerms:
+    """Still worked on."""
+    return SettlementTerms(_EXTEND, visibility_ms=milliseconds("seconds", seconds, least=0.001))
+
+
+class Settlement(NamedTuple):
+    """What is to become of some messages of a lease; without intervals, of all that is left."""
+
+    lease: Lease
+    terms: SettlementTerms
+    intervals: list[Interval]
+
+    @property
+    def message_count(self) -> int:
+        """How many messages; 0 without intervals."""
+        return sum(end - start for start, end in self.intervals)
+
+
+class IsLeased(Protocol):
+    """A message that was polled."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def lease(self) -> Lease: ...
+
+
+def settlements_of(messages: Iterable[IsLeased], terms: SettlementTerms) -> list[Settlement]:
+    """The same for all these messages: one settlement for each lease."""
+    offsets: dict[Lease, list[int]] = {}
+    try:
+        for lease, several in groupby(messages, _LEASE_OF):
+            offsets.setdefault(lease, []).extend(map(_OFFSET_OF, several))
+    except (AttributeError, TypeError) as error:
+        raise InvalidRequest(f"these are not messages that were polled: {error}") from error
+    return [
+        Settlement(lease, terms, intervals_of(found) if terms.ends_lease else [])
+        for lease, found in offsets.items()
+        if is_open_to(lease, terms)
+    ]
+
+
+def by_settler(settlements: Iterable[Settlement]) -> list[list[Settlement]]:
+    """Those that one poller or subscription carries out together."""
+    found: dict[Callable[[Sequence[Settlement]], Any], list[Settlement]] = {}
+    for settlement in settlements:
+        found.setdefault(settlement.lease.settle, []).append(settlement)
+    return list(found.values())
+
+
+def is_open_to(lease: Lease, terms: SettlementTerms) -> bool:
+    """False if there is nothing to do; raises `InvalidRequest` if it cannot be done."""
+    if lease.token:
+        return True
+    if terms is ACK:
+        return False
+    raise InvalidRequest(
+        'messages that were polled with ack="auto" were acknowledged before they were delivered: '
+        'poll with ack="manual" to decide about them'
+    )
+
+
+def intervals_of(offsets: list[int]) -> list[Interval]:
+    """The offsets as intervals, in order."""
+    first, count = offsets[0], len(offsets)
+    if offsets[-1] - first == count - 1 and offsets == list(range(first, first + count)):
+        return [(first, first + count)]
+    ordered = sorted(set(offsets))
+    gaps = enumerate(map(sub, ordered[1:], ordered), 1)
+    cuts = [0, *(place for place, gap in gaps if gap != 1), len(ordered)]
+    return [(ordered[start], ordered[end - 1] + 1) for start, end in pairwise(cuts)]
+
+
+def lease_lost(lost: Sequence[Settlement]) -> LeaseLost:
+    """What to raise about settlements that came too late."""
+    shown = [
+        f"{settlement.lease.topic}/{settlement.lease.partition} {_span(settlement.intervals)}"
+        for settlement in sorted(lost, key=attrgetter("lease.partition"))[:8]
+    ]
+    if len(lost) > len(shown):
+        shown.append(f"and {len(lost) - len(shown)} more leases")
+    return LeaseLost(
+        f"{'; '.join(shown)} is not leased to this consumer any more: the lease expired, or its "
+        "leader failed within moments of giving it, or the group was sought. Others get these "
+        "messages, or are done with them. If leases expire, take fewer at a time, or extend what "
+        "takes longer than the visibility",
+        lost=[
+            (settlement.lease.topic, settlement.lease.partition, start, end)
+            for settlement in lost
+            for start, end in settlement.intervals
+        ],
+    )
+
+
+def milliseconds(name: str, seconds: float, *, least: float) -> int:
+    """A duration as it travels."""
+    check_number(name, seconds, least=least)
+    found = round(seconds * 1000)
+    if found > MILLISECONDS_MAX:
+        raise InvalidRequest(f"{name} must be at most {MILLISECONDS_MAX // 1000:,} s: {seconds!r}")
+    return found
+
+
+def _span(intervals: Sequence[Interval]) -> str:
+    if not intervals:
+        return "as a whole"
+    shown = [
+        f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"
+        for start, end in intervals[:8]
+    ]
+    return ", ".join([*shown, "..."] if len(intervals) > len(shown) else shown)
+
+
+def joined(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same offsets, in order, in as few intervals as can be."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def overlap(some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """What is in both; each of them is short."""
+    return [
+        (max(start, low), min(end, high))
+        for start, end in some
+        for low, high in others
+        if start < high and low < end
+    ]

@@ -1,0 +1,389 @@
+"""Prefetching for a subscription: keeps messages coming and their leases alive, on an event
+loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import count, groupby
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple
+
+from quivermq.client.ask_leaders import recover_partitions
+from quivermq.client.core import Core
+from quivermq.client.models import check_number
+from quivermq.client.retry import Attempts
+from quivermq.client.router import LeaderPartitions
+from quivermq.client.shared.ack_batcher import AckBatcher
+from quivermq.client.shared.held_leases import Remainder
+from quivermq.client.shared.in_hand import InHandTracker, Worker
+from quivermq.client.shared.leased_message import LeasedFields
+from quivermq.client.shared.leases import (
+    RELEASE,
+    Lease,
+    Settlement,
+    SettlementTerms,
+    extend_terms,
+    settlements_of,
+)
+from quivermq.client.shared.poll import PollRequest, turned
+from quivermq.client.shared.poll_result import messages_of_runs
+from quivermq.errors import InvalidRequest, LeaseLost, QuiverError
+
+PREFETCH_MAX: Final = 100_000
+CONCURRENCY_MAX: Final = 1_000
+
+
+class SubscribeOptions(NamedTuple):
+    """What to subscribe to."""
+
+    topic: str
+    group: str
+    prefetch: int
+    visibility: float
+    ack: str
+    concurrency: int
+    start: str
+
+    def check(self, handler: object) -> None:
+        """Raise `InvalidRequest` unless it can be done."""
+        for name, most in (("prefetch", PREFETCH_MAX), ("concurrency", CONCURRENCY_MAX)):
+            check_number(name, getattr(self, name), least=1, whole=True)
+            if getattr(self, name) > most:
+                raise InvalidRequest(f"{name} must be at most {most:,}: {getattr(self, name)!r}")
+        if handler is not None and not callable(handler):
+            raise InvalidRequest(
+                f"a handler is called with a message: {handler!r} cannot be called"
+            )
+
+    def order(self, core: Core, settle: Callable[[Sequence[Settlement]], Any]) -> PollRequest:
+        """The same as it is polled, checked."""
+        return core.consuming.order(
+            self.topic, self.group, self.prefetch, self.visibility, self.ack, self.start, settle
+        )
+
+    def __str__(self) -> str:
+        return f"subscription of group {self.group!r} to {self.topic!r}"
+
+
+# A parked poll does not hear of partitions that its leader has come to lead: so never for long.
+WAIT_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 2.0
+KEEPER_SECONDS_MIN: Final = 0.02
+
+_LEASE_OF: Final = attrgetter("lease")
+_COUNT_OF: Final = attrgetter("count")
+
+
+class Prefetcher:
+    """Where the messages of one subscription come in."""
+
+    def __init__(
+        self,
+        core: Core,
+        order: PollRequest,
+        prefetch: int,
+        kind: type[LeasedFields],
+        arrived: Callable[[], None],
+    ) -> None:
+        self.error: QuiverError | None = None
+        """Why it ended by itself."""
+        self.is_closing = False
+        """It takes nothing more in."""
+        self._is_closed = False
+        """Nor can anything be settled."""
+        self.messages: deque[LeasedFields] = deque()
+        """Not handed out yet."""
+        self._core = core
+        self._order = order
+        self._prefetch = prefetch
+        self._kind = kind
+        self._arrived = arrived
+        self._loop = asyncio.get_running_loop()
+        self.hands = InHandTracker(self._loop.time)
+        self._visibility_s = order.visibility_ms / 1000
+        self._left: dict[Lease, Remainder] = {}
+        """What is not settled, of leases that are ours."""
+        self._lost: dict[Lease, Remainder] = {}
+        """The same of leases that are over while somebody works on their messages: if nobody else
+        has these by then, they can still be acknowledged."""
+        self._until: dict[Lease, float] = {}
+        self._ack_batcher = AckBatcher(
+            core.router, core.consuming.settling, order.topic, self._wake
+        )
+        self._shares: dict[int, LeaderPartitions] = {}
+        self._stations: dict[int, asyncio.Task[None]] = {}
+        self._extensions: set[asyncio.Task[None]] = set()
+        self._turns = count()
+        self._credit_changed = asyncio.Event()
+        self._look = asyncio.Event()
+        self._supervisor = asyncio.create_task(self._supervise())
+        self._keeper = asyncio.create_task(self._keep())
+
+    # ---- handing out
+
+    def pop(self, worker: Worker | None = None) -> LeasedFields | None:
+        """The next message, if there is one, into the hands of whoever works on it. Any thread may
+        call this."""
+        messages = self.messages
+        while messages:
+            try:
+                message = messages.popleft()
+            except IndexError:
+                break
+            if not messages or (self._order.auto_ack and 2 * len(messages) <= self._prefetch):
+                self._loop.call_soon_threadsafe(self._wake)
+            # What was lost while it waited here is somebody else's by now.
+            if not message.lease.token or message.lease in self._left:
+                if worker is not None:
+                    self.hands.take(worker, (message,))
+                return message
+        if worker is not None:
+            self.hands.empty(worker)
+        return None
+
+    def pop_all(self, first: LeasedFields, worker: Worker) -> list[LeasedFields]:
+        """A message that was popped, and all others that are there. Any thread may call this."""
+        popleft = self.messages.popleft
+        found: list[LeasedFields] = [first]
+        with suppress(IndexError):  # another thread was faster
+            for _ in range(len(self.messages)):
+                found.append(popleft())  # noqa: PERF401  (what was taken before a failure counts)
+        self._loop.call_soon_threadsafe(self._wake)
+        lost = {lease for lease in map(_LEASE_OF, found) if lease.token} - self._left.keys()
+        lost.discard(first.lease)
+        if lost:
+            found = [message for message in found if message.lease not in lost]
+        self.hands.take(worker, found)
+        return found
+
+    def is_unsettled(self, message: LeasedFields) -> bool:
+        """Nobody said yet what became of it."""
+        left = self._remainder(message.lease)
+        return left is not None and bool(left.within(message.offset, message.offset + 1))
+
+    def _remainder(self, lease: Lease) -> Remainder | None:
+        return self._left.get(lease) or self._lost.get(lease)
+
+    def finish(self, done: Iterable[tuple[LeasedFields, SettlementTerms]]) -> None:
+        """Handlers are done with messages, and may have settled some themselves."""
+        for terms, some in groupby(done, itemgetter(1)):
+            open_ones = [message for message, _ in some if message.lease.token]
+            for settlement in settlements_of(open_ones, terms):
+                left = self._remainder(settlement.lease)
+                if left is not None:
+                    spans = settlement.intervals
+                    parts = [part for start, end in spans for part in left.within(start, end)]
+                    if parts:
+                        self.tell([settlement._replace(intervals=parts)])
+
+    # ---- settling
+
+    async def settle(self, settlements: Sequence[Settlement]) -> None:
+        """Carry settlements out, and wait until it is durable."""
+        self._note(settlements)
+        await self._ack_batcher.told(settlements)
+
+    def tell(self, settlements: Sequence[Settlement]) -> None:
+        """Carry settlements out some time soon."""
+        self._note(settlements)
+        self._ack_batcher.tell(settlements)
+
+    async def flush(self) -> None:
+        """Wait for all that was told; raises the first failure that nobody waited for."""
+        await self._ack_batcher.flush()
+        failure = self._ack_batcher.take_failure()
+        if failure is not None:
+            raise failure
+
+    def _note(self, settlements: Sequence[Settlement]) -> None:
+        if self._is_closed:
+            raise InvalidRequest("the subscription is closed: its messages went back to the group")
+        for settlement in settlements:
+            if not settlement.terms.ends_lease:
+                seconds = settlement.terms.visibility_ms / 1000
+                self._until[settlement.lease] = self._loop.time() + seconds
+                continue
+            left = self._remainder(settlement.lease)
+            if left is not None:
+                for start, end in settlement.intervals:
+                    left.remove(start, end)
+                if not left.count:
+                    self._drop(settlement.lease)
+        self._wake()
+
+    def _drop(self, lease: Lease) -> None:
+        self._left.pop(lease, None)
+        self._until.pop(lease, None)
+
+    # ---- the end
+
+    async def stop(self) -> None:
+        """Take nothing more in, and give back what was not handed out."""
+        self.is_closing = True
+        tasks = [self._supervisor, *self._stations.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        waiting = [message for message in iter(self.pop, None) if message.lease.token]
+        if waiting and not self._is_closed:
+            self.tell(settlements_of(waiting, RELEASE))
+        self._arrived()
+
+    async def close(self) -> None:
+        """Tell what is left to tell, give back all that is held, and close the connections."""
+        self._ack_batcher.hurry()
+        await self.stop()
+        await self._ack_batcher.flush()
+        self._is_closed = True
+        self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._ack_batcher.stop()
+        await self._core.consuming.release()
+        await self._core.transport.close()
+
+    def _end(self, error: QuiverError) -> None:
+        """It cannot go on."""
+        if self.error is None and not self.is_closing:
+            self.error = error
+            self._supervisor.cancel()
+            for task in self._stations.values():
+                task.cancel()
+            self._arrived()
+
+    # ---- taking in
+
+    async def _supervise(self) -> None:
+        """Know who leads, and keep a station for each."""
+        try:
+            while True:
+                self._look.clear()
+                try:
+                    await self._learn(self._attempts())
+                except QuiverError as error:
+                    if not error.retriable:
+                        raise
+                    continue  # it was tried for long, with pauses
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._look.wait()
+        except QuiverError as error:
+            self._end(error)
+
+    async def _learn(self, attempts: Attempts) -> None:
+        shares = await self._core.consuming.polling.shares(self._order.topic, attempts)
+        # Partitions that nobody leads each have their own.
+        self._shares = {share.leader or -1 - share.partitions[0]: share for share in shares}
+        for key in self._shares:
+            if key not in self._stations:
+                self._stations[key] = asyncio.create_task(self._serve(key))
+
+    async def _serve(self, key: int) -> None:
+        """Poll one leader for as long as it is one."""
+        attempts: Attempts | None = None
+        try:
+            while True:
+                free = await self._credit()
+                share = self._shares.get(key)
+                if share is None:
+                    return
+                try:
+                    await self._take_in(share, free)
+                    attempts = None
+                except QuiverError as error:
+                    attempts = await self._recovered(share, error, attempts or self._attempts())
+        except QuiverError as error:
+            self._end(error)
+        except Exception as error:
+            self._end(QuiverError(f"the subscription failed: {error!r}"))
+            raise
+        finally:
+            del self._stations[key]
+            self._look.set()
+
+    async def _take_in(self, share: LeaderPartitions, free: int) -> None:
+        order = self._order._replace(messages_max=free)
+        (share,) = turned([share], next(self._turns))
+        catch = await self._core.consuming.polling.poll_share(
+            order, share, WAIT_SECONDS, self._attempts()
+        )
+        if not catch.is_led:
+            self._look.set()
+        messages = messages_of_runs(catch.leased_runs, self._kind, self._core.router.limits)
+        until = self._loop.time() + self._visibility_s
+        for leased_run in catch.leased_runs:
+            if leased_run.lease.token:
+                self._left[leased_run.lease] = Remainder(piece[:2] for piece in leased_run.pieces)
+                self._until[leased_run.lease] = until
+        if messages:
+            self.messages.extend(messages)
+            self._arrived()
+        elif catch.throttled_s:
+            await asyncio.sleep(catch.throttled_s)
+
+    async def _recovered(
+        self, share: LeaderPartitions, error: QuiverError, attempts: Attempts
+    ) -> Attempts:
+        """Return when it is time to go on, with the patience that is left; for ever, if need be."""
+        try:
+            await recover_partitions(self._core.router, self._order.topic, share, error, attempts)
+            await self._learn(attempts)
+        except QuiverError as last:
+            if not last.retriable:
+                raise
+            return self._attempts()
+        return attempts
+
+    async def _credit(self) -> int:
+        """How many more may be held, once there is a point in asking for them."""
+        while not (free := self._free()):
+            self._credit_changed.clear()
+            await self._credit_changed.wait()
+        return free
+
+    def _free(self) -> int:
+        is_auto = self._order.auto_ack
+        held = len(self.messages) if is_auto else sum(map(_COUNT_OF, self._left.values()))
+        # Also what is not told yet takes room.
+        free = self._prefetch - held - max(0, self._ack_batcher.messages - self._prefetch)
+        # As long as there is work here, not for every single message.
+        return free if free > 0 and (2 * free >= self._prefetch or not self.messages) else 0
+
+    def _wake(self) -> None:
+        self._credit_changed.set()
+
+    # ---- keeping
+
+    async def _keep(self) -> None:
+        """Extend what waits here or is in hand, long before its lease ends."""
+        terms = extend_terms(self._visibility_s)
+        while True:
+            await asyncio.sleep(max(KEEPER_SECONDS_MIN, self._visibility_s / 6))
+            now = self._loop.time()
+            worked_on = self.hands.leases(self.is_unsettled)
+            held = {message.lease for message in self.messages.copy()} | worked_on
+            self._lost = {lease: left for lease, left in self._lost.items() if lease in worked_on}
+            for lease, until in list(self._until.items()):
+                if lease in held and until - now <= self._visibility_s * 2 / 3:
+                    self._until[lease] = now + self._visibility_s
+                    extension = asyncio.create_task(self._extend(Settlement(lease, terms, [])))
+                    self._extensions.add(extension)
+                    extension.add_done_callback(self._extensions.discard)
+                elif lease not in held and until <= now:
+                    # Whoever it was handed to let it expire: the group has it again.
+                    self._drop(lease)
+                    self._wake()
+
+    async def _extend(self, settlement: Settlement) -> None:
+        try:
+            await self._ack_batcher.told([settlement])
+        except LeaseLost:
+            if settlement.lease in self._left:
+                self._lost[settlement.lease] = self._left[settlement.lease]
+            self._drop(settlement.lease)
+            self._wake()
+        except QuiverError:
+            pass  # whether it lasted shows when its messages are settled
+
+    def _attempts(self) -> Attempts:
+        return self._core.router.attempts(f"subscribing to {self._order.topic}")

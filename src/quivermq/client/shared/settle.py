@@ -1,0 +1,131 @@
+"""Settling: settlements to whoever leads their partitions, one request for each broker."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from quivermq.client.ask_leaders import ask_leaders
+from quivermq.client.router import LeaderPartitions, Router
+from quivermq.client.shared.held_leases import HeldLeases, LeaseSource
+from quivermq.client.shared.leases import RELEASE, Settlement, lease_lost
+from quivermq.errors import BrokenInvariant, QuiverError
+from quivermq.wire import proto
+
+PORTION_BYTES: Final = 512 << 10
+"""Brokers take requests of up to 1 MiB, of 10,000 settlements and of 100,000 intervals."""
+INTERVALS_MAX: Final = 10_000
+# What these take at most, and so that no limit is reached before that of the bytes.
+_VERDICT_BYTES: Final = 64
+_INTERVAL_BYTES: Final = 24
+_CHARACTER_BYTES: Final = 4
+
+
+class Settler:
+    """The part of a client that tells brokers what became of messages, over either door."""
+
+    def __init__(self, router: Router, held_leases: HeldLeases) -> None:
+        self._router = router
+        self._held_leases = held_leases
+
+    async def settle(self, settlements: Sequence[Settlement]) -> None:
+        """Carry settlements out; raises `LeaseLost` after all others were carried out."""
+        lost = await self.settled(settlements)
+        if lost:
+            raise lease_lost(lost)
+
+    async def settled(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Carry settlements out, and return what of them came too late."""
+        groups: dict[tuple[str, bytes, str], list[Settlement]] = {}
+        for settlement in settlements:
+            lease = settlement.lease
+            groups.setdefault((lease.topic, lease.topic_id, lease.group), []).append(settlement)
+        lost: list[Settlement] = []
+        failure: QuiverError | None = None
+        for (topic, topic_id, group), ruled in groups.items():
+            for some in _portions(ruled):
+                try:
+                    lost += await self._settle_group(topic, topic_id, group, some)
+                except QuiverError as error:
+                    # What cannot be settled must not keep the others from it.
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+        return lost
+
+    async def _settle_group(
+        self, topic: str, topic_id: bytes, group: str, settlements: list[Settlement]
+    ) -> list[Settlement]:
+        by_partition: dict[int, list[Settlement]] = {}
+        for settlement in settlements:
+            by_partition.setdefault(settlement.lease.partition, []).append(settlement)
+
+        def request_to(share: LeaderPartitions) -> proto.Request:
+            request = proto.Request(direct=share.target.direct)
+            settle = request.settle
+            settle.topic, settle.topic_id, settle.group = topic, topic_id, group
+            settle.consumer = self._held_leases.consumer
+            for partition in share.partitions:
+                _add_verdicts(settle, by_partition[partition])
+            return request
+
+        attempts = self._router.attempts(f"settling messages of {topic} for group {group!r}")
+        lost: list[Settlement] = []
+        for share, reply in await ask_leaders(
+            self._router, topic, list(by_partition), request_to, attempts, topic_id
+        ):
+            ruled = [settlement for each in share.partitions for settlement in by_partition[each]]
+            self._note(ruled)
+            late = _late(ruled, reply.response.settled)
+            if attempts.was_uncertain:
+                # Whether an attempt whose answer was lost released them, or they were lost before:
+                # others get them. A nack has a delay and a rejection makes dead letters, and of
+                # neither is it known that it took effect; brokers know acknowledgements again.
+                late = [settlement for settlement in late if settlement.terms != RELEASE]
+            lost += late
+        return lost
+
+    def _note(self, ruled: Sequence[Settlement]) -> None:
+        for settlement in ruled:
+            lease = settlement.lease
+            source = LeaseSource(lease.topic, lease.group, lease.partition)
+            if settlement.terms.ends_lease:
+                self._held_leases.settled(source, lease.token, settlement.intervals)
+            else:
+                until = self._router.transport.now() + settlement.terms.visibility_ms / 1000
+                self._held_leases.extended(source, lease.token, until)
+
+
+def _portions(settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:
+    """As many at a time as fit into a request."""
+    portion: list[Settlement] = []
+    size = 0
+    for settlement in settlements:
+        spans = settlement.intervals
+        for first in range(0, len(spans) or 1, INTERVALS_MAX):
+            part = settlement._replace(intervals=spans[first : first + INTERVALS_MAX])
+            cost = _VERDICT_BYTES + len(settlement.terms.reason) * _CHARACTER_BYTES
+            cost += len(part.intervals) * _INTERVAL_BYTES
+            if portion and size + cost > PORTION_BYTES:
+                yield portion
+                portion, size = [], 0
+            portion.append(part)
+            size += cost
+    if portion:
+        yield portion
+
+
+def _add_verdicts(settle: proto.Settle, settlements: Sequence[Settlement]) -> None:
+    for lease, terms, intervals in settlements:
+        settlement = settle.settlements.add(partition=lease.partition, lease=lease.token)
+        terms.fill(settlement)
+        for start, end in intervals:
+            settlement.intervals.add(start=start, end=end)
+
+
+def _late(ruled: Sequence[Settlement], settled: proto.Settled) -> list[Settlement]:
+    late = []
+    for each in settled.lost:
+        if each.settlement >= len(ruled):
+            raise BrokenInvariant(f"verdict {each.settlement} of {len(ruled)} was lost")
+        intervals = [(interval.start, interval.end) for interval in each.intervals]
+        late.append(ruled[each.settlement]._replace(intervals=intervals))
+    return late

@@ -1,0 +1,315 @@
+"""What `subscribe` of a blocking client returns: messages pushed to an iterator or to a handler.
+
+It takes from an `Prefetcher` on an event loop, on a thread in the background.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self, cast
+
+from quivermq.client import fork_safety
+from quivermq.client.background_loop import BackgroundLoop
+from quivermq.client.core import Core
+from quivermq.client.shared.in_hand import Worker
+from quivermq.client.shared.leased_message import LeasedFields, LeasedMessage
+from quivermq.client.shared.leases import (
+    ACK,
+    Settlement,
+    SettlementTerms,
+    nack_terms,
+    reject_terms,
+    settlements_of,
+)
+from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions
+from quivermq.errors import InvalidRequest, QuiverError
+
+logger = logging.getLogger("quivermq.client")
+
+_CLOSED: Final = "the subscription is closed: subscribe again"
+_FORKED: Final = "this subscription was made before the process was forked: subscribe in the child"
+
+
+class Subscription:
+    """Messages of a topic for a group, pushed: iterate, or give a handler.
+
+    >>> with client.subscribe("orders", group="billing") as subscription:
+    ...     for message in subscription:
+    ...         bill(message.value)
+    ...         message.ack()
+
+    `message.ack()` waits until it is durable. Where that takes too long, take `batches()` and
+    acknowledge with `subscription.ack(messages)`, which waits for nothing; `flush` and `close` do.
+    """
+
+    ends_first = True
+
+    def __init__(
+        self,
+        background: BackgroundLoop,
+        make_core: Callable[[], Core],
+        options: SubscribeOptions,
+        handler: Callable[[LeasedMessage], object] | None,
+        begun: Callable[["Subscription"], None],
+    ) -> None:
+        """`begun` is told of it before a handler runs: the first may close the client."""
+        self._is_closed = True
+        self._refusal = _CLOSED
+        options.check(handler)
+        self._options = options
+        self._background = background
+        self._handler = handler
+        self._arrival = threading.Condition()
+        """Told of messages, and of the end."""
+        self._closing = threading.Lock()
+        self._intake = background.call(_started(options, make_core, background, self._arrival))
+        self._outbox = _Outbox(self._intake, background)
+        self._is_closed = False
+        self._workers = [
+            threading.Thread(target=self._work, args=(number,), name=f"quivermq-{options.group}")
+            for number in range(options.concurrency if handler is not None else 0)
+        ]
+        fork_safety.watch(self)
+        background.host(self)
+        begun(self)
+        for worker in self._workers:
+            worker.daemon = True
+            worker.start()
+
+    def __iter__(self) -> Iterator[LeasedMessage]:
+        return self
+
+    def __next__(self) -> LeasedMessage:
+        self._check_may_iterate()
+        worker = threading.current_thread()
+        message = self._intake.pop(worker) or self._waited(worker)
+        if message is None:
+            raise StopIteration
+        return cast("LeasedMessage", message)
+
+    def batches(self) -> Iterator[list[LeasedMessage]]:
+        """All messages that are there, at least one, as a list at a time."""
+        self._check_may_iterate()
+        intake, worker = self._intake, threading.current_thread()
+        while (first := intake.pop(worker) or self._waited(worker)) is not None:
+            yield cast("list[LeasedMessage]", intake.pop_all(first, worker))
+
+    def ack(self, messages: Iterable[LeasedMessage]) -> None:
+        """These are done. Returns at once; `flush` waits until it is durable."""
+        self._tell(messages, ACK)
+
+    def nack(self, messages: Iterable[LeasedMessage], delay: float | None = None) -> None:
+        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        self._tell(messages, nack_terms(delay))
+
+    def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
+        """These will never succeed: put them among the dead letters."""
+        self._tell(messages, reject_terms(reason))
+
+    def flush(self) -> None:
+        """Wait until all that was said so far is durable.
+
+        Raises the first failure since the last flush, as `LeaseLost`.
+        """
+        self._check_open()
+        self._background.call(self._intake.flush())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; False if it has not in time. Raises why, if not by `close`."""
+        with self._arrival:
+            self._arrival.wait_for(lambda: self._is_closed or self._intake.error, timeout)
+        if self._intake.error is not None:
+            raise self._intake.error
+        return self._is_closed
+
+    def close(self) -> None:
+        """Wait for handlers that run, and give back what was not worked on."""
+        if self.is_handling:
+            # A handler that waited for itself would wait for ever.
+            threading.Thread(target=self.close, name="quivermq-close").start()
+            return
+        with self._closing:
+            if self._is_closed:
+                return
+            try:
+                self._background.call(self._intake.stop())
+                for worker in self._workers:
+                    worker.join()
+                self._background.call(self._intake.close())
+            except BaseException:
+                # Whoever is too impatient to wait for it leaves no lease behind.
+                self._background.later(self._intake.close)
+                raise
+            finally:
+                self._is_closed = True
+                with self._arrival:
+                    self._arrival.notify_all()
+
+    @property
+    def is_handling(self) -> bool:
+        """Asked by one of its own handlers."""
+        return threading.current_thread() in self._workers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._is_closed:
+            # Nobody can take its messages any more: others are to have them.
+            self._background.later(self._intake.close)
+            warnings.warn(f"the {self._options} was not closed", ResourceWarning, 2, source=self)
+
+    async def end(self, deadline: float) -> None:
+        """The program ends: handlers that run have a moment, and all else goes back."""
+        if self._is_closed:
+            return
+        now = time.monotonic()
+        patience = now + (deadline - now) / 2
+        # What was not handed out is not given back one by one: all goes back together.
+        self._intake.messages.clear()
+        await self._intake.stop()
+        with suppress(RuntimeError):  # no more threads can be started
+            await asyncio.to_thread(self._join_workers, patience)
+        await self._intake.close()
+        self._is_closed = True
+        with self._arrival:
+            self._arrival.notify_all()
+
+    def __repr__(self) -> str:
+        return f"<{self._options}>"
+
+    def after_fork(self) -> None:
+        """The thread that takes messages in stayed with the parent."""
+        self._is_closed = True
+        self._refusal = _FORKED
+        self._workers = []
+        self._arrival = threading.Condition()
+        self._closing = threading.Lock()
+
+    def _waited(self, worker: Worker) -> LeasedFields | None:
+        """The next message, as soon as there is one; None: this is the end."""
+        with self._arrival:
+            while True:
+                message = self._intake.pop(worker)
+                if message is not None:
+                    return message
+                if self._is_closed or self._intake.is_closing:
+                    return None
+                if self._intake.error is not None:
+                    raise self._intake.error
+                self._arrival.wait()
+
+    def _work(self, number: int) -> None:
+        """One of the threads that call the handler."""
+        intake = self._intake
+        try:
+            while (message := intake.pop(number) or self._waited(number)) is not None:
+                self._outbox.put(message, self._handled(message))
+        except QuiverError as error:
+            logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
+
+    def _handled(self, message: LeasedFields) -> SettlementTerms:
+        if self._handler is None:
+            return ACK
+        try:
+            self._handler(cast("LeasedMessage", message))
+        except BaseException:
+            logger.exception("the handler of the %s failed at %r", self._options, message)
+            return nack_terms(None)
+        return ACK
+
+    def _join_workers(self, deadline: float) -> None:
+        for worker in self._workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+
+    def _tell(self, messages: Iterable[LeasedMessage], terms: SettlementTerms) -> None:
+        self._check_open()
+        settlements = settlements_of(messages, terms)
+        if settlements:
+            self._background.post(_tell, self._intake, settlements)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidRequest(self._refusal)
+
+    def _check_may_iterate(self) -> None:
+        if self._refusal is _FORKED:
+            raise InvalidRequest(_FORKED)
+        if self._handler is not None:
+            raise InvalidRequest("a subscription with a handler gives its messages to nobody else")
+
+
+# Functions and not methods: what runs in the background must not keep a subscription alive that
+# nobody holds any more.
+
+
+async def _started(
+    options: SubscribeOptions,
+    make_core: Callable[[], Core],
+    background: BackgroundLoop,
+    arrival: threading.Condition,
+) -> Prefetcher:
+    core = make_core()
+    intakes: list[Prefetcher] = []
+
+    def settle(settlements: Sequence[Settlement]) -> None:
+        background.call(intakes[0].settle(settlements))
+
+    def arrived() -> None:
+        with arrival:
+            arrival.notify_all()
+
+    try:
+        order = options.order(core, settle)
+        await core.router.route(
+            options.topic, core.router.attempts(f"subscribing to {options.topic}")
+        )
+    except BaseException:
+        await core.transport.close()
+        raise
+    intakes.append(Prefetcher(core, order, options.prefetch, LeasedMessage, arrived))
+    return intakes[0]
+
+
+def _tell(intake: Prefetcher, settlements: list[Settlement]) -> None:
+    try:
+        intake.tell(settlements)
+    except InvalidRequest:
+        logger.warning("messages were settled after their subscription was closed: not settled")
+
+
+class _Outbox:
+    """What handlers are done with, on its way to the event loop: one call for many messages."""
+
+    def __init__(self, intake: Prefetcher, background: BackgroundLoop) -> None:
+        self._intake = intake
+        self._background = background
+        self._done: deque[tuple[LeasedFields, SettlementTerms]] = deque()
+        self._is_posted = False
+
+    def put(self, message: LeasedFields, terms: SettlementTerms) -> None:
+        """Any thread may call this."""
+        self._done.append((message, terms))
+        if not self._is_posted:
+            self._is_posted = True
+            self._background.post(self._empty)
+
+    def _empty(self) -> None:
+        # First: whoever puts something in from here on posts again.
+        self._is_posted = False
+        done = self._done
+        self._intake.finish([done.popleft() for _ in range(len(done))])

@@ -1,0 +1,1 @@
+"""Consuming by sticky groups: each partition has one owner, in order."""

@@ -1,0 +1,308 @@
+"""Sticky consumers: messages in order, each partition with one member of the group."""
+
+import asyncio
+import inspect
+import warnings
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from quivermq.client import fork_safety
+from quivermq.client.background_loop import BackgroundLoop
+from quivermq.client.core import Core
+from quivermq.client.models import Message, check_number
+from quivermq.client.sticky.member import READY_MAX, ConsumerSettings, StickyMember, Told
+from quivermq.errors import InvalidRequest
+
+Listener = Callable[[list[int]], Any]
+"""A function of yours that is told which partitions came, or go."""
+
+_FORKED: Final = "this consumer was made before the process was forked: make one in the child"
+
+
+def check_mode(mode: str) -> None:
+    """Raise `InvalidRequest` unless it is the mode of consumers."""
+    if mode != "sticky":
+        raise InvalidRequest(
+            f"a consumer has the mode 'sticky', not {mode!r}: for a shared group use `subscribe` "
+            "or `poll`, to read without a group `read`"
+        )
+
+
+class Consumer:
+    """A member of a sticky group: messages of its partitions, each partition in order.
+
+    >>> with client.consumer("orders", group="billing") as consumer:
+    ...     for message in consumer:
+    ...         handle(message)
+
+    It beats in the background, so a slow handler loses nothing. What the loop is past is committed
+    every second, when a partition goes to another member, and at the end; `commit()` commits at
+    once, the message at hand included. One thread at a time may take messages.
+    """
+
+    ends_first = False
+
+    def __init__(
+        self,
+        background: BackgroundLoop,
+        make_core: Callable[[], Core],
+        settings: ConsumerSettings,
+        on_assigned: Listener | None,
+        on_revoked: Listener | None,
+    ) -> None:
+        self._is_closed = True
+        settings.check()
+        _check_listeners(on_assigned, on_revoked)
+        self._background = background
+        self._refusal = "the consumer is closed: make another"
+
+        async def made() -> StickyMember:
+            told = _on_thread(on_assigned), _on_thread(on_revoked)
+            member = StickyMember(make_core(), settings, *told)
+            await member.join()
+            return member
+
+        self._member = background.call(made())
+        self._is_closed = False
+        fork_safety.watch(self)
+        background.host(self)
+
+    @property
+    def assignment(self) -> list[int]:
+        """The partitions that it may read."""
+        return list(self._member.assignment)
+
+    @property
+    def generation(self) -> int:
+        """How the group stood when it was last heard: grows with every change."""
+        return self._member.generation
+
+    def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
+        """The next messages, waiting so long for the first; those of the last poll are done."""
+        _check_poll(max_messages, wait)
+        self._check_open()
+        taken = self._member.hand.take(max_messages)
+        if not taken and self._background.call(self._member.refill(max_messages, wait)):
+            taken = self._member.hand.take(max_messages)
+        return taken
+
+    def commit(self) -> None:
+        """Commit everything that was given out, the message at hand included.
+
+        Raises `Fenced` if partitions went to other members first, after this one was taken for
+        dead: their messages are given out again. The consumer itself goes on.
+        """
+        self._check_open()
+        self._background.call(self._member.commit())
+
+    def close(self) -> None:
+        """Commit what was given out, if that is its business, and leave the group at once."""
+        self._close(is_clean=True)
+
+    def abandon(self) -> None:
+        """Vanish without a word, as if it had died."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._background.call(self._member.abandon())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            if self._is_closed:
+                raise StopIteration
+            taken = self._member.hand.take()
+            if taken:
+                return taken[0]
+            self._background.call(self._member.refill(READY_MAX, None))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(is_clean=kind is None)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            # Nobody can take its messages any more: others are to have its partitions.
+            self._background.later(partial(self._member.close, is_clean=False))
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    async def end(self, deadline: float) -> None:  # noqa: ARG002  (it takes as long as it may)
+        """The program ends: leave the group, as after trouble."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self._member.close(is_clean=False, is_brief=True)
+
+    def after_fork(self) -> None:
+        """The thread that beats stayed with the parent."""
+        self._is_closed = True
+        self._refusal = _FORKED
+
+    def _close(self, *, is_clean: bool) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._background.call(self._member.close(is_clean=is_clean))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidRequest(self._refusal)
+
+
+class AsyncConsumer:
+    """A member of a sticky group: messages of its partitions, each partition in order.
+
+    >>> async with client.consumer("orders", group="billing") as consumer:
+    ...     async for message in consumer:
+    ...         await handle(message)
+
+    It joins when it is entered, or first used. Otherwise as `quivermq.client.Consumer`.
+    """
+
+    def __init__(
+        self,
+        make_core: Callable[[], Core],
+        settings: ConsumerSettings,
+        on_assigned: Listener | None,
+        on_revoked: Listener | None,
+    ) -> None:
+        self._is_closed = True
+        settings.check()
+        _check_listeners(on_assigned, on_revoked)
+        told = _on_loop(on_assigned), _on_loop(on_revoked)
+        self._member = StickyMember(make_core(), settings, *told)
+        self._joining: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._refusal = "the consumer is closed: make another"
+        fork_safety.watch(self)
+
+    @property
+    def assignment(self) -> list[int]:
+        """The partitions that it may read."""
+        return list(self._member.assignment)
+
+    @property
+    def generation(self) -> int:
+        """How the group stood when it was last heard: grows with every change."""
+        return self._member.generation
+
+    async def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
+        """The next messages, waiting so long for the first; those of the last poll are done."""
+        _check_poll(max_messages, wait)
+        await self._joined()
+        taken = self._member.hand.take(max_messages)
+        if not taken and await self._member.refill(max_messages, wait):
+            taken = self._member.hand.take(max_messages)
+        return taken
+
+    async def commit(self) -> None:
+        """Commit everything that was given out; see `quivermq.client.Consumer.commit`."""
+        await self._joined()
+        await self._member.commit()
+
+    async def close(self) -> None:
+        """Commit what was given out, if that is its business, and leave the group at once."""
+        await self._close(is_clean=True)
+
+    async def abandon(self) -> None:
+        """Vanish without a word, as if it had died."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self._member.abandon()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if not self._is_closed:
+            await self._joined()
+        while True:
+            if self._is_closed:
+                raise StopAsyncIteration
+            taken = self._member.hand.take()
+            if taken:
+                return taken[0]
+            await self._member.refill(READY_MAX, None)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._joined()
+        except BaseException:
+            await self._close(is_clean=False)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close(is_clean=kind is None)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True) and self._joining is not None:
+            self._member.close_soon()
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    def after_fork(self) -> None:
+        """The event loop is the parent's."""
+        self._is_closed = True
+        self._refusal = _FORKED
+
+    async def _joined(self) -> None:
+        if self._is_closed:
+            raise InvalidRequest(self._refusal)
+        if self._joining is None:
+            self._joining = asyncio.ensure_future(self._member.join())
+        if not self._joining.done() or self._joining.exception():
+            await asyncio.shield(self._joining)
+
+    async def _close(self, *, is_clean: bool) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            if self._joining is not None and not self._joining.done():
+                self._joining.cancel()
+                await asyncio.gather(self._joining, return_exceptions=True)
+            await self._member.close(is_clean=is_clean)
+
+
+def _check_poll(max_messages: int, wait: float) -> None:
+    check_number("max_messages", max_messages, least=1, whole=True)
+    check_number("wait", wait, least=0)
+
+
+def _check_listeners(*listeners: Listener | None) -> None:
+    for listener in listeners:
+        if listener is not None and not callable(listener):
+            raise InvalidRequest(
+                f"a function is called with lists of partitions: {listener!r} cannot be called"
+            )
+
+
+def _on_thread(listener: Listener | None) -> Told:
+    """Called on a thread of its own: it may use the consumer, which needs the event loop."""
+
+    async def tell(partitions: list[int]) -> None:
+        if listener is not None:
+            await asyncio.to_thread(listener, sorted(partitions))
+
+    return tell
+
+
+def _on_loop(listener: Listener | None) -> Told:
+    async def tell(partitions: list[int]) -> None:
+        if listener is not None:
+            answer = listener(sorted(partitions))
+            if inspect.isawaitable(answer):
+                await answer
+
+    return tell

@@ -1,0 +1,74 @@
+"""What the user of a sticky consumer has in hand, and how far it has come.
+
+The user takes messages on one thread, while partitions come and go on another. A message that was
+given out is being worked on until the user asks for more: then the user is *past* it. What lies
+ready here and was not given out yet can be withdrawn at any time.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from quivermq.client.models import Message
+from quivermq.client.sticky.owned_partition import OwnedPartition
+
+
+class DeliveryBuffer:
+    """Messages at hand, in the order to give them out. Any thread may use it."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        """Calls something on the event loop, from any thread."""
+        self._lock = threading.Lock()
+        self._ready: deque[tuple[OwnedPartition, Message]] = deque()
+        self._working: dict[OwnedPartition, None] = {}
+        """In the order in which they were given out."""
+        self.valid_until = 0.0
+        """By then a beat must have been answered: past that, others may have been given what is
+        in here."""
+
+    def take(self, most: int = 1) -> list[Message]:
+        """The next messages, if there are any at hand; whatever was given out before is done."""
+        with self._lock:
+            self._finish()
+            taken: list[Message] = []
+            if self.is_stale:
+                return taken
+            while self._ready and len(taken) < most:
+                owned_partition, message = self._ready.popleft()
+                if not owned_partition.is_withdrawn:
+                    owned_partition.yielded = message.offset + 1
+                    self._working[owned_partition] = None
+                    taken.append(message)
+            return taken
+
+    @property
+    def is_stale(self) -> bool:
+        """Nobody can say whether the partitions are still ours."""
+        return time.monotonic() >= self.valid_until
+
+    def put(self, owned_partition: OwnedPartition, messages: list[Message]) -> None:
+        """Have these ready."""
+        with self._lock:
+            self._ready.extend((owned_partition, message) for message in messages)
+
+    def finish(self) -> None:
+        """The user is done with everything that it was given."""
+        with self._lock:
+            self._finish()
+
+    def withdraw(self, owned_partition: OwnedPartition) -> None:
+        """Give out nothing more of it; `owned partition.freed` tells when the user is done with the
+        rest."""
+        with self._lock:
+            owned_partition.is_withdrawn = True
+            if owned_partition not in self._working:
+                self._call_soon(owned_partition.freed.set)
+
+    def _finish(self) -> None:
+        for owned_partition in self._working:
+            owned_partition.past = owned_partition.yielded
+            if owned_partition.is_withdrawn:
+                self._call_soon(owned_partition.freed.set)
+        self._working.clear()

@@ -1,0 +1,401 @@
+"""A member of a sticky group: beats in the background, and does what the answers say.
+
+Partitions that stay are never touched. One that is revoked is handed over: what the user was given
+of it is finished and committed, what was only read ahead is dropped, then it is released. One that
+is lost, because this member was taken for dead, is dropped at once: others may have it.
+
+Everything here happens on one event loop.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from quivermq.client.admin import checked_name
+from quivermq.client.core import Core
+from quivermq.client.models import check_number
+from quivermq.client.shared.consumer import checked_group, one_of
+from quivermq.client.sticky.delivery_buffer import DeliveryBuffer
+from quivermq.client.sticky.heartbeat import Heartbeat
+from quivermq.client.sticky.owned_partition import FETCHES_AT_ONCE, OwnedPartition, Ownership, Start
+from quivermq.errors import Fenced, InvalidRequest, QuiverError, TopicNotFound
+from quivermq.wire import proto
+
+AUTO_COMMIT_SECONDS: Final = 1.0
+SESSION_SECONDS_MAX: Final = 3600.0
+FINISH_SECONDS_MAX: Final = 300.0
+"""How long a partition that is revoked waits for a user that works on its messages."""
+COMMIT_SECONDS_MAX: Final = 5.0
+"""How long it then waits for the user to commit, where that is the user's business."""
+TENURE_BYTES_MIN: Final = 256 << 10
+COMMITS_AT_ONCE: Final = 64
+READY_MAX: Final = 500
+"""Messages at hand at a time: few, because what is at hand is not fairly shared any more."""
+
+Told = Callable[[list[int]], Awaitable[object]]
+"""Told of partitions."""
+
+
+class ConsumerSettings(NamedTuple):
+    """How a sticky consumer takes part."""
+
+    topic: str
+    group: str
+    assignor: str = "sticky"
+    session: float = 10.0
+    start: Start = "earliest"
+    auto_commit: bool = True
+    prefetch_bytes: int = 8 << 20
+    name: str = ""
+
+    def check(self) -> None:
+        """Raise `InvalidRequest` unless it can be done."""
+        check_number("session", self.session, least=0.5)
+        if self.session > SESSION_SECONDS_MAX:
+            raise InvalidRequest(f"session must be at most {SESSION_SECONDS_MAX:g} s")
+        check_number("prefetch_bytes", self.prefetch_bytes, least=1, whole=True)
+        checked_name("topic", self.topic)
+        checked_group(self.group)
+        checked_name("assignor", self.assignor)
+        if self.name != "":
+            checked_name("member", self.name)
+        one_of("start", self.start, "earliest", "latest")
+        one_of("auto_commit", self.auto_commit, True, False)
+
+
+class StickyMember:
+    """Takes part in a group, and has messages of its partitions ready."""
+
+    def __init__(
+        self, core: Core, settings: ConsumerSettings, on_assigned: Told, on_revoked: Told
+    ) -> None:
+        self.assignment: tuple[int, ...] = ()
+        """What it may read; replaced in one step."""
+        self._core = core
+        self._settings = settings
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        self._beats = Heartbeat(core.router, settings, secrets.randbelow((1 << 63) - 1) + 1)
+        self._loop = asyncio.get_running_loop()
+        self.hand = DeliveryBuffer(self._loop.call_soon_threadsafe)
+        self._owned_partitions: dict[int, OwnedPartition] = {}
+        self._tasks: dict[OwnedPartition, asyncio.Task[None]] = {}
+        self._chores: set[asyncio.Task[None]] = set()
+        self._turn = 0
+        self._arrived = asyncio.Event()
+        self._lost: set[int] = set()
+        """Partitions that were lost with messages that were given out and not committed."""
+        self._failure: QuiverError | None = None
+        self._is_closed = False
+        self._fetches = asyncio.Semaphore(FETCHES_AT_ONCE)
+        self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
+
+    @property
+    def generation(self) -> int:
+        """As it was last heard."""
+        return self._beats.generation
+
+    async def join(self) -> None:
+        """Become a member; raises what the cluster refuses it with."""
+        began = time.monotonic()
+        try:
+            self._obey(await self._beats.say(), began)
+        except asyncio.CancelledError:
+            # It may be a member by now, and nobody wants it to be.
+            await self._finish(is_leaving=True)
+            raise
+        except BaseException:
+            await self.abandon()
+            raise
+        self._chore(self._beat_on())
+        if self._settings.auto_commit:
+            self._chore(self._commit_now_and_then())
+
+    # For the user.
+
+    async def refill(self, most: int, wait: float | None) -> bool:
+        """Have messages at hand, waiting for them so long; False if there are none, or no more.
+
+        Raises what ended the membership for good.
+        """
+        deadline = None if wait is None else self._loop.time() + wait
+        # A user that never waits for anything must not keep the beats from being said.
+        await asyncio.sleep(0)
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_closed:
+                return False
+            self._arrived.clear()
+            if not self.hand.is_stale and self._share_out(min(most, READY_MAX)):
+                return True
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return False
+
+    def _share_out(self, most: int) -> bool:
+        """Take from all partitions that have messages, alike; a different one first each time."""
+        owned_partitions = [
+            owned_partition
+            for owned_partition in self._owned_partitions.values()
+            if owned_partition.has_messages and not owned_partition.is_withdrawn
+        ]
+        if not owned_partitions:
+            return False
+        self._turn += 1
+        first = self._turn % len(owned_partitions)
+        each = max(1, most // len(owned_partitions))
+        for owned_partition in (owned_partitions[first:] + owned_partitions[:first])[:most]:
+            self.hand.put(owned_partition, owned_partition.take(each))
+        return True
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def commit(self) -> None:
+        """Commit everything that the user was given; raises `Fenced` if some of it was lost."""
+        self.hand.finish()
+        for failure in await self._commit(self._owned_partitions.values()):
+            raise failure
+        lost, self._lost = sorted(self._lost), set()
+        if lost:
+            raise Fenced(
+                f"partitions {lost} of {self._settings.topic} went to other members of group "
+                f"{self._settings.group} before their messages were committed: whoever has them "
+                "works on these messages again"
+            )
+
+    async def close(self, *, is_clean: bool = True, is_brief: bool = False) -> None:
+        """Commit what is done, and leave the group at once. After trouble, what the user was
+        given last does not count as done. If it is to be brief, leaving is tried once."""
+        if self._is_closed:
+            return
+        try:
+            await self._stop_chores()
+            if is_clean:
+                self.hand.finish()
+            if self._settings.auto_commit and not self.hand.is_stale:
+                await self._commit(self._owned_partitions.values())
+        finally:
+            await self._finish(is_leaving=self.generation > 0, is_brief=is_brief)
+
+    def close_soon(self) -> None:
+        """Close it, without waiting for that. Any thread may call this, and the collector."""
+        with suppress(RuntimeError):  # the loop is closed, and everything on it
+            self._loop.call_soon_threadsafe(lambda: self._chore(self.close(is_clean=False)))
+
+    async def abandon(self) -> None:
+        """Vanish without a word, as if it had died."""
+        await self._finish(is_leaving=False)
+
+    async def _stop_chores(self) -> None:
+        self._is_closed = True
+        self._arrived.set()
+        chores = self._chores - {asyncio.current_task()}
+        for task in chores:
+            task.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+
+    async def _finish(self, *, is_leaving: bool, is_brief: bool = False) -> None:
+        await self._stop_chores()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._owned_partitions, self.assignment = {}, ()
+        with suppress(QuiverError):
+            # Those that remain find out by its silence, if they are not told.
+            if is_leaving:
+                await self._beats.leave(is_brief=is_brief)
+        await self._core.transport.close()
+
+    # Beats, and what they tell.
+
+    async def _beat_on(self) -> None:
+        while self._failure is None:
+            began = time.monotonic()
+            try:
+                self._obey(await self._beats.say(), began)
+            except QuiverError as error:
+                if not error.retriable:
+                    self._fail(error)
+        with suppress(QuiverError):
+            # Its partitions go to members that can work.
+            await self._beats.leave()
+
+    def _fail(self, error: QuiverError) -> None:
+        """Something is wrong for good: the user is told with the next call."""
+        self._failure = self._failure or error
+        self._beats.hurry()
+        for owned_partition in list(self._owned_partitions.values()):
+            self._lose(owned_partition)
+        self._arrived.set()
+
+    def _obey(self, state: proto.StickyState, began: float) -> None:
+        """Begin, hand over and drop partitions until it is as the coordinator says."""
+        if self._failure is not None or 0 < state.generation < self.generation:
+            return  # the latter is of a coordinator that does not know yet that it is none any more
+        self._beats.generation = state.generation
+        self.hand.valid_until = began + self._settings.session
+        assigned = {each.partition: each.epoch for each in state.assigned}
+        revoked = set(state.revoked)
+        for number, owned_partition in list(self._owned_partitions.items()):
+            if number in revoked:
+                if not owned_partition.is_withdrawn:
+                    self._note_assignment(without=number)
+                    self.hand.withdraw(owned_partition)
+                    self._chore(self._hand_over(owned_partition))
+            elif assigned.get(number) != owned_partition.epoch:
+                self._lose(owned_partition)
+        self._beats.release(revoked - self._owned_partitions.keys(), revoked)
+        begun = [number for number in assigned if number not in self._owned_partitions]
+        for number in begun:
+            self._begin(number, assigned[number])
+        if begun:
+            self._note_assignment()
+            self._chore(self._tell(self._on_assigned, begun))
+        self._arrived.set()
+
+    def _begin(self, partition: int, epoch: int) -> None:
+        settings = self._settings
+        owned = Ownership(settings.topic, settings.group, partition, epoch)
+        owned_partition = OwnedPartition(
+            self._core.router,
+            owned,
+            settings.start,
+            self._owned_bytes(),
+            self._fetches,
+            self._arrived.set,
+        )
+        self._owned_partitions[partition] = owned_partition
+        task = self._loop.create_task(owned_partition.run())
+        self._tasks[owned_partition] = task
+        task.add_done_callback(lambda _: self._ended(owned_partition))
+
+    def _owned_bytes(self) -> int:
+        share = max(
+            TENURE_BYTES_MIN, self._settings.prefetch_bytes // (len(self._owned_partitions) + 1)
+        )
+        for owned_partition in self._owned_partitions.values():
+            owned_partition.bytes_max = share
+        return share
+
+    def _ended(self, owned_partition: OwnedPartition) -> None:
+        """A owned partition runs until it is cancelled, or until something is wrong for good."""
+        task = self._tasks.pop(owned_partition)
+        error = None if task.cancelled() else task.exception()
+        if (
+            error is None
+            or self._is_closed
+            or self._owned_partitions.get(owned_partition.partition) is not owned_partition
+        ):
+            return
+        self._lose(owned_partition)
+        # Whoever deletes a group takes its claims away too: they can be made again.
+        was_claimed = isinstance(error, InvalidRequest) and owned_partition.committed >= 0
+        if was_claimed or isinstance(error, Fenced | TopicNotFound):
+            # The next beat tells what became of it; at once, unless it is told over and over.
+            self._chore(self._ask_soon())
+        elif isinstance(error, QuiverError):
+            self._fail(error)
+        else:
+            self._fail(QuiverError(f"the consumer failed: {error!r}"))
+
+    async def _ask_soon(self) -> None:
+        await asyncio.sleep(0.1)
+        self._beats.hurry()
+
+    def _lose(self, owned_partition: OwnedPartition) -> None:
+        """It is not ours any more, and nothing can be done about what was given out."""
+        if self._owned_partitions.get(owned_partition.partition) is not owned_partition:
+            return
+        del self._owned_partitions[owned_partition.partition]
+        self.hand.withdraw(owned_partition)
+        self._note_loss(owned_partition)
+        self._stop(owned_partition)
+        self._note_assignment()
+        self._chore(self._tell(self._on_revoked, [owned_partition.partition]))
+
+    def _note_loss(self, owned_partition: OwnedPartition) -> None:
+        if owned_partition.yielded > owned_partition.committed >= 0:
+            self._lost.add(owned_partition.partition)
+
+    def _stop(self, owned_partition: OwnedPartition) -> None:
+        task = self._tasks.get(owned_partition)
+        if task is not None:
+            task.cancel()
+
+    async def _hand_over(self, owned_partition: OwnedPartition) -> None:
+        """Finish, commit, release."""
+        self._stop(owned_partition)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_SECONDS_MAX):
+                await owned_partition.freed.wait()
+        await self._tell(self._on_revoked, [owned_partition.partition])
+        if self._settings.auto_commit:
+            await self._commit([owned_partition])
+        elif owned_partition.yielded > owned_partition.committed >= 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(COMMIT_SECONDS_MAX):
+                    await owned_partition.reached(owned_partition.yielded)
+        if self._owned_partitions.get(owned_partition.partition) is owned_partition:
+            del self._owned_partitions[owned_partition.partition]
+            self._note_loss(owned_partition)
+            self._beats.release([owned_partition.partition])
+            self._beats.hurry()
+
+    async def _tell(self, told: Told, partitions: list[int]) -> None:
+        try:
+            await told(partitions)
+        except Exception as error:
+            self._fail(InvalidRequest(f"a function that was to be told failed: {error!r}"))
+
+    def _note_assignment(self, without: int | None = None) -> None:
+        numbers = (
+            n
+            for n, owned_partition in self._owned_partitions.items()
+            if not owned_partition.is_withdrawn and n != without
+        )
+        self.assignment = tuple(sorted(numbers))
+
+    # Commits.
+
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(AUTO_COMMIT_SECONDS)
+            await self._commit(self._owned_partitions.values())
+
+    async def _commit(self, owned_partitions: Iterable[OwnedPartition]) -> list[BaseException]:
+        """What the user is past of these. What is fenced is lost; returns what else went wrong."""
+        wanted = [
+            owned_partition
+            for owned_partition in owned_partitions
+            if owned_partition.past > owned_partition.committed >= 0
+        ]
+        outcomes = await asyncio.gather(
+            *(self._commit_one(owned_partition) for owned_partition in wanted),
+            return_exceptions=True,
+        )
+        for owned_partition, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, Fenced):
+                self._lose(owned_partition)
+                self._beats.hurry()
+        return [
+            outcome
+            for outcome in outcomes
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Fenced)
+        ]
+
+    async def _commit_one(self, owned_partition: OwnedPartition) -> None:
+        async with self._commits:
+            await owned_partition.commit(owned_partition.past)
+
+    def _chore(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)

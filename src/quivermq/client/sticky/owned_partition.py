@@ -1,0 +1,216 @@
+"""One partition in the hands of one member of a sticky group: claimed, read ahead, committed.
+
+Lives on an event loop. Where the user stands in it is kept by the `DeliveryBuffer`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+from quivermq.batches import Frame, FrameKind
+from quivermq.client.decode import messages_of
+from quivermq.client.models import Message
+from quivermq.client.router import Router
+from quivermq.client.transport import Reply
+from quivermq.errors import Fenced, OffsetOutOfRange, QuiverError
+from quivermq.wire import frames_of, proto
+
+WAIT_SECONDS: Final = 5.0
+"""How long a broker holds a fetch until there are messages."""
+CROWDED_WAIT_SECONDS: Final = 0.5
+"""The same where partitions have to take turns."""
+FETCHES_AT_ONCE: Final = 500
+"""Of one consumer: brokers limit the open requests of a connection."""
+FETCH_BYTES_MAX: Final = 32 << 20
+AGAIN_SECONDS: Final = 0.2
+_DATA: Final = int(FrameKind.DATA)
+
+Start = Literal["earliest", "latest"]
+
+
+class Ownership(NamedTuple):
+    """What is owned, by which group, since when."""
+
+    topic: str
+    group: str
+    partition: int
+    epoch: int
+
+
+class OwnedPartition:
+    """Messages of one partition in order, from where the group stands."""
+
+    def __init__(
+        self,
+        router: Router,
+        owned: Ownership,
+        start: Start,
+        bytes_max: int,
+        fetches: asyncio.Semaphore,
+        on_messages: Callable[[], None],
+    ) -> None:
+        self.owned = owned
+        self.partition, self.epoch = owned.partition, owned.epoch
+        self.bytes_max = bytes_max
+        """Past this, nothing more is fetched until some is handed out."""
+        self.committed = -1
+        """Where the group stands, as far as the cluster knows; -1: that is not known yet."""
+        self.yielded = 0
+        """Behind the last message that the user was given."""
+        self.past = 0
+        """Behind the last message that the user is done with."""
+        self.is_withdrawn = False
+        """Nothing more of it is given to the user."""
+        self.freed = asyncio.Event()
+        """The user is done with all that it was given, after it was withdrawn."""
+        self._router = router
+        self._start = start
+        self._fetches = fetches
+        self._on_messages = on_messages
+        self._topic_id = b""
+        self._frames: deque[Frame] = deque()
+        self._bytes = 0
+        self._decoded: deque[Message] = deque()
+        self._next = 0
+        """The first offset that is not decoded yet."""
+        self._room = asyncio.Event()
+        self._committing = asyncio.Lock()
+        self._moved = asyncio.Event()
+
+    async def run(self) -> None:
+        """Claim it and read ahead, for as long as it is owned; raises what will not pass."""
+        while True:
+            try:
+                await self._claim()
+                break
+            except QuiverError as error:
+                await _pause(error)
+        offset = self._next
+        while True:
+            self._room.clear()
+            while self._bytes >= self.bytes_max:
+                await self._room.wait()
+                self._room.clear()
+            try:
+                offset = await self._fetch(offset)
+            except OffsetOutOfRange as error:
+                # Retention was faster. What it deleted is counted where the group lives.
+                offset = error.earliest if offset < error.earliest else error.end
+                self._next = max(self._next, offset)
+            except QuiverError as error:
+                await _pause(error)
+
+    @property
+    def has_messages(self) -> bool:
+        return bool(self._decoded or self._frames)
+
+    def take(self, most: int) -> list[Message]:
+        """The next messages, at most so many."""
+        while len(self._decoded) < most and self._frames:
+            frame = self._frames.popleft()
+            self._bytes -= len(frame)
+            self._decoded += messages_of(
+                frame, self.owned.topic, self.partition, self._next, None, self._router.limits
+            )
+            self._next = max(self._next, frame.header.next_offset)
+            self._room.set()
+        return [self._decoded.popleft() for _ in range(min(most, len(self._decoded)))]
+
+    async def commit(self, offset: int) -> None:
+        """Remember that the group is done below `offset`; raises `Fenced`."""
+        async with self._committing:
+            if offset <= self.committed:
+                return
+            request = proto.Request()
+            body = request.commit_offset
+            body.topic, body.group, body.partition, body.epoch = self._named
+            body.offset = offset
+            await self._ask(request, body, "committing")
+            self.committed = offset
+            self._moved.set()
+
+    async def reached(self, offset: int) -> None:
+        """Wait until so much is committed."""
+        while self.committed < offset:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _claim(self) -> None:
+        request = proto.Request()
+        body = request.claim
+        body.topic, body.group, body.partition, body.epoch = self._named
+        claimed = (await self._ask(request, body, "claiming")).response.claimed
+        offset = claimed.offset if claimed.has_committed else await self._first()
+        if not claimed.has_committed and self._start == "latest":
+            # Whoever takes over before the first commit must not start at a later "latest".
+            await self.commit(offset)
+        self.committed = self._next = self.yielded = self.past = offset
+
+    async def _first(self) -> int:
+        request = proto.Request()
+        find = request.find_offset
+        find.topic, find.partition = self.owned.topic, self.partition
+        if self._start == "latest":
+            find.latest = True
+        else:
+            find.earliest = True
+        return (await self._ask(request, find, "looking into")).response.offset_found.offset
+
+    async def _fetch(self, offset: int) -> int:
+        """Get what comes next; returns where to go on."""
+        request = proto.Request()
+        body = request.fetch
+        body.topic, body.group, body.partition, body.epoch = self._named
+        body.offset, body.bytes_max = offset, min(self.bytes_max, FETCH_BYTES_MAX)
+        async with self._fetches:
+            wait = CROWDED_WAIT_SECONDS if self._fetches.locked() else WAIT_SECONDS
+            body.wait_ms = int(wait * 1000)
+            reply = await self._ask(request, body, "reading", wait)
+        frames = frames_of(reply.packet, self._router.limits) if reply.packet.batches else []
+        data = [frame for frame in frames if frame.header.kind == _DATA]
+        if data:
+            self._frames += data
+            self._bytes += sum(map(len, data))
+            self._on_messages()
+        return max(offset, reply.response.fetched.next_offset)
+
+    async def _ask(
+        self,
+        request: proto.Request,
+        body: proto.CommitOffset | proto.Claim | proto.FindOffset | proto.Fetch,
+        what: str,
+        wait: float = 0.0,
+    ) -> Reply:
+        """The answer of the leader, of this very topic and not of one that is called the same."""
+        router, topic, partition = self._router, self.owned.topic, self.partition
+        attempts = router.attempts(f"{what} {topic}/{partition}")
+        route = await router.route(topic, attempts)
+        while partition >= len(route.leaders):
+            # It was just added: whoever assigned it knows more than the map, and who tells it.
+            route = await router.refresh(topic, attempts)
+            await attempts.pause()
+        while True:
+            target = await router.target(topic, partition, attempts)
+            if self._topic_id not in {b"", target.topic_id}:
+                raise Fenced(f"topic {topic!r} was deleted and created again")
+            request.direct, body.topic_id = target.direct, target.topic_id
+            try:
+                reply = await router.exchange(target.address, request, (), attempts, wait)
+            except QuiverError as error:
+                await router.recover(topic, partition, target, error, attempts)
+            else:
+                self._topic_id = target.topic_id
+                return reply
+
+    @property
+    def _named(self) -> tuple[str, str, int, int]:
+        owned = self.owned
+        return owned.topic, owned.group, owned.partition, owned.epoch
+
+
+async def _pause(error: QuiverError) -> None:
+    """What may pass is waited for, as long as it takes: the partition is owned meanwhile."""
+    if not error.retriable:
+        raise error
+    await asyncio.sleep(AGAIN_SECONDS)

@@ -1,0 +1,301 @@
+"""Carrying messages away that failed too often, and bringing them back on request.
+
+Messages that are dying stay with their partition until they are stored in the dead-letter topic,
+and only then are done with. Whoever leads the partition carries them, as a producer whose number
+everybody agrees on: a repeat after a failover is recognised by the target.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from quivermq.batches import Frame, Limits
+from quivermq.errors import (
+    Fenced,
+    InvalidRequest,
+    OffsetOutOfRange,
+    OutOfSequence,
+    QuiverError,
+    SequenceReused,
+    StoredBefore,
+    TooLarge,
+    TopicExists,
+    TopicNotFound,
+)
+from quivermq.node.counters import Counters
+from quivermq.node.delivery.dead_letter_batches import (
+    BatchSource,
+    DeadLetterBatches,
+    Home,
+    RedrivenBatches,
+)
+from quivermq.node.delivery.dispatcher import DeliveryDispatcher
+from quivermq.node.handlers.fetch import FetchHandler
+from quivermq.node.partition_lookup import PartitionLookup
+from quivermq.node.service import Answer
+from quivermq.node.tasks import end_tasks
+from quivermq.queue import DyingMessages, Interval
+from quivermq.wire import error_from_proto, proto
+
+logger = logging.getLogger("quivermq.dead_letters")
+
+T = TypeVar("T")
+Call = Callable[[proto.Request, list[Frame]], Awaitable[Answer]]
+
+_FIRST_WAIT_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 10.0
+_REPORT_S: Final = 60.0
+"""How often a trouble that lasts is reported."""
+_PASSING_S: Final = 5.0
+"""Leaders change: what is over by then is no trouble."""
+
+
+class DeadLetterMovers:
+    """The carriers of all partitions that are led here and have something to carry."""
+
+    def __init__(
+        self,
+        partitions: PartitionLookup,
+        fetching: FetchHandler,
+        counters: Counters,
+        limits: Limits,
+        call: Call,
+    ) -> None:
+        self._partitions = partitions
+        self._fetching = fetching
+        self._counters = counters
+        self._limits = limits
+        self._call = call
+        self._carrying: dict[DeliveryDispatcher, asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    def carry(self, dispatcher: DeliveryDispatcher) -> None:
+        """Something is dying there; nothing happens if that is known."""
+        if dispatcher not in self._carrying and not self._is_closed:
+            task = asyncio.create_task(
+                self._carry(dispatcher), name=f"carry {dispatcher.hosted.name}"
+            )
+            self._carrying[dispatcher] = task
+            task.add_done_callback(lambda _: self._carried(dispatcher))
+
+    def _carried(self, dispatcher: DeliveryDispatcher) -> None:
+        del self._carrying[dispatcher]
+        if not self._is_closed:
+            # Something may have come up that was not carried, as it was being carried.
+            dispatcher.look_after()
+
+    async def _carry(self, dispatcher: DeliveryDispatcher) -> None:
+        carrier = DeadLetterMover(self, dispatcher)
+        wait_s = _FIRST_WAIT_S
+        while not dispatcher.is_closed:
+            try:
+                # The lease manager names what is committed, and that it is dying was just said.
+                await dispatcher.agreed(lambda _: None)
+                records = dispatcher.hosted.with_leases(lambda leases: leases.dying())
+                if not records:
+                    return
+                is_done = await carrier.carry_all(records)
+            except QuiverError as error:
+                carrier.report(error)
+                is_done = False
+            except Exception:
+                logger.exception("%s: its dead letters cannot be carried", dispatcher.hosted.name)
+                is_done = False
+            if is_done:
+                wait_s = _FIRST_WAIT_S
+            else:
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await end_tasks(*self._carrying.values())
+
+    # What a carrier needs.
+
+    async def batches(
+        self, dispatcher: DeliveryDispatcher, record: DyingMessages
+    ) -> AsyncIterator[Frame]:
+        """Those that hold the messages of a record, a few at a time."""
+        at = record.start
+        while at < record.end:
+            for frame in await self._fetching.read_on(dispatcher.hosted, at):
+                if at < record.end:
+                    yield frame
+                    at = frame.header.next_offset
+
+    async def in_thread(self, work: Callable[[Frame], T], frame: Frame) -> T:
+        """Take a batch apart where that holds up nobody."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._fetching.readers, work, frame)
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def count(self, source: BatchSource, messages: int) -> None:
+        shares = self._counters.shares[source.topic, source.partition, source.group]
+        shares.dead_lettered += messages
+
+    async def store(self, topic: str, partition: int, frame: Frame) -> None:
+        """Have a batch stored, here or elsewhere; raises the refusal."""
+        known = self._partitions.topic(topic)
+        number = partition % len(known.partitions)
+        produce = proto.Produce(topic=topic, topic_id=bytes.fromhex(known.id), partition=number)
+        await self._ask(proto.Request(produce=produce), [frame])
+
+    async def find_or_make(self, source: BatchSource) -> str:
+        """The dead-letter topic of a topic."""
+        origin = self._partitions.topic(source.topic)
+        # A name may have 200 characters.
+        name = origin.topic_settings.dead_letter or f"{source.topic[:196]}.dlq"
+        if name not in self._partitions.view.topics:
+            creation = proto.CreateTopic(name=name, partitions=len(origin.partitions))
+            with suppress(TopicExists):
+                await self._ask(proto.Request(create_topic=creation), [])
+            # It was made elsewhere; that it is known here takes a moment.
+            await self._until_known(name)
+        return name
+
+    async def _until_known(self, name: str) -> None:
+        for _ in range(100):
+            if name in self._partitions.view.topics:
+                return
+            await asyncio.sleep(0.02)
+        raise TopicNotFound(f"the topic {name!r} was made, but is not known here yet")
+
+    async def _ask(self, request: proto.Request, frames: list[Frame]) -> None:
+        response, _ = await self._call(request, frames)
+        if response.WhichOneof("body") == "error":
+            raise error_from_proto(response.error)
+
+
+class DeadLetterMover:
+    """Carries the records of one partition, in order."""
+
+    def __init__(self, office: DeadLetterMovers, dispatcher: DeliveryDispatcher) -> None:
+        self._office = office
+        self._dispatcher = dispatcher
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+        self._reported_s = self._began_s - _REPORT_S
+
+    async def carry_all(self, records: list[tuple[str, DyingMessages]]) -> bool:
+        """Whether all of them arrived. One that cannot be stored holds up its group alone, and a
+        redrive that cannot only itself."""
+        stuck: set[str] = set()
+        is_done = True
+        for group, record in records:
+            if self._dispatcher.is_closed:
+                return True
+            if group in stuck and not record.redrive:
+                continue
+            try:
+                if not await self._carry(self._source(group), record):
+                    # What follows has other numbers by this.
+                    stuck.add(group)
+            except OffsetOutOfRange:
+                # Retention was faster: what is gone is counted as lost.
+                self._dispatcher.trim()
+                is_done = False
+            except QuiverError as error:
+                self.report(error)
+                stuck.add(group)
+                is_done = False
+        return is_done
+
+    def _source(self, group: str) -> BatchSource:
+        name = self._dispatcher.hosted.name
+        return BatchSource(self._dispatcher.hosted.id, name.topic, name.partition, group)
+
+    def report(self, error: QuiverError) -> None:
+        """A trouble that lasts is worth a line a minute."""
+        now_s = self._loop.time()
+        is_lasting = not error.retriable or now_s - self._began_s > _PASSING_S
+        if is_lasting and now_s - self._reported_s >= _REPORT_S:
+            self._reported_s = now_s
+            logger.warning(
+                "%s: messages cannot be moved, and stay where they are: %s",
+                self._dispatcher.hosted.name,
+                error,
+            )
+
+    async def _carry(self, source: BatchSource, record: DyingMessages) -> bool:
+        """False: it has to be carried again, under another number."""
+        kept: list[Interval] = []
+        if record.redrive:
+            kept = await self._redrive(source, record)
+        elif not await self._bring(source, record):
+            return False
+        dispatcher = self._dispatcher
+        await dispatcher.agreed(lambda leases: leases.bury(source.group, record.number, kept))
+        if not record.redrive:
+            self._office.count(source, record.end - record.start)
+        return True
+
+    async def _bring(self, source: BatchSource, record: DyingMessages) -> bool:
+        """Store a record among the dead letters; False if its numbers had to begin anew."""
+        office, dispatcher = self._office, self._dispatcher
+        topic = await office.find_or_make(source)
+        epoch = dispatcher.hosted.with_leases(lambda leases: leases.dead_epoch(source.group))
+        letters = DeadLetterBatches(source, record, topic, epoch, office.limits)
+        try:
+            async for frame in office.batches(dispatcher, record):
+                await self._bring_batch(letters, frame)
+        except (OutOfSequence, Fenced, SequenceReused):
+            # The target has forgotten this producer, knows a later one by its name, or has other
+            # messages under this number: better twice than not at all.
+            await dispatcher.agreed(lambda leases: leases.restart_numbers(source.group))
+            return False
+        return True
+
+    async def _bring_batch(self, letters: DeadLetterBatches, frame: Frame) -> None:
+        try:
+            for home, letter in await self._office.in_thread(letters.all_of, frame):
+                await self._store(home, letter)
+        except TooLarge:
+            # A message that just fits its limit does not with its story: better bare than stuck.
+            for home, forms in letters.one_by_one(frame):
+                await self._store_first_that_fits(home, forms)
+
+    async def _store_first_that_fits(self, home: Home, forms: list[Frame]) -> None:
+        *larger, smallest = forms
+        for form in larger:
+            with suppress(TooLarge):
+                await self._store(home, form)
+                return
+        await self._store(home, smallest)
+
+    async def _redrive(self, source: BatchSource, record: DyingMessages) -> list[Interval]:
+        """Store a record where its messages came from; returns what stays dead, as there is no
+        place for it. While that is all of it, it waits for its place."""
+        batches = RedrivenBatches(source, record, self._office.limits)
+        troubles: dict[Home, QuiverError] = {}
+        kept: list[Interval] = []
+        stays = 0
+        async for frame in self._office.batches(self._dispatcher, record):
+            for home, place, batch in await self._office.in_thread(batches.all_of, frame):
+                if home is not None and home not in troubles:
+                    try:
+                        await self._store(home, batch)
+                    except QuiverError as error:
+                        troubles[home] = error
+                if home is None:
+                    stays += batch.header.count
+                if home is None or home in troubles:
+                    # What follows has no place either: its numbers would have a gap.
+                    kept.append(place)
+        passing = [error for error in troubles.values() if error.retriable]
+        is_all = sum(end - start for start, end in kept) == record.end - record.start
+        if passing or (is_all and troubles):
+            raise (passing or list(troubles.values()))[0]
+        if stays:
+            self.report(InvalidRequest(f"{stays} dead letters do not say where they came from"))
+        return kept
+
+    async def _store(self, home: Home, frame: Frame) -> None:
+        # So long ago that the target forgot the place: it is there.
+        with suppress(StoredBefore):
+            await self._office.store(home.topic, home.partition, frame)

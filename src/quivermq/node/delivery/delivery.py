@@ -1,0 +1,86 @@
+"""Everything of a broker that serves consumers, put together."""
+
+from contextlib import suppress
+from typing import Final
+
+from quivermq.batches import Frame
+from quivermq.errors import NotLeader, Overloaded
+from quivermq.log.settings import STORED_LIMITS
+from quivermq.node.consumer_requests import ConsumerRequests
+from quivermq.node.counters import Counters
+from quivermq.node.delivery.dead_letter_mover import Call, DeadLetterMovers
+from quivermq.node.delivery.frame_cache import FrameCache
+from quivermq.node.delivery.rate_limit_client import RateLimitClient
+from quivermq.node.delivery.registry import DispatcherRegistry
+from quivermq.node.handlers.fetch import FetchHandler
+from quivermq.node.handlers.groups import GroupHandlers
+from quivermq.node.handlers.poll import PollHandler
+from quivermq.node.handlers.settle import SettleHandler
+from quivermq.node.hosted_replica import HostedReplica
+from quivermq.node.partition_lookup import PartitionLookup
+from quivermq.node.service import Answer, Bulky, Handler
+from quivermq.replica import Produced
+from quivermq.wire import proto
+
+_CACHE_BYTES: Final = 32 << 20
+
+
+class Delivery:
+    """The dispatchers of what is led here, and the requests that they answer."""
+
+    def __init__(
+        self, partitions: PartitionLookup, fetching: FetchHandler, counters: Counters, call: Call
+    ) -> None:
+        async def ask(request: proto.Request) -> Answer:
+            frames: list[Frame] = []
+            return await call(request, frames)
+
+        self.cache = FrameCache(_CACHE_BYTES)
+        self.dead_letters = DeadLetterMovers(partitions, fetching, counters, STORED_LIMITS, call)
+        self.dispatchers = DispatcherRegistry(partitions, self.dead_letters.carry)
+        self.limits = RateLimitClient(partitions, self.dispatchers, ask)
+        consuming = PollHandler(
+            self.dispatchers, self.limits, self.cache, fetching.readers, counters
+        )
+        settling = SettleHandler(self.dispatchers, counters)
+        self._requests = ConsumerRequests(consuming, settling, self.limits)
+        self._groups = GroupHandlers(partitions, self.dispatchers, fetching, counters)
+
+    def handlers(self) -> dict[str, Handler]:
+        return {**self._requests.handlers(), **self._groups.handlers()}
+
+    def bulky(self) -> dict[str, Bulky]:
+        return {**self._requests.bulky(), **self._groups.bulky()}
+
+    def leadership_changed(self, group: HostedReplica) -> None:
+        """This broker began to lead a partition, or ceased to."""
+        self.dispatchers.leadership_changed(group)
+        if not group.was_serving:
+            self.cache.drop(group.id)
+
+    def stored(self, group: HostedReplica, frame: Frame, place: Produced) -> None:
+        """A batch was stored. Those who wait for it are woken next, and find it in memory."""
+        dispatcher = self.dispatchers.of(group)
+        if dispatcher is not None and len(dispatcher.waiting):
+            header = frame.header._replace(
+                base_offset=place.base_offset, timestamp_ms=place.timestamp_ms
+            )
+            self.cache.add(group.id, Frame(header, frame.body))
+
+    def used(self, group: HostedReplica, name: str) -> None:
+        """Somebody committed an offset for a group of consumers."""
+        dispatcher = self.dispatchers.of(group)
+        if dispatcher is not None:
+            dispatcher.use(name)
+
+    def dropped(self, group: HostedReplica) -> None:
+        """Retention may have taken what groups have not done."""
+        dispatcher = self.dispatchers.of(group)
+        if dispatcher is not None:
+            with suppress(NotLeader, Overloaded):
+                dispatcher.trim()
+
+    async def close(self) -> None:
+        await self.dead_letters.close()
+        await self.limits.close()
+        self.dispatchers.close()

@@ -1,0 +1,140 @@
+"""The delivery dispatchers of all partitions that are led here, one for each leadership."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import Final
+
+from quivermq.cluster import Level
+from quivermq.errors import InvalidRequest, NotLeader
+from quivermq.node.delivery.dispatcher import DeliveryDispatcher
+from quivermq.node.delivery.idle_groups import CountedTime
+from quivermq.node.hosted_replica import HostedReplica
+from quivermq.node.partition_lookup import PartitionLookup
+from quivermq.queue import LeaseManager, check_name
+
+
+def public_id(number: int) -> int:
+    """The same for the same number, and no way back. Fits where a number of 63 bits does."""
+    digest = blake2b(number.to_bytes(8, "big"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+_SWEEP_MS: Final = 1_000
+_BOOKKEEPERS: Final = ("_archive.", "_published")
+
+
+class DispatcherRegistry:
+    """Finds the dispatcher that a request is for, and has one wherever this broker leads."""
+
+    def __init__(
+        self, partitions: PartitionLookup, on_dying: Callable[[DeliveryDispatcher], None]
+    ) -> None:
+        self._partitions = partitions
+        self._on_dying = on_dying
+        self._dispatchers: dict[bytes, DeliveryDispatcher] = {}
+        self._time = CountedTime(_SWEEP_MS)
+        self._loop = asyncio.get_running_loop()
+        self._sweep_handle = self._loop.call_later(_SWEEP_MS / 1000, self._sweep)
+
+    def _sweep(self) -> None:
+        """Forget groups that nobody uses, where the cluster is at a level that allows it."""
+        self._sweep_handle = self._loop.call_later(_SWEEP_MS / 1000, self._sweep)
+        self._time.count(int(self._loop.time() * 1000))
+        if self._partitions.level < Level.IDLE_GROUPS:
+            return
+        for dispatcher in self:
+            topic = self._partitions.view.topics.get(dispatcher.hosted.name.topic)
+            # Where messages go when every group has done them, a group is what keeps them.
+            if topic is not None and topic.group_idle_ms and not dispatcher.settings.delete_acked:
+                dispatcher.forget_idle(self._time, topic.group_idle_ms)
+
+    def leadership_changed(self, group: HostedReplica) -> None:
+        """This broker began to lead a partition, or ceased to."""
+        former = self._dispatchers.pop(group.id, None)
+        if former is not None:
+            former.close()
+        if group.was_serving and not group.is_metadata:
+            dispatcher = self._dispatchers[group.id] = DeliveryDispatcher(group, self._on_dying)
+            if group.replica.groups:
+                # What was leased and delayed under the leader before goes on here.
+                dispatcher.look_after()
+
+            self._instruct(dispatcher)
+
+    def catalog_changed(self) -> None:
+        """The settings of topics may have changed."""
+        for dispatcher in self:
+            self._instruct(dispatcher)
+
+    def _instruct(self, dispatcher: DeliveryDispatcher) -> None:
+        topic = self._partitions.view.topics.get(dispatcher.hosted.name.topic)
+        if topic is not None:
+            dispatcher.adopt(topic.topic_settings)
+
+    def leading(self, topic: str, topic_id: bytes, partition: int) -> DeliveryDispatcher:
+        """The dispatcher of a partition; raises `NotLeader` unless it is led here."""
+        group = self._partitions.leading(topic, topic_id, partition)
+        dispatcher = self._dispatchers.get(group.id)
+        if dispatcher is None or dispatcher.hosted is not group:
+            raise self._partitions.not_leading(group.id, str(group.name))
+        return dispatcher
+
+    def of(self, group: HostedReplica) -> DeliveryDispatcher | None:
+        """The dispatcher of a group, if it is led here."""
+        dispatcher = self._dispatchers.get(group.id)
+        return dispatcher if dispatcher is not None and dispatcher.hosted is group else None
+
+    def __iter__(self) -> Iterator[DeliveryDispatcher]:
+        return iter(list(self._dispatchers.values()))
+
+    def close(self) -> None:
+        """The broker stops."""
+        self._sweep_handle.cancel()
+        for dispatcher in self:
+            dispatcher.close()
+        self._dispatchers = {}
+
+
+async def open_all(dispatchers: list[DeliveryDispatcher], group: str, *, at_end: bool) -> None:
+    """Let a group begin in all partitions at once: also where others give it something first, it
+    is not to miss what comes from here on."""
+    missing = [dispatcher for dispatcher in dispatchers if not dispatcher.is_open(group)]
+    for result in await asyncio.gather(
+        *(dispatcher.open(group, at_end=at_end) for dispatcher in missing), return_exceptions=True
+    ):
+        # A partition that moved away is left to who leads it.
+        if isinstance(result, BaseException) and not isinstance(result, NotLeader):
+            raise result
+
+
+def check_group(name: str) -> None:
+    """Raise `InvalidRequest` unless consumers may use a group of this name."""
+    check_name("group", name)
+    if name.startswith("_"):
+        raise InvalidRequest(f"names of groups that start with '_' are reserved: {name!r}")
+
+
+def check_not_shared(leases: LeaseManager, name: str) -> None:
+    """Raise `InvalidRequest` if a group shares its work: what it has done is known message by
+    message, and no committed offset stands for it. A consumer that goes by offsets would get
+    everything again."""
+    found = leases.groups.by_name.get(name)
+    if found is not None and found.is_shared:
+        raise InvalidRequest(
+            f"group {name!r} shares its messages among consumers that poll or subscribe, and has "
+            "no committed offset: use another name for sticky and single consumers, or delete the "
+            "group first"
+        )
+
+
+def check_bookkeeper(name: str) -> None:
+    """Raise `InvalidRequest` unless offsets may be kept under this name.
+
+    Besides groups of consumers these are tables and queries that say how far they are: nobody can
+    consume under their names, so nobody else moves what they have committed.
+    """
+    if name.startswith(_BOOKKEEPERS):
+        check_name("group", name)
+    else:
+        check_group(name)

@@ -1,0 +1,319 @@
+"""Requests about groups that are not polls: shown, moved, deleted; delayed and dead messages."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from quivermq.cluster import sticky_key
+from quivermq.errors import InvalidRequest, NotLeader
+from quivermq.node.counters import Counters as Counted
+from quivermq.node.delivery.dispatcher import DeliveryDispatcher
+from quivermq.node.delivery.registry import (
+    DispatcherRegistry,
+    check_bookkeeper,
+    check_group,
+    check_not_shared,
+    public_id,
+)
+from quivermq.node.handlers.fetch import FetchHandler
+from quivermq.node.handlers.topics import done
+from quivermq.node.partition_lookup import PartitionLookup
+from quivermq.node.service import Answer, Bulky, Handler, Room
+from quivermq.queue import GroupStats, Interval, LeaseManager
+from quivermq.wire import proto
+from quivermq.wire.limits import check_answer
+
+_LISTED_MAX: Final = 10_000
+_INTERVALS_MAX: Final = 100_000
+_INTERVALS_AT_ONCE: Final = 2_000
+"""Intervals that are settled in one turn of the event loop."""
+_LIST_BYTES: Final = 1 << 20
+"""What is expected of a list before it is made."""
+_INTERVAL_BYTES: Final = 20
+_GROUP_BYTES: Final = 100
+"""About what one entry takes."""
+_FEWER_GROUPS: Final = "name a group, or fewer partitions at once"
+
+
+class GroupHandlers:
+    """Answers for the partitions that are led here; the client asks each leader."""
+
+    def __init__(
+        self,
+        partitions: PartitionLookup,
+        dispatchers: DispatcherRegistry,
+        fetching: FetchHandler,
+        counted: Counted,
+    ) -> None:
+        self._partitions = partitions
+        self._dispatchers = dispatchers
+        self._fetching = fetching
+        self._counted = counted
+        self._slices = partitions.slices
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "seek_group": self.seek_group,
+            "delete_group": self.delete_group,
+            "list_delayed": self.list_delayed,
+            "cancel_delayed": self.cancel_delayed,
+            "redrive": self.redrive,
+            "claim": self.claim,
+        }
+
+    def bulky(self) -> dict[str, Bulky]:
+        return {
+            "describe_groups": Bulky(self.describe_groups, lambda _: _LIST_BYTES),
+            "list_dead": Bulky(self.list_dead, lambda _: _LIST_BYTES),
+        }
+
+    async def describe_groups(self, request: proto.Request, room: Room) -> Answer:
+        body = request.describe_groups
+        dispatchers = self._asked(body.topic, body.partitions)
+        expected = _GROUP_BYTES * sum(
+            1 if body.group else dispatcher.with_leases(_count_groups) for dispatcher in dispatchers
+        )
+        check_answer(expected, _FEWER_GROUPS)
+        # Once, for all: whoever has some room and waits for more may wait for another who does.
+        await room(expected)
+        found = proto.GroupsDescribed()
+        size = 0
+        for dispatcher in dispatchers:
+            await dispatcher.confirm()
+            dispatcher.trim()
+            names = [body.group] if body.group else dispatcher.with_leases(_names)
+            async with self._slices.turn() as turn:
+                for name in names:
+                    for one in _described(dispatcher, name):
+                        size += one.ByteSize()
+                        check_answer(size, _FEWER_GROUPS)
+                        found.groups.append(one)
+                    await turn.rest()
+        return proto.Response(groups_described=found), ()
+
+    def _asked(self, topic: str, numbers: Sequence[int]) -> list[DeliveryDispatcher]:
+        """The dispatchers of these partitions, or of all that are led here."""
+        if numbers:
+            return [
+                self._dispatchers.leading(topic, b"", number) for number in dict.fromkeys(numbers)
+            ]
+        found = []
+        for number in range(len(self._partitions.topic(topic).partitions)):
+            try:
+                found.append(self._dispatchers.leading(topic, b"", number))
+            except NotLeader:
+                # Another broker answers for it.
+                continue
+        return found
+
+    async def seek_group(self, request: proto.Request) -> proto.Response:
+        body = request.seek_group
+        check_group(body.group)
+        dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
+        await dispatcher.confirm()
+        where = body.WhichOneof("where")
+        if where == "latest":
+            offset = int(dispatcher.end)
+        elif where == "timestamp_ms":
+            offset = await self._fetching.offset_at(dispatcher.hosted, body.timestamp_ms)
+        elif where == "offset":
+            offset = body.offset
+            if not dispatcher.start <= offset <= dispatcher.end:
+                raise InvalidRequest(
+                    f"offset {offset} of {dispatcher.hosted.name} is not kept: seek from "
+                    f"{dispatcher.start} to {dispatcher.end}"
+                )
+        else:
+            offset = int(dispatcher.start)
+        await dispatcher.agreed(lambda leases: leases.seek(body.group, offset))
+        dispatcher.use(body.group)
+        return proto.Response(group_sought=proto.GroupSought(offset=offset))
+
+    async def delete_group(self, request: proto.Request) -> proto.Response:
+        body = request.delete_group
+        check_bookkeeper(body.group)
+        dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
+        await dispatcher.agreed(lambda leases: leases.drop(body.group))
+        self._counted.shares.pop((body.topic, body.partition, body.group), None)
+        return done()
+
+    async def list_delayed(self, request: proto.Request) -> proto.Response:
+        body = request.list_delayed
+        dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
+        await dispatcher.confirm()
+        now_ms, limit = dispatcher.now_ms(), min(body.limit or _LISTED_MAX, _LISTED_MAX)
+        found, total = dispatcher.with_leases(
+            lambda leases: (
+                leases.delayed(now_ms, body.from_ms, limit),
+                leases.delayed_total(now_ms),
+            )
+        )
+        batches = [
+            proto.Delayed(
+                start=one.start, count=one.end - one.start, due_ms=one.due_ms, priority=one.priority
+            )
+            for one in found
+        ]
+        return proto.Response(delayed_listed=proto.DelayedListed(batches=batches, total=total))
+
+    async def cancel_delayed(self, request: proto.Request) -> proto.Response:
+        body = request.cancel_delayed
+        intervals = _intervals(body.intervals)
+        dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
+        cancelled = 0
+        for part in batched(intervals):
+            cancelled += await dispatcher.agreed(partial(_cancel, part, dispatcher.now_ms()))
+        return proto.Response(delayed_cancelled=proto.DelayedCancelled(cancelled=cancelled))
+
+    async def redrive(self, request: proto.Request) -> proto.Response:
+        body = request.redrive
+        intervals = _intervals(body.intervals)
+        dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
+        await dispatcher.confirm()
+        send = _purge if body.purge else _redrive
+        # What comes in meanwhile is for the next request.
+        kept = dispatcher.start, dispatcher.end
+        messages = 0
+        for part in batched(intervals) if intervals else [None]:
+            while moved := await dispatcher.agreed(partial(send, dispatcher, kept, part)):
+                # There may be more.
+                messages += moved
+        return proto.Response(redriven=proto.Redriven(messages=messages))
+
+    async def list_dead(self, request: proto.Request, room: Room) -> Answer:
+        body = request.list_dead
+        dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
+        await dispatcher.confirm()
+        start, end = dispatcher.start, dispatcher.end
+        found = dispatcher.with_leases(lambda leases: leases.dead(start, end))
+        size = _INTERVAL_BYTES * len(found)
+        check_answer(size, "redrive or purge some by their offsets first")
+        await room(size)
+        listed = proto.DeadListed()
+        async with self._slices.turn() as turn:
+            for low, high in found:
+                listed.intervals.add(start=low, end=high)
+                await turn.rest()
+        return proto.Response(dead_listed=listed), ()
+
+    async def claim(self, request: proto.Request) -> proto.Response:
+        body = request.claim
+        check_group(body.group)
+        dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
+        if body.epoch > self._assigned_epoch(body):
+            # It may have been assigned a moment ago, and not be known here yet.
+            await self._partitions.catch_up()
+            if body.epoch > self._assigned_epoch(body):
+                raise InvalidRequest(
+                    f"epoch {body.epoch} of group {body.group} was never assigned: join the group, "
+                    "and claim partitions with the epochs that it assigns"
+                )
+
+        def claim(leases: LeaseManager) -> int | None:
+            check_not_shared(leases, body.group)
+            return leases.claim(body.group, body.epoch)
+
+        committed = await dispatcher.agreed(claim)
+        dispatcher.use(body.group)
+        offset = dispatcher.start if committed is None else committed
+        claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
+        return proto.Response(claimed=claimed)
+
+    def _assigned_epoch(self, body: proto.Claim) -> int:
+        """Of the last member that got this partition, as far as is known here; 0: nobody did."""
+        topic = self._partitions.topic(body.topic, body.topic_id)
+        group = self._partitions.view.sticky.get(sticky_key(topic.id, body.group))
+        owners = () if group is None else group.owners
+        return owners[body.partition].epoch if body.partition < len(owners) else 0
+
+
+def batched(intervals: list[Interval]) -> Iterator[list[Interval]]:
+    """As many at once as a lease manager takes without holding the loop."""
+    for first in range(0, len(intervals), _INTERVALS_AT_ONCE):
+        yield intervals[first : first + _INTERVALS_AT_ONCE]
+
+
+def _cancel(intervals: list[Interval], now_ms: int, leases: LeaseManager) -> int:
+    return leases.cancel(intervals, now_ms)
+
+
+def _purge(
+    _: DeliveryDispatcher,
+    kept: tuple[int, int],
+    intervals: list[Interval] | None,
+    leases: LeaseManager,
+) -> int:
+    return leases.purge(*kept, intervals)
+
+
+def _redrive(
+    dispatcher: DeliveryDispatcher,
+    kept: tuple[int, int],
+    intervals: list[Interval] | None,
+    leases: LeaseManager,
+) -> int:
+    return leases.redrive(*kept, intervals, dispatcher.now_ms())
+
+
+def _count_groups(leases: LeaseManager) -> int:
+    return len(leases.groups.by_name)
+
+
+def _names(leases: LeaseManager) -> list[str]:
+    return list(leases.groups.by_name)
+
+
+def _described(dispatcher: DeliveryDispatcher, name: str) -> list[proto.GroupDescription]:
+    """A group where it stands; none if it was deleted meanwhile."""
+    end, now_ms = dispatcher.end, dispatcher.now_ms()
+
+    def look(leases: LeaseManager) -> list[tuple[GroupStats, bool]]:
+        counters = leases.describe(end, now_ms, name)
+        return [(one, leases.groups.by_name[one.group].claimed > 0) for one in counters]
+
+    return [
+        _group_description(dispatcher, end, counters, is_sticky=is_sticky)
+        for counters, is_sticky in dispatcher.with_leases(look)
+    ]
+
+
+def _group_description(
+    dispatcher: DeliveryDispatcher, end: int, counters: GroupStats, *, is_sticky: bool
+) -> proto.GroupDescription:
+    numbers = dict.fromkeys(dispatcher.waiting.consumers(counters.group), 0)
+    consumers = {**numbers, **counters.consumers}
+    return proto.GroupDescription(
+        group=counters.group,
+        partition=dispatcher.hosted.name.partition,
+        waiting=counters.waiting,
+        in_flight=counters.in_flight,
+        delayed=counters.delayed,
+        done=counters.done,
+        dead=counters.dead,
+        lost=counters.lost,
+        redelivered=counters.redelivered,
+        floor=counters.floor,
+        committed=counters.committed,
+        start=counters.start,
+        consumers=[
+            proto.Consumer(
+                consumer=public_id(number),
+                name=dispatcher.names.get(number, ""),
+                in_flight=in_flight,
+            )
+            for number, in_flight in consumers.items()
+        ],
+        is_shared=counters.is_shared,
+        is_sticky=is_sticky,
+        end=end,
+    )
+
+
+def _intervals(parts: Sequence[proto.Interval]) -> list[Interval]:
+    if len(parts) > _INTERVALS_MAX:
+        raise InvalidRequest(f"name at most {_INTERVALS_MAX} intervals, not {len(parts)}")
+    found = [(part.start, part.end) for part in parts]
+    for start, end in found:
+        if start >= end:
+            raise InvalidRequest(f"from {start} to before {end} is no interval")
+    return found

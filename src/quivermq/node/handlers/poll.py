@@ -1,0 +1,492 @@
+"""Polls: messages leased to consumers, and consumers that wait for some."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final
+
+from quivermq.batches import Frame
+from quivermq.errors import (
+    Corrupt,
+    InvalidRequest,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetOutOfRange,
+    Overloaded,
+    QuiverError,
+    StorageFailed,
+    Timeout,
+    UnsupportedFormat,
+)
+from quivermq.node.counters import Counters
+from quivermq.node.delivery.dispatcher import DeliveryDispatcher
+from quivermq.node.delivery.frame_cache import FrameCache
+from quivermq.node.delivery.lease_reader import LeaseRead, PendingLease, beyond, read_all, runs_of
+from quivermq.node.delivery.rate_limit_client import RateLimitClient
+from quivermq.node.delivery.registry import DispatcherRegistry, check_group, open_all
+from quivermq.node.delivery.wait_table import Waiter
+from quivermq.node.service import Answer, Room
+from quivermq.queue import Interval, LeaseManager, LeaseRequest, Piece
+from quivermq.wire import proto
+
+_BYTES_DEFAULT: Final = 4 << 20
+_BYTES_MAX: Final = 32 << 20
+_MESSAGES_MAX: Final = 100_000
+_PARTITIONS_MAX: Final = 10_000
+
+
+def bytes_wanted(body: proto.Poll) -> int:
+    """How much a poll may answer with; one message may be larger."""
+    return min(body.bytes_max or _BYTES_DEFAULT, _BYTES_MAX)
+
+
+def check_poll(body: proto.Poll) -> None:
+    """Raise `InvalidRequest` unless it can be answered."""
+    check_names(body.group, body.partitions)
+    if not 1 <= body.messages_max <= _MESSAGES_MAX:
+        raise InvalidRequest(f"a poll takes 1 to {_MESSAGES_MAX} messages, not {body.messages_max}")
+
+
+def check_names(group: str, partitions: Sequence[int]) -> None:
+    """Raise `InvalidRequest` unless a group may ask for these."""
+    check_group(group)
+    if not partitions:
+        raise InvalidRequest("name at least one partition")
+    if len(partitions) > _PARTITIONS_MAX:
+        raise InvalidRequest(f"name at most {_PARTITIONS_MAX} partitions, not {len(partitions)}")
+
+
+_NOT_SERVED: Final = (
+    NotLeader, NotEnoughReplicas, InvalidRequest, Corrupt, StorageFailed, UnsupportedFormat,
+)  # fmt: skip
+"""Why a partition may be left out of a poll for several."""
+_WAIT_MS_MAX: Final = 60_000
+_VISIBILITY_MS: Final = 30_000
+_ENVELOPE_BYTES: Final = 4_096
+_VAIN_S: Final = 0.002
+# Whoever asks for partitions that are led elsewhere hears of it after so long at the latest.
+_ELSEWHERE_S: Final = 0.25
+_PARTITIONS_AT_ONCE: Final = 500
+"""So many are looked at before others on the loop go on."""
+_PACKED_HERE_BYTES: Final = 1 << 20
+"""Batches in memory are cut on the event loop if no more than this is leased."""
+
+
+@dataclass(eq=False, slots=True)
+class _Visit:
+    """One poll, as long as it lasts."""
+
+    body: proto.Poll
+    room: Room
+    deadline_s: float
+    throttled_s: float = 0.0
+    is_in_vain: bool = False
+    """Something was ready, and then it was not."""
+    elsewhere: list[int] = field(default_factory=list)
+    """Partitions that are not led here."""
+    messages: int = 0
+    """How many are leased."""
+    holds: list[PendingLease] = field(default_factory=list)
+
+    @property
+    def bytes_max(self) -> int:
+        return bytes_wanted(self.body)
+
+
+class PollHandler:
+    """Answers polls of partitions that are led here."""
+
+    def __init__(
+        self,
+        dispatchers: DispatcherRegistry,
+        limits: RateLimitClient,
+        cache: FrameCache,
+        readers: Executor,
+        counters: Counters,
+    ) -> None:
+        self._dispatchers = dispatchers
+        self._limits = limits
+        self._cache = cache
+        self._readers = readers
+        self._counters = counters
+
+    async def poll(self, body: proto.Poll, room: Room) -> Answer:
+        check_poll(body)
+        loop = asyncio.get_running_loop()
+        wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
+        visit = _Visit(body, room, loop.time() + wait_s)
+        waiter: Waiter | None = None
+        try:
+            while True:
+                dispatchers = self._led(visit)
+                visit.throttled_s = 0.0
+                await open_all(dispatchers, body.group, at_end=body.start_latest)
+                await self._take(visit, dispatchers)
+                if visit.holds:
+                    return self._answer(visit)
+                # Who waits for messages takes room from nobody.
+                await room(0)
+                if visit.is_in_vain:
+                    # Others were faster, or there is no leave to deliver: never in a hot circle.
+                    visit.is_in_vain = False
+                    await asyncio.sleep(_VAIN_S)
+                if loop.time() >= visit.deadline_s:
+                    return self._nothing(visit)
+                was_woken = waiter is not None
+                waiter = Waiter(body.consumer, body.messages_max)
+                if not await self._wait(visit, dispatchers, waiter, in_front=was_woken):
+                    return self._nothing(visit)
+        finally:
+            # Whoever was woken, and took nothing, lets the next one look.
+            if waiter is not None and waiter.woken.done():
+                for number in dict.fromkeys(body.partitions):
+                    self._wake(body, number)
+
+    def _wake(self, body: proto.Poll, number: int) -> None:
+        try:
+            self._dispatchers.leading(body.topic, body.topic_id, number).wake(body.group)
+        except QuiverError:
+            # Gone: so are all who waited there.
+            return
+
+    def _led(self, visit: _Visit) -> list[DeliveryDispatcher]:
+        """The dispatchers of those partitions that are led here; raises if there are none."""
+        body = visit.body
+        found: list[DeliveryDispatcher] = []
+        elsewhere: list[int] = []
+        refusal: QuiverError | None = None
+        for number in dict.fromkeys(body.partitions):
+            try:
+                found.append(self._dispatchers.leading(body.topic, body.topic_id, number))
+            except _NOT_SERVED as error:
+                elsewhere.append(number)
+                refusal = refusal or error
+        if refusal is not None and not found:
+            raise refusal
+        if elsewhere and not visit.elsewhere:
+            now_s = asyncio.get_running_loop().time()
+            visit.deadline_s = min(visit.deadline_s, now_s + _ELSEWHERE_S)
+        visit.elsewhere = elsewhere
+        return found
+
+    # Waiting.
+
+    async def _wait(
+        self,
+        visit: _Visit,
+        dispatchers: list[DeliveryDispatcher],
+        waiter: Waiter,
+        *,
+        in_front: bool,
+    ) -> bool:
+        """Wait until there may be something; False if there is nothing by the deadline."""
+        group = visit.body.group
+        for dispatcher in dispatchers:
+            dispatcher.park(group, waiter, in_front=in_front)
+        is_coming = False
+        try:
+            # Something may have come while the last of the partitions was looked at; or an
+            # leadership was lost, and nobody is woken there any more.
+            if not await _first_ready(dispatchers, group):
+                async with asyncio.timeout_at(visit.deadline_s):
+                    await waiter.woken
+            is_coming = True
+        except TimeoutError:
+            pass
+        finally:
+            for dispatcher in dispatchers:
+                dispatcher.leave(group, waiter)
+                if waiter.is_woken and not is_coming:
+                    # Woken in the moment that it gave up: what it was woken for is for others.
+                    dispatcher.wake_later(group)
+        return is_coming
+
+    async def await_ready(self, body: proto.AwaitReady) -> proto.Response:
+        """Tell which partitions have something to lease, once any has."""
+        check_names(body.group, body.partitions)
+        loop = asyncio.get_running_loop()
+        wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
+        wanted = proto.Poll(
+            topic=body.topic, topic_id=body.topic_id, partitions=body.partitions, group=body.group
+        )
+        visit = _Visit(wanted, _no_room, loop.time() + wait_s)
+        waiter: Waiter | None = None
+        while True:
+            dispatchers = self._led(visit)
+            for dispatcher in dispatchers:
+                dispatcher.know(body.consumer, body.consumer_name)
+            await open_all(dispatchers, body.group, at_end=body.start_latest)
+            ready = await _all_ready(dispatchers, body.group)
+            if ready or loop.time() >= visit.deadline_s:
+                break
+            in_front = waiter is not None
+            waiter = Waiter(body.consumer, 1)
+            if not await self._wait(visit, dispatchers, waiter, in_front=in_front):
+                break
+        for dispatcher in ready:
+            dispatcher.wake_later(body.group)
+        numbers = [dispatcher.hosted.name.partition for dispatcher in ready]
+        return proto.Response(ready=proto.Ready(partitions=numbers, elsewhere=visit.elsewhere))
+
+    # Leasing.
+
+    async def _take(self, visit: _Visit, dispatchers: list[DeliveryDispatcher]) -> None:
+        """Lease and read what is ready; `visit.holds` is what leaves."""
+        troubles: list[QuiverError] = []
+        visit.messages = 0
+        try:
+            for number, dispatcher in enumerate(dispatchers, 1):
+                if visit.messages >= visit.body.messages_max:
+                    break
+                if number % _PARTITIONS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                try:
+                    await self._lease_at(dispatcher, visit)
+                except (NotLeader, Overloaded, Timeout, InvalidRequest) as error:
+                    # It moved away meanwhile, or has trouble: the others are served.
+                    troubles.append(error)
+            if visit.holds:
+                await self._read(visit)
+            elif len(troubles) == len(dispatchers):
+                # Nothing to be had is another answer than nobody to have it from.
+                raise troubles[0]
+            if visit.body.auto_ack:
+                await self._acknowledge(visit)
+            elif visit.holds:
+                await self._keep_standing(visit)
+        except BaseException:
+            self._give_all_back(visit)
+            raise
+
+    async def _lease_at(self, dispatcher: DeliveryDispatcher, visit: _Visit) -> None:
+        body = visit.body
+        dispatcher.know(body.consumer, body.consumer_name)
+        dispatcher.trim()
+        wanted = self._wanted(dispatcher, visit)
+        ready = dispatcher.ready(body.group, wanted)
+        if not ready:
+            return
+        visit.is_in_vain = True
+        # Should this one be held up, by a client that reads slowly, say, others get their chance.
+        dispatcher.wake_later(body.group)
+        if not visit.holds:
+            # For all that may come, at once: nobody waits for room with leases in hand.
+            expected = int(body.messages_max * dispatcher.message_bytes) + _ENVELOPE_BYTES
+            await visit.room(min(visit.bytes_max, expected))
+        # Last, as all that is waited for makes it old.
+        await dispatcher.confirm()
+        if not dispatcher.settings.rate_per_second:
+            self._lease(dispatcher, visit, wanted, tokens=0)
+            return
+        # Not while it has something: whoever waits for more keeps nothing from anybody.
+        loop = asyncio.get_running_loop()
+        wait_s = 0.0 if visit.holds else max(0.0, visit.deadline_s - loop.time())
+        taken = await self._limits.take(body.topic, body.topic_id, ready, wait_s)
+        visit.throttled_s = taken.again_s
+        if taken.tokens:
+            try:
+                # What was confirmed before the wait is old.
+                await dispatcher.confirm()
+                self._lease(dispatcher, visit, taken.tokens, tokens=taken.tokens)
+            except BaseException:
+                self._limits.give_back(body.topic, taken.tokens)
+                raise
+
+    def _wanted(self, dispatcher: DeliveryDispatcher, visit: _Visit) -> int:
+        left = visit.body.messages_max - visit.messages
+        fitting = int(visit.bytes_max / dispatcher.message_bytes)
+        return max(1, min(left, fitting))
+
+    def _lease(
+        self, dispatcher: DeliveryDispatcher, visit: _Visit, wanted: int, tokens: int
+    ) -> None:
+        body = visit.body
+        # Also for who acknowledges at once: what is not sent after all goes back. It has to last
+        # until the answer is made, and the consumer has no use for it.
+        visibility_ms = (not body.auto_ack and body.visibility_ms) or _VISIBILITY_MS
+        ask = LeaseRequest(body.group, body.consumer, wanted, visibility_ms, auto_ack=False)
+        end, now_ms, steady_ms = dispatcher.end, dispatcher.now_ms(), dispatcher.steady_ms()
+        leased = dispatcher.with_leases(
+            lambda leases: leases.lease(ask, end, now_ms, steady_ms), of=body.group
+        )
+        given = 0 if leased is None else sum(piece.end - piece.start for piece in leased.pieces)
+        if tokens > given:
+            self._limits.give_back(body.topic, tokens - given)
+        visit.messages += given
+        if leased is not None:
+            visit.holds.append(PendingLease(dispatcher, leased, min(tokens, given)))
+
+    # Reading.
+
+    async def _read(self, visit: _Visit) -> None:
+        """The batches of everything that is leased; what does not fit goes back."""
+        jobs = [LeaseRead(hold, self._cache) for hold in visit.holds]
+        if all(job.known is not None for job in jobs) and (
+            sum(job.leased_bytes for job in jobs) <= _PACKED_HERE_BYTES
+        ):
+            read_all(jobs, visit.bytes_max)
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._readers, read_all, jobs, visit.bytes_max)
+        for job in jobs:
+            if job.trouble is not None:
+                self._meet_trouble(job.hold.dispatcher, job.trouble)
+            self._keep(job)
+            self._return_surplus(visit, job.hold)
+        visit.holds = [hold for hold in visit.holds if hold.sent.frames]
+
+    def _meet_trouble(self, dispatcher: DeliveryDispatcher, trouble: QuiverError) -> None:
+        if isinstance(trouble, Corrupt | StorageFailed | UnsupportedFormat):
+            # The log remembers what is damaged; its replica finds out, and mends it.
+            raise dispatcher.hosted.meet_unreadable(trouble) from trouble
+        if not isinstance(trouble, OffsetOutOfRange):
+            raise trouble
+        # Retention was faster: the group is told, and the poll goes on.
+        dispatcher.trim()
+
+    def _keep(self, job: LeaseRead) -> None:
+        dispatcher = job.hold.dispatcher
+        for frame in job.read:
+            self._cache.add(dispatcher.hosted.id, frame)
+        count = sum(frame.header.count for frame in job.hold.sent.frames)
+        if count:
+            seen = sum(map(len, job.hold.sent.frames)) / count
+            dispatcher.message_bytes += (seen - dispatcher.message_bytes) / 4
+
+    def _return_surplus(self, visit: _Visit, hold: PendingLease) -> None:
+        surplus = beyond(hold.leased.pieces, hold.sent.end)
+        if surplus:
+            self._release(visit, hold, surplus)
+
+    def _release(self, visit: _Visit, hold: PendingLease, intervals: list[Interval]) -> None:
+        if hold.tokens:
+            unused = min(hold.tokens, sum(end - start for start, end in intervals))
+            hold.tokens -= unused
+            self._limits.give_back(visit.body.topic, unused)
+        hold.dispatcher.give_back(visit.body.group, hold.leased.lease, intervals)
+
+    def _give_all_back(self, visit: _Visit) -> None:
+        for hold in visit.holds:
+            self._release(visit, hold, runs_of(hold.leased.pieces))
+        visit.holds = []
+
+    async def _acknowledge(self, visit: _Visit) -> None:
+        """At most once: done before it leaves. What cannot be done does not leave; what is done
+        elsewhere does all the same, or it would be lost."""
+        group = visit.body.group
+        outcomes = await asyncio.gather(
+            *(
+                hold.dispatcher.agreed(_acknowledging(visit.body, hold), of=group)
+                for hold in visit.holds
+            ),
+            return_exceptions=True,
+        )
+        trouble: BaseException | None = None
+        for hold, outcome in zip(list(visit.holds), outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                trouble = trouble or outcome
+                self._release(visit, hold, runs_of(hold.leased.pieces))
+                visit.holds.remove(hold)
+            elif outcome and not hold.lose(outcome):
+                visit.holds.remove(hold)
+        if trouble is not None and not visit.holds:
+            raise trouble
+
+    async def _keep_standing(self, visit: _Visit) -> None:
+        """Nothing leaves whose lease was lost while its batches were read: with the leadership, by
+        a seek, or since this broker stood still and another leads. Nobody would know of it."""
+        trouble: QuiverError | None = None
+        for dispatcher in [hold.dispatcher for hold in visit.holds]:
+            try:
+                await dispatcher.confirm(is_leaving=True)
+            except (NotLeader, Overloaded, Timeout) as error:
+                trouble = trouble or error
+        group = visit.body.group
+        for hold in list(visit.holds):
+            if not (
+                hold.dispatcher.is_confirmed and hold.dispatcher.stands(group, hold.leased.lease)
+            ):
+                visit.holds.remove(hold)
+                self._release(visit, hold, runs_of(hold.leased.pieces))
+        if trouble is not None and not visit.holds:
+            raise trouble
+
+    # Answering.
+
+    def _answer(self, visit: _Visit) -> Answer:
+        response = proto.Response()
+        response.polled.elsewhere.extend(visit.elsewhere)
+        frames: list[Frame] = []
+        for hold in visit.holds:
+            name = hold.dispatcher.hosted.name
+            pieces = hold.pieces
+            response.polled.leased.add(
+                partition=name.partition,
+                lease=0 if visit.body.auto_ack else hold.leased.lease,
+                pieces=[
+                    proto.Piece(start=start, count=end - start, delivery=failures + 1)
+                    for start, end, _, failures in pieces
+                ],
+                frames=len(hold.sent.frames),
+            )
+            frames += hold.sent.frames
+            self._count(visit.body, hold, pieces)
+        return response, frames
+
+    def _count(self, body: proto.Poll, hold: PendingLease, pieces: list[Piece]) -> None:
+        name = hold.dispatcher.hosted.name
+        traffic = self._counters.traffic[name.topic, name.partition]
+        traffic.messages_out += sum(piece.end - piece.start for piece in pieces)
+        traffic.bytes_out += sum(map(len, hold.sent.frames))
+        again = sum(piece.end - piece.start for piece in pieces if piece.failures)
+        shares = self._counters.shares[name.topic, name.partition, body.group]
+        shares.redelivered += again
+        if body.auto_ack:
+            shares.acked += sum(piece.end - piece.start for piece in pieces)
+
+    def _nothing(self, visit: _Visit) -> Answer:
+        throttled_ms = max(0, round(visit.throttled_s * 1000))
+        polled = proto.Polled(throttled_ms=throttled_ms, elsewhere=visit.elsewhere)
+        return proto.Response(polled=polled), ()
+
+
+def _acknowledging(
+    body: proto.Poll, hold: PendingLease
+) -> Callable[[LeaseManager], list[Interval]]:
+    intervals = runs_of(hold.pieces)
+    return lambda leases: leases.acknowledge(
+        body.group, hold.leased.lease, intervals, body.consumer
+    )
+
+
+async def _all_ready(dispatchers: list[DeliveryDispatcher], group: str) -> list[DeliveryDispatcher]:
+    """Those that have something to lease."""
+    found: list[DeliveryDispatcher] = []
+    for first in range(0, len(dispatchers), _PARTITIONS_AT_ONCE):
+        if first:
+            await asyncio.sleep(0)
+        part = dispatchers[first : first + _PARTITIONS_AT_ONCE]
+        found += [dispatcher for dispatcher in part if _is_ready(dispatcher, group)]
+    return found
+
+
+async def _first_ready(dispatchers: list[DeliveryDispatcher], group: str) -> bool:
+    """Whether any has something to lease, or is closed."""
+    for number, dispatcher in enumerate(dispatchers, 1):
+        if dispatcher.is_closed or _is_ready(dispatcher, group):
+            return True
+        if number % _PARTITIONS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return False
+
+
+def _is_ready(dispatcher: DeliveryDispatcher, group: str) -> bool:
+    try:
+        return bool(dispatcher.ready(group, 1))
+    except (NotLeader, InvalidRequest):
+        return False
+
+
+async def _no_room(size: int) -> None:
+    """Nothing is sent."""

@@ -1,0 +1,293 @@
+"""One connection between brokers: a hello each way, then packets one way.
+
+Whoever dialled sends; whoever was dialled listens. So each pair of brokers has connections in both
+directions, and a broken one is noticed by who needs it.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from quivermq.batches import Buffer, Frame, FrameKind, Limits
+from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, UnsupportedFormat
+from quivermq.node.listener import Accepted, address_of
+from quivermq.wire import (
+    HELLO_BYTES_MAX,
+    Packet,
+    Receiver,
+    frames_of,
+    packet,
+    parse_peer_hello,
+    parse_peer_packet,
+    proto,
+)
+
+logger = logging.getLogger("quivermq.peers")
+
+PARCEL_BYTES_MAX: Final = 256 << 20
+"""The largest packet of a peer: many appends, each of at most a batch or a message's worth."""
+PARCEL_ENVELOPE_BYTES_MAX: Final = 2 << 20
+"""Its envelope: a part of a checkpoint takes half of that. Four times as much, all of it letters
+without words, would hold the loop for as long as an election takes."""
+PARCEL_FRAMES_MAX: Final = 16_384
+"""One letter holds 12,000 at most: entries of 1 MiB, each with a header of 88 bytes."""
+STRANGERS_MAX: Final = 64
+"""Connections that have not said hello."""
+STRANGERS_OF_ADDRESS_MAX: Final = 16
+LINKS_OF_NODE_MAX: Final = 4
+"""Two are in use, two more may be dead without anybody knowing it yet."""
+_SLICE_S: Final = 0.01
+"""For so long letters are opened before others on the loop go on."""
+
+_DEAD_AFTER: Final = {
+    "TCP_USER_TIMEOUT": 5_000,
+    "TCP_KEEPIDLE": 5,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+}
+"""The first in milliseconds, the next two in seconds."""
+
+
+def parse_hello(envelope: Buffer) -> proto.PeerHello:
+    """The first packet of a peer; raises `InvalidRequest` for anything else."""
+    hello = parse_peer_hello(envelope)
+    if not hello.protocol and not hello.refusal:
+        raise InvalidRequest("the first word of a peer is no hello")
+    return hello
+
+
+class PeerProtocol(asyncio.BufferedProtocol):
+    """What both ends share: packets in, packets out, never an exception into the loop."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._receiver = Receiver(HELLO_BYTES_MAX)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for found in self._receiver.received(nbytes):
+                self.packet_received(found)
+        except QuiverError as error:
+            logger.warning("a peer's connection is closed: %s", error)
+            self.close()
+
+    def packet_received(self, found: Packet) -> None:
+        raise NotImplementedError
+
+    def write(self, envelope: bytes, frames: Sequence[Frame] = ()) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.writelines(packet(envelope, frames))
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+
+    def close(self) -> None:
+        """Once everything that was said is delivered."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """At once: a peer that takes nothing would never let it close."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Incoming(PeerProtocol):
+    """A peer dialled: hear who it is, then take its packets."""
+
+    def __init__(
+        self,
+        answer: Callable[[proto.PeerHello], proto.PeerHello],
+        take: Callable[[int, proto.PeerPacket, list[Frame]], Iterator[None]],
+        connections: "IncomingConnections",
+        limits: Limits,
+        hello_s: float,
+    ) -> None:
+        """`take` opens one letter of a packet with each step."""
+        super().__init__()
+        self.hello: proto.PeerHello | None = None
+        """Who it is, once it was let in."""
+        self._answer = answer
+        self._take = take
+        self._connections = connections
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._patience = self._loop.call_later(hello_s, self.abort)
+        # Parcels that are being opened, in their order.
+        self._opening: deque[Iterator[None]] = deque()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        _notice_dead_hosts(transport.get_extra_info("socket"))
+        self.address = address_of(transport)
+        self._connections.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._patience.cancel()
+        self._opening.clear()
+        self._connections.leave(self)
+
+    def packet_received(self, found: Packet) -> None:
+        if self.hello is None:
+            self._patience.cancel()
+            hello = parse_hello(found.envelope)
+            answer = self._answer(hello)
+            self.write(answer.SerializeToString())
+            if answer.refusal:
+                self.close()
+            else:
+                self.hello = hello
+                self._connections.greeted(self, hello.node)
+                self._receiver.allow(PARCEL_BYTES_MAX, PARCEL_ENVELOPE_BYTES_MAX)
+            return
+        peer_packet = parse_peer_packet(found.envelope)
+        try:
+            frames = frames_of(found, self._limits, PARCEL_FRAMES_MAX)
+        except UnsupportedFormat as error:
+            # Only the groups whose entries they are have to wait for a later release.
+            logger.warning(
+                "node %d sends what this release cannot read: %s", self.hello.node, error
+            )
+            frames = _known_frames(peer_packet, found, self._limits)
+        self._opening.append(self._take(self.hello.node, peer_packet, frames))
+        if len(self._opening) == 1:
+            self._open_some()
+
+    def _open_some(self) -> None:
+        """Open letters for a while; if some are left, hear nothing more before they are open."""
+        until = time.perf_counter() + _SLICE_S
+        while self._opening:
+            for _ in self._opening[0]:
+                if time.perf_counter() > until:
+                    self._listen(is_wanted=False)
+                    self._loop.call_soon(self._open_more)
+                    return
+            self._opening.popleft()
+        self._listen(is_wanted=True)
+
+    def _open_more(self) -> None:
+        try:
+            self._open_some()
+        except QuiverError as error:
+            logger.warning("a peer's connection is closed: %s", error)
+            self.close()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _listen(self, *, is_wanted: bool) -> None:
+        transport = self.transport
+        if transport is None or transport.is_closing() or transport.is_reading() == is_wanted:
+            return
+        if is_wanted:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+
+class IncomingConnections:
+    """All brokers that dialled, and those who have not said yet that they are one.
+
+    Neither can be kept out by somebody who takes all places: of too many the oldest goes. A broker
+    says hello at once, and dials anew only if it has lost its link.
+    """
+
+    def __init__(self, connections_max: int) -> None:
+        self._all: set[Incoming] = set()
+        self._strangers: Accepted[Incoming] = Accepted(STRANGERS_MAX, STRANGERS_OF_ADDRESS_MAX)
+        # By node, as if it were an address.
+        self._brokers: Accepted[Incoming] = Accepted(connections_max, LINKS_OF_NODE_MAX)
+
+    def __iter__(self) -> Iterator[Incoming]:
+        return iter(list(self._all))
+
+    def enter(self, connection: Incoming) -> None:
+        self._all.add(connection)
+        self._make_room(self._strangers, connection.address)
+        self._strangers.enter(connection, connection.address)
+
+    def greeted(self, connection: Incoming, node: int) -> None:
+        self._strangers.leave(connection)
+        self._make_room(self._brokers, str(node))
+        self._brokers.enter(connection, str(node))
+
+    def _make_room(self, accepted: Accepted[Incoming], address: str) -> None:
+        oldest = accepted.surplus(address)
+        if oldest is not None:
+            accepted.leave(oldest)
+            oldest.abort()
+
+    def leave(self, connection: Incoming) -> None:
+        self._all.discard(connection)
+        self._strangers.leave(connection)
+        self._brokers.leave(connection)
+
+
+class Outgoing(PeerProtocol):
+    """We dialled: say who we are, hear whether we are welcome, then send packets."""
+
+    def __init__(self, hello: proto.PeerHello) -> None:
+        super().__init__()
+        self._hello = hello
+        loop = asyncio.get_running_loop()
+        self.answered: asyncio.Future[proto.PeerHello] = loop.create_future()
+        self.lost: asyncio.Future[None] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        _notice_dead_hosts(transport.get_extra_info("socket"))
+        self.write(self._hello.SerializeToString())
+
+    def packet_received(self, found: Packet) -> None:
+        if not self.answered.done():
+            self.answered.set_result(parse_hello(found.envelope))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        if not self.answered.done():
+            self.answered.set_exception(ConnectionFailed("the peer closed the connection"))
+            self.answered.exception()  # seen: whoever dialled may have given up
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
+def _known_frames(peer_packet: proto.PeerPacket, found: Packet, limits: Limits) -> list[Frame]:
+    """The frames in front of one of another release, for the letters that need no others; all
+    other letters are taken out of the packet, as if they had been lost on the way."""
+    frames: list[Frame] = []
+    with suppress(UnsupportedFormat):
+        for frame in Frame.parse_all(found.batches, limits):
+            if frame.header.kind == FrameKind.MARK:
+                raise InvalidRequest("a mark belongs to the log that wrote it and is never sent")
+            frames.append(frame)
+    kept, end = [], 0
+    for peer_message in peer_packet.peer_messages:
+        end += peer_message.frames
+        if end <= len(frames) or not peer_message.frames:
+            kept.append(peer_message)
+    del frames[sum(peer_message.frames for peer_message in kept) :]
+    del peer_packet.peer_messages[:]
+    peer_packet.peer_messages.extend(kept)
+    return frames
+
+
+def _notice_dead_hosts(connection: socket.socket | None) -> None:
+    """A host that lost its power says no goodbye: give up what it does not acknowledge, and ask
+    one that is silent whether it is there."""
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _DEAD_AFTER.items():
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

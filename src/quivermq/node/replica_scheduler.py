@@ -1,0 +1,244 @@
+"""All replicas of a broker on one event loop: stirred ones go on together, awake ones tick.
+
+One pass: every stirred replica takes its effects, all disk work is handed over, all mail leaves as
+one packet a peer. A replica that sleeps costs nothing at all.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from random import SystemRandom
+from typing import Final
+
+from quivermq.cluster import node_of
+from quivermq.log import Disk, LogSettings
+from quivermq.node.clock import BrokerClock
+from quivermq.node.counters import Histogram
+from quivermq.node.disk_thread import DiskThread
+from quivermq.node.hosted_replica import HostedReplica
+from quivermq.node.lost_time import Lapses
+from quivermq.node.peers import PeerLinks
+from quivermq.node.token_bucket import Throttle
+from quivermq.raft import Dice
+from quivermq.replica import Chunk, Consensus, Mail, ReplicaSettings
+
+logger = logging.getLogger("quivermq.runner")
+
+_PASSES_MAX: Final = 8
+"""Before the loop gets to read sockets and to tick again."""
+_SLICE_S: Final = 0.05
+"""However many replicas are stirred, the loop gets to go on after so long."""
+_GATHER_S: Final = 0.005
+"""A lease and the acknowledgement of what takes less than this are one entry, and one fsync."""
+
+
+class ReplicaScheduler:
+    """Runs replicas. Implements what `HostedReplica` needs of its surroundings."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        disk_thread: DiskThread,
+        replica_settings: ReplicaSettings,
+        log_settings: LogSettings,
+        writes_inline: bool,
+        copy_bytes_per_second: int,
+        on_leadership: Callable[[HostedReplica], None],
+    ) -> None:
+        self.clock = BrokerClock()
+        self.disk = disk
+        # Of the system: the numbers of leases are drawn with it too, and nobody may guess those.
+        self.dice: Dice = SystemRandom()
+        # Whoever does not wait for the disk acknowledges what the power may take.
+        self.replica_settings = replace(replica_settings, forgetful_disk=writes_inline)
+        self.log_settings = log_settings
+        self.writes_inline = writes_inline
+        self.replicas: dict[bytes, HostedReplica] = {}
+        self.links: PeerLinks | None = None
+        self._disk_thread = disk_thread
+        self._on_leadership = on_leadership
+        self._awake: set[HostedReplica] = set()
+        self._stirred: list[HostedReplica] = []
+        self._stirred_later: dict[HostedReplica, None] = {}
+        self._is_scheduled = False
+        self._incarnations = 0
+        self._lapses = Lapses()
+        self._loop = asyncio.get_running_loop()
+        self._throttle = Throttle(copy_bytes_per_second, self._loop.time, self._loop.call_later)
+        self._ticker: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self.lateness = Histogram()
+        """How late ticks come: what everything else on this loop has to wait as well."""
+
+    def add(self, hosted: HostedReplica) -> None:
+        self._incarnations += 1
+        hosted.incarnation = self._incarnations
+        self.replicas[hosted.id] = hosted
+        self._awake.add(hosted)
+        hosted.campaign()
+        hosted.stir()
+
+    def remove(self, hosted: HostedReplica) -> None:
+        """Stop a replica; its log stays."""
+        hosted.close()
+        self._awake.discard(hosted)
+        if self.replicas.get(hosted.id) is hosted:
+            del self.replicas[hosted.id]
+
+    # What a replica needs.
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def steady_ms(self) -> int:
+        """Of a clock that nobody sets."""
+        return int(self._loop.time() * 1000)
+
+    def lapses(self) -> int:
+        """How often this broker stood still for as long as an election takes. Counted where it is
+        asked, and with every tick: after a pause it is not known which of the two comes first."""
+        settings = self.replica_settings
+        return self._lapses.look(settings.tick_ms * settings.election_ticks / 1000)
+
+    def stirred(self, hosted: HostedReplica) -> None:
+        self._stirred.append(hosted)
+        self._awake.add(hosted)
+        self._schedule()
+
+    def stirred_later(self, hosted: HostedReplica) -> None:
+        """It has something that nobody waits for: most likely there is more in a moment."""
+        if not self._stirred_later:
+            self._loop.call_later(_GATHER_S, self._stir_all)
+        self._stirred_later[hosted] = None
+
+    def _stir_all(self) -> None:
+        replicas, self._stirred_later = self._stirred_later, {}
+        for hosted in replicas:
+            hosted.stir()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def post(self, hosted: HostedReplica, to: int, mail: Mail) -> None:
+        if to in hosted.replica.configuration.learners and (size := _copied_bytes(mail)):
+            self._throttle.pass_on(size, lambda: self._post_later(hosted, to, mail))
+        elif self.links is not None:
+            self.links.post(hosted.id, hosted.member, node_of(to), to, mail)
+
+    def _post_later(self, hosted: HostedReplica, to: int, mail: Mail) -> None:
+        if self.links is not None and not hosted.is_closed:
+            self.links.post(hosted.id, hosted.member, node_of(to), to, mail)
+            # It may be nobody's pass: see that it leaves.
+            self._schedule()
+
+    def write(
+        self, hosted: HostedReplica, job: Callable[[], object], done: Callable[[object], None]
+    ) -> None:
+        self._disk_thread.submit(job, done, hosted.id)
+
+    def aside(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
+        """Do what takes long beside everything else."""
+        self._disk_thread.submit_aside(job, done)
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._loop.call_later(delay_s, action)
+
+    def leadership_changed(self, hosted: HostedReplica) -> None:
+        self._on_leadership(hosted)
+
+    def failed(self, hosted: HostedReplica) -> None:
+        self._awake.discard(hosted)
+
+    def deliver(self, partition_id: bytes, sender: int, to: int, mail: Mail) -> None:
+        """Mail of a peer; what is for a member that we are not means nothing here."""
+        hosted = self.replicas.get(partition_id)
+        if hosted is not None and hosted.member == to:
+            hosted.receive(sender, mail)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        until = time.perf_counter() + _SLICE_S
+        for _ in range(_PASSES_MAX):
+            if not self._stirred:
+                break
+            if not self._go_on(until):
+                break
+        if self.links is not None:
+            self.links.flush()
+        if self._stirred:
+            self._schedule()
+
+    def _go_on(self, until: float) -> bool:
+        """One pass; False if some have to wait, because the others on the loop have waited long."""
+        stirred, self._stirred = self._stirred, []
+        for number, hosted in enumerate(stirred, 1):
+            try:
+                hosted.go_on()
+            except Exception as error:
+                hosted.give_up(error)
+            if time.perf_counter() > until:
+                self._stirred = stirred[number:] + self._stirred
+                return False
+        return True
+
+    # Time.
+
+    def start_ticking(self) -> None:
+        self._due = self._loop.time()
+        self._tick()
+
+    def stop_ticking(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+
+    def _tick(self) -> None:
+        """One tick, however late it comes: a stalled broker must not blame its leaders."""
+        self.lapses()
+        interval = self.replica_settings.tick_ms / 1000
+        now = self._loop.time()
+        late = now - self._due
+        self.lateness.observe(max(late, 0.0))
+        if late > 10 * interval:
+            logger.warning("the event loop was stalled for %.1f s", late)
+        self._due = max(self._due + interval, now + interval / 2)
+        self._ticker = self._loop.call_at(self._due, self._tick)
+        self.clock.look()
+        if self.links is not None:
+            self.links.tick()
+        for hosted in list(self._awake):
+            if hosted.replica.is_asleep and not hosted.is_stirred:
+                self._awake.discard(hosted)
+            else:
+                try:
+                    hosted.tick()
+                except Exception as error:
+                    hosted.give_up(error)
+
+    @property
+    def awake(self) -> int:
+        """How many replicas tick."""
+        return len(self._awake)
+
+    def wake_all_of(self, node: int) -> None:
+        """A broker is silent, or began a new life: who sleeps and depends on it must notice."""
+        for hosted in self.replicas.values():
+            replica = hosted.replica
+            if replica.is_asleep and any(
+                replica.depends_on(member)
+                for member in replica.configuration.members
+                if node_of(member) == node
+            ):
+                hosted.wake()
+
+
+def _copied_bytes(mail: Mail) -> int:
+    """How much of the log, or of a checkpoint, is in it."""
+    if isinstance(mail, Consensus):
+        return sum(len(entry.data) for entry in mail.message.entries)
+    return len(mail.data) if isinstance(mail, Chunk) else 0

@@ -1,0 +1,604 @@
+"""The lease manager of a partition's leader: where consumers are served.
+
+It decides on its working copy of the groups; each decision is an operation to be proposed. Leases
+are timed by the leader's steady clock alone: no jump of the wall clock ends one.
+
+A lease is known by a number that was drawn at random, and belongs to the consumer that polled.
+Whoever settles names both, and offsets; what was not leased so is lost to them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
+
+from quivermq.errors import InvalidRequest, Overloaded
+from quivermq.queue.dead_letters import DeadLetterRecords
+from quivermq.queue.delayed import Delayed, key_of
+from quivermq.queue.group import DELAYED, Group, Lease
+from quivermq.queue.group_stats import GroupStats, stats_of
+from quivermq.queue.groups import OF_ALL, Op, packed
+from quivermq.queue.intervals import Interval, joined, without
+from quivermq.queue.partition import Partition
+from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping
+from quivermq.queue.retries import backoff_ms
+from quivermq.queue.selection import Selector, count_ready
+from quivermq.queue.working_copy import GROUPS_MAX, STATE_BYTES_MAX
+
+LEASES_MAX: Final = 100_000
+"""Live leases of one group."""
+CANCELLED_MAX: Final = 100_000
+CANCELLED_OF_BATCH_MAX: Final = 10_000
+"""Parts that are cancelled one by one, of all batches and of one, which is taken over in one go."""
+PARKED_AT_ONCE: Final = 2_000
+EXPIRED_AT_ONCE: Final = 1_000
+PIECES_ENDED_AT_ONCE: Final = 4_096
+ARMED_AT_ONCE: Final = 10_000
+LOOKED_AT_ONCE: Final = 10_000
+"""Delayed batches that are taken over, leases that are ended and their pieces, leases of another
+leader that are timed, delayed batches that are looked at, in one go: whoever leads has others to
+serve."""
+BEHIND_AT_ONCE: Final = 4
+"""Groups that go on taking over delayed batches by themselves, in one go."""
+EXPECTED_AT_ONCE: Final = 1_000
+"""Delayed batches that are looked at before a group is forgotten."""
+DUE_MAX: Final = 10_000
+"""Delayed pieces of a group that are due and not leased; past it, it takes over no more."""
+_LEFTOVERS: Final = 10_000
+VISIBILITY_MS_MAX: Final = 12 * 3600 * 1000
+_LEASE_MAX: Final = 2**63 - 1
+
+
+class LeaseNumbers(Protocol):
+    """The part of a random generator that the numbers of leases need."""
+
+    def randrange(self, stop: int, /) -> int: ...
+
+
+class LeaseRequest(NamedTuple):
+    """What a consumer wants."""
+
+    group: str
+    consumer: int
+    messages_max: int
+    visibility_ms: int
+    auto_ack: bool = False
+
+
+class GrantedLease(NamedTuple):
+    """What it gets: pieces in order of offsets, under one token."""
+
+    lease: int
+    """0: acknowledged already."""
+    pieces: list[Piece]
+
+
+class LeaseManager(DeadLetterRecords):
+    """Serves the consumers of one partition while this replica leads it."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        steady_ms: int,
+        dice: LeaseNumbers,
+        *,
+        groups_max: int = GROUPS_MAX,
+        state_bytes_max: int = STATE_BYTES_MAX,
+    ) -> None:
+        super().__init__(partition, groups_max=groups_max, state_bytes_max=state_bytes_max)
+        self._dice = dice
+        self._selectors: dict[int, Selector] = {}
+        self._leftovers_max = _LEFTOVERS
+        self.on_restart: Callable[[], None] | None = None
+        """Called when something that was said turns out not to be: the alarm may be another."""
+        # When each lease ends, and the same in order, with leftovers of leases that are gone.
+        self._deadlines: dict[tuple[int, int], int] = {}
+        self._expiring: list[tuple[int, int, int]] = []
+        # When each group has something due that came back, and the same in order, with leftovers.
+        self._dues: dict[int, int] = {}
+        self._coming: list[tuple[int, int]] = []
+        # Numbers of groups that have not taken over all delayed batches that are due.
+        self._behind: dict[int, None] = {}
+        self._arm_all(steady_ms)
+
+    def _propose(self, *operation: Any) -> None:
+        super()._propose(*operation)
+        group = self.groups.by_number.get(operation[1]) if operation[0] not in OF_ALL else None
+        if group is not None:
+            self._watch(group)
+
+    def _arm_all(self, steady_ms: int) -> None:
+        """Time the leases that are not timed yet from here on: a portion now, the rest when the
+        alarm rings."""
+        self._armed_ms = steady_ms
+        self._unarmed: Iterator[tuple[Group, int]] | None = self._leases(
+            list(self.groups.by_number)
+        )
+        self._arm_more()
+
+    def _leases(self, numbers: list[int]) -> Iterator[tuple[Group, int]]:
+        """All groups and their leases; a group without one comes with 0."""
+        for number in numbers:
+            group = self.groups.by_number.get(number)
+            if group is not None:
+                self._watch(group)
+                yield group, 0
+                for lease in list(group.leases):
+                    yield group, lease
+
+    def _arm_more(self) -> None:
+        if self._unarmed is None:
+            return
+        count = 0
+        for group, lease in islice(self._unarmed, ARMED_AT_ONCE):
+            count += 1
+            known = self.groups.by_number.get(group.number)
+            held = None if known is None else known.leases.get(lease)
+            if held is not None and (group.number, lease) not in self._deadlines:
+                self._arm(group, lease, self._armed_ms + held.visibility_ms)
+        if count < ARMED_AT_ONCE:
+            self._unarmed = None
+
+    def _arm(self, group: Group, lease: int, deadline: int) -> None:
+        self._deadlines[group.number, lease] = deadline
+        heappush(self._expiring, (deadline, group.number, lease))
+        if len(self._expiring) > self._leftovers_max:
+            self._forget_ended()
+            self._leftovers_max = 2 * len(self._expiring) + _LEFTOVERS
+
+    def _forget_ended(self) -> None:
+        """Long leases that were settled soon must not be remembered until their time is over."""
+        groups = self.groups.by_number
+        self._deadlines = {
+            (number, lease): at
+            for (number, lease), at in self._deadlines.items()
+            if (group := groups.get(number)) is not None and lease in group.leases
+        }
+        self._expiring = [(at, *key) for key, at in self._deadlines.items()]
+        heapify(self._expiring)
+
+    def _watch(self, group: Group) -> None:
+        """Remember when the next message of a group is due that came back."""
+        due_ms = group.waiting.next_due_ms
+        if due_ms is None:
+            self._dues.pop(group.number, None)
+        elif self._dues.get(group.number) != due_ms:
+            self._dues[group.number] = due_ms
+            heappush(self._coming, (due_ms, group.number))
+            if len(self._coming) > 2 * len(self._dues) + _LEFTOVERS:
+                self._coming = [(at, number) for number, at in self._dues.items()]
+                heapify(self._coming)
+
+    def begin_again(self, proposed: Iterable[bytes], steady_ms: int) -> None:
+        """Something was not proposed after all: start from what is applied and `proposed`, the
+        bodies of entries that are under way."""
+        self._start_again(proposed)
+        self._arm_all(steady_ms)
+        if self.on_restart is not None:
+            self.on_restart()
+
+    def seek(self, group: str, offset: int) -> None:
+        """Let a group go on from `offset`. Its leases end: their acks are refused, lest they end
+        what is to be delivered again."""
+        self._propose(Op.SEEK, self._made(group).number, self._findable(offset))
+
+    def expire_group(self, group: str, now_ms: int) -> bool:
+        """Forget a shared group that nobody uses, but for what it committed; False if there is
+        something that ends by itself: a lease, a delay, dead letters on their way."""
+        found = self._shared(group)
+        found.waiting.promote(now_ms)
+        if found.leases or found.dying or found.waiting.next_due_ms is not None:
+            return False
+        if self._expects_delayed(found, now_ms):
+            return False
+        self._propose(Op.EXPIRE, found.number)
+        return True
+
+    def _expects_delayed(self, group: Group, now_ms: int) -> bool:
+        """Whether one of the next delayed batches was there when the group was last used."""
+        delayed = self._partition.priority_index.delayed
+        known = group.cursors[DELAYED]
+        following = islice(delayed.due_after(key_of(now_ms)), EXPECTED_AT_ONCE)
+        return any(one.start < known for one in following)
+
+    # Leases.
+
+    def lease(
+        self, ask: LeaseRequest, end: int, now_ms: int, steady_ms: int
+    ) -> GrantedLease | None:
+        """Messages below `end` for a consumer; None if there are none to be had."""
+        self._check_taken()
+        group = self._shared(ask.group)
+        if not 0 < ask.visibility_ms <= VISIBILITY_MS_MAX:
+            raise InvalidRequest(
+                f"a visibility of {ask.visibility_ms} ms: it must be above 0 and at most "
+                f"{VISIBILITY_MS_MAX // 3_600_000} hours"
+            )
+        if len(group.leases) >= LEASES_MAX:
+            raise Overloaded(f"group {ask.group} has {len(group.leases)} live leases; try again")
+        self._look(group, now_ms)
+        selector = self._selectors.setdefault(group.number, Selector())
+        is_full = self.is_full
+        priority_index = self._partition.priority_index
+        choice = selector.choose(
+            group, priority_index, end, ask.messages_max, takes_fresh=not is_full
+        )
+        if not choice and is_full and count_ready(group, priority_index, end, 1):
+            # What came back is given out, since that takes no more room.
+            raise self.no_room()
+        if not choice:
+            if choice.cursors:
+                # What is done already was stepped over, here and so everywhere.
+                skipped = list(choice.cursors.items())
+                self._propose(Op.GRANT, group.number, 0, ask.consumer, 0, [], [], skipped)
+            return None
+        pieces = choice.pieces
+        lease = 0 if ask.auto_ack else self._new_lease()
+        # The choice was taken out of the copy while it was made; what is left is to hand it on.
+        self._operations.append(
+            packed(
+                (
+                    Op.GRANT, group.number, lease, ask.consumer, ask.visibility_ms, choice.fresh,
+                    intervals_of(choice.returned), list(choice.cursors.items()),
+                )
+            )
+        )  # fmt: skip
+        if lease:
+            group.grant(lease, ask.consumer, ask.visibility_ms, pieces)
+            self._arm(group, lease, steady_ms + ask.visibility_ms)
+        else:
+            group.hand_out(pieces)
+        self.groups.count(group)
+        self._watch(group)
+        return GrantedLease(lease, pieces)
+
+    def _new_lease(self) -> int:
+        """A number that nobody can guess, and no leader, whose grants may be lost, gave before."""
+        return self._dice.randrange(_LEASE_MAX) + 1
+
+    def ready(self, group: str, end: int, now_ms: int, limit: int) -> int:
+        """How many messages could be leased at once, counted no further than `limit`."""
+        found = self._shared(group)
+        self._look(found, now_ms)
+        return count_ready(
+            found, self._partition.priority_index, end, limit, takes_fresh=not self.is_full
+        )
+
+    def _look(self, group: Group, now_ms: int) -> None:
+        """Take over delayed batches that are due, and see what else is."""
+        delayed = self._partition.priority_index.delayed
+        if len(delayed) and not self.is_full:
+            room = DUE_MAX - group.waiting.delayed_pieces
+            found = group.parkable(
+                delayed, self.groups.cancelled, now_ms, PARKED_AT_ONCE, room, LOOKED_AT_ONCE
+            )
+            if found.batches or found.due != group.due or not found.is_all:
+                self._propose(Op.PARK, group.number, *found[:3])
+            else:
+                # Nothing in there was for this group: the next leader may look again.
+                group.cursors[DELAYED] = found.cursor
+            if found.is_all:
+                self._behind.pop(group.number, None)
+            else:
+                self._behind[group.number] = None
+        group.waiting.promote(now_ms)
+        self._watch(group)
+
+    def acknowledge(
+        self,
+        group: str,
+        lease: int,
+        intervals: list[Interval] | None,
+        consumer: int | None = None,
+    ) -> list[Interval]:
+        """Messages are done; returns those that are not the lease's to end. None: all of it.
+
+        Here as below, `consumer` is who says so; None: this leader itself.
+        """
+        found = self._shared(group)
+        held = found.held_by(consumer, lease)
+        wanted = self._wanted(held, intervals)
+        known = found.settled_leases.get(lease)
+        if known is not None and consumer in {None, known.consumer}:
+            repeated = [part for low, high in wanted for part in known.done.within(low, high)]
+            wanted = without(wanted, repeated)
+        leased = joined(intervals_of(_held_pieces(held, wanted)))
+        rest = without(wanted, leased)
+        # Its lease is over, and nobody else has it.
+        waiting = [
+            part
+            for low, high in rest
+            for start, end in found.last_holders.held(lease, consumer, low, high)
+            for part in found.waiting.within(start, end)
+        ]
+        if leased or waiting:
+            holder = consumer if consumer is not None or held is None else held.consumer
+            self._propose(Op.FINISH, found.number, lease, holder or 0, sorted(leased + waiting))
+        return without(rest, waiting)
+
+    def _wanted(self, held: Lease | None, intervals: list[Interval] | None) -> list[Interval]:
+        """What somebody speaks of; None: all that is left of a lease."""
+        if intervals is None:
+            return [] if held is None else joined(intervals_of(held.pieces))
+        wanted = joined(intervals)
+        if self.is_brimful and held is not None and len(wanted) > len(held.pieces):
+            # Scattered over a lease, they would leave more pieces behind than there were.
+            raise self.no_room()
+        return wanted
+
+    def fail(
+        self,
+        group: str,
+        lease: int,
+        intervals: list[Interval] | None,
+        delay_ms: int | None,
+        now_ms: int,
+        consumer: int | None = None,
+    ) -> list[Interval]:
+        """Messages failed; back after `delay_ms`, or as the topic's settings say."""
+        found = self._shared(group)
+        held = found.held_by(consumer, lease)
+        wanted = self._wanted(held, intervals)
+        pieces = _held_pieces(held, wanted)
+        self._failed(found, lease, pieces, delay_ms, now_ms, "failed")
+        return without(wanted, intervals_of(pieces))
+
+    def _failed(
+        self,
+        group: Group,
+        lease: int,
+        pieces: list[Piece],
+        delay_ms: int | None,
+        now_ms: int,
+        how: str,
+    ) -> None:
+        settings = self._partition.settings
+        returns: list[tuple[int, int, int, bool]] = []
+        dead: list[Piece] = []
+        for piece in pieces:
+            failures = piece.failures + 1
+            if failures >= settings.max_deliveries:
+                dead.append(piece)
+                continue
+            wait = backoff_ms(settings, failures) if delay_ms is None else delay_ms
+            start, due_ms = piece.start, now_ms + wait if wait else 0
+            if returns and returns[-1][1:3] == (start, due_ms):
+                start = returns.pop()[0]
+            returns.append((start, piece.end, due_ms, True))
+        if returns:
+            self._propose(Op.GIVE_BACK, group.number, lease, returns)
+        if dead:
+            times = "once" if settings.max_deliveries == 1 else f"{settings.max_deliveries} times"
+            self._condemn(group, lease, dead, f"{how} {times}", now_ms)
+
+    def _condemn(
+        self, group: Group, lease: int, pieces: list[Piece], reason: str, now_ms: int
+    ) -> None:
+        intervals = joined(intervals_of(pieces))
+        self._propose(Op.CONDEMN, group.number, lease, intervals, reason, now_ms)
+
+    def reject(
+        self,
+        group: str,
+        lease: int,
+        intervals: list[Interval] | None,
+        reason: str,
+        now_ms: int,
+        consumer: int | None = None,
+    ) -> list[Interval]:
+        """Messages are dead letters, whatever their number of failures."""
+        found = self._shared(group)
+        held = found.held_by(consumer, lease)
+        wanted = self._wanted(held, intervals)
+        pieces = _held_pieces(held, wanted)
+        if pieces:
+            self._condemn(found, lease, pieces, reason, now_ms)
+        return without(wanted, intervals_of(pieces))
+
+    def release(
+        self,
+        group: str,
+        lease: int,
+        intervals: list[Interval] | None,
+        consumer: int | None = None,
+    ) -> list[Interval]:
+        """Messages were not worked on: back at once, with no failure counted."""
+        found = self._shared(group)
+        held = found.held_by(consumer, lease)
+        wanted = self._wanted(held, intervals)
+        leased = joined(intervals_of(_held_pieces(held, wanted)))
+        if leased:
+            self._give_back(found, lease, leased)
+        return without(wanted, leased)
+
+    def _give_back(self, group: Group, lease: int, held: list[Interval]) -> None:
+        returns = [(low, high, 0, False) for low, high in held]
+        self._propose(Op.GIVE_BACK, group.number, lease, returns)
+
+    def release_consumer(self, group: str, consumer: int) -> int:
+        """A consumer ends: what it holds goes back. Returns how many messages; of very many the
+        first: ask again until there are none."""
+        found = self.groups.by_name.get(group)
+        if found is None:
+            return 0
+        held = (number for number, lease in found.leases.items() if lease.consumer == consumer)
+        given, left = 0, PIECES_ENDED_AT_ONCE
+        for number in list(islice(held, EXPIRED_AT_ONCE)):
+            if not left:
+                break
+            pieces = found.leases[number].pieces[:left]
+            left -= len(pieces)
+            given += messages_in(pieces)
+            self._give_back(found, number, joined(intervals_of(pieces)))
+        return given
+
+    def extend(
+        self,
+        group: str,
+        lease: int,
+        visibility_ms: int,
+        steady_ms: int,
+        consumer: int | None = None,
+    ) -> bool:
+        """Let a lease last so long from here; False if it is over."""
+        if not 0 < visibility_ms <= VISIBILITY_MS_MAX:
+            raise InvalidRequest(f"a lease cannot be extended by {visibility_ms} ms")
+        found = self._shared(group)
+        held = found.held_by(consumer, lease)
+        if held is None:
+            return False
+        if held.visibility_ms != visibility_ms:
+            # For the next leader, which times all leases anew.
+            self._propose(Op.EXTEND, found.number, lease, visibility_ms)
+        self._arm(found, lease, steady_ms + visibility_ms)
+        return True
+
+    # Time.
+
+    def expire(self, now_ms: int, steady_ms: int) -> int:
+        """End the leases whose time is over; returns how many messages they held."""
+        self._check_taken()
+        self._arm_more()
+        expired, left = 0, PIECES_ENDED_AT_ONCE
+        for _ in range(EXPIRED_AT_ONCE):
+            if not self._expiring or self._expiring[0][0] > steady_ms:
+                break
+            if not left:
+                break
+            deadline, number, lease = heappop(self._expiring)
+            if self._deadlines.get((number, lease)) != deadline:
+                continue
+            del self._deadlines[number, lease]
+            holder = self.groups.by_number.get(number)
+            if holder is None or lease not in holder.leases:
+                continue
+            held = list(holder.leases[lease].pieces[:left])
+            expired += messages_in(held)
+            left -= len(held)
+            self._failed(holder, lease, held, None, now_ms, "lease expired")
+            if (lasting := self.groups.by_number.get(number)) and lease in lasting.leases:
+                # There was too much in it: the rest goes back when the alarm rings, which is now.
+                self._arm(lasting, lease, deadline)
+        self._go_on(now_ms)
+        return expired
+
+    def _go_on(self, now_ms: int) -> None:
+        """What came back is ready once it is due; and some groups take over what they were behind
+        with."""
+        for _ in range(EXPIRED_AT_ONCE):
+            if not self._coming or self._coming[0][0] > now_ms:
+                break
+            due_ms, number = heappop(self._coming)
+            if self._dues.get(number) == due_ms:
+                del self._dues[number]
+                if number in self.groups.by_number:
+                    # Or the alarm would ring for it until somebody asks.
+                    group = self.groups.own(number)
+                    group.waiting.promote(now_ms)
+                    self._watch(group)
+        for number in list(islice(self._behind, BEHIND_AT_ONCE)):
+            # The others come first next time.
+            del self._behind[number]
+            if number in self.groups.by_number:
+                self._look(self.groups.own(number), now_ms)
+
+    def alarm_ms(self, now_ms: int, steady_ms: int) -> int | None:
+        """In how many milliseconds something happens by itself; None: never."""
+        waits: list[int] = [0] if self._behind or self._unarmed is not None else []
+        while self._expiring:
+            deadline, number, lease = self._expiring[0]
+            group = self.groups.by_number.get(number)
+            is_live = group is not None and lease in group.leases
+            if is_live and self._deadlines.get((number, lease)) == deadline:
+                waits.append(deadline - steady_ms)
+                break
+            heappop(self._expiring)
+            if not is_live:
+                self._deadlines.pop((number, lease), None)
+        while self._coming:
+            due_ms, number = self._coming[0]
+            group = self.groups.by_number.get(number)
+            if group is not None and group.waiting.next_due_ms == due_ms:
+                waits.append(due_ms - now_ms)
+                break
+            # It was taken, or deleted, since.
+            heappop(self._coming)
+            if self._dues.get(number) == due_ms:
+                del self._dues[number]
+                if group is not None:
+                    self._watch(group)
+        due_next_ms = self._partition.priority_index.delayed.next_due_ms(now_ms)
+        if due_next_ms is not None and len(self.groups):
+            waits.append(due_next_ms - now_ms)
+        return max(min(waits), 0) if waits else None
+
+    # Delayed messages.
+
+    def delayed(self, now_ms: int, from_ms: int, limit: int) -> list[Delayed]:
+        """Batches that are not due, the next ones first, without what was cancelled."""
+        cancelled = self.groups.cancelled
+        behind = key_of(max(now_ms, from_ms - 1))
+        parts = (
+            one._replace(start=start, end=end)
+            for one in self._partition.priority_index.delayed.due_after(behind)
+            for start, end in cancelled.gaps(one.start, one.end)
+        )
+        return list(islice(parts, limit))
+
+    def delayed_total(self, now_ms: int) -> int:
+        """How many messages are not due."""
+        delayed = self._partition.priority_index.delayed
+        total = delayed.messages_after(key_of(now_ms))
+        for start, end in self.groups.cancelled:
+            for one in delayed.overlapping(start, end):
+                if one.due_ms > now_ms:
+                    total -= min(end, one.end) - max(start, one.start)
+        return total
+
+    def cancel(self, intervals: list[Interval], now_ms: int) -> int:
+        """Delayed messages that are not due are not delivered to anybody; returns how many."""
+        cancelled = self.groups.cancelled
+        parts: list[Interval] = []
+        of_batch: Counter[Delayed] = Counter()
+        for low, high in joined(intervals):
+            for one in self._partition.priority_index.delayed.overlapping(low, high):
+                if one.due_ms > now_ms:
+                    found = cancelled.gaps(max(low, one.start), min(high, one.end))
+                    parts += found
+                    if low > one.start or one.end > high:
+                        of_batch[one] += len(found)
+        if parts:
+            self.check_room()
+        if len(cancelled) + len(parts) > CANCELLED_MAX or any(
+            new and cancelled.parts_in(one.start, one.end) + new > CANCELLED_OF_BATCH_MAX
+            for one, new in of_batch.items()
+        ):
+            raise Overloaded("too many delayed messages were cancelled one by one")
+        if parts:
+            self._propose(Op.CANCEL, parts)
+        return sum(high - low for low, high in parts)
+
+    # Looking at it.
+
+    def describe(self, end: int, now_ms: int, group: str | None = None) -> list[GroupStats]:
+        """Where groups stand; `end` is behind the last message that they may have."""
+        numbers = list(self.groups.by_number) if group is None else []
+        if group in self.groups.by_name:
+            numbers = [self.groups.by_name[group].number]
+        known = [self.groups.own(number) for number in numbers]
+        for one in known:
+            one.waiting.promote(now_ms)
+            self._watch(one)
+        priority_index, cancelled = self._partition.priority_index, self.groups.cancelled
+        return [stats_of(one, priority_index, cancelled, end, now_ms) for one in known]
+
+
+def _held_pieces(held: Lease | None, wanted: list[Interval]) -> list[Piece]:
+    if held is None:
+        return []
+    found: list[Piece] = []
+    for low, high in wanted:
+        first, last = overlapping(held.pieces, low, high)
+        found += [piece.part(low, high) for piece in held.pieces[first:last]]
+    return found

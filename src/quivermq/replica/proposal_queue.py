@@ -1,0 +1,350 @@
+"""Taking in what is to be proposed: checked, recognised if it is a repeat, stamped, remembered.
+
+Everything that can be refused is refused here, before it is proposed. A leader knows more than the
+applied state: batches that it proposed and that wait to be committed. A repeat of one of those
+joins it instead of being proposed again. What consumers do is decided at a lease manager; all of it
+that comes up before the next proposal goes into one entry.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from quivermq.batches import Frame, FrameKind, Header, Index, Offset, check_batch
+from quivermq.batches.limits import TIMESTAMP_MS_MAX
+from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
+from quivermq.queue import LeaseManager, Partition, check_sequence, groups_command, state_is_full
+from quivermq.raft import Dice
+from quivermq.replica.effects import Produced, Token
+from quivermq.replica.settings import ReplicaSettings
+
+_GATHERED_BYTES_MAX: Final = 256 * 1024
+"""Operations of groups that go into one entry."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PendingProposal:
+    """An entry to be, and who waits for it."""
+
+    frame: Frame
+    now_ms: int
+    tokens: list[Token]
+
+
+@dataclass(slots=True)
+class GatheredOps(PendingProposal):
+    """Operations of groups, which get a frame when no more can join them."""
+
+    operations: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, operation: bytes) -> None:
+        self.operations.append(operation)
+        self.size += len(operation)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can join any more."""
+        return self.size > _GATHERED_BYTES_MAX or bool(self.frame.body)
+
+    def seal(self) -> None:
+        self.frame = Frame.of(FrameKind.COMMAND, groups_command(self.operations))
+
+
+@dataclass(slots=True)
+class ProducerFlight:
+    """What a producer has in flight: batches taken in here and not yet applied."""
+
+    epoch: int
+    next_sequence: int = 0
+    batches: dict[int, PendingProposal] = field(default_factory=dict)
+
+    def add(self, pending: PendingProposal) -> None:
+        header = pending.frame.header
+        self.batches[header.sequence] = pending
+        self.next_sequence = header.sequence + header.count
+
+    def remove(self, header: Header) -> None:
+        """The oldest is applied, or the newest refused: in the latter case it may come again."""
+        self.batches.pop(header.sequence, None)
+        if header.sequence + header.count == self.next_sequence and self.batches:
+            self.next_sequence = header.sequence
+
+
+class ProposalQueue:
+    """The proposals of one leadership. Thrown away with it.
+
+    Batches that arrive together are proposed together: one entry of the outbox, one write and one
+    message a follower for all of them.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        settings: ReplicaSettings,
+        dice: Dice,
+        state_bytes_max: int | None = None,
+    ) -> None:
+        self._partition = partition
+        self._state_bytes_max = state_bytes_max or settings.checkpoint_bytes_max
+        self._settings = settings
+        self._dice = dice
+        # Behind the last proposed message: what the next one is stamped with.
+        self._next_offset = partition.next_offset
+        self._timestamp_ms = partition.timestamp_ms
+        # Admitted, and not yet proposed.
+        self._waiting: list[PendingProposal] = []
+        # Proposed, and not yet applied, by index.
+        self._proposed: dict[Index, PendingProposal] = {}
+        # How many wait for an answer; a repeat that joined its first time counts too.
+        self._requests = 0
+        # By producer, the newest epoch last: an older one may still be in flight when it is fenced,
+        # and counts again if the newer one is refused.
+        self._flights: dict[int, list[ProducerFlight]] = {}
+        # Made when the first consumer comes.
+        self._leases: LeaseManager | None = None
+        self._steady_ms = 0
+        # The last entry that changes groups, while it is under way.
+        self._gathered: GatheredOps | None = None
+
+    def serve(
+        self,
+        act: Callable[[LeaseManager], T],
+        token: Token | None,
+        now_ms: int,
+        steady_ms: int,
+        refusal: QuiverError | None = None,
+    ) -> tuple[T, bool]:
+        """Let a consumer be served. Returns also whether there is something for `token` to wait
+        for: anything said at the lease manager so far that is not applied.
+
+        With a `refusal`, the core takes no proposals now: whatever would need one raises it. What
+        was said while it took some is proposed, whatever comes between (`refuse_batches`)."""
+        self._check_room()
+        self._steady_ms = steady_ms
+        if self._leases is None:
+            self._leases = LeaseManager(
+                self._partition,
+                steady_ms,
+                self._dice,
+                groups_max=self._settings.groups_max,
+                state_bytes_max=self._state_bytes_max,
+            )
+        self._leases.refusal = refusal
+        try:
+            result = act(self._leases)
+        finally:
+            # Also before a refusal something may have been said.
+            self._gather(self._leases.take_operations(), now_ms)
+        if token is None or self._gathered is None:
+            return result, False
+        self._gathered.tokens.append(token)
+        self._requests += 1
+        return result, True
+
+    def _gather(self, operations: list[bytes], now_ms: int) -> None:
+        for operation in operations:
+            gathered = self._gathered
+            if gathered is None or gathered.is_full:
+                # Also in the midst of what one act said: an entry must not be too large to store.
+                gathered = self._gathered = GatheredOps(Frame.of(FrameKind.COMMAND), now_ms, [])
+                self._waiting.append(gathered)
+            gathered.add(operation)
+
+    def admit(self, token: Token, frame: Frame, now_ms: int) -> Produced | None:
+        """Take a batch in; answers at once if it was stored before.
+
+        Raises the refusal, if there is one.
+        """
+        header = frame.header
+        if header.kind != FrameKind.DATA:
+            raise InvalidRequest("only batches of messages can be produced")
+        if header.producer_id and not self._comes_next(header):
+            return self._repeat(token, header)
+        self._check_room()
+        if header.not_before_ms and not self._partition.priority_index.takes_delayed:
+            raise Overloaded("too many delayed batches wait in this partition; try again later")
+        self._check_state(header)
+        # A body that is not what its header says would be a riddle to every consumer.
+        check_batch(frame, self._settings.limits)
+        pending = self._wait(token, frame, now_ms)
+        if header.producer_id:
+            self._flight_of(header).add(pending)
+        return None
+
+    def admit_command(self, token: Token, frame: Frame, now_ms: int) -> None:
+        """Take in a command; checked by who made it."""
+        self._check_room()
+        self._wait(token, frame, now_ms)
+
+    def admit_catalog(
+        self, token: Token, base: int, frame: Frame, now_ms: int, *, puts: bool
+    ) -> None:
+        """Take in a change of the catalog that was made from version `base`."""
+        catalog = self._partition.catalog
+        if base < catalog.version:
+            raise catalog_changed()
+        limit = self._settings.catalog_bytes_max
+        if puts and catalog.size_bytes + len(frame.body) > limit:
+            raise TooLarge(
+                f"the catalog holds {catalog.size_bytes:,} of {limit:,} bytes: delete first"
+            )
+        self.admit_command(token, frame, now_ms)
+
+    def _check_state(self, header: Header) -> None:
+        """Refuse what would make a state larger that fills a checkpoint already: a delayed batch
+        soon, any other in the last resort. What groups have ends before that (`is_brimful`)."""
+        used, limit = self._partition.size_bytes, self._state_bytes_max
+        if used > limit * 7 // 8 or (header.not_before_ms and used > limit // 2):
+            raise state_is_full(used, limit)
+
+    def _check_room(self) -> None:
+        most = self._settings.proposals_max
+        if self._requests >= most or len(self._proposed) >= most:
+            waiting = max(self._requests, len(self._proposed))
+            raise Overloaded(f"{waiting} requests wait to be committed; try again")
+
+    def _wait(self, token: Token, frame: Frame, now_ms: int) -> PendingProposal:
+        pending = PendingProposal(frame, now_ms, [token])
+        self._waiting.append(pending)
+        self._requests += 1
+        return pending
+
+    def _comes_next(self, header: Header) -> bool:
+        flights = self._flights.get(header.producer_id)
+        # Also if it was forgotten meanwhile: what it has in flight makes it known again.
+        if flights:
+            return check_sequence(header, flights[-1].epoch, flights[-1].next_sequence)
+        return self._partition.producers.check(header)
+
+    def _repeat(self, token: Token, header: Header) -> Produced | None:
+        flights = self._flights.get(header.producer_id)
+        pending = flights[-1].batches.get(header.sequence) if flights else None
+        if pending is not None and pending.frame.header.body_crc == header.body_crc:
+            self._check_room()
+            pending.tokens.append(token)
+            self._requests += 1
+            return None
+        stored = self._partition.producers.repeated(header)
+        return Produced(stored.base_offset, stored.messages, stored.timestamp_ms, is_repeat=True)
+
+    def _flight_of(self, header: Header) -> ProducerFlight:
+        flights = self._flights.setdefault(header.producer_id, [])
+        if not flights or flights[-1].epoch != header.producer_epoch:
+            flights.append(ProducerFlight(header.producer_epoch))
+        return flights[-1]
+
+    def stamp_waiting(self, term: int, index: Index) -> list[Frame]:
+        """The waiting batches as they go into the log, from `index` on, as many as fit a message.
+
+        Time never goes back nor past what a header can hold, whatever the clock does.
+        """
+        group: list[Frame] = []
+        size = 0
+        for number, pending in enumerate(self._waiting):
+            if isinstance(pending, GatheredOps):
+                pending.seal()
+            size += len(pending.frame)
+            if group and size > self._settings.message_bytes_max:
+                break
+            frame = pending.frame.stamped(
+                term=term,
+                index=Index(index + number),
+                base_offset=self._next_offset,
+                timestamp_ms=min(max(pending.now_ms, self._timestamp_ms), TIMESTAMP_MS_MAX),
+            )
+            self._next_offset = frame.header.next_offset
+            self._timestamp_ms = frame.header.timestamp_ms
+            self._proposed[frame.header.index] = pending
+            group.append(frame)
+        del self._waiting[: len(group)]
+        return group
+
+    def refuse_batches(self, frames: list[Frame]) -> list[Token]:
+        """The core has no room for what was just stamped: as if the batches in it, and all that
+        wait behind them, had never come. What was said at the lease manager waits on: somebody may
+        have the messages of a lease by now, and there was room when it was given. Returns who
+        waits."""
+        refused = self._take_back(frames)
+        self._waiting = [pending for pending in refused if isinstance(pending, GatheredOps)]
+        return self._turn_away([one for one in refused if not isinstance(one, GatheredOps)])
+
+    @property
+    def is_of_leases_only(self) -> bool:
+        """Whether nothing waits but what was said at the lease manager."""
+        return all(isinstance(pending, GatheredOps) for pending in self._waiting)
+
+    def _take_back(self, frames: list[Frame]) -> list[PendingProposal]:
+        """What was just stamped, and all that waits behind it, which would leave a gap in its
+        producers' sequences."""
+        self._next_offset = frames[0].header.base_offset
+        taken = [self._proposed.pop(frame.header.index) for frame in frames] + self._waiting
+        self._waiting = []
+        return taken
+
+    def _turn_away(self, refused: list[PendingProposal]) -> list[Token]:
+        for pending in reversed(refused):
+            self._forget(pending.frame.header)
+        tokens = [token for pending in refused for token in pending.tokens]
+        self._requests -= len(tokens)
+        return tokens
+
+    def refuse(self, frames: list[Frame]) -> list[Token]:
+        """The core takes nothing any more: as if what was just stamped, and all that waits, had
+        never come. Returns who waits."""
+        tokens = self._turn_away(self._take_back(frames))
+        self._gathered = None
+        if self._leases is not None:
+            under_way = [
+                entry for entry in self._proposed.values() if isinstance(entry, GatheredOps)
+            ]
+            self._gathered = under_way[-1] if under_way else None
+            bodies = [bytes(entry.frame.body[1:]) for entry in under_way]
+            self._leases.begin_again(bodies, self._steady_ms)
+        return tokens
+
+    def applied(self, header: Header) -> list[Token]:
+        """An entry is applied: who waited for it."""
+        pending = self._proposed.pop(header.index, None)
+        if pending is None:
+            return []
+        self._forget(header)
+        self._requests -= len(pending.tokens)
+        tokens = pending.tokens
+        if pending is self._gathered:
+            self._gathered = None
+        return tokens
+
+    def _forget(self, header: Header) -> None:
+        flights = self._flights.pop(header.producer_id, [])
+        for flight in flights:
+            if flight.epoch == header.producer_epoch:
+                flight.remove(header)
+        if left := [flight for flight in flights if flight.batches]:
+            self._flights[header.producer_id] = left
+
+    def tokens(self) -> list[Token]:
+        """Everybody who waits."""
+        everything = [*self._proposed.values(), *self._waiting]
+        return [token for pending in everything for token in pending.tokens]
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._waiting or self._proposed)
+
+    @property
+    def next_offset(self) -> Offset:
+        """The offset that the next batch gets."""
+        return self._next_offset
+
+
+def catalog_changed() -> Overloaded:
+    """The answer to a change that was made from another version."""
+    return Overloaded("the catalog changed meanwhile: read it and try again")

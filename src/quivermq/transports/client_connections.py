@@ -1,0 +1,223 @@
+"""All clients of a broker, whatever carries their bytes: let in, listened to, and shown out.
+
+Who says nothing for too long is shown out; so is who takes nothing of what it asked for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, cast
+
+from quivermq.batches import Buffer
+from quivermq.errors import Overloaded, QuiverError
+from quivermq.node.counters import Counters
+from quivermq.node.listener import Accepted, address_of
+from quivermq.node.service import Service
+from quivermq.transports.session import Session, SessionSettings
+
+logger = logging.getLogger("quivermq.reception")
+
+_SWEEP_S: Final = 1.0
+_JOINED_BYTES_MAX: Final = 64 << 10
+"""Up to here a copy is cheaper than many buffers."""
+_LINGER_S: Final = 1.0
+"""How long a connection that is being closed may take to deliver its last words."""
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """One client: a session on a transport."""
+
+    def __init__(self, client_connections: "ClientConnections") -> None:
+        self._client_connections = client_connections
+        self._transport: asyncio.Transport | None = None
+        self.address = ""
+        self._is_paused = False
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
+        # Answers of this turn of the loop, which leave together.
+        self._unsent: list[Buffer] = []
+        self._unsent_bytes = 0
+        self._unread_before = 0
+        self._moved_at = self._now()
+        self.session = Session(
+            client_connections.service,
+            client_connections.settings,
+            client_connections.cluster_id,
+            self._write,
+            self._unread,
+            self._now(),
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not every loop's transports are known to be what they are.
+        self._transport = transport = cast("asyncio.Transport", transport)
+        self.address = address_of(transport)
+        transport.set_write_buffer_limits(high=self.session.backlog.high_bytes)
+        self._client_connections.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.session.close()
+        self._client_connections.leave(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self.session.receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            self.session.received(nbytes, self._now())
+        except QuiverError as error:
+            logger.warning("the connection of %s is closed: %s", self._who, error)
+            self.close()
+        else:
+            self._pause_or_resume()
+
+    @property
+    def _who(self) -> str:
+        return self.session.client or "a client without a name"
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        """At once if nothing more is to come, else together with more of this turn of the loop."""
+        is_first = not self._unsent
+        self._unsent += buffers
+        self._unsent_bytes += sum(map(len, buffers))
+        if not self.session.has_open_requests or self._unsent_bytes > _JOINED_BYTES_MAX:
+            self._flush()
+        elif is_first:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """One call of the system for all: each costs as much as making a small answer."""
+        unsent, size = self._unsent, self._unsent_bytes
+        self._unsent, self._unsent_bytes = [], 0
+        transport = self._transport
+        if unsent and transport is not None and not transport.is_closing():
+            if size <= _JOINED_BYTES_MAX:
+                transport.write(b"".join(unsent))
+            else:
+                transport.writelines(unsent)
+            if self._is_paused:
+                self._pause_or_resume()
+
+    def _unread(self) -> int:
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + self._unsent_bytes
+
+    def pause_writing(self) -> None:
+        self._pause_or_resume()
+
+    def resume_writing(self) -> None:
+        self.session.backlog.look_again()
+        self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        """Listen to the client only while it leaves room for what it asks."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self.session.is_full and not self._is_paused:
+            self._is_paused = True
+            transport.pause_reading()
+        elif self._is_paused and not self.session.is_full:
+            self._is_paused = False
+            transport.resume_reading()
+
+    def sweep(self, now: float) -> None:
+        """Close it if it is overdue; abort it if it takes nothing."""
+        if self._transport is None:
+            return
+        unread = self._unread()
+        if not unread or unread != self._unread_before:
+            self._unread_before, self._moved_at = unread, now
+        settings = self._client_connections.settings
+        patience_s = _LINGER_S if self._transport.is_closing() else settings.idle_timeout_s
+        if unread and now - self._moved_at > patience_s:
+            logger.warning("%s does not read its answers and is cut off", self._who)
+            self.abort()
+        elif self.session.is_overdue(now):
+            self.close()
+
+    def close(self) -> None:
+        """Once everything that was said is delivered."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class ClientConnections:
+    """Lets clients in; `open` it before the first, `close` it after the last."""
+
+    def __init__(
+        self,
+        service: Service,
+        settings: SessionSettings,
+        counters: Counters,
+        connections_max: int,
+        cluster_id: Callable[[], str],
+    ) -> None:
+        self.service = service
+        self.settings = settings
+        self.cluster_id = cluster_id
+        self.connections: set[ClientConnection] = set()
+        self._counters = counters
+        self._accepted: Accepted[ClientConnection] = Accepted(connections_max)
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_s = min(_SWEEP_S, settings.hello_timeout_s / 2, settings.idle_timeout_s / 2)
+        self.is_closed = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def client(self) -> ClientConnection:
+        """The broker's end of a client's connection, for whatever transport has one."""
+        return ClientConnection(self)
+
+    def enter(self, connection: ClientConnection) -> None:
+        """A client is there; closed at once if there are too many."""
+        objection = self._accepted.objection(connection.address)
+        self._accepted.enter(connection, connection.address)
+        self.connections.add(connection)
+        self._empty.clear()
+        self._counters.connections = len(self.connections)
+        if self.is_closed:
+            connection.abort()
+        elif objection:
+            connection.session.refuse(Overloaded(f"clients: {objection}"))
+            connection.close()
+
+    def leave(self, connection: ClientConnection) -> None:
+        self.connections.discard(connection)
+        self._accepted.leave(connection)
+        self._counters.connections = len(self.connections)
+        if not self.connections:
+            self._empty.set()
+
+    def open(self) -> None:
+        """Begin to look after timeouts."""
+        self._sweep()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(self._sweep_s, self._sweep)
+        now = loop.time()
+        for connection in list(self.connections):
+            connection.sweep(now)
+
+    async def close(self) -> None:
+        """Show everybody out, and wait until they are."""
+        self.is_closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        try:
+            async with asyncio.timeout(_LINGER_S):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
+            await self._empty.wait()

@@ -1,0 +1,38 @@
+"""What others are told to connect to."""
+
+from pathlib import Path
+
+import pytest
+
+from quivermq.addresses import split_address
+from quivermq.node.listener import reachable
+from quivermq.wire import proto
+from tests.transports.stage import Talker, on_loop, serving
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7600", "[::1]:7600", "broker.example:7600"])
+def test_an_address_that_leads_somewhere_is_told_as_it_is(address: str) -> None:
+    assert reachable(address, "advertise") == address
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0:7600", "[::]:7600"])
+def test_everywhere_is_no_place_to_connect_to(
+    everywhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = split_address(reachable(everywhere, "advertise"))
+    assert host not in {"0.0.0.0", "::"}
+    assert port == 7600
+    assert "set advertise" in caplog.text
+
+
+@on_loop
+async def test_clients_and_brokers_of_one_that_listens_everywhere_hear_of_a_place(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, listen="0.0.0.0:0", peer_listen="0.0.0.0:0") as server:
+        talker = await Talker.by_socket(server)
+        answer = await talker.ask(proto.Request(id=5, map=proto.MapQuery()))
+        (broker,) = answer.map.brokers
+        for address in (broker.address, broker.peer_address):
+            assert not address.startswith("0.0.0.0")
+        talker.close()

@@ -1,0 +1,171 @@
+"""Who is let in, who is not, and what a broker that is not let in keeps."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from quivermq.cluster import METADATA_PARTITION, OWN_LEVELS, View
+from quivermq.errors import Corrupt
+from quivermq.node.broker import Broker
+from quivermq.node.data_dir import DataDirectory
+from quivermq.transports import Server
+from quivermq.wire import PROTOCOL, proto
+from tests.node.cluster_stage import cluster, free_addresses
+from tests.transports.stage import Talker, make_topic, on_loop, serving, settings, store, until
+
+
+def stranger(node: int = 2, **changes: object) -> proto.PeerHello:
+    hello = proto.PeerHello(
+        protocol=PROTOCOL,
+        node=node,
+        directory_id=bytes(range(16)),
+        boot=1,
+        level_min=OWN_LEVELS.low,
+        level_max=OWN_LEVELS.high,
+        address="127.0.0.1:1",
+        peer_address="127.0.0.1:2",
+    )
+    hello.MergeFrom(proto.PeerHello(**changes))  # type: ignore[arg-type]
+    return hello
+
+
+@on_loop
+async def test_nothing_that_an_unwelcome_broker_says_is_remembered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        membership = server.broker.membership
+        assert "not a member" in membership.welcome(stranger())
+        assert "not a member" in membership.recognise(2, stranger())
+        assert membership.heard_addresses == {}
+        assert membership.heard_boots == {}
+
+
+@pytest.mark.parametrize("node", [0, 1, 65_536, 2**32 - 1])
+@on_loop
+async def test_a_number_that_cannot_be_another_brokers_is_refused(
+    tmp_path: Path, node: int
+) -> None:
+    """Even where nobody is known yet, and everybody is let in."""
+    server = Server(settings(tmp_path, join=free_addresses(1)[0]))
+    await server.start()
+    membership = server.broker.membership
+    assert membership.welcome(stranger(3)) == ""
+    # Whoever writes to a broker that joins may be the only one it hears of.
+    assert list(server.broker.links.peers) == [3]
+    assert "cannot be node" in membership.welcome(stranger(node))
+    await server.stop()
+
+
+@on_loop
+async def test_a_member_that_starts_lets_nobody_in_before_it_knows_the_cluster(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, fsync="always") as server:
+        talker = await Talker.by_socket(server)
+        await make_topic(talker, "one")
+        await make_topic(talker, "two")
+        talker.close()
+    broker = Broker(settings(tmp_path))
+    await broker.start()
+    assert "just starting" in broker.membership.welcome(stranger())
+    assert "just starting" in broker.membership.recognise(2, stranger())
+    await broker.membership.begin()
+    # At once, by what its log holds, though nothing has run yet.
+    assert broker.metadata.view.brokers
+    assert "not a member" in broker.membership.welcome(stranger())
+    await broker.stop()
+
+
+@on_loop
+async def test_a_member_without_its_metadata_log_does_not_begin_anew(tmp_path: Path) -> None:
+    async with serving(tmp_path):
+        pass
+    directory = DataDirectory(str(tmp_path), 1)
+    directory.list_logs({})
+    directory.close()
+    async with serving(tmp_path) as server:
+        # The log says itself whose it is.
+        assert METADATA_PARTITION.hex() in server.broker.directory.logs
+        server.broker.directory.list_logs({})
+    shutil.rmtree(tmp_path / "log/_quiver")
+    server = Server(settings(tmp_path))
+    with pytest.raises(Corrupt, match="cluster replace 1"):
+        await server.start()
+
+
+@on_loop
+async def test_a_member_that_is_refused_keeps_what_it_has(tmp_path: Path) -> None:
+    """It may be asking the wrong cluster, with a log that is damaged for now."""
+    async with serving(tmp_path) as server:
+        broker = server.broker
+        view, broker.metadata.view = broker.metadata.view, View()
+        await broker.membership._refused("go away")
+        assert broker.directory.identity.member == 1
+        assert METADATA_PARTITION.hex() in broker.directory.logs
+        broker.metadata.view = view
+
+
+@on_loop
+async def test_an_emptied_broker_does_not_take_part_and_comes_back_when_replaced(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, fsync="always") as brokers:
+        talker = await Talker.by_socket(brokers.running[1])
+        await make_topic(talker)
+        for _ in range(5):
+            await store(talker, b"x")
+        talker.close()
+        await brokers.stop(1, 2, 3)
+        brokers.empty(3)
+        # It is there before the others know whom they should not trust.
+        await brokers.start(3)
+        await brokers.start(1, 2)
+        emptied = brokers.running[3].broker
+        await brokers.until_ready(1, 2)
+        await until(lambda: "another data directory" in emptied.membership.refusal)
+        assert emptied.metadata.view.version == 0
+        for node in (1, 2):
+            other = brokers.running[node].broker
+            await until(lambda other=other: not other.is_alive(3))
+            assert not any(i.hello and i.hello.node == 3 for i in other.links._incoming)
+        talker = await Talker.by_socket(brokers.running[1])
+        replace = proto.Request(id=9, replace_broker=proto.ReplaceBroker(id=3))
+        assert (await talker.ask(replace)).WhichOneof("body") == "done"
+        await until(lambda: emptied.is_ready)
+        assert emptied.directory.identity.member == 1 << 16 | 3
+        partition = emptied.partitions.partition_id("orders", b"", 0)
+        await until(lambda: partition in emptied.scheduler.replicas)
+        await until(lambda: emptied.scheduler.replicas[partition].readable_end == 5)
+        talker.close()
+
+
+@on_loop
+async def test_a_founder_of_a_cluster_cannot_be_told_to_leave_it(tmp_path: Path) -> None:
+    here, there = free_addresses(2)
+    server = Server(settings(tmp_path, peer_listen=here, peers={2: there}))
+    await server.start()
+    talker = await Talker.by_socket(server)
+    join = proto.Request(id=5, join_cluster=proto.JoinCluster(address="127.0.0.1:1"))
+    answer = await talker.ask(join)
+    assert answer.error.code == "InvalidRequest"
+    assert server.broker.directory.identity.member == 1
+    talker.close()
+    await server.stop()
+
+
+@on_loop
+async def test_a_broker_that_left_goes_on_to_join_though_nobody_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    (elsewhere,) = free_addresses(1)
+    async with serving(tmp_path / "2", node_id=2) as joining:
+        talker = await Talker.by_socket(joining)
+        talker.say(proto.Request(id=5, join_cluster=proto.JoinCluster(address=elsewhere)))
+        await until(lambda: not joining.broker.membership.is_registered)
+        talker.close()
+        await talker.until_lost()
+        await asyncio.sleep(0.02)
+        async with serving(tmp_path / "1", listen=elsewhere):
+            await until(lambda: joining.broker.is_ready)
+            await until(lambda: set(joining.broker.metadata.view.brokers) == {1, 2})
