@@ -147,6 +147,23 @@ def test_an_end_that_cannot_be_read_is_not_taken_for_a_torn_write() -> None:
     assert disk.content(path)[: end - 120] == content[: end - 120]
 
 
+def test_an_end_that_cannot_be_read_is_unknown_whatever_stands_behind_it() -> None:
+    """Neither a mark nor the record of the last sync tells what was there."""
+    disk, log, kept = filled()
+    path = segment_paths(disk)[-1]
+    end = log._active.end
+    content = disk.content(path)
+    garbage = b"\x55" * (len(content) - end + 120)
+    disk.replace_content(path, content[: end - 120] + garbage)
+    for synced in [each for each in disk.paths() if "synced" in each]:
+        disk.replace_content(synced, b"")
+    disk.lose_block(path, (end - 130) // BLOCK_BYTES)
+    log = restarted(disk, log)
+    assert log.damage[-1].last_index is None
+    assert check(log, kept)
+    assert disk.content(path)[: end - 120] == content[: end - 120]
+
+
 def test_a_file_that_cannot_be_opened_is_damaged_as_a_whole() -> None:
     disk, log, kept = filled()
     first = log.segment_starts[0]
