@@ -3,6 +3,7 @@ PYTHON ?= python3
 SEEDS  ?= 1000
 MINUTES ?= 10
 NODES  ?= 1
+WORKERS ?= 2
 BIN    := .venv/bin
 # Tests that start Spark, which takes as long as many others: one session for each of two workers.
 SPARK  := tests/spark tests/pipelines
@@ -19,10 +20,10 @@ demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, 
 up: .venv/ready  ## brokers in the foreground, until Ctrl-C: NODES=1
 	$(BIN)/quiver up --nodes $(NODES)
 
-test: .venv/ready  ## the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(SPARK:%=--ignore=%)
+test: .venv/ready  ## the whole test suite, and its 25 slowest tests: WORKERS=2
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 $(SPARK:%=--ignore=%)
 	$(BIN)/python -m quivermq.spark.class_archive
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(SPARK)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations=25 $(SPARK)
 
 check: .venv/ready  ## lint, format, types
 	$(BIN)/ruff check .
