@@ -56,7 +56,7 @@ async def test_a_callback_that_holds_the_loop_is_found(
 ) -> None:
     await ask_stats(tmp_path, hold)
     (found,) = STALL_BUDGET.take()
-    assert "cluster_requests.py" in found
+    assert "handlers/cluster.py" in found
 
 
 @pytest.mark.parametrize("hold", HELD)
@@ -66,7 +66,7 @@ async def test_the_same_on_the_loop_that_brokers_use(
 ) -> None:
     await ask_stats(tmp_path, hold)
     (found,) = STALL_BUDGET.take()
-    assert "cluster_requests.py" in found
+    assert "handlers/cluster.py" in found
 
 
 @pytest.mark.parametrize("hold", [lambda: work(0.1), lambda: time.sleep(0.4)])

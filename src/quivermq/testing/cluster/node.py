@@ -95,7 +95,10 @@ class Node:
     def _answer(self, timeout: float) -> dict[str, str]:
         """The next line of its standard output."""
         process, (_, said) = self._live(), self._pipes()
-        ready, _, _ = select.select([said], [], [], timeout)
+        # Not `select`: it fails for file descriptors of 1,024 and more.
+        poll = select.poll()
+        poll.register(said, select.POLLIN)
+        ready = poll.poll(timeout * 1000)
         line = said.readline() if ready else ""
         if not line:
             process.kill()
