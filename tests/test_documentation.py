@@ -1,6 +1,7 @@
 """The documentation says what is so: tables against the code, named tests against the tests."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 from quivermq.batches import HEADER_BYTES, Header
@@ -60,3 +61,35 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_and_modules_that_a_page_names_exist() -> None:
+    sources = ROOT / "src" / "quivermq"
+    folders = [ROOT, ROOT / "src", sources, *(path for path in sources.iterdir() if path.is_dir())]
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        text = page.read_text()
+        for name in re.findall(r"`([\w/]+/[\w*]+\.(?:py|proto))", text):
+            found = any(list(folder.glob(name)) for folder in folders)
+            assert found, f"{page.name} names {name}"
+        for name in re.findall(r"`(quivermq(?:\.\w+)+)", text):
+            path = sources.joinpath(*name.split(".")[1:])
+            is_module = path.is_dir() or path.with_suffix(".py").exists()
+            owner = import_module("quivermq" if path.parent == sources else name.rpartition(".")[0])
+            assert is_module or hasattr(owner, path.name), f"{page.name} names {name}"
+
+
+def test_names_in_the_glossary_and_the_walks_exist() -> None:
+    sources = ROOT / "src" / "quivermq"
+    found: dict[str, set[str]] = {}
+    for path in [*sources.rglob("*.py"), *sources.rglob("*.proto")]:
+        room = found.setdefault(path.parent.relative_to(sources).as_posix(), set())
+        defined = r"^ *(?:class|message|(?:async )?def) (\w+)"
+        room |= {path.stem, *re.findall(defined, path.read_text(), re.MULTILINE)}
+    glossary = (DOCS / "glossary.md").read_text().partition("## In the code")[2]
+    for names, room_name in re.findall(r"^\| (`.+?`) \| `([\w/]+)` \|", glossary, re.MULTILINE):
+        for name in re.findall(r"`(\w+)`", names):
+            assert name in found[room_name], f"{name} is not in {room_name}"
+    anywhere = set().union(*found.values())
+    walks = (DOCS / "ARCHITECTURE.md").read_text()
+    for owner, name in re.findall(r"`([A-Z]\w+)\.([a-z_]\w*)`", walks):
+        assert {owner, name} <= anywhere, f"there is no {owner}.{name}"
