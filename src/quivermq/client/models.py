@@ -6,11 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
 from quivermq.errors import InvalidRequest
+from quivermq.topic_settings import REPLICATED, SETTINGS, STORED_MAX, Setting
 from quivermq.wire import proto
-
-_NUMBER_MAX = (1 << 63) - 1
-_IDLE_SECONDS_MAX = 100 * 365 * 24 * 3600
-_RETRY_SECONDS_MAX = ((1 << 32) - 1) // 1000
 
 
 class Unchanged:
@@ -46,20 +43,13 @@ class Retention:
     def __post_init__(self) -> None:
         if isinstance(self.max_age, timedelta):
             object.__setattr__(self, "max_age", self.max_age.total_seconds())
-        if self.max_age is not None:
-            check_number("max_age", self.max_age, least=0.001)
-        for name in ("max_messages", "max_bytes"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), least=1, whole=True)
+        _check_parts("retention", self)
 
     @property
     def max_age_ms(self) -> int:
         """0: no limit."""
         age = self.max_age
-        if age is None:
-            return 0
-        seconds = age.total_seconds() if isinstance(age, timedelta) else age
-        return max(1, round(seconds * 1000))
+        return round((age.total_seconds() if isinstance(age, timedelta) else age or 0) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +64,7 @@ class RateLimit:
     """So many may come at once after a pause."""
 
     def __post_init__(self) -> None:
-        check_number("per_second", self.per_second, least=1e-9)
-        check_number("burst", self.burst, least=1, whole=True)
+        _check_parts("rate_limit", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +81,7 @@ class Retry:
     longest: float = 60.0
 
     def __post_init__(self) -> None:
-        check_number("first", self.first, least=0)
-        check_number("base", self.base, least=0.001)
-        check_number("longest", self.longest, least=0.001)
-        for name in ("first", "base", "longest"):
-            if getattr(self, name) > _RETRY_SECONDS_MAX:
-                raise InvalidRequest(
-                    f"{name} must be at most {_RETRY_SECONDS_MAX:,} s: {getattr(self, name)!r}"
-                )
+        _check_parts("retry", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +156,9 @@ class TopicInfo:
     @classmethod
     def of(cls, described: proto.TopicDescription) -> Self:
         """The topic as a broker described it."""
-        topic, settings = described.topic, described.topic.settings
+        topic = described.topic
+        settings = settings_from_proto(topic.settings)
+        settings["dead_letter"] = settings["dead_letter"] or f"{topic.name}.dlq"
         known = {partition.partition: partition for partition in described.partitions}
         return cls(
             name=topic.name,
@@ -183,12 +167,7 @@ class TopicInfo:
                 _partition_info(place, known.get(place.partition)) for place in topic.partitions
             ],
             replication=topic.replication,
-            retention=retention_of(settings),
-            rate_limit=rate_limit_of(settings),
-            max_deliveries=settings.max_deliveries or 5,
-            dead_letter=settings.dead_letter or f"{topic.name}.dlq",
-            retry=retry_of(settings),
-            group_idle_retention=settings.group_idle_ms / 1000 or None,
+            **settings,
         )
 
 
@@ -315,78 +294,66 @@ class RebalanceInfo:
         )
 
 
-def topic_settings(
-    *,
-    retention: Retention | None,
-    rate_limit: RateLimit | None,
-    max_deliveries: int,
-    dead_letter: str | None,
-    retry: Retry | None = None,
-    group_idle_retention: Idle = UNCHANGED,
-) -> proto.TopicSettings:
-    """The settings as they travel."""
-    check_number("max_deliveries", max_deliveries, least=1, whole=True)
-    kept = retention or Retention()
-    settings = proto.TopicSettings(
-        retention_ms=kept.max_age_ms,
-        retention_messages=kept.max_messages or 0,
-        retention_bytes=kept.max_bytes or 0,
-        delete_acked=kept.delete_acked,
-        keep_until_archived=kept.keep_until_archived,
-        max_deliveries=max_deliveries,
-        dead_letter=dead_letter or "",
-    )
-    if rate_limit is not None:
-        settings.rate_per_second = rate_limit.per_second
-        settings.rate_burst = rate_limit.burst
-    if retry is not None:
-        settings.retry_first_ms = round(retry.first * 1000)
-        settings.retry_base_ms = max(1, round(retry.base * 1000))
-        settings.retry_longest_ms = max(1, round(retry.longest * 1000))
-    if not isinstance(group_idle_retention, Unchanged):
-        settings.group_idle_ms = _idle_ms(group_idle_retention)
+def settings_to_proto(given: Mapping[str, Any]) -> proto.TopicSettings:
+    """Arguments of `create_topic` as they travel; those missing, None or unchanged stay unset."""
+    settings = proto.TopicSettings()
+    for setting in SETTINGS:
+        value = given.get(setting.argument, UNCHANGED)
+        if isinstance(value, Unchanged):
+            continue
+        if setting.part:
+            value = None if value is None else getattr(value, setting.part)
+        else:
+            value = value.total_seconds() if isinstance(value, timedelta) else value
+            _check_setting(setting, value)
+        setattr(settings, setting.name, setting.to_stored(value))
     return settings
 
 
-def _idle_ms(idle: float | timedelta | None) -> int:
-    """0: never."""
-    if idle is None:
-        return 0
-    seconds = idle.total_seconds() if isinstance(idle, timedelta) else idle
-    check_number("group_idle_retention", seconds, least=1)
-    if seconds > _IDLE_SECONDS_MAX:
-        raise InvalidRequest(
-            f"group_idle_retention must be at most {_IDLE_SECONDS_MAX:,} s, or None: {idle!r}"
-        )
-    return round(seconds * 1000)
+def altered_settings(before: TopicInfo, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments for `settings_to_proto` that keep what is unchanged as it was `before`."""
+    kept = {setting.argument: getattr(before, setting.argument) for setting in REPLICATED}
+    if kept["dead_letter"] == f"{before.name}.dlq":
+        kept["dead_letter"] = ""
+    return kept | {name: value for name, value in given.items() if not isinstance(value, Unchanged)}
 
 
-def retention_of(settings: proto.TopicSettings) -> Retention:
-    """The other way round."""
-    return Retention(
-        max_age=settings.retention_ms / 1000 or None,
-        max_messages=settings.retention_messages or None,
-        max_bytes=settings.retention_bytes or None,
-        delete_acked=settings.delete_acked,
-        keep_until_archived=settings.keep_until_archived,
-    )
+def settings_from_proto(settings: proto.TopicSettings) -> dict[str, Any]:
+    """The fields of `TopicInfo` that show a topic's settings."""
+    found: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for setting in SETTINGS:
+        value = setting.from_stored(getattr(settings, setting.name))
+        if setting.part:
+            parts.setdefault(setting.argument, {})[setting.part] = value
+        else:
+            found[setting.argument] = value
+    limit = parts.pop("rate_limit")
+    found["rate_limit"] = None if limit["per_second"] is None else RateLimit(**limit)
+    return found | {name: _CLASSES[name](**values) for name, values in parts.items()}
 
 
-def rate_limit_of(settings: proto.TopicSettings) -> RateLimit | None:
-    """The other way round; None: no limit."""
-    if not settings.rate_per_second:
-        return None
-    return RateLimit(settings.rate_per_second, settings.rate_burst or 1)
+_CLASSES: Final[Mapping[str, Any]] = {"retention": Retention, "retry": Retry}
 
 
-def retry_of(settings: proto.TopicSettings) -> Retry:
-    """The other way round."""
-    default = Retry()
-    return Retry(
-        first=settings.retry_first_ms / 1000,
-        base=settings.retry_base_ms / 1000 or default.base,
-        longest=settings.retry_longest_ms / 1000 or default.longest,
-    )
+def _check_parts(argument: str, given: object) -> None:
+    for setting in SETTINGS:
+        if setting.argument == argument:
+            _check_setting(setting, getattr(given, setting.part))
+
+
+def _check_setting(setting: Setting, value: Any) -> None:
+    """Raise `InvalidRequest` unless users may give this value."""
+    if setting.kind in {"flag", "text"} or (value is None and setting.zero == "none"):
+        return
+    name, scale = setting.part or setting.argument, 1000 if setting.kind == "duration" else 1
+    whole = setting.kind in {"size", "count", "number"}
+    check_number(name, value, least=setting.least / scale, whole=whole)
+    most = int(setting.most) // scale
+    if value > most:
+        unit = " s" if setting.kind == "duration" else ""
+        other = ", or None" if setting.zero == "none" else ""
+        raise InvalidRequest(f"{name} must be at most {most:,}{unit}{other}: {value!r}")
 
 
 def check_number(name: str, value: Any, *, least: float, whole: bool = False) -> None:
@@ -394,7 +361,7 @@ def check_number(name: str, value: Any, *, least: float, whole: bool = False) ->
     wanted = int if whole else (int, float)
     # True is an int too; and a NaN is not below anything.
     good = isinstance(value, wanted) and not isinstance(value, bool)
-    if not good or not least <= value <= _NUMBER_MAX:
+    if not good or not least <= value <= STORED_MAX:
         kind = "whole number" if whole else "number"
         raise InvalidRequest(f"{name} must be a {kind} of at least {least:g}: {value!r}")
 

@@ -4,9 +4,9 @@ An `Edit` is proposed with the version of the view that it was built from; if th
 on, it is built again. Everything is validated here: what is committed can only be applied.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from quivermq.cluster.catalog_view import View
 from quivermq.cluster.features import OWN_LEVELS, Level, Levels
@@ -16,9 +16,6 @@ from quivermq.cluster.placement import check_replication, load_of, place
 from quivermq.cluster.plan import Move, grow, rebalance
 from quivermq.cluster.records import (
     CLUSTER_KEY,
-    GROUP_IDLE_MS,
-    GROUP_IDLE_MS_LEAST,
-    GROUP_IDLE_MS_MOST,
     LEAVING,
     MEMBER_MAX,
     NODE_MAX,
@@ -38,8 +35,10 @@ from quivermq.cluster.records import (
 from quivermq.cluster.sticky import sticky_key
 from quivermq.errors import Corrupt, InvalidRequest, TopicExists
 from quivermq.queue import TopicSettings
+from quivermq.topic_settings import LEADER_ONLY
 
 REPLICATION_DEFAULT = 3
+_AS_IT_IS: Final[Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def create_topic(
     partitions: int = 0,
     replication: int = 0,
     settings: TopicSettings | None = None,
-    group_idle_ms: int | None = None,
+    leader_settings: Mapping[str, Any] = _AS_IT_IS,
     default_partitions: int = 1,
     partitions_max: int = PARTITIONS_LIMIT,
     dice: int | None = None,
@@ -86,9 +85,10 @@ def create_topic(
     check_topic_name(name, internal=internal)
     settings = settings or TopicSettings()
     _check_settings(name, settings)
-    _check_group_idle(view, group_idle_ms)
+    _check_leader_settings(view, leader_settings)
     if name in view.topics:
-        _check_same(view.topics[name], partitions, replication, settings, group_idle_ms)
+        wanted = asdict(settings) | dict(leader_settings)
+        _check_same(view.topics[name], partitions, replication, wanted)
         return None
     _check_case(view, name)
     partitions = partitions or default_partitions
@@ -102,8 +102,10 @@ def create_topic(
         replication=replication,
         dice=view.version if dice is None else dice,
     )
-    idle_ms = GROUP_IDLE_MS if group_idle_ms is None else group_idle_ms
-    return _put(Topic(name, topic_id, replication, asdict(settings), tuple(placements), idle_ms))
+    topic = Topic(
+        name, topic_id, replication, asdict(settings), tuple(placements), **leader_settings
+    )
+    return _put(topic)
 
 
 def _check_case(view: View, name: str) -> None:
@@ -125,7 +127,7 @@ def alter_topic(
     partitions: int = 0,
     replication: int = 0,
     settings: TopicSettings | None = None,
-    group_idle_ms: int | None = None,
+    leader_settings: Mapping[str, Any] = _AS_IT_IS,
     partitions_max: int = PARTITIONS_LIMIT,
     dice: int | None = None,
 ) -> Edit | None:
@@ -137,9 +139,8 @@ def alter_topic(
         _check_settings(name, settings)
         # What only other builds know stays.
         topic = replace(topic, settings=topic.settings | asdict(settings))
-    if group_idle_ms is not None:
-        _check_group_idle(view, group_idle_ms)
-        topic = replace(topic, group_idle_ms=group_idle_ms)
+    _check_leader_settings(view, leader_settings)
+    topic = replace(topic, **leader_settings)
     if replication:
         check_replication(replication, len(view.serving))
         topic = replace(topic, replication=replication)
@@ -345,40 +346,40 @@ def _check_settings(name: str, settings: TopicSettings) -> None:
         )
 
 
-def _check_group_idle(view: View, idle_ms: int | None) -> None:
-    if idle_ms and not GROUP_IDLE_MS_LEAST <= idle_ms <= GROUP_IDLE_MS_MOST:
-        raise InvalidRequest(
-            f"groups are forgotten after {GROUP_IDLE_MS_LEAST:,} to {GROUP_IDLE_MS_MOST:,} ms, or "
-            f"never (0), not after {idle_ms:,}"
-        )
+def _check_leader_settings(view: View, wanted: Mapping[str, int]) -> None:
     level = view.cluster.level if view.cluster else 0
-    if idle_ms is not None and level < Level.IDLE_GROUPS:
-        raise InvalidRequest(
-            f"groups are forgotten from feature level {Level.IDLE_GROUPS} on, and the cluster is "
-            f"at {level}: run `quiver cluster upgrade` once all brokers run release "
-            f"{Level.IDLE_GROUPS.release} or later"
-        )
+    for setting in LEADER_ONLY:
+        if setting.name not in wanted:
+            continue
+        value = wanted[setting.name]
+        if value and not setting.least <= value <= setting.most:
+            raise InvalidRequest(
+                f"{setting.name} must be from {setting.least:,} to {setting.most:,}, or 0 for no "
+                f"limit, not {value:,}"
+            )
+        if level < setting.level:
+            raise InvalidRequest(
+                f"{setting.name} can be set from feature level {setting.level} on, and the cluster "
+                f"is at {level}: run `quiver cluster upgrade` once all brokers run release "
+                f"{Level(setting.level).release} or later"
+            )
 
 
 def _check_same(
-    topic: Topic,
-    partitions: int,
-    replication: int,
-    settings: TopicSettings,
-    group_idle_ms: int | None,
+    topic: Topic, partitions: int, replication: int, settings: Mapping[str, Any]
 ) -> None:
     differences = []
-    if group_idle_ms not in {None, topic.group_idle_ms}:
-        differences.append(f"group_idle_ms {topic.group_idle_ms}, not {group_idle_ms}")
     if partitions not in {0, len(topic.partitions)}:
         differences.append(f"{len(topic.partitions)} partitions, not {partitions}")
     if replication not in {0, topic.replication}:
         differences.append(f"replication {topic.replication}, not {replication}")
-    found, wanted = asdict(topic.topic_settings), asdict(settings)
+    found = asdict(topic.topic_settings) | {
+        setting.name: getattr(topic, setting.name) for setting in LEADER_ONLY
+    }
     differences += [
-        f"{name} {found[name]!r}, not {wanted[name]!r}"
-        for name in found
-        if found[name] != wanted[name]
+        f"{name} {found[name]!r}, not {wanted!r}"
+        for name, wanted in settings.items()
+        if found[name] != wanted
     ]
     if differences:
         raise TopicExists(f"topic {topic.name} exists with {'; '.join(differences)}")

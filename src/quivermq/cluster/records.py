@@ -17,6 +17,7 @@ from quivermq.cluster.features import FEATURE_LEVEL_MAX, Levels
 from quivermq.cluster.names import check_topic_name
 from quivermq.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from quivermq.queue import TopicSettings
+from quivermq.topic_settings import LEADER_ONLY, LeaderSettings
 
 NODE_MAX: Final = 0xFFFF
 MEMBER_MAX: Final = (1 << 48) - 1
@@ -25,10 +26,6 @@ PARTITIONS_LIMIT: Final = 1_000_000
 LEVEL_LIMIT: Final = (1 << 32) - 1
 TEXT_CHARACTERS_MAX: Final = 1_000
 TOPIC_ID_BYTES: Final = 12
-GROUP_IDLE_MS: Final = 7 * 24 * 3600 * 1000
-"""After so long without use a shared group is forgotten, unless its topic says otherwise."""
-GROUP_IDLE_MS_LEAST: Final = 1_000
-GROUP_IDLE_MS_MOST: Final = 100 * 365 * 24 * 3600 * 1000
 
 METADATA_TOPIC: Final = "_quiver"
 METADATA_PARTITION: Final = bytes(TOPIC_ID_BYTES) + b"\xff\xff\xff\xff"
@@ -46,7 +43,6 @@ State = Literal["serving", "leaving"]
 
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2}){1,32}")
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{24}")
-_SETTINGS: Final = frozenset(setting.name for setting in fields(TopicSettings))
 
 
 def node_of(member: int) -> int:
@@ -220,8 +216,12 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic: its identity, its settings, and where each partition is."""
+class Topic(LeaderSettings):
+    """A topic: its identity, its settings, and where each partition is.
+
+    The settings that only leaders act on are fields of the record itself, and not in `settings`,
+    which partitions replicate.
+    """
 
     name: str
     id: str
@@ -229,9 +229,6 @@ class Topic:
     replication: int
     settings: dict[str, Any] = field(hash=False)
     partitions: tuple[Placement, ...]
-    group_idle_ms: int = GROUP_IDLE_MS
-    """After so long without use a shared group is forgotten, from feature level 2 on; 0: never.
-    Only leaders act on it, so it is none of the settings that partitions replicate."""
     others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -251,9 +248,10 @@ class Topic:
             "settings": dict(self.settings),
             "partitions": [placement.to_json() for placement in self.partitions],
         }
-        if self.group_idle_ms != GROUP_IDLE_MS:
-            # At feature level 1 it cannot be set, so no earlier release meets it.
-            value["group_idle_ms"] = self.group_idle_ms
+        # Below its feature level a setting keeps its default, so no earlier release meets it.
+        for setting in LEADER_ONLY:
+            if getattr(self, setting.name) != setting.default:
+                value[setting.name] = getattr(self, setting.name)
         return value
 
     @classmethod
@@ -278,8 +276,11 @@ class Topic:
             replication=_integer(found, "replication", 1, NODE_MAX),
             settings=settings,
             partitions=_placements(found.get("partitions"), before),
-            group_idle_ms=_integer({"group_idle_ms": GROUP_IDLE_MS, **found}, "group_idle_ms"),
             others=_others(found, _TOPIC),
+            **{
+                setting.name: _integer({setting.name: setting.default, **found}, setting.name)
+                for setting in LEADER_ONLY
+            },
         )
 
 
@@ -291,8 +292,7 @@ _TOPIC: Final = frozenset(item.name for item in fields(Topic))
 
 def settings_of(value: Any) -> TopicSettings:
     """The settings in a record; those that only other builds know are left aside."""
-    known = {name: value[name] for name in value if name in _SETTINGS}
-    settings = TopicSettings(**known)
+    settings = TopicSettings.of(value)
     try:
         settings.check()
     except (InvalidRequest, ValueError, RecursionError) as error:

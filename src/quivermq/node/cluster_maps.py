@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from quivermq.cluster import Level, Topic, View, node_of, partition_id
+from quivermq.cluster import Topic, View, node_of, partition_id
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.node.remedies import on_broker
 from quivermq.queue import TopicSettings
+from quivermq.topic_settings import LEADER_ONLY, REPLICATED
 from quivermq.wire import proto
 
 UNANSWERED: Final = "its leader did not answer"
@@ -25,24 +26,23 @@ _DRAWN_FACTOR: Final = 2
 
 def settings_to_proto(settings: TopicSettings) -> proto.TopicSettings:
     return proto.TopicSettings(
-        **{field: getattr(settings, field) for field in TopicSettings.__dataclass_fields__}
+        **{setting.name: getattr(settings, setting.name) for setting in REPLICATED}
     )
 
 
 def settings_from_proto(found: proto.TopicSettings) -> TopicSettings:
-    """What a client asked for; 0 and "" stand for the defaults."""
-    defaults = TopicSettings()
-    names = TopicSettings.__dataclass_fields__
+    """The settings in a request; 0 and "" stand for the defaults."""
     settings = TopicSettings(
-        **{name: getattr(found, name) or getattr(defaults, name) for name in names}
+        **{setting.name: getattr(found, setting.name) or setting.default for setting in REPLICATED}
     )
     settings.check()
     return settings
 
 
-def group_idle_from_proto(found: proto.TopicSettings) -> int | None:
-    """After how long idle replicas are to be forgotten; None: nothing was said of it."""
-    return found.group_idle_ms if found.HasField("group_idle_ms") else None
+def leader_settings_from_proto(found: proto.TopicSettings) -> dict[str, int]:
+    """The settings in a request that only leaders act on, without those that it leaves unset."""
+    names = [setting.name for setting in LEADER_ONLY]
+    return {name: getattr(found, name) for name in names if found.HasField(name)}
 
 
 class _Drawn(NamedTuple):
@@ -169,8 +169,9 @@ class ClusterMaps:
 
 def _topic_map(topic: Topic, leaders: tuple[int, ...], level: int) -> proto.TopicMap:
     settings = settings_to_proto(topic.topic_settings)
-    if level >= Level.IDLE_GROUPS:
-        settings.group_idle_ms = topic.group_idle_ms
+    for setting in LEADER_ONLY:
+        if level >= setting.level:
+            setattr(settings, setting.name, getattr(topic, setting.name))
     return proto.TopicMap(
         name=topic.name,
         id=bytes.fromhex(topic.id),

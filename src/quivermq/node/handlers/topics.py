@@ -22,7 +22,7 @@ from quivermq.node.cluster_maps import (
     UNANSWERED,
     ClusterMaps,
     described,
-    group_idle_from_proto,
+    leader_settings_from_proto,
     map_bytes,
     settings_from_proto,
     without_figures,
@@ -124,7 +124,7 @@ class TopicHandlers:
                 partitions=body.partitions,
                 replication=body.replication,
                 settings=settings,
-                group_idle_ms=group_idle_from_proto(body.settings),
+                leader_settings=leader_settings_from_proto(body.settings),
                 default_partitions=self._settings.default_partitions,
                 partitions_max=self._settings.partitions_max,
             )
@@ -172,7 +172,7 @@ class TopicHandlers:
                 body.name,
                 partitions=body.partitions,
                 settings=wanted,
-                group_idle_ms=group_idle_from_proto(body.settings),
+                leader_settings=leader_settings_from_proto(body.settings),
                 partitions_max=self._settings.partitions_max,
             )
         )
