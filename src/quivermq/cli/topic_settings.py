@@ -13,7 +13,7 @@ import typer
 from quivermq.cli.errors import UsageError
 from quivermq.cli.options import as_parser, duration_option, number_option, size_option
 from quivermq.cli.output import count
-from quivermq.cli.quantities import format_duration, format_size
+from quivermq.quantities import format_duration, format_size
 from quivermq.topic_settings import SETTINGS, Setting
 
 if TYPE_CHECKING:
