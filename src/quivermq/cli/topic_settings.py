@@ -1,5 +1,4 @@
-"""Makes the options of a topic's settings, the client's arguments from them, and sentences from
-the settings of a topic.
+"""Converts the options of `quiver topic` to the client's arguments, and settings to sentences.
 
 Options and arguments follow `quivermq.topic_settings`: only the sentences are written here.
 """
@@ -106,7 +105,7 @@ def _changed_rate_limit(
 
 
 def format_retention(retention: "Retention") -> str:
-    """How long messages are kept, in a few words."""
+    """The retention in a few words."""
     parts = []
     if retention.max_age:
         parts.append(format_duration(retention.max_age_ms / 1000))

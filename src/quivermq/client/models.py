@@ -26,7 +26,7 @@ Idle = float | timedelta | Unchanged | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long a topic keeps its messages; whatever limit is passed first counts, None: no limit.
+    """How long a topic keeps its messages: the limit that is passed first counts. None: no limit.
 
     >>> client.create_topic("orders", retention=quivermq.Retention(max_age=7 * 24 * 3600))
     """
@@ -36,9 +36,9 @@ class Retention:
     max_messages: int | None = None
     max_bytes: int | None = None
     delete_acked: bool = False
-    """Drop also what every group has done."""
+    """Drop also messages that every group has done."""
     keep_until_archived: bool = False
-    """Drop only what the archive holds."""
+    """Drop only messages that the archive holds."""
 
     def __post_init__(self) -> None:
         if isinstance(self.max_age, timedelta):
@@ -61,7 +61,7 @@ class RateLimit:
 
     per_second: float
     burst: int = 1
-    """So many may come at once after a pause."""
+    """So many may be delivered at once after a pause."""
 
     def __post_init__(self) -> None:
         _check_parts("rate_limit", self)
@@ -86,26 +86,26 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """One partition as its leader sees it. What only the leader knows is None if it did not
-    answer; `trouble` says why."""
+    """One partition as its leader sees it. Fields that only the leader knows are None if it did
+    not answer; `trouble` says why."""
 
     partition: int
     leader: int
-    """The node that leads it; 0: nobody just then."""
+    """The node that leads it; 0: it has no leader."""
     replicas: tuple[int, ...]
     start_offset: int | None = None
     """The first message that is kept."""
     end_offset: int | None = None
-    """Behind the last message."""
+    """One past the last message."""
     size_bytes: int | None = None
     in_sync: tuple[int, ...] | None = None
     """Replicas that have everything that is committed."""
     target: tuple[int, ...] = ()
-    """Where the replicas are going to be, while they are being moved."""
+    """The nodes that the replicas are being moved to; empty: they are not moved."""
     term: int | None = None
     commit_index: int | None = None
     trouble: str = ""
-    """What is wrong, for people; empty: nothing."""
+    """The problem, for people; empty: none."""
 
     @property
     def message_count(self) -> int | None:
@@ -121,7 +121,7 @@ class TopicInfo:
 
     name: str
     id: str
-    """Another one after the topic was deleted and created again."""
+    """A topic that was deleted and created again has another one."""
     partitions: list[PartitionInfo]
     replication: int
     retention: Retention
@@ -131,16 +131,16 @@ class TopicInfo:
     """The topic for messages that failed too often."""
     retry: Retry = field(default_factory=Retry)
     group_idle_retention: float | None = None
-    """After so many seconds without use a shared group is forgotten; None: never."""
+    """A shared group is deleted after so many seconds without use; None: never."""
 
     @property
     def message_count(self) -> int | None:
-        """How many messages are kept in all partitions; None if that is not known of all."""
+        """How many messages all partitions keep; None if one of them is not known."""
         return _total(partition.message_count for partition in self.partitions)
 
     @property
     def size_bytes(self) -> int | None:
-        """What the leaders' logs take on disk; None if that is not known of all."""
+        """The size of the leaders' logs on disk; None if one of them is not known."""
         return _total(partition.size_bytes for partition in self.partitions)
 
     def __repr__(self) -> str:
@@ -194,14 +194,14 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """The brokers, and who leads them."""
+    """The brokers, and the one that leads the metadata partition."""
 
     cluster_id: str
     leader: int
-    """The node that leads the metadata group; 0: nobody just then."""
+    """The node that leads the metadata partition; 0: it has no leader."""
     nodes: list[NodeInfo]
     node: int = 0
-    """The one that answered."""
+    """The broker that answered."""
     version: int = 0
     """How often the catalog was changed."""
     level: int = 0
@@ -214,8 +214,8 @@ class ClusterInfo:
 
     @property
     def is_told_by_member(self) -> bool:
-        """The broker that answered is one of these; if not, it was removed, or is not let in, and
-        what it tells need not be true of any cluster."""
+        """The broker that answered is one of `nodes`. If not, it was removed, or is not let in,
+        and its answer need not be true of any cluster."""
         return bool(self.cluster_id) and any(each.id == self.node for each in self.nodes)
 
     @classmethod
@@ -237,7 +237,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelInfo:
-    """A feature level: what clusters that have it can do."""
+    """A feature level, and what it brings to a cluster."""
 
     level: int
     release: str
@@ -252,11 +252,11 @@ class UpgradeInfo:
     before: int
     level: int
     levels: list[LevelInfo] = field(default_factory=list)
-    """Those that are new."""
+    """Those above `before`."""
 
     @classmethod
     def of(cls, upgraded: proto.ClusterUpgraded) -> Self:
-        """What the leader of the metadata group tells."""
+        """As the leader of the metadata partition answered."""
         return cls(
             before=upgraded.before,
             level=upgraded.level,
@@ -274,9 +274,9 @@ class RebalanceInfo:
     moves_left: int
     leaders_left: int
     moving: list[str] = field(default_factory=list)
-    """What is on its way, for people."""
+    """The moves under way, for people."""
     trouble: str = ""
-    """What went wrong last, for people; empty: nothing."""
+    """The last failure, for people; empty: none."""
 
     @property
     def done(self) -> bool:
@@ -285,7 +285,7 @@ class RebalanceInfo:
 
     @classmethod
     def of(cls, progress: proto.RebalanceProgress) -> Self:
-        """What the leader of the metadata group tells."""
+        """As the leader of the metadata partition answered."""
         return cls(
             moves_left=progress.moves_left,
             leaders_left=progress.leaders_left,
@@ -407,7 +407,7 @@ class Message(NamedTuple):
     value: bytes
     headers: Mapping[str, bytes]
     timestamp: int
-    """Milliseconds since 1970, UTC: the producer's own, else when the leader took it."""
+    """Milliseconds since 1970, UTC: the producer's own, else the leader's when it stored it."""
     priority: int
 
     @property
@@ -429,13 +429,13 @@ class Receipt(NamedTuple):
 
 
 class BatchReceipt(NamedTuple):
-    """Where messages that travelled together were stored: `count` of them, one behind the other."""
+    """Where a batch was stored: `count` messages with consecutive offsets."""
 
     partition: int
     first_offset: int
-    count: int  # type: ignore[assignment]  # hides `tuple.count`, which nobody calls on a receipt
+    count: int  # type: ignore[assignment]  # hides `tuple.count`, of no use on a receipt
 
 
 def short(data: bytes) -> str:
-    """For people: the bytes, or how they begin."""
+    """The bytes as people read them; many are cut."""
     return repr(data) if len(data) <= 40 else f"{data[:37]!r}... ({len(data):,} bytes)"

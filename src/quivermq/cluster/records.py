@@ -1,4 +1,5 @@
-"""The records of the catalog: what the metadata partition keeps about brokers, topics, placement.
+"""Defines the records of the catalog, which the metadata partition keeps: brokers, topics and
+the placement of their replicas.
 
 Each is a frozen dataclass with `to_json` and `from_json`. Keys that this build does not know are
 kept as they are (`others`), so a record that an earlier release changes loses nothing; a value that
@@ -99,7 +100,7 @@ class ClusterRecord:
 def level_of(value: Any) -> tuple[int, str]:
     """The feature level in the record of a cluster, and the first release that knows it.
 
-    Every release can read these two, whatever else became of the record.
+    Every release reads these two, even if it cannot read the rest of the record.
     """
     found = _object(value, "the cluster")
     if "level" not in found:
@@ -112,7 +113,7 @@ def level_of(value: Any) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A broker: whose data directory it is, and where it can be reached."""
+    """A broker: its data directory, its addresses, its release."""
 
     id: int
     directory_id: str
@@ -126,9 +127,9 @@ class BrokerRecord:
     version: str
     state: State = SERVING
     life: str = ""
-    """A word drawn at its last start: a directory that does not know it is an old copy."""
+    """Random, from its last start: a directory that does not know it is an old copy."""
     level_min: int = 0
-    """The feature levels that its release knows, as it said at its last start."""
+    """The feature levels that its release knows, as told at its last start."""
     level_max: int = 0
     others: dict[str, Any] = field(default_factory=dict, hash=False)
 
@@ -181,10 +182,10 @@ class Placement:
     founders: tuple[int, ...] = ()
     """The first configuration; empty once the members have changed."""
     target: tuple[int, ...] = ()
-    """Who the members are to be, while the partition is moved."""
+    """The members to reach, while the partition is moved."""
     leaving: tuple[int, ...] = ()
-    """Who were to be members before the target changed: they may be by now, so they keep what
-    they have until the move is over."""
+    """Members of targets that were given up: they may have joined by then, so they keep their
+    data until the move is over."""
     others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -225,7 +226,7 @@ class Topic(LeaderSettings):
 
     name: str
     id: str
-    """12 bytes in hexadecimal; another one after the topic was deleted and created again."""
+    """12 bytes in hexadecimal; a topic that was deleted and created again has another one."""
     replication: int
     settings: dict[str, Any] = field(hash=False)
     partitions: tuple[Placement, ...]

@@ -1,5 +1,6 @@
-"""The contents of a pipeline's file: sources, steps, sinks and settings, with all checks that need
-neither Spark nor a broker.
+"""Defines the contents of a pipeline's file: sources, steps, sinks and settings.
+
+Holds all checks that need neither Spark nor a broker.
 """
 
 import re

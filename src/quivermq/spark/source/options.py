@@ -1,5 +1,5 @@
-"""The options of `read` and `readStream`, named as in Spark's Kafka source, and checked before a
-broker is asked."""
+"""Parses the options of `read` and `readStream`, named as in Spark's Kafka source, before a broker
+is asked."""
 
 import json
 import re
