@@ -119,17 +119,17 @@ def test_a_level_is_raised_by_one_edit_once_every_broker_knows_it(view: View) ->
 @pytest.mark.parametrize("idle_ms", [1, 999, 10**15, 2**64 - 1])
 def test_a_time_that_no_group_can_be_idle_for_is_refused(view: View, idle_ms: int) -> None:
     view = with_topic(view, "orders")
-    with pytest.raises(InvalidRequest, match="or never"):
-        alter_topic(view, "orders", group_idle_ms=idle_ms)
-    assert edited(view, alter_topic(view, "orders", group_idle_ms=0)).topic("orders") != view.topic(
+    with pytest.raises(InvalidRequest, match="or 0 for no limit"):
+        alter_topic(view, "orders", leader_settings={"group_idle_ms": idle_ms})
+    assert edited(view, alter_topic(view, "orders", leader_settings={"group_idle_ms": 0})).topic(
         "orders"
-    )
+    ) != view.topic("orders")
 
 
 def test_what_belongs_to_a_level_is_not_written_below_it(view: View) -> None:
     view = with_topic(at_level(view, 1), "orders")
     with pytest.raises(InvalidRequest, match="quiver cluster upgrade"):
-        alter_topic(view, "orders", group_idle_ms=5_000)
+        alter_topic(view, "orders", leader_settings={"group_idle_ms": 5_000})
     assert "group_idle_ms" not in view.values["topic/orders"]
 
 

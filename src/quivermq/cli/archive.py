@@ -28,7 +28,7 @@ from quivermq.cli.options import (
     size_option,
 )
 from quivermq.cli.output import count, format_number, print_error, print_json, print_line, remark
-from quivermq.cli.quantities import format_size
+from quivermq.quantities import format_size
 
 if TYPE_CHECKING:
     from quivermq.spark import CommitSummary

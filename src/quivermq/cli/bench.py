@@ -17,7 +17,7 @@ from quivermq.cli.errors import UsageError
 from quivermq.cli.local_brokers import LocalBrokers, plan
 from quivermq.cli.options import AsJson, connect, number_option, servers_option, timeout_option
 from quivermq.cli.output import count, print_json, print_table, remark, show_status, table
-from quivermq.cli.quantities import format_size
+from quivermq.quantities import format_size
 
 if TYPE_CHECKING:
     from quivermq.client import Client

@@ -19,7 +19,7 @@ from quivermq.cli.options import (
     number_option,
 )
 from quivermq.cli.output import count, print_json, print_line, print_table, remark, table
-from quivermq.cli.quantities import format_duration
+from quivermq.quantities import format_duration
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 

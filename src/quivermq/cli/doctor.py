@@ -17,7 +17,7 @@ from rich.text import Text
 from quivermq.cli.cluster_checks import CheckResult, Level, check_cluster
 from quivermq.cli.options import DEFAULT_SERVERS, AsJson, Servers, timeout_option
 from quivermq.cli.output import count, print_json, print_line, show_status, stdout_console
-from quivermq.cli.quantities import format_size
+from quivermq.quantities import format_size
 
 app = typer.Typer(add_completion=False)
 

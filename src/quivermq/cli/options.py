@@ -9,7 +9,7 @@ import typer
 
 from quivermq.cli.errors import UsageError
 from quivermq.cli.output import remark
-from quivermq.cli.quantities import parse_duration, parse_moment, parse_size
+from quivermq.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from quivermq.client import Client
@@ -121,6 +121,23 @@ def parse_position(
         others = ", ".join(names)
         known = f"{others} or an offset" if names else "an offset"
         raise UsageError(f"{option}: {error}; or {known}") from None
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """A date or time, local without a zone; or a duration, counted back from `now`."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        pass
+    else:
+        return moment.astimezone()
+    try:
+        return datetime.fromtimestamp(now.timestamp() - parse_duration(text)).astimezone()
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            f"{text!r} is no time: write 2025-01-31, 2025-01-31T12:00, 2025-01-31T12:00Z, "
+            "or 2h for two hours ago"
+        ) from None
 
 
 def with_options(options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Any]:

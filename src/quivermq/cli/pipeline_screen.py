@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quivermq.cli.output import print_error, print_line, printable, remark, stderr_console, table
-from quivermq.cli.quantities import format_duration
+from quivermq.quantities import format_duration
 
 _LINE_SECONDS: Final = 10.0
 

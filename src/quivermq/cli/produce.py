@@ -22,7 +22,7 @@ from quivermq.cli.options import (
     duration_option,
 )
 from quivermq.cli.output import count, print_json, print_line, remark, stderr_console
-from quivermq.cli.quantities import format_size
+from quivermq.quantities import format_size
 
 if TYPE_CHECKING:
     from quivermq.client import Delivery, Producer

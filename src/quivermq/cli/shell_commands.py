@@ -19,7 +19,6 @@ from quivermq.cli.output import (
     remark,
     table,
 )
-from quivermq.cli.quantities import parse_duration
 from quivermq.cli.shell_modes import (
     MODES,
     SharedMode,
@@ -28,6 +27,7 @@ from quivermq.cli.shell_modes import (
     StickyMode,
     open_mode,
 )
+from quivermq.quantities import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,6 @@ from quivermq.cli.output import (
     remark,
     table,
 )
-from quivermq.cli.quantities import format_size
 from quivermq.cli.topic_settings import (
     OPTIONS,
     changed_settings,
@@ -39,6 +38,7 @@ from quivermq.cli.topic_settings import (
     retention_holders,
 )
 from quivermq.errors import QuiverError
+from quivermq.quantities import format_size
 
 if TYPE_CHECKING:
     from quivermq.client import Client, PartitionInfo, TopicInfo

@@ -1,11 +1,10 @@
-"""A topic's settings on the command line: their options, the values they make, how they read.
+"""Converts the options of `quiver topic` to the client's arguments, and settings to sentences.
 
-A new setting needs an entry in `OPTIONS`, and in `changed_settings` the argument of the client
-that it becomes.
+Options and arguments follow `quivermq.topic_settings`: only the sentences are written here.
 """
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,7 +12,8 @@ import typer
 from quivermq.cli.errors import UsageError
 from quivermq.cli.options import as_parser, duration_option, number_option, size_option
 from quivermq.cli.output import count
-from quivermq.cli.quantities import format_duration, format_size
+from quivermq.quantities import format_duration, format_size
+from quivermq.topic_settings import SETTINGS, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/([smh]))?", re.ASCII)
 _RATE_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
-_DELIVERY: Final[dict[str, Any]] = {"rich_help_panel": "Delivery to groups"}
+_DELIVERY: Final = "Delivery to groups"
 
 
-def _parse_message_count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.replace("_", "").isdecimal():
         raise ValueError(f"{text!r} is no number of messages: write 1000000, or none")
     return int(text)
@@ -39,83 +39,32 @@ def _parse_rate(text: str) -> float:
     return float(found[1]) / _RATE_SECONDS[found[2] or "s"]
 
 
-# An option that takes `none` yields 0 for it, which lifts the limit.
-OPTIONS: Final[dict[str, Any]] = {
-    "max_age": Annotated[
-        float | None,
-        duration_option("Drop messages older than this: 12h, 7d; none: keep them.", none=True),
-    ],
-    "max_bytes": Annotated[
-        float | None,
-        size_option(
-            "Drop the oldest messages of a partition past this: 500MB, 10GB; none: keep them.",
-            none=True,
-        ),
-    ],
-    "max_messages": Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            parser=as_parser(_parse_message_count, none=True),
-            help="Drop the oldest messages of a partition past so many; none: keep them.",
-        ),
-    ],
-    "keep_until_archived": Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-until-archived/--no-keep-until-archived",
-            show_default=False,
-            help="Drop only messages that `quiver pipeline archive` has archived.",
-        ),
-    ],
-    "delete_acked": Annotated[
-        bool | None,
-        typer.Option(
-            "--delete-acked/--no-delete-acked",
-            show_default=False,
-            help="Also drop messages that every group has done; without groups, none.",
-        ),
-    ],
-    "rate_limit": Annotated[
-        float | None,
-        typer.Option(
-            metavar="RATE",
-            parser=as_parser(_parse_rate, none=True),
-            help="Deliver at most so many, over all groups: 0.5, 100/s, 30/m; none: no limit.",
-            **_DELIVERY,
-        ),
-    ],
-    "burst": Annotated[
-        int | None, number_option("Deliver up to so many at once after a pause.", **_DELIVERY)
-    ],
-    "max_deliveries": Annotated[
-        int | None,
-        number_option("A message that failed so often becomes a dead letter.", **_DELIVERY),
-    ],
-    "dead_letter": Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOPIC", help="Where dead letters go; default: TOPIC.dlq.", **_DELIVERY
-        ),
-    ],
-    "retry_first": Annotated[
-        float | None,
-        duration_option("Backoff after a message's first failure.", **_DELIVERY),
-    ],
-    "retry_base": Annotated[
-        float | None,
-        duration_option("Backoff after the second; it doubles with each further one.", **_DELIVERY),
-    ],
-    "retry_longest": Annotated[float | None, duration_option("The longest backoff.", **_DELIVERY)],
-    "group_idle_retention": Annotated[
-        float | None,
-        duration_option(
-            "Delete a shared group that is unused for so long: 12h, 7d; none: never.",
-            none=True,
-            **_DELIVERY,
-        ),
-    ],
-}
+def _option(setting: Setting) -> Any:
+    """An option that takes `none` yields 0 for it, which lifts the limit."""
+    none = setting.zero == "none"
+    more: dict[str, Any] = {"rich_help_panel": _DELIVERY} if setting.is_delivery else {}
+    match setting.kind:
+        case "duration":
+            return Annotated[float | None, duration_option(setting.help, none=none, **more)]
+        case "size":
+            return Annotated[float | None, size_option(setting.help, none=none, **more)]
+        case "number":
+            return Annotated[int | None, number_option(setting.help, **more)]
+        case "flag":
+            name = setting.option.replace("_", "-")
+            flag = typer.Option(
+                f"--{name}/--no-{name}", show_default=False, help=setting.help, **more
+            )
+            return Annotated[bool | None, flag]
+        case "text":
+            return Annotated[str | None, typer.Option(metavar="TOPIC", help=setting.help, **more)]
+    parse, metavar = (_parse_rate, "RATE") if setting.kind == "rate" else (_parse_count, "N")
+    parser = as_parser(parse, none=none)
+    option = typer.Option(metavar=metavar, parser=parser, help=setting.help, **more)
+    return Annotated[float | None, option]
+
+
+OPTIONS: Final[dict[str, Any]] = {setting.option: _option(setting) for setting in SETTINGS}
 
 
 def changed_settings(
@@ -124,27 +73,21 @@ def changed_settings(
     """The client's arguments for the options given; the rest is as it was `before`."""
     import quivermq  # noqa: PLC0415  (help and completion need no client)
 
-    limits: dict[str, Any] = {
-        name: given[name] or None
-        for name in ("max_age", "max_bytes", "max_messages")
-        if name in given
-    }
-    flags = {name: given[name] for name in ("keep_until_archived", "delete_acked") if name in given}
-    waits = {
-        name: given[f"retry_{name}"]
-        for name in ("first", "base", "longest")
-        if f"retry_{name}" in given
-    }
-    made = {
-        "retention": replace(
-            before.retention if before else quivermq.Retention(), **limits, **flags
-        ),
-        "rate_limit": _changed_rate_limit(given, before.rate_limit if before else None),
-        "retry": replace(before.retry if before else quivermq.Retry(), **waits),
-    }
-    made |= {name: given[name] for name in ("max_deliveries", "dead_letter") if name in given}
-    if "group_idle_retention" in given:
-        made["group_idle_retention"] = given["group_idle_retention"] or None
+    made: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {"retention": {}, "rate_limit": {}, "retry": {}}
+    for setting in SETTINGS:
+        if setting.option in given:
+            value = given[setting.option]
+            value = None if setting.zero == "none" and not value else value
+            place = parts[setting.argument] if setting.part else made
+            place[setting.part or setting.argument] = value
+    made["retention"] = replace(
+        before.retention if before else quivermq.Retention(), **parts["retention"]
+    )
+    made["retry"] = replace(before.retry if before else quivermq.Retry(), **parts["retry"])
+    made["rate_limit"] = _changed_rate_limit(
+        parts["rate_limit"], before.rate_limit if before else None
+    )
     return made
 
 
@@ -153,16 +96,16 @@ def _changed_rate_limit(
 ) -> "RateLimit | None":
     import quivermq  # noqa: PLC0415  (help and completion need no client)
 
-    per_second = given.get("rate_limit", before.per_second if before else 0.0)
-    if not per_second:
-        if "burst" in given:
-            raise UsageError("--burst needs a rate limit: add --rate-limit")
-        return None
-    return quivermq.RateLimit(per_second, given.get("burst", before.burst if before else 1))
+    limit = {**(asdict(before) if before else {}), **given}
+    if limit.get("per_second"):
+        return quivermq.RateLimit(**limit)
+    if "burst" in given:
+        raise UsageError("--burst needs a rate limit: add --rate-limit")
+    return None
 
 
 def format_retention(retention: "Retention") -> str:
-    """How long messages are kept, in a few words."""
+    """The retention in a few words."""
     parts = []
     if retention.max_age:
         parts.append(format_duration(retention.max_age_ms / 1000))

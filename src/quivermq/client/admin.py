@@ -14,17 +14,18 @@ from quivermq.client.models import (
     TopicInfo,
     Unchanged,
     UpgradeInfo,
+    altered_settings,
     check_number,
-    topic_settings,
+    settings_to_proto,
 )
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
 from quivermq.errors import InvalidRequest, QuiverError, Timeout, TopicNotFound
+from quivermq.topic_settings import LEADER_ONLY
 from quivermq.wire import proto
 
 # What brokers agree on takes longer than one answer: fewer, longer attempts.
 _SHARE: Final = 0.5
-_IDLE_GROUPS_LEVEL: Final = 2
 
 
 class Admin:
@@ -42,9 +43,8 @@ class Admin:
         create.name = checked_name("topic", name)
         create.partitions = _count("partitions", partitions)
         create.replication = _count("replication", replication)
-        create.settings.CopyFrom(topic_settings(**settings))
-        if create.settings.HasField("group_idle_ms"):
-            await self._check_level(_IDLE_GROUPS_LEVEL, "group_idle_retention")
+        create.settings.CopyFrom(settings_to_proto(settings))
+        await self._check_levels(create.settings)
         attempts = self._attempts(f"creating topic {name!r}")
         await self._router.ask_any(request, attempts)
         return await self._usable_topic(name, attempts)
@@ -61,26 +61,21 @@ class Admin:
         group_idle_retention: Idle,
     ) -> TopicInfo:
         """Change what is given; the rest stays as it is."""
-        if not isinstance(group_idle_retention, Unchanged):
-            await self._check_level(_IDLE_GROUPS_LEVEL, "group_idle_retention")
+        given = {
+            "retention": retention,
+            "rate_limit": rate_limit,
+            "max_deliveries": max_deliveries,
+            "dead_letter": dead_letter,
+            "retry": retry,
+            "group_idle_retention": group_idle_retention,
+        }
+        await self._check_levels(settings_to_proto(given))
         attempts = self._attempts(f"altering topic {name!r}")
         before = await self._described_topic(name, attempts)
         request = proto.Request()
         request.alter_topic.name = name
         request.alter_topic.partitions = _count("partitions", partitions)
-        kept_name = "" if before.dead_letter == f"{name}.dlq" else before.dead_letter
-        request.alter_topic.settings.CopyFrom(
-            topic_settings(
-                retention=before.retention if isinstance(retention, Unchanged) else retention,
-                rate_limit=before.rate_limit if isinstance(rate_limit, Unchanged) else rate_limit,
-                max_deliveries=before.max_deliveries
-                if isinstance(max_deliveries, Unchanged)
-                else max_deliveries,
-                dead_letter=kept_name if isinstance(dead_letter, Unchanged) else dead_letter,
-                retry=before.retry if isinstance(retry, Unchanged) else retry,
-                group_idle_retention=group_idle_retention,
-            )
-        )
+        request.alter_topic.settings.CopyFrom(settings_to_proto(altered_settings(before, given)))
         await self._router.ask_any(request, attempts)
         self._router.map.forget(name)
         return await self._usable_topic(name, attempts)
@@ -244,18 +239,21 @@ class Admin:
             transfer.partition = _count("partition", partition, least=0)
         await self._router.ask_any(request, self._attempts("transferring a leader"))
 
-    async def _check_level(self, level: int, what: str) -> None:
-        """A broker of an earlier release skips what it does not know of a request, and would
-        answer that all is well."""
-        found = (await self.cluster()).level
-        if found < level:
-            # Whoever was asked may not have heard of it; whoever leads the cluster has.
-            found = (await self.upgrade_cluster(level, dry_run=True)).before
-        if found < level:
-            raise InvalidRequest(
-                f"{what} needs feature level {level}, and the cluster is at {found}: run `quiver "
-                "cluster upgrade` once all brokers know it"
-            )
+    async def _check_levels(self, settings: proto.TopicSettings) -> None:
+        """Refuse settings above the feature level of the cluster: a broker of an earlier release
+        skips what it does not know of a request, and would answer that all is well."""
+        for setting in LEADER_ONLY:
+            if not settings.HasField(setting.name):
+                continue
+            level, found = setting.level, (await self.cluster()).level
+            if found < level:
+                # The broker that answered may lag behind; the leader of the cluster does not.
+                found = (await self.upgrade_cluster(level, dry_run=True)).before
+            if found < level:
+                raise InvalidRequest(
+                    f"{setting.argument} needs feature level {level}, and the cluster is at "
+                    f"{found}: run `quiver cluster upgrade` once all brokers know it"
+                )
 
     async def _all_in(self, servers: Sequence[str], attempts: Attempts) -> ClusterInfo:
         """The cluster, once these brokers are alive members of it."""

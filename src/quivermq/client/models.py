@@ -6,11 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
 from quivermq.errors import InvalidRequest
+from quivermq.topic_settings import REPLICATED, SETTINGS, STORED_MAX, Setting
 from quivermq.wire import proto
-
-_NUMBER_MAX = (1 << 63) - 1
-_IDLE_SECONDS_MAX = 100 * 365 * 24 * 3600
-_RETRY_SECONDS_MAX = ((1 << 32) - 1) // 1000
 
 
 class Unchanged:
@@ -29,7 +26,7 @@ Idle = float | timedelta | Unchanged | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long a topic keeps its messages; whatever limit is passed first counts, None: no limit.
+    """How long a topic keeps its messages: the limit that is passed first counts. None: no limit.
 
     >>> client.create_topic("orders", retention=quivermq.Retention(max_age=7 * 24 * 3600))
     """
@@ -39,27 +36,20 @@ class Retention:
     max_messages: int | None = None
     max_bytes: int | None = None
     delete_acked: bool = False
-    """Drop also what every group has done."""
+    """Drop also messages that every group has done."""
     keep_until_archived: bool = False
-    """Drop only what the archive holds."""
+    """Drop only messages that the archive holds."""
 
     def __post_init__(self) -> None:
         if isinstance(self.max_age, timedelta):
             object.__setattr__(self, "max_age", self.max_age.total_seconds())
-        if self.max_age is not None:
-            check_number("max_age", self.max_age, least=0.001)
-        for name in ("max_messages", "max_bytes"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), least=1, whole=True)
+        _check_parts("retention", self)
 
     @property
     def max_age_ms(self) -> int:
         """0: no limit."""
         age = self.max_age
-        if age is None:
-            return 0
-        seconds = age.total_seconds() if isinstance(age, timedelta) else age
-        return max(1, round(seconds * 1000))
+        return round((age.total_seconds() if isinstance(age, timedelta) else age or 0) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +61,10 @@ class RateLimit:
 
     per_second: float
     burst: int = 1
-    """So many may come at once after a pause."""
+    """So many may be delivered at once after a pause."""
 
     def __post_init__(self) -> None:
-        check_number("per_second", self.per_second, least=1e-9)
-        check_number("burst", self.burst, least=1, whole=True)
+        _check_parts("rate_limit", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,38 +81,31 @@ class Retry:
     longest: float = 60.0
 
     def __post_init__(self) -> None:
-        check_number("first", self.first, least=0)
-        check_number("base", self.base, least=0.001)
-        check_number("longest", self.longest, least=0.001)
-        for name in ("first", "base", "longest"):
-            if getattr(self, name) > _RETRY_SECONDS_MAX:
-                raise InvalidRequest(
-                    f"{name} must be at most {_RETRY_SECONDS_MAX:,} s: {getattr(self, name)!r}"
-                )
+        _check_parts("retry", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """One partition as its leader sees it. What only the leader knows is None if it did not
-    answer; `trouble` says why."""
+    """One partition as its leader sees it. Fields that only the leader knows are None if it did
+    not answer; `trouble` says why."""
 
     partition: int
     leader: int
-    """The node that leads it; 0: nobody just then."""
+    """The node that leads it; 0: it has no leader."""
     replicas: tuple[int, ...]
     start_offset: int | None = None
     """The first message that is kept."""
     end_offset: int | None = None
-    """Behind the last message."""
+    """One past the last message."""
     size_bytes: int | None = None
     in_sync: tuple[int, ...] | None = None
     """Replicas that have everything that is committed."""
     target: tuple[int, ...] = ()
-    """Where the replicas are going to be, while they are being moved."""
+    """The nodes that the replicas are being moved to; empty: they are not moved."""
     term: int | None = None
     commit_index: int | None = None
     trouble: str = ""
-    """What is wrong, for people; empty: nothing."""
+    """The problem, for people; empty: none."""
 
     @property
     def message_count(self) -> int | None:
@@ -139,7 +121,7 @@ class TopicInfo:
 
     name: str
     id: str
-    """Another one after the topic was deleted and created again."""
+    """A topic that was deleted and created again has another one."""
     partitions: list[PartitionInfo]
     replication: int
     retention: Retention
@@ -149,16 +131,16 @@ class TopicInfo:
     """The topic for messages that failed too often."""
     retry: Retry = field(default_factory=Retry)
     group_idle_retention: float | None = None
-    """After so many seconds without use a shared group is forgotten; None: never."""
+    """A shared group is deleted after so many seconds without use; None: never."""
 
     @property
     def message_count(self) -> int | None:
-        """How many messages are kept in all partitions; None if that is not known of all."""
+        """How many messages all partitions keep; None if one of them is not known."""
         return _total(partition.message_count for partition in self.partitions)
 
     @property
     def size_bytes(self) -> int | None:
-        """What the leaders' logs take on disk; None if that is not known of all."""
+        """The size of the leaders' logs on disk; None if one of them is not known."""
         return _total(partition.size_bytes for partition in self.partitions)
 
     def __repr__(self) -> str:
@@ -174,7 +156,9 @@ class TopicInfo:
     @classmethod
     def of(cls, described: proto.TopicDescription) -> Self:
         """The topic as a broker described it."""
-        topic, settings = described.topic, described.topic.settings
+        topic = described.topic
+        settings = settings_from_proto(topic.settings)
+        settings["dead_letter"] = settings["dead_letter"] or f"{topic.name}.dlq"
         known = {partition.partition: partition for partition in described.partitions}
         return cls(
             name=topic.name,
@@ -183,12 +167,7 @@ class TopicInfo:
                 _partition_info(place, known.get(place.partition)) for place in topic.partitions
             ],
             replication=topic.replication,
-            retention=retention_of(settings),
-            rate_limit=rate_limit_of(settings),
-            max_deliveries=settings.max_deliveries or 5,
-            dead_letter=settings.dead_letter or f"{topic.name}.dlq",
-            retry=retry_of(settings),
-            group_idle_retention=settings.group_idle_ms / 1000 or None,
+            **settings,
         )
 
 
@@ -215,14 +194,14 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """The brokers, and who leads them."""
+    """The brokers, and the one that leads the metadata partition."""
 
     cluster_id: str
     leader: int
-    """The node that leads the metadata group; 0: nobody just then."""
+    """The node that leads the metadata partition; 0: it has no leader."""
     nodes: list[NodeInfo]
     node: int = 0
-    """The one that answered."""
+    """The broker that answered."""
     version: int = 0
     """How often the catalog was changed."""
     level: int = 0
@@ -235,8 +214,8 @@ class ClusterInfo:
 
     @property
     def is_told_by_member(self) -> bool:
-        """The broker that answered is one of these; if not, it was removed, or is not let in, and
-        what it tells need not be true of any cluster."""
+        """The broker that answered is one of `nodes`. If not, it was removed, or is not let in,
+        and its answer need not be true of any cluster."""
         return bool(self.cluster_id) and any(each.id == self.node for each in self.nodes)
 
     @classmethod
@@ -258,7 +237,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelInfo:
-    """A feature level: what clusters that have it can do."""
+    """A feature level, and what it brings to a cluster."""
 
     level: int
     release: str
@@ -273,11 +252,11 @@ class UpgradeInfo:
     before: int
     level: int
     levels: list[LevelInfo] = field(default_factory=list)
-    """Those that are new."""
+    """Those above `before`."""
 
     @classmethod
     def of(cls, upgraded: proto.ClusterUpgraded) -> Self:
-        """What the leader of the metadata group tells."""
+        """As the leader of the metadata partition answered."""
         return cls(
             before=upgraded.before,
             level=upgraded.level,
@@ -295,9 +274,9 @@ class RebalanceInfo:
     moves_left: int
     leaders_left: int
     moving: list[str] = field(default_factory=list)
-    """What is on its way, for people."""
+    """The moves under way, for people."""
     trouble: str = ""
-    """What went wrong last, for people; empty: nothing."""
+    """The last failure, for people; empty: none."""
 
     @property
     def done(self) -> bool:
@@ -306,7 +285,7 @@ class RebalanceInfo:
 
     @classmethod
     def of(cls, progress: proto.RebalanceProgress) -> Self:
-        """What the leader of the metadata group tells."""
+        """As the leader of the metadata partition answered."""
         return cls(
             moves_left=progress.moves_left,
             leaders_left=progress.leaders_left,
@@ -315,78 +294,66 @@ class RebalanceInfo:
         )
 
 
-def topic_settings(
-    *,
-    retention: Retention | None,
-    rate_limit: RateLimit | None,
-    max_deliveries: int,
-    dead_letter: str | None,
-    retry: Retry | None = None,
-    group_idle_retention: Idle = UNCHANGED,
-) -> proto.TopicSettings:
-    """The settings as they travel."""
-    check_number("max_deliveries", max_deliveries, least=1, whole=True)
-    kept = retention or Retention()
-    settings = proto.TopicSettings(
-        retention_ms=kept.max_age_ms,
-        retention_messages=kept.max_messages or 0,
-        retention_bytes=kept.max_bytes or 0,
-        delete_acked=kept.delete_acked,
-        keep_until_archived=kept.keep_until_archived,
-        max_deliveries=max_deliveries,
-        dead_letter=dead_letter or "",
-    )
-    if rate_limit is not None:
-        settings.rate_per_second = rate_limit.per_second
-        settings.rate_burst = rate_limit.burst
-    if retry is not None:
-        settings.retry_first_ms = round(retry.first * 1000)
-        settings.retry_base_ms = max(1, round(retry.base * 1000))
-        settings.retry_longest_ms = max(1, round(retry.longest * 1000))
-    if not isinstance(group_idle_retention, Unchanged):
-        settings.group_idle_ms = _idle_ms(group_idle_retention)
+def settings_to_proto(given: Mapping[str, Any]) -> proto.TopicSettings:
+    """Arguments of `create_topic` as they travel; those missing, None or unchanged stay unset."""
+    settings = proto.TopicSettings()
+    for setting in SETTINGS:
+        value = given.get(setting.argument, UNCHANGED)
+        if isinstance(value, Unchanged):
+            continue
+        if setting.part:
+            value = None if value is None else getattr(value, setting.part)
+        else:
+            value = value.total_seconds() if isinstance(value, timedelta) else value
+            _check_setting(setting, value)
+        setattr(settings, setting.name, setting.to_stored(value))
     return settings
 
 
-def _idle_ms(idle: float | timedelta | None) -> int:
-    """0: never."""
-    if idle is None:
-        return 0
-    seconds = idle.total_seconds() if isinstance(idle, timedelta) else idle
-    check_number("group_idle_retention", seconds, least=1)
-    if seconds > _IDLE_SECONDS_MAX:
-        raise InvalidRequest(
-            f"group_idle_retention must be at most {_IDLE_SECONDS_MAX:,} s, or None: {idle!r}"
-        )
-    return round(seconds * 1000)
+def altered_settings(before: TopicInfo, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments for `settings_to_proto` that keep what is unchanged as it was `before`."""
+    kept = {setting.argument: getattr(before, setting.argument) for setting in REPLICATED}
+    if kept["dead_letter"] == f"{before.name}.dlq":
+        kept["dead_letter"] = ""
+    return kept | {name: value for name, value in given.items() if not isinstance(value, Unchanged)}
 
 
-def retention_of(settings: proto.TopicSettings) -> Retention:
-    """The other way round."""
-    return Retention(
-        max_age=settings.retention_ms / 1000 or None,
-        max_messages=settings.retention_messages or None,
-        max_bytes=settings.retention_bytes or None,
-        delete_acked=settings.delete_acked,
-        keep_until_archived=settings.keep_until_archived,
-    )
+def settings_from_proto(settings: proto.TopicSettings) -> dict[str, Any]:
+    """The fields of `TopicInfo` that show a topic's settings."""
+    found: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for setting in SETTINGS:
+        value = setting.from_stored(getattr(settings, setting.name))
+        if setting.part:
+            parts.setdefault(setting.argument, {})[setting.part] = value
+        else:
+            found[setting.argument] = value
+    limit = parts.pop("rate_limit")
+    found["rate_limit"] = None if limit["per_second"] is None else RateLimit(**limit)
+    return found | {name: _CLASSES[name](**values) for name, values in parts.items()}
 
 
-def rate_limit_of(settings: proto.TopicSettings) -> RateLimit | None:
-    """The other way round; None: no limit."""
-    if not settings.rate_per_second:
-        return None
-    return RateLimit(settings.rate_per_second, settings.rate_burst or 1)
+_CLASSES: Final[Mapping[str, Any]] = {"retention": Retention, "retry": Retry}
 
 
-def retry_of(settings: proto.TopicSettings) -> Retry:
-    """The other way round."""
-    default = Retry()
-    return Retry(
-        first=settings.retry_first_ms / 1000,
-        base=settings.retry_base_ms / 1000 or default.base,
-        longest=settings.retry_longest_ms / 1000 or default.longest,
-    )
+def _check_parts(argument: str, given: object) -> None:
+    for setting in SETTINGS:
+        if setting.argument == argument:
+            _check_setting(setting, getattr(given, setting.part))
+
+
+def _check_setting(setting: Setting, value: Any) -> None:
+    """Raise `InvalidRequest` unless users may give this value."""
+    if setting.kind in {"flag", "text"} or (value is None and setting.zero == "none"):
+        return
+    name, scale = setting.part or setting.argument, 1000 if setting.kind == "duration" else 1
+    whole = setting.kind in {"size", "count", "number"}
+    check_number(name, value, least=setting.least / scale, whole=whole)
+    most = int(setting.most) // scale
+    if value > most:
+        unit = " s" if setting.kind == "duration" else ""
+        other = ", or None" if setting.zero == "none" else ""
+        raise InvalidRequest(f"{name} must be at most {most:,}{unit}{other}: {value!r}")
 
 
 def check_number(name: str, value: Any, *, least: float, whole: bool = False) -> None:
@@ -394,7 +361,7 @@ def check_number(name: str, value: Any, *, least: float, whole: bool = False) ->
     wanted = int if whole else (int, float)
     # True is an int too; and a NaN is not below anything.
     good = isinstance(value, wanted) and not isinstance(value, bool)
-    if not good or not least <= value <= _NUMBER_MAX:
+    if not good or not least <= value <= STORED_MAX:
         kind = "whole number" if whole else "number"
         raise InvalidRequest(f"{name} must be a {kind} of at least {least:g}: {value!r}")
 
@@ -440,7 +407,7 @@ class Message(NamedTuple):
     value: bytes
     headers: Mapping[str, bytes]
     timestamp: int
-    """Milliseconds since 1970, UTC: the producer's own, else when the leader took it."""
+    """Milliseconds since 1970, UTC: the producer's own, else the leader's when it stored it."""
     priority: int
 
     @property
@@ -462,13 +429,13 @@ class Receipt(NamedTuple):
 
 
 class BatchReceipt(NamedTuple):
-    """Where messages that travelled together were stored: `count` of them, one behind the other."""
+    """Where a batch was stored: `count` messages with consecutive offsets."""
 
     partition: int
     first_offset: int
-    count: int  # type: ignore[assignment]  # hides `tuple.count`, which nobody calls on a receipt
+    count: int  # type: ignore[assignment]  # hides `tuple.count`, of no use on a receipt
 
 
 def short(data: bytes) -> str:
-    """For people: the bytes, or how they begin."""
+    """The bytes as people read them; many are cut."""
     return repr(data) if len(data) <= 40 else f"{data[:37]!r}... ({len(data):,} bytes)"

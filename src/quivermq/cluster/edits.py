@@ -1,12 +1,12 @@
-"""Changes of the catalog, each built from a view and meant for exactly its version.
+"""Builds changes of the catalog, each from a view and for exactly its version.
 
 An `Edit` is proposed with the version of the view that it was built from; if the catalog has moved
-on, it is built again. Everything is validated here: what is committed can only be applied.
+on, it is built again. Everything is checked here, so applying a committed edit cannot fail.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from quivermq.cluster.catalog_view import View
 from quivermq.cluster.features import OWN_LEVELS, Level, Levels
@@ -16,9 +16,6 @@ from quivermq.cluster.placement import check_replication, load_of, place
 from quivermq.cluster.plan import Move, grow, rebalance
 from quivermq.cluster.records import (
     CLUSTER_KEY,
-    GROUP_IDLE_MS,
-    GROUP_IDLE_MS_LEAST,
-    GROUP_IDLE_MS_MOST,
     LEAVING,
     MEMBER_MAX,
     NODE_MAX,
@@ -38,8 +35,10 @@ from quivermq.cluster.records import (
 from quivermq.cluster.sticky import sticky_key
 from quivermq.errors import Corrupt, InvalidRequest, TopicExists
 from quivermq.queue import TopicSettings
+from quivermq.topic_settings import LEADER_ONLY
 
 REPLICATION_DEFAULT = 3
+_AS_IT_IS: Final[Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +75,21 @@ def create_topic(
     partitions: int = 0,
     replication: int = 0,
     settings: TopicSettings | None = None,
-    group_idle_ms: int | None = None,
+    leader_settings: Mapping[str, Any] = _AS_IT_IS,
     default_partitions: int = 1,
     partitions_max: int = PARTITIONS_LIMIT,
     dice: int | None = None,
     internal: bool = False,
 ) -> Edit | None:
-    """A topic; None if there is one just like it. 0 stands for the default, and is like any."""
+    """Create a topic; None if it exists with these settings. 0 stands for the default, and matches
+    any number."""
     check_topic_name(name, internal=internal)
     settings = settings or TopicSettings()
     _check_settings(name, settings)
-    _check_group_idle(view, group_idle_ms)
+    _check_leader_settings(view, leader_settings)
     if name in view.topics:
-        _check_same(view.topics[name], partitions, replication, settings, group_idle_ms)
+        wanted = asdict(settings) | dict(leader_settings)
+        _check_same(view.topics[name], partitions, replication, wanted)
         return None
     _check_case(view, name)
     partitions = partitions or default_partitions
@@ -102,13 +103,15 @@ def create_topic(
         replication=replication,
         dice=view.version if dice is None else dice,
     )
-    idle_ms = GROUP_IDLE_MS if group_idle_ms is None else group_idle_ms
-    return _put(Topic(name, topic_id, replication, asdict(settings), tuple(placements), idle_ms))
+    topic = Topic(
+        name, topic_id, replication, asdict(settings), tuple(placements), **leader_settings
+    )
+    return _put(topic)
 
 
 def _check_case(view: View, name: str) -> None:
-    """Refuse what differs from another name in case only: both have a folder of their name on
-    every broker, and some file systems take the two for one."""
+    """Refuse a name that differs from another one in case only: both have a folder of their name
+    on every broker, and some file systems take the two for one."""
     folded = name.lower()
     for other in view.topics:
         if other.lower() == folded:
@@ -125,21 +128,20 @@ def alter_topic(
     partitions: int = 0,
     replication: int = 0,
     settings: TopicSettings | None = None,
-    group_idle_ms: int | None = None,
+    leader_settings: Mapping[str, Any] = _AS_IT_IS,
     partitions_max: int = PARTITIONS_LIMIT,
     dice: int | None = None,
 ) -> Edit | None:
-    """More partitions, another number of replicas (in force with the next rebalance), other
-    settings; 0 and None leave things as they are. None if nothing changes."""
+    """Change the number of partitions, that of replicas (in force with the next rebalance), and
+    settings; 0 and None leave them as they are. None if nothing changes."""
     check_topic_name(name)
     was = topic = view.topic(name)
     if settings is not None:
         _check_settings(name, settings)
-        # What only other builds know stays.
+        # Settings that only other builds know stay.
         topic = replace(topic, settings=topic.settings | asdict(settings))
-    if group_idle_ms is not None:
-        _check_group_idle(view, group_idle_ms)
-        topic = replace(topic, group_idle_ms=group_idle_ms)
+    _check_leader_settings(view, leader_settings)
+    topic = replace(topic, **leader_settings)
     if replication:
         check_replication(replication, len(view.serving))
         topic = replace(topic, replication=replication)
@@ -157,7 +159,7 @@ def alter_topic(
 
 
 def delete_topic(view: View, name: str) -> Edit:
-    """The topic, and its sticky groups with it."""
+    """Delete the topic and its sticky groups."""
     check_topic_name(name)
     topic = view.topic(name)
     groups = sticky_key(topic.id, "")
@@ -179,8 +181,8 @@ def register_broker(
     cluster_id: str = "",
     levels: Levels = OWN_LEVELS,
 ) -> Edit | None:
-    """A broker that starts: None if the catalog knows all this; `Forbidden` if it may not,
-    `UnsupportedFormat` if its release does not know the feature level of the cluster."""
+    """Register a broker that starts; None if the catalog knows all this. Raises `Forbidden` if it
+    may not join, `UnsupportedFormat` if its release does not know the cluster's feature level."""
     judge(view, id, directory_id, lives, cluster_id, joining=joining)
     judge_levels(view, id, levels, version)
     if not 1 <= id <= NODE_MAX:
@@ -200,7 +202,7 @@ def register_broker(
         level_min=levels.low,
         level_max=levels.high,
     )
-    # What does not read back must not be written: every broker would refuse the catalog.
+    # A record that cannot be read back must not be written: every broker would refuse the catalog.
     try:
         BrokerRecord.from_json(broker.to_json())
     except Corrupt as error:
@@ -209,7 +211,7 @@ def register_broker(
 
 
 def replace_broker(view: View, node: int) -> Edit:
-    """The broker lost its disk: it gets another number, and the next empty directory is its own."""
+    """Give a broker that lost its disk another member number, for its next empty directory."""
     broker = view.broker(node)
     member = _fresh_member(view, node)
     return Edit(
@@ -218,7 +220,7 @@ def replace_broker(view: View, node: int) -> Edit:
 
 
 def set_broker_state(view: View, node: int, state: State) -> Edit | None:
-    """`leaving`: it gets nothing more, and is to be drained; `serving` takes that back."""
+    """`leaving`: the broker gets no more replicas, and its own move away; `serving` undoes it."""
     broker = view.broker(node)
     if state == LEAVING and [other.id for other in view.serving] == [node]:
         raise InvalidRequest(
@@ -232,8 +234,8 @@ def set_broker_state(view: View, node: int, state: State) -> Edit | None:
 
 
 def remove_broker(view: View, node: int, *, force: bool = False) -> Edit:
-    """The broker is no more; its number stays taken. Refused while it holds anything, unless by
-    force: then its replicas count as lost until a rebalance makes them anew elsewhere."""
+    """Remove a broker; its number stays taken. Refused while it holds replicas, unless by force:
+    then they count as lost until a rebalance makes them anew elsewhere."""
     broker = view.broker(node)
     held = sum(1 for _ in view.hosted(node))
     if held and not force:
@@ -246,12 +248,12 @@ def remove_broker(view: View, node: int, *, force: bool = False) -> Edit:
 
 def set_targets(view: View, moves: Iterable[Move]) -> Edit | None:
     """Start these moves. One that changes only the order, and so the preferred leader, is done at
-    once. The founders stay until the members have changed: it may not have started yet."""
-    return _placed(view, ((move, _aimed(view, move)) for move in moves))
+    once. The founders stay until the members have changed: the partition may not have started."""
+    return _edit_placements(view, ((move, _placement_towards(view, move)) for move in moves))
 
 
 def start_rebalance(view: View, *, leaders_only: bool = False) -> Edit:
-    """Move replicas to where they should be, and then leaders; or leaders alone."""
+    """Move replicas to where they should be, and then leaders; or only leaders."""
     moves = None if leaders_only else set_targets(view, rebalance(view))
     return (moves or Edit()) | Edit({REBALANCE_KEY: {"leaders": True}})
 
@@ -262,13 +264,13 @@ def is_rebalancing(view: View) -> bool:
 
 
 def end_rebalance(view: View) -> Edit | None:
-    """Leaders were moved as far as they could be."""
+    """End the rebalance: leaders were moved as far as possible."""
     return Edit(delete=[REBALANCE_KEY]) if is_rebalancing(view) else None
 
 
 def finish_moves(view: View, moves: Iterable[Move]) -> Edit | None:
-    """The members of these partitions are what was to be reached. Partitions that meanwhile are
-    gone or aim elsewhere are left as they are."""
+    """Note that the members of these partitions have reached their targets. Partitions that were
+    deleted or have another target by then are left as they are."""
     done = [
         move
         for move in moves
@@ -276,15 +278,15 @@ def finish_moves(view: View, moves: Iterable[Move]) -> Edit | None:
         and move.partition < len(view.topics[move.topic].partitions)
         and view.placement(move.topic, move.partition).target == move.replicas != ()
     ]
-    return _placed(view, ((move, _arrived(view, move)) for move in done))
+    return _edit_placements(view, ((move, _placement_at_target(view, move)) for move in done))
 
 
-def _arrived(view: View, move: Move) -> Placement:
+def _placement_at_target(view: View, move: Move) -> Placement:
     placement = view.placement(move.topic, move.partition)
     return replace(placement, replicas=move.replicas, founders=(), target=(), leaving=())
 
 
-def _aimed(view: View, move: Move) -> Placement:
+def _placement_towards(view: View, move: Move) -> Placement:
     placement = view.placement(move.topic, move.partition)
     nodes = {node_of(member) for member in move.replicas}
     if not move.replicas or len(nodes) < len(move.replicas):
@@ -294,7 +296,7 @@ def _aimed(view: View, move: Move) -> Placement:
         )
     if not placement.target and set(placement.replicas) == set(move.replicas):
         return replace(placement, replicas=move.replicas)
-    # The replicas may have reached the old target, without its being noted yet.
+    # The replicas may have reached the old target before the catalog notes it.
     left = {node_of(member): member for member in sorted({*placement.leaving, *placement.target})}
     for member in (*placement.replicas, *move.replicas):
         left.pop(node_of(member), None)
@@ -302,7 +304,7 @@ def _aimed(view: View, move: Move) -> Placement:
     return replace(placement, target=move.replicas, leaving=leaving)
 
 
-def _placed(view: View, changes: Iterable[tuple[Move, Placement]]) -> Edit | None:
+def _edit_placements(view: View, changes: Iterable[tuple[Move, Placement]]) -> Edit | None:
     by_topic: dict[str, list[Placement]] = {}
     for move, placement in changes:
         if placement != view.placement(move.topic, move.partition):
@@ -321,7 +323,7 @@ def _put(topic: Topic) -> Edit:
 
 
 def _fresh_member(view: View, node: int) -> int:
-    """A number that the node never had."""
+    """A member number that the node never had."""
     known = view.brokers.get(node)
     last = max(known.member if known is not None else -1, view.retired.get(node, -1))
     member = member_of(node, 0 if last < 0 else epoch_of(last) + 1)
@@ -340,45 +342,45 @@ def _check_settings(name: str, settings: TopicSettings) -> None:
     settings.check()
     if settings.dead_letter == name:
         raise InvalidRequest(
-            f"topic {name!r} cannot be its own dead-letter topic: its dead letters would come "
-            "again for ever"
+            f"topic {name!r} cannot be its own dead-letter topic: its dead letters would be "
+            "delivered again for ever"
         )
 
 
-def _check_group_idle(view: View, idle_ms: int | None) -> None:
-    if idle_ms and not GROUP_IDLE_MS_LEAST <= idle_ms <= GROUP_IDLE_MS_MOST:
-        raise InvalidRequest(
-            f"groups are forgotten after {GROUP_IDLE_MS_LEAST:,} to {GROUP_IDLE_MS_MOST:,} ms, or "
-            f"never (0), not after {idle_ms:,}"
-        )
+def _check_leader_settings(view: View, wanted: Mapping[str, int]) -> None:
     level = view.cluster.level if view.cluster else 0
-    if idle_ms is not None and level < Level.IDLE_GROUPS:
-        raise InvalidRequest(
-            f"groups are forgotten from feature level {Level.IDLE_GROUPS} on, and the cluster is "
-            f"at {level}: run `quiver cluster upgrade` once all brokers run release "
-            f"{Level.IDLE_GROUPS.release} or later"
-        )
+    for setting in LEADER_ONLY:
+        if setting.name not in wanted:
+            continue
+        value = wanted[setting.name]
+        if value and not setting.least <= value <= setting.most:
+            raise InvalidRequest(
+                f"{setting.name} must be from {setting.least:,} to {setting.most:,}, or 0 for no "
+                f"limit, not {value:,}"
+            )
+        if level < setting.level:
+            raise InvalidRequest(
+                f"{setting.name} can be set from feature level {setting.level} on, and the cluster "
+                f"is at {level}: run `quiver cluster upgrade` once all brokers run release "
+                f"{Level(setting.level).release} or later"
+            )
 
 
 def _check_same(
-    topic: Topic,
-    partitions: int,
-    replication: int,
-    settings: TopicSettings,
-    group_idle_ms: int | None,
+    topic: Topic, partitions: int, replication: int, settings: Mapping[str, Any]
 ) -> None:
     differences = []
-    if group_idle_ms not in {None, topic.group_idle_ms}:
-        differences.append(f"group_idle_ms {topic.group_idle_ms}, not {group_idle_ms}")
     if partitions not in {0, len(topic.partitions)}:
         differences.append(f"{len(topic.partitions)} partitions, not {partitions}")
     if replication not in {0, topic.replication}:
         differences.append(f"replication {topic.replication}, not {replication}")
-    found, wanted = asdict(topic.topic_settings), asdict(settings)
+    found = asdict(topic.topic_settings) | {
+        setting.name: getattr(topic, setting.name) for setting in LEADER_ONLY
+    }
     differences += [
-        f"{name} {found[name]!r}, not {wanted[name]!r}"
-        for name in found
-        if found[name] != wanted[name]
+        f"{name} {found[name]!r}, not {wanted!r}"
+        for name, wanted in settings.items()
+        if found[name] != wanted
     ]
     if differences:
         raise TopicExists(f"topic {topic.name} exists with {'; '.join(differences)}")

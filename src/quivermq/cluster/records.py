@@ -1,4 +1,5 @@
-"""The records of the catalog: what the metadata partition keeps about brokers, topics, placement.
+"""Defines the records of the catalog, which the metadata partition keeps: brokers, topics and
+the placement of their replicas.
 
 Each is a frozen dataclass with `to_json` and `from_json`. Keys that this build does not know are
 kept as they are (`others`), so a record that an earlier release changes loses nothing; a value that
@@ -17,6 +18,7 @@ from quivermq.cluster.features import FEATURE_LEVEL_MAX, Levels
 from quivermq.cluster.names import check_topic_name
 from quivermq.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from quivermq.queue import TopicSettings
+from quivermq.topic_settings import LEADER_ONLY, LeaderSettings
 
 NODE_MAX: Final = 0xFFFF
 MEMBER_MAX: Final = (1 << 48) - 1
@@ -25,10 +27,6 @@ PARTITIONS_LIMIT: Final = 1_000_000
 LEVEL_LIMIT: Final = (1 << 32) - 1
 TEXT_CHARACTERS_MAX: Final = 1_000
 TOPIC_ID_BYTES: Final = 12
-GROUP_IDLE_MS: Final = 7 * 24 * 3600 * 1000
-"""After so long without use a shared group is forgotten, unless its topic says otherwise."""
-GROUP_IDLE_MS_LEAST: Final = 1_000
-GROUP_IDLE_MS_MOST: Final = 100 * 365 * 24 * 3600 * 1000
 
 METADATA_TOPIC: Final = "_quiver"
 METADATA_PARTITION: Final = bytes(TOPIC_ID_BYTES) + b"\xff\xff\xff\xff"
@@ -46,7 +44,6 @@ State = Literal["serving", "leaving"]
 
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2}){1,32}")
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{24}")
-_SETTINGS: Final = frozenset(setting.name for setting in fields(TopicSettings))
 
 
 def node_of(member: int) -> int:
@@ -103,7 +100,7 @@ class ClusterRecord:
 def level_of(value: Any) -> tuple[int, str]:
     """The feature level in the record of a cluster, and the first release that knows it.
 
-    Every release can read these two, whatever else became of the record.
+    Every release reads these two, even if it cannot read the rest of the record.
     """
     found = _object(value, "the cluster")
     if "level" not in found:
@@ -116,7 +113,7 @@ def level_of(value: Any) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A broker: whose data directory it is, and where it can be reached."""
+    """A broker: its data directory, its addresses, its release."""
 
     id: int
     directory_id: str
@@ -130,9 +127,9 @@ class BrokerRecord:
     version: str
     state: State = SERVING
     life: str = ""
-    """A word drawn at its last start: a directory that does not know it is an old copy."""
+    """Random, from its last start: a directory that does not know it is an old copy."""
     level_min: int = 0
-    """The feature levels that its release knows, as it said at its last start."""
+    """The feature levels that its release knows, as told at its last start."""
     level_max: int = 0
     others: dict[str, Any] = field(default_factory=dict, hash=False)
 
@@ -185,10 +182,10 @@ class Placement:
     founders: tuple[int, ...] = ()
     """The first configuration; empty once the members have changed."""
     target: tuple[int, ...] = ()
-    """Who the members are to be, while the partition is moved."""
+    """The members to reach, while the partition is moved."""
     leaving: tuple[int, ...] = ()
-    """Who were to be members before the target changed: they may be by now, so they keep what
-    they have until the move is over."""
+    """Members of targets that were given up: they may have joined by then, so they keep their
+    data until the move is over."""
     others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -220,18 +217,19 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic: its identity, its settings, and where each partition is."""
+class Topic(LeaderSettings):
+    """A topic: its identity, its settings, and where each partition is.
+
+    The settings that only leaders act on are fields of the record itself, and not in `settings`,
+    which partitions replicate.
+    """
 
     name: str
     id: str
-    """12 bytes in hexadecimal; another one after the topic was deleted and created again."""
+    """12 bytes in hexadecimal; a topic that was deleted and created again has another one."""
     replication: int
     settings: dict[str, Any] = field(hash=False)
     partitions: tuple[Placement, ...]
-    group_idle_ms: int = GROUP_IDLE_MS
-    """After so long without use a shared group is forgotten, from feature level 2 on; 0: never.
-    Only leaders act on it, so it is none of the settings that partitions replicate."""
     others: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -251,9 +249,10 @@ class Topic:
             "settings": dict(self.settings),
             "partitions": [placement.to_json() for placement in self.partitions],
         }
-        if self.group_idle_ms != GROUP_IDLE_MS:
-            # At feature level 1 it cannot be set, so no earlier release meets it.
-            value["group_idle_ms"] = self.group_idle_ms
+        # Below its feature level a setting keeps its default, so no earlier release meets it.
+        for setting in LEADER_ONLY:
+            if getattr(self, setting.name) != setting.default:
+                value[setting.name] = getattr(self, setting.name)
         return value
 
     @classmethod
@@ -278,8 +277,11 @@ class Topic:
             replication=_integer(found, "replication", 1, NODE_MAX),
             settings=settings,
             partitions=_placements(found.get("partitions"), before),
-            group_idle_ms=_integer({"group_idle_ms": GROUP_IDLE_MS, **found}, "group_idle_ms"),
             others=_others(found, _TOPIC),
+            **{
+                setting.name: _integer({setting.name: setting.default, **found}, setting.name)
+                for setting in LEADER_ONLY
+            },
         )
 
 
@@ -291,8 +293,7 @@ _TOPIC: Final = frozenset(item.name for item in fields(Topic))
 
 def settings_of(value: Any) -> TopicSettings:
     """The settings in a record; those that only other builds know are left aside."""
-    known = {name: value[name] for name in value if name in _SETTINGS}
-    settings = TopicSettings(**known)
+    settings = TopicSettings.of(value)
     try:
         settings.check()
     except (InvalidRequest, ValueError, RecursionError) as error:

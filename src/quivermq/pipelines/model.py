@@ -1,5 +1,6 @@
-"""The contents of a pipeline's file: sources, steps, sinks and settings, with all checks that need
-neither Spark nor a broker.
+"""Defines the contents of a pipeline's file: sources, steps, sinks and settings.
+
+Holds all checks that need neither Spark nor a broker.
 """
 
 import re
@@ -18,13 +19,8 @@ from pydantic import (
 
 from quivermq.cluster import check_topic_name
 from quivermq.errors import InvalidRequest
+from quivermq.quantities import parse_duration
 
-_UNIT_MS: Final = {
-    "ms": 1, "millisecond": 1, "s": 1_000, "sec": 1_000, "second": 1_000, "m": 60_000,
-    "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000, "d": 86_400_000,
-    "day": 86_400_000,
-}  # fmt: skip
-_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 _VIEW_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _LONGEST_MS: Final = 10_000 * 86_400_000
@@ -33,16 +29,8 @@ BAD_ROWS_SUFFIX: Final = "_bad"
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of `500ms`, `10s`, `1 minute`, `1h30m`, `2 days`."""
-    wanted, at, total = text.strip().lower(), 0, 0.0
-    while part := _DURATION_PART.match(wanted, at):
-        unit = part[2] if part[2] in _UNIT_MS else part[2].removesuffix("s")
-        if unit not in _UNIT_MS:
-            break
-        total += float(part[1]) * _UNIT_MS[unit]
-        at = part.end()
-    if not wanted or at < len(wanted):
-        raise ValueError(f"{short(text)} is no duration: write 500ms, 10s, 1 minute or 1h30m")
+    """Milliseconds of `500ms`, `10s`, `1 minute`, `1h30m`, `2 days`; a number alone is refused."""
+    total = parse_duration(text, bare=None) * 1_000
     if total > _LONGEST_MS:
         raise ValueError(f"{short(text)} is too long: 10000 days are the most")
     return round(total)

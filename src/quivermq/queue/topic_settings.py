@@ -1,51 +1,39 @@
-"""The settings of a topic that its partitions act on, and the command that changes them.
+"""Checks and encodes the settings of a topic that its partitions replicate.
 
-Validated before it is proposed, so applying cannot fail. Stored as JSON with sorted keys: the same
-bytes everywhere; a key that this build does not know is left to builds that do.
+They are checked before they are proposed, so applying cannot fail. Stored as JSON with sorted keys:
+the same bytes everywhere; a key that this build does not know is left to builds that do.
 """
 
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import InvalidRequest
 from quivermq.queue.names import check_name
+from quivermq.topic_settings import REPLICATED, STORED_MAX, ReplicatedSettings
+
+_NAMES: Final = frozenset(setting.name for setting in REPLICATED)
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """What may be set per topic; 0 stands for "no limit"."""
-
-    retention_ms: int = 0
-    retention_messages: int = 0
-    retention_bytes: int = 0
-    delete_acked: bool = False
-    keep_until_archived: bool = False
-    rate_per_second: float = 0.0
-    rate_burst: int = 1
-    max_deliveries: int = 5
-    dead_letter: str = ""
-    """The topic for messages that failed too often; empty: `<topic>.dlq`."""
-    retry_first_ms: int = 0
-    """The wait after the first failure of a message."""
-    retry_base_ms: int = 1000
-    """The wait after the second; it doubles with each further one."""
-    retry_longest_ms: int = 60_000
+class TopicSettings(ReplicatedSettings):
+    """The settings of a topic that its partitions act on."""
 
     def check(self) -> None:
         """Raise `InvalidRequest` unless every value is one that can be acted on."""
-        for field in fields(self):
-            value, default = getattr(self, field.name), field.default
+        for setting in REPLICATED:
+            name, value, default = setting.name, getattr(self, setting.name), setting.default
             wanted = (int, float) if isinstance(default, float) else type(default)
             if not isinstance(value, wanted) or (
                 isinstance(value, bool) != isinstance(default, bool)
             ):
-                raise InvalidRequest(f"{field.name} must be {type(default).__name__}: {value!r}")
-            if isinstance(value, int | float) and not 0 <= value < 2**63:
-                raise InvalidRequest(f"{field.name} must not be negative or huge: {value!r}")
-        if self.rate_burst < 1 or self.max_deliveries < 1:
-            raise InvalidRequest("rate_burst and max_deliveries must be at least 1")
+                raise InvalidRequest(f"{name} must be {type(default).__name__}: {value!r}")
+            if isinstance(value, int | float) and not 0 <= value <= STORED_MAX:
+                raise InvalidRequest(f"{name} must not be negative or huge: {value!r}")
+            if setting.kind == "number" and value < setting.least:
+                raise InvalidRequest(f"{name} must be at least {setting.least}: {value!r}")
         if self.dead_letter:
             check_name("dead_letter", self.dead_letter)
 
@@ -54,6 +42,9 @@ class TopicSettings:
 
     @classmethod
     def decode(cls, data: Buffer) -> "TopicSettings":
-        found: dict[str, Any] = json.loads(bytes(data))
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in found.items() if name in known})
+        return cls.of(json.loads(bytes(data)))
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "TopicSettings":
+        """The settings in a record; those that only other builds know are left aside."""
+        return cls(**{name: found[name] for name in found if name in _NAMES})

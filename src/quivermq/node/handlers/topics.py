@@ -1,5 +1,5 @@
-"""Requests about topics: created and changed by the leader of the metadata replica, shown by
-all."""
+"""Handles requests about topics: the leader of the metadata partition creates and changes them,
+every broker lists and describes them."""
 
 import asyncio
 import secrets
@@ -21,8 +21,8 @@ from quivermq.node.cluster_maps import (
     LEADERLESS,
     UNANSWERED,
     ClusterMaps,
-    described,
-    group_idle_from_proto,
+    describe_partition,
+    leader_settings_from_proto,
     map_bytes,
     settings_from_proto,
     without_figures,
@@ -41,7 +41,7 @@ _LEADER_WAIT_S: Final = 5.0
 _FOUNDING_MS: Final = 5_000
 _DESCRIBE_S: Final = 2.0
 _DESCRIPTION_BYTES: Final = 100
-"""About what the description of a partition takes, without names and troubles."""
+"""About the size of a partition's description, without names and troubles."""
 
 
 def done() -> proto.Response:
@@ -124,22 +124,23 @@ class TopicHandlers:
                 partitions=body.partitions,
                 replication=body.replication,
                 settings=settings,
-                group_idle_ms=group_idle_from_proto(body.settings),
+                leader_settings=leader_settings_from_proto(body.settings),
                 default_partitions=self._settings.default_partitions,
                 partitions_max=self._settings.partitions_max,
             )
 
         await self._metadata.edit(build)
-        await self._until_led(body.name)
+        await self._wait_for_leaders(body.name)
 
     def _check_inside(self) -> None:
-        """A broker that is in no cluster knows of no topics: that is not to say there are none."""
+        """Refuse to answer outside of a cluster: that this broker knows no topic does not mean that
+        there is none."""
         if not self._maps.is_inside:
             raise NotLeader("this broker is in no cluster yet, or not any more: ask another")
 
     def _check_founders(self, view: View) -> None:
-        """A cluster that is just being founded does not know all its brokers yet: a topic would
-        get too few replicas. One that stays away is not waited for."""
+        """Refuse while a cluster that is being founded does not know all its brokers: a topic would
+        get too few replicas. A broker that stays away delays this by `_FOUNDING_MS` at most."""
         hosted = self._metadata.leading_group()
         missing = [
             member
@@ -150,8 +151,8 @@ class TopicHandlers:
         if not view.serving or (missing and abs(hosted.now_ms() - since_ms) < _FOUNDING_MS):
             raise NotLeader("not all brokers of this cluster have registered yet; try again")
 
-    async def _until_led(self, name: str) -> None:
-        """Best effort: whoever created a topic wants to use it."""
+    async def _wait_for_leaders(self, name: str) -> None:
+        """Wait a while for every partition to have a leader: the client wants to use the topic."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LEADER_WAIT_S
         while loop.time() < deadline:
@@ -172,11 +173,11 @@ class TopicHandlers:
                 body.name,
                 partitions=body.partitions,
                 settings=wanted,
-                group_idle_ms=group_idle_from_proto(body.settings),
+                leader_settings=leader_settings_from_proto(body.settings),
                 partitions_max=self._settings.partitions_max,
             )
         )
-        await self._until_led(body.name)
+        await self._wait_for_leaders(body.name)
         return done()
 
     async def delete(self, request: proto.Request) -> proto.Response:
@@ -195,7 +196,7 @@ class TopicHandlers:
         size = described_bytes(topics)
         check_answer(size, "describe topics by their names, fewer at once")
         await room(size)
-        found = await self._described(topics)
+        found = await self._describe_partitions(topics)
         answer = proto.TopicsDescribed()
         async with self._slices.turn() as turn:
             for topic in topics:
@@ -206,17 +207,17 @@ class TopicHandlers:
                 await turn.rest()
         return proto.Response(topics_described=answer), ()
 
-    async def _described(
+    async def _describe_partitions(
         self, topics: list[Topic]
     ) -> dict[tuple[str, int], proto.PartitionDescription]:
-        """By who leads them: those led here at once, the others by asking. What a leader that does
-        not answer would know is left open."""
+        """Descriptions of all partitions. Their leaders are asked, each once; the fields of a
+        leader that does not answer stay unset."""
         found: dict[tuple[str, int], proto.PartitionDescription] = {}
         elsewhere: dict[int, list[proto.PartitionName]] = {}
         async with self._slices.turn() as turn:
             for topic in topics:
                 for number in range(len(topic.partitions)):
-                    seen, knowing = self._seen_here(topic, number)
+                    seen, knowing = self._describe_here(topic, number)
                     found[topic.name, number] = seen
                     for node in knowing:
                         name = proto.PartitionName(topic=topic.name, partition=number)
@@ -225,16 +226,18 @@ class TopicHandlers:
         asked = [self._ask(node, names) for node, names in elsewhere.items()]
         for partition in [p for answer in await asyncio.gather(*asked) for p in answer]:
             place = (partition.topic, partition.partition)
-            found[place] = _put_together(found[place], partition)
+            found[place] = _merge(found[place], partition)
         return found
 
-    def _seen_here(self, topic: Topic, number: int) -> tuple[proto.PartitionDescription, list[int]]:
-        """A partition as far as it is known here, and who may know more."""
+    def _describe_here(
+        self, topic: Topic, number: int
+    ) -> tuple[proto.PartitionDescription, list[int]]:
+        """A partition as far as it is known here, and the brokers that may know more."""
         wanted = partition_id(topic.id, number)
         hosted, leader = self._scheduler.replicas.get(wanted), self._partitions.leader_of(wanted)
         placement = topic.partitions[number]
         if hosted is not None:
-            seen = described(hosted, self._maps.is_alive)
+            seen = describe_partition(hosted, self._maps.is_alive)
             if hosted.was_serving:
                 return seen, []
         else:
@@ -245,12 +248,12 @@ class TopicHandlers:
                 replicas=map(node_of, placement.replicas),
                 trouble=self._lost_here(wanted) or ("" if leader else LEADERLESS),
             )
-        # Where nobody leads, each replica knows its own reason.
+        # Without a leader, each replica knows its own reason.
         asked = [leader] if leader else self._others(placement)
         return without_figures(seen), asked
 
     def _others(self, placement: Placement) -> list[int]:
-        """The other brokers that have a replica, and can be asked."""
+        """The other live brokers that have a replica."""
         nodes = map(node_of, placement.replicas)
         return [n for n in nodes if n != self._settings.node_id and self._maps.is_alive(n)]
 
@@ -269,7 +272,7 @@ class TopicHandlers:
                 response, _ = await self._forwarding.forward(node, request, (), _DESCRIBE_S)
             except QuiverError:
                 break
-            # Whoever does not lead by now knows no more than this broker does.
+            # A broker that does not lead any more knows no more than this one.
             found += [
                 each if each.leader == node else without_figures(each)
                 for each in response.partitions_described.partitions
@@ -283,17 +286,17 @@ class TopicHandlers:
             for topic, number in sorted(names):
                 hosted = self._partitions.local(topic, b"", number)
                 if hosted is not None:
-                    found.partitions.append(described(hosted, self._maps.is_alive))
+                    found.partitions.append(describe_partition(hosted, self._maps.is_alive))
                 elif trouble := self._lost_here(self._partitions.partition_id(topic, b"", number)):
                     found.partitions.add(topic=topic, partition=number, trouble=trouble)
                 await turn.rest()
         return proto.Response(partitions_described=found)
 
 
-def _put_together(
+def _merge(
     known: proto.PartitionDescription, told: proto.PartitionDescription
 ) -> proto.PartitionDescription:
-    """What is known of a partition, and what another broker told: each has its own troubles."""
+    """Merge the description made here with that of another broker; the troubles of both stay."""
     is_more = told.leader or (known.leader and told.replicas)
     is_answered = is_more and known.trouble in {UNANSWERED, LEADERLESS}
     troubles = ("" if is_answered else known.trouble, told.trouble)
@@ -303,7 +306,7 @@ def _put_together(
 
 
 def described_bytes(topics: list[Topic]) -> int:
-    """About what the description of these topics takes, seen before it is made."""
+    """About the size of the description of these topics, before it is made."""
     return map_bytes(topics) + sum(
         (_DESCRIPTION_BYTES + len(topic.name)) * len(topic.partitions) for topic in topics
     )

@@ -1,5 +1,5 @@
-"""The options of `read` and `readStream`, named as in Spark's Kafka source, and checked before a
-broker is asked."""
+"""Parses the options of `read` and `readStream`, named as in Spark's Kafka source, before a broker
+is asked."""
 
 import json
 import re
@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from quivermq.client import parse_place
 from quivermq.errors import InvalidRequest
+from quivermq.quantities import parse_duration
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -29,7 +30,6 @@ _OTHERS: Final = (
 NAMES: Final = (*CONNECTION, *_CHOICES, *_PLACES, *_STREAM_ONLY, *_OTHERS)
 
 _DELAY_DEFAULT: Final = "15m"
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 Numbers = Mapping[str, Mapping[int, int]]
 """By topic and partition."""
@@ -237,7 +237,8 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _seconds(name: str, text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text.strip().lower())
-    if match is None:
-        raise InvalidRequest(f"option {name} must be a time such as 30s or 15m: {text!r}")
-    return float(match[1]) * _UNITS[match[2] or "ms"]
+    """A number alone means milliseconds, as in Spark."""
+    try:
+        return parse_duration(text, bare="ms")
+    except ValueError:
+        raise InvalidRequest(f"option {name} must be a time such as 30s or 15m: {text!r}") from None

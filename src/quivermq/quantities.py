@@ -1,11 +1,10 @@
-"""Parses and formats durations, sizes and times: `7d`, `10GB`, `2025-01-31T12:00`.
+"""Parses and formats durations and sizes: `7d`, `1h30m`, `10GB`.
 
 Each parser raises `ValueError` with a message that shows what to write. Imports nothing of ours.
 """
 
 import re
-from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 _UNIT_MS: Final = {
     "ms": 1, "millisecond": 1, "s": 1_000, "sec": 1_000, "second": 1_000, "m": 60_000,
@@ -18,13 +17,17 @@ _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.ASCII 
 _PREFIXES: Final = ("", "k", "m", "g", "t", "p")
 _SIZE_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _MAX: Final = 2**63 - 1
+_SHOWN: Final = 60
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of `500ms`, `1h30m`, `7d` or `2 weeks`; a number alone means seconds."""
+def parse_duration(text: str, *, bare: Literal["s", "ms"] | None = "s") -> float:
+    """Seconds of `500ms`, `1h30m`, `7d` or `2 weeks`.
+
+    `bare` is the unit of a number alone; None: one is refused.
+    """
     wanted = text.strip().lower()
-    if _PLAIN_NUMBER.fullmatch(wanted):
-        return _bounded(float(wanted), text)
+    if bare and _PLAIN_NUMBER.fullmatch(wanted):
+        wanted += bare
     total_ms, at = 0.0, 0
     while part := _DURATION_PART.match(wanted, at):
         unit = part[2] if part[2] in _UNIT_MS else part[2].removesuffix("s")
@@ -33,7 +36,7 @@ def parse_duration(text: str) -> float:
         total_ms += float(part[1]) * _UNIT_MS[unit]
         at = part.end()
     if not wanted or at < len(wanted):
-        raise ValueError(f"{text!r} is no duration: write 500ms, 30s, 5m, 1h30m, 7d or 2w")
+        raise ValueError(f"{_shorten(text)} is no duration: write 500ms, 30s, 5m, 1h30m, 7d or 2w")
     return _bounded(total_ms / 1_000, text)
 
 
@@ -53,7 +56,7 @@ def parse_size(text: str) -> int:
     """Bytes of `512`, `64KiB`, `10GB`, `1.5 TB`; kB, MB ... count by 1000, KiB, MiB ... by 1024."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or (found[3] and not found[2]):
-        raise ValueError(f"{text!r} is no size: write 512, 64KiB, 10MB, 1.5GB or 2TB")
+        raise ValueError(f"{_shorten(text)} is no size: write 512, 64KiB, 10MB, 1.5GB or 2TB")
     factor = (1024 if found[3] else 1000) ** _PREFIXES.index(found[2].lower())
     # Whole numbers never pass through a float, which would round the large ones.
     size = int(float(found[1]) * factor) if "." in found[1] else int(found[1]) * factor
@@ -75,24 +78,12 @@ def format_size(size: int | None) -> str:
     return f"{number} {_SIZE_UNITS[unit]}"
 
 
-def parse_moment(text: str, now: datetime) -> datetime:
-    """A date or time, local without a zone; or a duration, counted back from `now`."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        pass
-    else:
-        return moment.astimezone()
-    try:
-        return datetime.fromtimestamp(now.timestamp() - parse_duration(text)).astimezone()
-    except (ValueError, OverflowError, OSError):
-        raise ValueError(
-            f"{text!r} is no time: write 2025-01-31, 2025-01-31T12:00, 2025-01-31T12:00Z, "
-            "or 2h for two hours ago"
-        ) from None
-
-
 def _bounded(value: float, text: str) -> float:
     if value > _MAX:
-        raise ValueError(f"{text!r} is too much")
+        raise ValueError(f"{_shorten(text)} is too much")
     return value
+
+
+def _shorten(text: str) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
