@@ -143,7 +143,7 @@ def test_a_new_leader_knows_the_leases_that_were_committed() -> None:
     assert floors(group) == [2, 2, 2]
 
 
-def test_whoever_waits_when_the_office_is_lost_is_told() -> None:
+def test_a_request_that_waits_when_leadership_is_lost_is_answered() -> None:
     group = Group(3)
     leader = group.leader()
     group.produce(leader)

@@ -1,4 +1,4 @@
-"""What committed entries mean: the deterministic state machine of a partition.
+"""The deterministic state machine of a partition: producers, groups and leases, catalog.
 
 Pure. Knows batches; must never know Raft, the wire, disks, clocks or other partitions.
 """

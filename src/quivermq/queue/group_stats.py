@@ -1,4 +1,4 @@
-"""Where a group stands, in numbers: every message is counted once."""
+"""Counts the messages of a group by what became of them: every message once."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Idempotent producers: which batches of whom are stored, so that a repeat is recognised.
+"""Idempotent producers: remembers the stored batches of each, so that a repeat is recognised.
 
 A producer has an id, an epoch (one per life) and numbers its messages without gaps from 0 in each
 epoch. Part of the replicated state: every replica remembers the same.
@@ -41,7 +41,7 @@ PRODUCERS_MIN: Final = BATCHES_MAX // WINDOW_BATCHES_MIN
 
 
 class Bounds(NamedTuple):
-    """How much is remembered."""
+    """Limits of what is remembered."""
 
     window: int = WINDOW_BATCHES
     window_min: int = WINDOW_BATCHES_MIN
@@ -75,7 +75,7 @@ class RememberedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """What is remembered of one producer."""
+    """The remembered batches of one producer."""
 
     epoch: int
     next_sequence: int = 0

@@ -1,7 +1,7 @@
 """Messages that came back to a group: ready to be delivered again, or parked until they are due.
 
-What is replicated is each piece with its due time. Which of them are ready is a view, kept up to
-date by whoever delivers: `promote` compares due times with its clock.
+Each piece is replicated with its due time. Which of them are ready is a view that the leader keeps
+up to date: `promote` compares due times with its clock.
 """
 
 from bisect import bisect_right, insort
@@ -14,7 +14,7 @@ from quivermq.queue.intervals import Interval
 from quivermq.queue.pieces import Piece
 
 PROMOTED_AT_ONCE: Final = 10_000
-"""Pieces that are made ready in one go: whoever leads has others to serve."""
+"""Pieces that are made ready in one go: a leader has other requests to serve."""
 
 
 class Parked(NamedTuple):
@@ -231,8 +231,8 @@ class RedeliveryQueue:
 
 
 def _leftovers_max(pieces: int) -> int:
-    """A heap that is larger is made anew. Who only follows takes pieces, and never looks up which
-    come next: leftovers would pile up there for ever."""
+    """A heap that is larger is made anew. A follower takes pieces, and never looks up which come
+    next: leftovers would pile up there for ever."""
     return 2 * pieces + 64
 
 

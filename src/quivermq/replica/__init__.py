@@ -1,6 +1,6 @@
 """A replica of a partition: consensus, state machine and log view composed without I/O.
 
-Pure: the one room where a Raft entry becomes a command of the queue. Knows raft, queue and the
+Pure: the one package where a Raft entry becomes a command of the queue. Knows raft, queue and the
 log's values; must never know asyncio, sockets, clocks or which transport carries its mail.
 """
 

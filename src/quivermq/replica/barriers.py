@@ -1,4 +1,4 @@
-"""Linearizable reads that wait: for a quorum's word, then for the state machine to catch up."""
+"""Linearizable reads that wait: for a quorum to confirm, then for the state machine to catch up."""
 
 from dataclasses import dataclass
 from struct import Struct

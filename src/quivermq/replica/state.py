@@ -1,4 +1,4 @@
-"""A replica's checkpoint: who the members were, and the state of the partition.
+"""The checkpoint of a replica: its configuration, and the state of its partition.
 
     u16 version | u32 length | configuration as JSON | the partition's own checkpoint
 
@@ -24,7 +24,7 @@ _MEMBERS_BYTES_MAX: Final = 1 << 20
 
 
 class ReplicaState(NamedTuple):
-    """What the entries up to some index have led to."""
+    """The configuration and the partition's state at some index."""
 
     configuration: Configuration
     partition: Partition
@@ -62,7 +62,7 @@ class ReplicaState(NamedTuple):
 
 
 class StateSnapshot:
-    """A state to be written down, by whoever has the time: `pack` may run in another thread."""
+    """A state to be written to disk: `pack` may run in another thread."""
 
     def __init__(self, head: bytes, partition: PartitionSnapshot) -> None:
         self._head = head
@@ -100,7 +100,7 @@ class ArrivedState:
 
 
 def configuration_in(read: Callable[[int, int], bytes]) -> Configuration:
-    """Only who the members were; `read(at, size)` gives a part of the checkpoint."""
+    """Only the configuration; `read(at, size)` gives a part of the checkpoint."""
     with _understood():
         size = _members_bytes(read(0, _HEADER.size))
         return _configuration(read(_HEADER.size, size))

@@ -1,4 +1,4 @@
-"""The log as the Raft core sees it, and the disk work that a replica asks for."""
+"""Reads the log for the Raft core, and carries out the disk work of a replica."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -61,11 +61,11 @@ class LogStorage:
         return found
 
     def snapshot(self) -> Snapshot | None:
-        """The oldest kept checkpoint that can be read, so that who gets it can have all that is
+        """The oldest kept checkpoint that can be read, so that its receiver can have all that is
         kept.
 
-        Its content is left out: it is sent in parts, and only its first part is read here. Who
-        gets all of it checks that it says the same.
+        Its content is left out: it is sent in parts, and only its first part is read here. The
+        receiver checks that all of it says the same.
         """
         log = self._log
         kept = [index for index in log.checkpoints() if index >= log.first_index]
@@ -96,18 +96,18 @@ def found_log(
     members: Sequence[int],
     settings: LogSettings | None = None,
 ) -> Log:
-    """The log of a founding member of a group: behind a checkpoint that names all of them."""
+    """The log of a founding member of a partition: behind a checkpoint that names all of them."""
     return Log.create(disk, folder, log_id, settings, founding_checkpoint(members))
 
 
 def founding_checkpoint(members: Sequence[int]) -> Checkpoint:
-    """What all founding members of a group start from."""
+    """The checkpoint that all founding members of a partition start from."""
     configuration = Configuration(voters=tuple(sorted(members)))
     return ReplicaState(configuration, Partition(Index(1), FOUNDING_TERM)).checkpoint()
 
 
 def blank_log(disk: Disk, folder: str, log_id: bytes, settings: LogSettings | None = None) -> Log:
-    """The log of a member that joins later: it gets everything from the group's leader."""
+    """The log of a member that joins later: it gets everything from the leader."""
     return Log.create(disk, folder, log_id, settings)
 
 

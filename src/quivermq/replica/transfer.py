@@ -1,4 +1,4 @@
-"""Bringing a checkpoint to a replica that is behind the kept log: in parts, checked, resumable.
+"""Transfers a checkpoint to a replica that is behind the kept log: in parts, checked, resumable.
 
 The receiver asks for one part at a time, so it sets the pace and any part may be lost. Checkpoints
 at the same index are the same bytes on every replica: a transfer that began with one leader goes
@@ -63,7 +63,7 @@ class Sending:
 
     def ended(self, member: int, end: TransferEnded) -> None:
         """A member has the checkpoint, or will not have it: the file may be damaged, and to send it
-        over and over would help nobody."""
+        over and over would not help."""
         self._silent_ticks.pop(member, None)
         if end.arrived:
             return
@@ -87,7 +87,7 @@ class Sending:
 
     def _summary(self, index: Index) -> CheckpointSummary | None:
         """Of a checkpoint, if it is kept. Its content is not checked here: it is never all in
-        memory, and who gets it checks it."""
+        memory, and the receiver checks it."""
         try:
             return self._log.checkpoint_summary(index)
         except (Corrupt, StorageFailed, UnsupportedFormat):
@@ -146,5 +146,5 @@ class Receiving:
         if message.snapshot is None or arrived.edge.next_index != self.index:
             raise Corrupt(f"a checkpoint of {arrived.edge} arrived as {self.index}")
         if arrived.configuration != message.snapshot.configuration:
-            raise Corrupt("a checkpoint arrived with other members than were said")
+            raise Corrupt("a checkpoint arrived with other members than were offered")
         return message._replace(snapshot=replace(message.snapshot, data=arrived))
