@@ -132,12 +132,12 @@ class ProposalQueue:
                 groups_max=self._settings.groups_max,
                 state_bytes_max=self._state_bytes_max,
             )
-        self._leases.refusal = refusal
+        self._leases.working_copy.refusal = refusal
         try:
             result = act(self._leases)
         finally:
             # An act that raised may have made operations before.
-            self._gather(self._leases.take_operations(), now_ms)
+            self._gather(self._leases.working_copy.take_operations(), now_ms)
         if token is None or self._gathered is None:
             return result, False
         self._gathered.tokens.append(token)

@@ -119,7 +119,7 @@ def check_not_shared(leases: LeaseManager, name: str) -> None:
     """Raise `InvalidRequest` if a group shares its work: what it has done is known message by
     message, and no committed offset stands for it. A consumer that goes by offsets would get
     everything again."""
-    found = leases.groups.by_name.get(name)
+    found = leases.working_copy.groups.by_name.get(name)
     if found is not None and found.is_shared:
         raise InvalidRequest(
             f"group {name!r} shares its messages among consumers that poll or subscribe, and has "
