@@ -10,8 +10,8 @@ SRC = ROOT / "src" / "quivermq"
 # Low to high: a room may import only rooms before it, and never the pairs in FORBIDDEN. No room
 # imports testing: what only tests use lives there.
 LAYERS = [
-    "errors", "addresses", "batches", "settings", "raft", "queue", "wire", "cluster", "log",
-    "replica", "client", "node", "transports", "portal", "lakehouse", "spark", "pipelines",
+    "errors", "addresses", "intervals", "batches", "settings", "raft", "queue", "wire", "cluster",
+    "log", "replica", "client", "node", "transports", "portal", "lakehouse", "spark", "pipelines",
     "testing", "cli",
 ]  # fmt: skip
 FORBIDDEN = {
@@ -20,7 +20,9 @@ FORBIDDEN = {
     ("lakehouse", "node"), ("pipelines", "node"), ("portal", "node"), ("cli", "raft"),
     ("cli", "testing"), ("raft", "batches"), ("raft", "settings"),
 }  # fmt: skip
-PURE = {"errors", "addresses", "batches", "raft", "queue", "wire", "cluster", "replica"}
+PURE = {
+    "errors", "addresses", "intervals", "batches", "raft", "queue", "wire", "cluster", "replica",
+}  # fmt: skip
 IMPURE = {
     "asyncio", "socket", "ssl", "threading", "os", "io", "time", "datetime", "random",
     "pathlib", "logging", "subprocess", "tempfile", "uuid", "secrets",

@@ -2,10 +2,10 @@
 
 import pytest
 
+from quivermq.intervals import without
 from quivermq.queue import group, last_holders, lease_manager, selection
 from quivermq.queue.delayed import DelayedBatches
 from quivermq.queue.groups import Op
-from quivermq.queue.intervals import without
 from tests.queue.rig import Rig
 
 HOUR_MS = 3_600_000

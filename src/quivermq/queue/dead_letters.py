@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
+from quivermq.intervals import Interval, IntervalSet, join
 from quivermq.queue.group import DyingMessages, Group
 from quivermq.queue.groups import Op
-from quivermq.queue.intervals import Interval, IntervalSet, joined
 from quivermq.queue.partition import Partition
 from quivermq.queue.working_copy import WorkingCopy
 
@@ -51,7 +51,7 @@ class DeadLetterRecords:
         """A record is stored where it should be; of a redrive, what is `kept` stays dead."""
         found = self._working_copy.groups.by_name.get(group)
         if found is not None and number in found.dying:
-            self._working_copy.propose(Op.BURY, found.number, number, joined(kept))
+            self._working_copy.propose(Op.BURY, found.number, number, join(kept))
 
     def dead_epoch(self, group: str) -> int:
         """The epoch of the producer that moves this group's dead letters."""
@@ -110,7 +110,7 @@ class DeadLetterRecords:
         unsettled = IntervalSet(self.dead(start, end))
         if intervals is None:
             return list(unsettled)
-        return [part for low, high in joined(intervals) for part in unsettled.within(low, high)]
+        return [part for low, high in join(intervals) for part in unsettled.within(low, high)]
 
 
 def _first(intervals: Iterable[Interval], most: int) -> list[Interval]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
+from quivermq.intervals import Interval, IntervalSet, without
 from quivermq.queue.delayed import FIRST_KEY, Delayed, DelayedBatches, DueKey
-from quivermq.queue.intervals import Interval, IntervalSet, without
 from quivermq.queue.last_holders import LastHolders
-from quivermq.queue.pieces import Piece, cut, intervals_of, messages_in, overlapping
+from quivermq.queue.pieces import Piece, cut, messages_in, overlapping, piece_intervals
 from quivermq.queue.priority_index import LEVELS, PriorityIndex
 from quivermq.queue.redelivery_queue import RedeliveryQueue
 
@@ -227,7 +227,7 @@ class Group:
         known = self.leases.get(lease)
         is_whole = known is not None and known.is_whole
         held = self.take_leased(lease, intervals)
-        for start, end in without(intervals, intervals_of(held)):
+        for start, end in without(intervals, piece_intervals(held)):
             found = self.waiting.take(start, end)
             self.last_holders.remove(start, end)
             if messages_in(found) != end - start:
@@ -460,7 +460,7 @@ class Group:
         for lease in self.leases.values():
             if lease.pieces[0].start < end and start < lease.pieces[-1].end:
                 first, last = overlapping(lease.pieces, start, end)
-                found += intervals_of(lease.pieces[first:last])
+                found += piece_intervals(lease.pieces[first:last])
         found += [(r.start, r.end) for r in self.dying.values() if not r.is_stale]
         found.sort()
         return found
@@ -477,7 +477,7 @@ class Group:
         reasons = sum(len(record.reason.encode()) for record in self.dying.values())
         if (sum(moving), reasons) != (self.dying_messages, self.reason_bytes):
             raise BrokenInvariant(f"{self.name}: {self.dying_messages} dying are counted")
-        places = [*intervals_of(held), *self.done, (0, self.floor)]
+        places = [*piece_intervals(held), *self.done, (0, self.floor)]
         places += [(p.piece.start, p.piece.end) for p in self.waiting.parked()]
         places += [(r.start, r.end) for r in self.dying.values() if not r.is_stale]
         counted = sum(end - start for start, end in places)

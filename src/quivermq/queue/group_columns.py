@@ -6,10 +6,10 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final
 
+from quivermq.intervals import IntervalSet
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import DueKey
 from quivermq.queue.group import DyingMessages, Group, Lease, SettledLease, Totals
-from quivermq.queue.intervals import IntervalSet
 from quivermq.queue.last_holders import LastHolder, LastHolders
 from quivermq.queue.pieces import Piece, messages_in
 from quivermq.queue.priority_index import LEVELS

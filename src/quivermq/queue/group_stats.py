@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
+from quivermq.intervals import Interval, IntervalSet
 from quivermq.queue.delayed import DelayedBatches, key_of
 from quivermq.queue.group import DELAYED, Group
-from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import messages_in
 from quivermq.queue.priority_index import PriorityIndex
 

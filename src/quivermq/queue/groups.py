@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import BrokenInvariant, UnsupportedFormat
+from quivermq.intervals import Interval, IntervalSet
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import LAST_KEY, Delayed, DueKey
 from quivermq.queue.group import DELAYED, Group
 from quivermq.queue.group_columns import pack_group, unpack_group
-from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece
 from quivermq.queue.priority_index import NO_OFFSET, PriorityIndex
 

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
-from quivermq.queue.intervals import Interval
+from quivermq.intervals import Interval
 
 HOLDERS_MAX: Final = 65_536
 """Intervals of one group. Past it the lowest offsets are forgotten: their acks are refused."""

@@ -14,14 +14,14 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from quivermq.errors import InvalidRequest, Overloaded
+from quivermq.intervals import Interval, join, without
 from quivermq.queue.dead_letters import DeadLetterRecords
 from quivermq.queue.delayed import Delayed, key_of
 from quivermq.queue.group import DELAYED, Group, Lease
 from quivermq.queue.group_stats import GroupStats, stats_of
 from quivermq.queue.groups import Op, packed
-from quivermq.queue.intervals import Interval, joined, without
 from quivermq.queue.partition import Partition
-from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping
+from quivermq.queue.pieces import Piece, messages_in, overlapping, piece_intervals
 from quivermq.queue.retries import backoff_ms
 from quivermq.queue.selection import Selector, count_ready
 from quivermq.queue.working_copy import GROUPS_MAX, STATE_BYTES_MAX, WorkingCopy
@@ -251,7 +251,7 @@ class LeaseManager:
             packed(
                 (
                     Op.GRANT, group.number, lease, ask.consumer, ask.visibility_ms, choice.fresh,
-                    intervals_of(choice.returned), list(choice.cursors.items()),
+                    piece_intervals(choice.returned), list(choice.cursors.items()),
                 )
             )
         )  # fmt: skip
@@ -313,7 +313,7 @@ class LeaseManager:
         if known is not None and consumer in {None, known.consumer}:
             repeated = [part for low, high in wanted for part in known.done.within(low, high)]
             wanted = without(wanted, repeated)
-        leased = joined(intervals_of(_held_pieces(held, wanted)))
+        leased = join(piece_intervals(_held_pieces(held, wanted)))
         rest = without(wanted, leased)
         # The lease is over, and no other consumer has the messages.
         waiting = [
@@ -330,8 +330,8 @@ class LeaseManager:
     def _wanted(self, held: Lease | None, intervals: list[Interval] | None) -> list[Interval]:
         """The intervals of a settlement; None: all that is left of a lease."""
         if intervals is None:
-            return [] if held is None else joined(intervals_of(held.pieces))
-        wanted = joined(intervals)
+            return [] if held is None else join(piece_intervals(held.pieces))
+        wanted = join(intervals)
         if self.working_copy.is_brimful and held is not None and len(wanted) > len(held.pieces):
             # Scattered over a lease, they would leave more pieces behind than there were.
             raise self.working_copy.no_room()
@@ -352,7 +352,7 @@ class LeaseManager:
         wanted = self._wanted(held, intervals)
         pieces = _held_pieces(held, wanted)
         self._failed(found, lease, pieces, delay_ms, now_ms, "failed")
-        return without(wanted, intervals_of(pieces))
+        return without(wanted, piece_intervals(pieces))
 
     def _failed(
         self,
@@ -385,7 +385,7 @@ class LeaseManager:
     def _condemn(
         self, group: Group, lease: int, pieces: list[Piece], reason: str, now_ms: int
     ) -> None:
-        intervals = joined(intervals_of(pieces))
+        intervals = join(piece_intervals(pieces))
         self._propose(Op.CONDEMN, group.number, lease, intervals, reason, now_ms)
 
     def reject(
@@ -404,7 +404,7 @@ class LeaseManager:
         pieces = _held_pieces(held, wanted)
         if pieces:
             self._condemn(found, lease, pieces, reason, now_ms)
-        return without(wanted, intervals_of(pieces))
+        return without(wanted, piece_intervals(pieces))
 
     def release(
         self,
@@ -417,7 +417,7 @@ class LeaseManager:
         found = self.working_copy.shared_group(group)
         held = found.held_by(consumer, lease)
         wanted = self._wanted(held, intervals)
-        leased = joined(intervals_of(_held_pieces(held, wanted)))
+        leased = join(piece_intervals(_held_pieces(held, wanted)))
         if leased:
             self._give_back(found, lease, leased)
         return without(wanted, leased)
@@ -440,7 +440,7 @@ class LeaseManager:
             pieces = found.leases[number].pieces[:left]
             left -= len(pieces)
             given += messages_in(pieces)
-            self._give_back(found, number, joined(intervals_of(pieces)))
+            self._give_back(found, number, join(piece_intervals(pieces)))
         return given
 
     def extend(
@@ -574,7 +574,7 @@ class LeaseManager:
         cancelled = self.working_copy.groups.cancelled
         parts: list[Interval] = []
         of_batch: Counter[Delayed] = Counter()
-        for low, high in joined(intervals):
+        for low, high in join(intervals):
             for one in self._partition.priority_index.delayed.overlapping(low, high):
                 if one.due_ms > now_ms:
                     found = cancelled.gaps(max(low, one.start), min(high, one.end))

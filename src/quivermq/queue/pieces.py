@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from quivermq.queue.intervals import Interval
+from quivermq.intervals import Interval
 
 
 class Piece(NamedTuple):
@@ -66,8 +66,8 @@ def cut(pieces: Sequence[Piece], intervals: Iterable[Interval]) -> tuple[list[Pi
     return found, left
 
 
-def intervals_of(pieces: Sequence[Piece]) -> list[Interval]:
-    """Where pieces lie."""
+def piece_intervals(pieces: Sequence[Piece]) -> list[Interval]:
+    """The intervals of pieces, as they come."""
     return [(piece.start, piece.end) for piece in pieces]
 
 

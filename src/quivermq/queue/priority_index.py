@@ -18,9 +18,9 @@ from typing import Final
 
 from quivermq.batches.limits import PRIORITY_MAX
 from quivermq.errors import BrokenInvariant
+from quivermq.intervals import Interval, IntervalSet
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import LAST_KEY, Delayed, DelayedBatches, DueKey, key_of
-from quivermq.queue.intervals import Interval, IntervalSet
 
 LEVELS: Final = PRIORITY_MAX + 1
 STRETCHES_MAX: Final = 262_144

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
-from quivermq.queue.intervals import Interval
+from quivermq.intervals import Interval
 from quivermq.queue.pieces import Piece
 
 PROMOTED_AT_ONCE: Final = 10_000

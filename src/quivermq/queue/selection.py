@@ -7,9 +7,9 @@ Where the turns are is no part of the replicated state: another leader may begin
 from dataclasses import dataclass, field
 from typing import Final
 
+from quivermq.intervals import Interval, IntervalSet
 from quivermq.queue.group import Group
-from quivermq.queue.intervals import Interval, IntervalSet
-from quivermq.queue.pieces import Piece, intervals_of
+from quivermq.queue.pieces import Piece, piece_intervals
 from quivermq.queue.priority_index import LEVELS, PriorityIndex
 
 RESERVE: Final = 4
@@ -147,7 +147,7 @@ class Candidates:
     def _taken_before(self, start: int) -> IntervalSet:
         """The taken parts of the flat part of the index, from the first look on: gathered once."""
         if self._taken is None:
-            chosen = intervals_of(self.choice.pieces)
+            chosen = piece_intervals(self.choice.pieces)
             found = sorted(self._group.taken(start, self._priority_index.flat_end) + chosen)
             self._taken = IntervalSet(found)
         return self._taken
