@@ -16,8 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from quivermq.cluster import check_topic_name
 from quivermq.errors import InvalidRequest
+from quivermq.names import check_topic_name
 
 _UNIT_MS: Final = {
     "ms": 1, "millisecond": 1, "s": 1_000, "sec": 1_000, "second": 1_000, "m": 60_000,

@@ -11,7 +11,6 @@ from quivermq.queue.group import DyingMessages
 from quivermq.queue.group_stats import GroupStats
 from quivermq.queue.groups import Groups
 from quivermq.queue.lease_manager import GrantedLease, LeaseManager, LeaseRequest
-from quivermq.queue.names import check_name
 from quivermq.queue.partition import (
     Command,
     Partition,
@@ -59,7 +58,6 @@ __all__ = [
     "RememberedBatch",
     "TopicSettings",
     "catalog_command",
-    "check_name",
     "check_sequence",
     "groups_command",
     "settings_command",

@@ -10,7 +10,7 @@ from typing import Any
 
 from quivermq.batches import Buffer
 from quivermq.errors import InvalidRequest
-from quivermq.queue.names import check_name
+from quivermq.names import check_name
 
 
 @dataclass(frozen=True, slots=True)

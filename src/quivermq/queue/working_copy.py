@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from quivermq.batches.limits import MIB
 from quivermq.errors import Fenced, InvalidRequest, Overloaded, QuiverError
+from quivermq.names import check_group_name
 from quivermq.queue.group import Group
 from quivermq.queue.groups import Op, packed
-from quivermq.queue.names import check_name
 from quivermq.queue.partition import Partition
 
 GROUPS_MAX: Final = 10_000
@@ -121,7 +121,7 @@ class WorkingCopy:
         """The group of that name; made if there is none."""
         found = self.groups.by_name.get(name)
         if found is None:
-            check_name("the name of a group", name)
+            check_group_name(name)
             self.check_room()
             if len(self.groups) >= self._groups_max:
                 raise Overloaded(f"{len(self.groups)} groups use this partition: delete some first")
