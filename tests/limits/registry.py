@@ -82,7 +82,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "replica/proposal_queue.py:_GATHERED_BYTES_MAX",
     ),
     "another write begins past it: tests/replica/test_storage.py": (
-        "replica/storage.py:GROUP_BYTES_MAX",
+        "replica/storage.py:APPEND_BYTES_MAX",
     ),
     "a cache, read from the log past it: tests/replica/test_recent.py": (
         "replica/settings.py:recent_bytes_max",
