@@ -128,7 +128,7 @@ def many_groups(groups: int) -> list[str]:
     large.hand_over("pod-00000007-consumer")
     known, priority_index = large.partition.groups, large.partition.priority_index
     large.timed("first_fresh", lambda: known.first_fresh(priority_index))
-    large.timed("taken", known.taken)
+    large.timed("taken_by_all", known.taken_by_all)
     while not large.timed("trim, a portion", lambda: large.leases.working_copy.trim(50_000)):
         large.timed("apply that", large.commit)
     large.timed("apply that", large.commit)

@@ -297,7 +297,7 @@ def test_a_choice_from_the_flat_part_gathers_what_is_taken_once(
         rig.put(1, priority=priority)
     assert rig.partition.priority_index.flat_end >= 40
     rig.leases.seek("g", 0)
-    gathered = counted(monkeypatch, Group, "taken")
+    gathered = counted(monkeypatch, Group, "taken_intervals")
     assert sorted(rig.polled(44)) == list(range(44))
     assert gathered() == 1
 

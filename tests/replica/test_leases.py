@@ -203,17 +203,17 @@ def test_what_the_core_refuses_was_never_said() -> None:
 
 def test_what_one_act_says_is_as_many_entries_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposal_queue, "_GATHERED_BYTES_MAX", 100)
-    office = proposal_queue.ProposalQueue(Partition(), ReplicaSettings(), Random(7))
+    proposals = proposal_queue.ProposalQueue(Partition(), ReplicaSettings(), Random(7))
 
     def say_much(leases: LeaseManager) -> None:
         for number in range(50):
             leases.working_copy.commit(f"group-{number}", number)
 
-    _, is_waiting = office.serve(say_much, 7, 0, 0)
-    frames = office.stamp_waiting(1, Index(1))
+    _, is_waiting = proposals.serve(say_much, 7, 0, 0)
+    frames = proposals.stamp_waiting(1, Index(1))
     assert is_waiting
     assert len(frames) > 10
     assert max(len(frame.body) for frame in frames) < 200
     # Who waits hears of the last of them.
-    answered = [office.applied(frame.header) for frame in frames]
+    answered = [proposals.finish(frame.header) for frame in frames]
     assert answered == [[]] * (len(frames) - 1) + [[7]]

@@ -36,7 +36,7 @@ DYING_BYTES: Final = 49
 SETTLED_BYTES: Final = 21
 HOLDER_BYTES: Final = 32
 INTERVAL_BYTES: Final = 16
-"""What each takes in a checkpoint."""
+"""The size of each in a checkpoint."""
 
 
 class Lease(NamedTuple):
@@ -152,7 +152,7 @@ class Group:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a checkpoint, at most."""
+        """The size of it in a checkpoint, at most."""
         return (
             GROUP_BYTES
             + 4 * len(self.name)
@@ -452,9 +452,9 @@ class Group:
 
     def fresh(self, start: int, end: int) -> list[Interval]:
         """The parts of [start, end) that are not taken, for when cursors cannot tell."""
-        return without([(start, end)], self.taken(start, end))
+        return without([(start, end)], self.taken_intervals(start, end))
 
-    def taken(self, start: int, end: int) -> list[Interval]:
+    def taken_intervals(self, start: int, end: int) -> list[Interval]:
         """The parts of [start, end), and around it, that are taken; in order, but for overlaps."""
         found = [(0, self.floor), *self.done.within(start, end), *self.waiting.within(start, end)]
         for lease in self.leases.values():

@@ -57,7 +57,7 @@ OF_ALL: Final = frozenset({Op.TRIM, Op.CANCEL})
 """Operations that are not about one group."""
 
 
-def packed(operation: Iterable[Any]) -> bytes:
+def pack_operation(operation: Iterable[Any]) -> bytes:
     """One operation as it goes into an entry."""
     return _encode(list(operation)).encode()
 
@@ -124,7 +124,7 @@ class Groups:
 
     @property
     def size_bytes(self) -> int:
-        """What all of it takes in a checkpoint, at most."""
+        """The size of all of it in a checkpoint, at most."""
         return self.groups_bytes + 16 * len(self.cancelled)
 
     def own(self, number: int) -> Group:
@@ -327,7 +327,7 @@ class Groups:
             (group.first_fresh(priority_index) for group in shared), default=priority_index.end
         )
 
-    def taken(self) -> tuple[DueKey, int]:
+    def taken_by_all(self) -> tuple[DueKey, int]:
         """Delayed batches up to this due time, and below this offset, are taken over by all."""
         shared = [group for group in self.by_name.values() if group.is_shared]
         return (

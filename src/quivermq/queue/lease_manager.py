@@ -19,7 +19,7 @@ from quivermq.queue.dead_letters import DeadLetterRecords
 from quivermq.queue.delayed import Delayed, key_of
 from quivermq.queue.group import DELAYED, Group, Lease
 from quivermq.queue.group_stats import GroupStats, stats_of
-from quivermq.queue.groups import Op, packed
+from quivermq.queue.groups import Op, pack_operation
 from quivermq.queue.partition import Partition
 from quivermq.queue.pieces import Piece, messages_in, overlapping, piece_intervals
 from quivermq.queue.retries import backoff_ms
@@ -248,7 +248,7 @@ class LeaseManager:
         lease = 0 if ask.auto_ack else self._new_lease()
         # The choice was taken out of the copy while it was made; what is left is to hand it on.
         working_copy.operations.append(
-            packed(
+            pack_operation(
                 (
                     Op.GRANT, group.number, lease, ask.consumer, ask.visibility_ms, choice.fresh,
                     piece_intervals(choice.returned), list(choice.cursors.items()),
@@ -351,10 +351,10 @@ class LeaseManager:
         held = found.held_by(consumer, lease)
         wanted = self._wanted(held, intervals)
         pieces = _held_pieces(held, wanted)
-        self._failed(found, lease, pieces, delay_ms, now_ms, "failed")
+        self._return_failed(found, lease, pieces, delay_ms, now_ms, "failed")
         return without(wanted, piece_intervals(pieces))
 
-    def _failed(
+    def _return_failed(
         self,
         group: Group,
         lease: int,
@@ -363,6 +363,7 @@ class LeaseManager:
         now_ms: int,
         how: str,
     ) -> None:
+        """Let failed messages wait again, or make dead letters of those that failed too often."""
         settings = self._partition.settings
         returns: list[tuple[int, int, int, bool]] = []
         dead: list[Piece] = []
@@ -487,7 +488,7 @@ class LeaseManager:
             held = list(holder.leases[lease].pieces[:left])
             expired += messages_in(held)
             left -= len(held)
-            self._failed(holder, lease, held, None, now_ms, "lease expired")
+            self._return_failed(holder, lease, held, None, now_ms, "lease expired")
             if (lasting := groups.get(number)) and lease in lasting.leases:
                 # There was too much in it: the rest goes back when the alarm rings, which is now.
                 self._arm(lasting, lease, deadline)

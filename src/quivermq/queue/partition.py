@@ -103,7 +103,7 @@ class Partition:
         if priority_index.is_full and header.index % _FLATTEN_EVERY == 0:
             groups, turn = self.groups, header.index // _FLATTEN_EVERY
             passed = min(groups.first_fresh(priority_index), priority_index.middle)
-            taken = groups.taken()
+            taken = groups.taken_by_all()
             priority_index.flatten(passed, header.timestamp_ms, groups.cancelled, taken, turn)
 
     def _command(self, body: memoryview) -> bool:
@@ -122,7 +122,7 @@ class Partition:
 
     @property
     def size_bytes(self) -> int:
-        """What a checkpoint takes, more or less; known without making one."""
+        """The size of a checkpoint, more or less; known without making one."""
         parts = (self.catalog, self.groups, self.priority_index, self.producers)
         return sum(part.size_bytes for part in parts)
 

@@ -16,7 +16,7 @@ class Piece(NamedTuple):
     failures: int
 
     def part(self, start: int, end: int) -> "Piece":
-        """What of it lies in [start, end); there must be something."""
+        """The part of it that lies in [start, end); there must be one."""
         return Piece(max(start, self.start), min(end, self.end), self.priority, self.failures)
 
 
@@ -32,7 +32,7 @@ def overlapping(pieces: Sequence[Piece], start: int, end: int) -> tuple[int, int
 
 
 def cut(pieces: Sequence[Piece], intervals: Iterable[Interval]) -> tuple[list[Piece], list[Piece]]:
-    """What of sorted pieces lies in sorted intervals, and what is left of them: in one pass."""
+    """Cut sorted intervals out of sorted pieces, in one pass: the parts inside, and the rest."""
     found: list[Piece] = []
     left: list[Piece] = []
     at = 0

@@ -191,7 +191,7 @@ class PriorityIndex:
         self.flat_end = end
 
     def _fill(self, batches: Sequence[Delayed]) -> None:
-        """What was delayed is flat: it closes gaps between stretches. In one pass over them."""
+        """Batches are not delayed any more: they close gaps between stretches. In one pass."""
         old_starts, old_ends = self._starts[0], self._ends[0]
         starts, ends = array("Q"), array("Q")
         from_start = from_end = 0
@@ -215,7 +215,7 @@ class PriorityIndex:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a checkpoint."""
+        """The size of it in a checkpoint."""
         return 16 * self.size + self.delayed.size_bytes
 
     def pack(self) -> bytes:

@@ -151,7 +151,7 @@ class ProducerTable:
 
     @property
     def size_bytes(self) -> int:
-        """What `pack` takes; memory is about this and 350 bytes for each producer."""
+        """The size of what `pack` gives; memory is about this and 350 bytes for each producer."""
         return _COUNTS.size + len(self._known) * _PRODUCER_BYTES + self._batches * _STORED_BYTES
 
     def position(self, producer_id: int) -> tuple[int, int]:
@@ -169,7 +169,7 @@ class ProducerTable:
             return check_sequence(header, 0, 0, may_be_forgotten=self._forgotten > 0)
         return check_sequence(header, known.epoch, known.next_sequence)
 
-    def repeated(self, header: Header) -> RememberedBatch:
+    def find_repeat(self, header: Header) -> RememberedBatch:
         """Where a batch that was stored before is; raises `StoredBefore` if that is forgotten, and
         `SequenceReused` if it is another batch that was."""
         known = self._known.get(header.producer_id)
@@ -183,7 +183,7 @@ class ProducerTable:
             raise StoredBefore(
                 f"producer {header.producer_id} sent sequence {header.sequence} again: it was "
                 f"stored before its last {known.batches} batches, which is all that is remembered, "
-                "and nobody knows where"
+                "and its offset is not known"
             )
         raise SequenceReused(
             f"producer {header.producer_id} sent sequence {header.sequence} again with "

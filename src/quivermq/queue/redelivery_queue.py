@@ -118,7 +118,7 @@ class RedeliveryQueue:
             heap[:] = sorted(each.start for each in ready if each.priority == piece.priority)
 
     def promote(self, now_ms: int) -> None:
-        """What is due by now is ready, and nothing else. The rest of very many comes next time:
+        """Make ready what is due by now, and nothing else. The rest of very many comes next time:
         `next_due_ms` tells that it is overdue."""
         if now_ms < self._latest_ready_ms:
             self._demote(now_ms)

@@ -148,7 +148,9 @@ class Candidates:
         """The taken parts of the flat part of the index, from the first look on: gathered once."""
         if self._taken is None:
             chosen = piece_intervals(self.choice.pieces)
-            found = sorted(self._group.taken(start, self._priority_index.flat_end) + chosen)
+            found = sorted(
+                self._group.taken_intervals(start, self._priority_index.flat_end) + chosen
+            )
             self._taken = IntervalSet(found)
         return self._taken
 

@@ -13,7 +13,7 @@ from quivermq.batches.limits import MIB
 from quivermq.errors import Fenced, InvalidRequest, Overloaded, QuiverError
 from quivermq.names import check_group_name
 from quivermq.queue.group import Group
-from quivermq.queue.groups import Op, packed
+from quivermq.queue.groups import Op, pack_operation
 from quivermq.queue.partition import Partition
 
 GROUPS_MAX: Final = 10_000
@@ -65,7 +65,7 @@ class WorkingCopy:
         """Carry an operation out here, and keep it to be proposed."""
         self.check_refusal()
         self.groups.carry_out(list(operation))
-        self.operations.append(packed(operation))
+        self.operations.append(pack_operation(operation))
 
     def check_refusal(self) -> None:
         """Raise the refusal, if there is one: before anything is changed here."""

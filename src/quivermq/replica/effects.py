@@ -34,7 +34,7 @@ class Persist:
     frames: tuple[Frame, ...]
     """Entries; where they overlap the log, its tail is cut first."""
     arrived: ArrivedState | None = None
-    """What is in the checkpoint: restored with the write, since that may take long."""
+    """The state in the checkpoint: restored with the write, since that may take long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class LogRepair:
         self._log = log
         self._settings = settings
         self.reason = str(log.damage[0])
-        """What is wrong, for people."""
+        """The first damage, for people."""
         self._member = member
         self._peers = [peer for peer in _members(log) if peer != member]
         self._asked = 0

@@ -113,7 +113,7 @@ class Member:
 
     @property
     def state(self) -> ReplicaState:
-        """What is applied."""
+        """The applied state."""
         return ReplicaState(self.core.replica.configuration, self.partition)
 
     @property
@@ -216,12 +216,12 @@ class Member:
 
     def persisted(self, number: int) -> None:
         """Disk work is done: its promises may leave."""
-        for message in self._writes.persisted(number):
-            self._stored(message)
+        for message in self._writes.finish(number):
+            self._finish_write(message)
 
-    def _stored(self, message: Message) -> None:
+    def _finish_write(self, message: Message) -> None:
         if message.snapshot is not None:
-            self.partition = arrived_state(message).restored().partition
+            self.partition = arrived_state(message).restore().partition
         if message.entries and not message.responses:
             self._apply_waiting(NO_LIMIT)
             self._apply(self.core.stored_alone(message))
@@ -256,7 +256,7 @@ class Member:
             self._seal_change()
         self._watch_leadership()
         self._refuse_lost_reads()
-        for token in self._barriers.passed(self.partition.applied_index):
+        for token in self._barriers.take_passed(self.partition.applied_index):
             self._answer(token, ReadReady(self.partition.next_offset))
 
     def _propose_waiting(self) -> None:
@@ -291,7 +291,7 @@ class Member:
 
     def _carry(self, ready: Ready) -> None:
         for state in ready.read_states:
-            self._barriers.confirmed(state)
+            self._barriers.confirm(state)
         for message in ready.messages:
             if message.kind is Said.STORE:
                 self._persist(message)
@@ -305,7 +305,7 @@ class Member:
         if work is not None:
             self._out.append(work)
         elif not self._writes.is_busy:
-            self._stored(message)
+            self._finish_write(message)
 
     def _proposal_queue(self) -> ProposalQueue:
         """Where proposals go while this member may stamp them; raises `NotLeader` otherwise."""
@@ -390,7 +390,7 @@ class Member:
             self._answer(token, Changed())
 
     def _answer_applied(self, entry: Entry, header: Header, *, has_effect: bool) -> None:
-        token = self._changes.displaced(entry.index)
+        token = self._changes.take_displaced(entry.index)
         if token is not None:
             self._answer(token, Overloaded("another membership change is under way; try again"))
         if self._proposals is None:
@@ -399,7 +399,7 @@ class Member:
         if header.kind == FrameKind.DATA:
             offset, count, time = header.base_offset, header.count, header.timestamp_ms
             result = Produced(offset, count, time, is_repeat=False)
-        for waiting in self._proposals.applied(header):
+        for waiting in self._proposals.finish(header):
             self._answer(waiting, result)
 
     def _not_leader(self) -> NotLeader:

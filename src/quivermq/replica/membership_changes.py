@@ -38,7 +38,7 @@ class MembershipChanges:
         """A change was proposed, and took this place in the log."""
         self._proposed[index] = token
 
-    def displaced(self, index: int) -> Token | None:
+    def take_displaced(self, index: int) -> Token | None:
         """The token of a change at `index`, where something else is applied in its stead."""
         return self._proposed.pop(index, None)
 

@@ -227,7 +227,7 @@ class ProposalQueue:
             pending.tokens.append(token)
             self._requests += 1
             return None
-        stored = self._partition.producers.repeated(header)
+        stored = self._partition.producers.find_repeat(header)
         return Produced(stored.base_offset, stored.messages, stored.timestamp_ms, is_repeat=True)
 
     def _flight_of(self, header: Header) -> ProducerFlight:
@@ -276,7 +276,7 @@ class ProposalQueue:
         return all(isinstance(pending, GatheredOps) for pending in self._waiting)
 
     def _take_back(self, frames: list[Frame]) -> list[PendingProposal]:
-        """What was just stamped, and all that waits behind it, which would leave a gap in its
+        """Take back what was just stamped, and all behind it, which would leave a gap in its
         producers' sequences."""
         self._next_offset = frames[0].header.base_offset
         taken = [self._proposed.pop(frame.header.index) for frame in frames] + self._waiting
@@ -304,7 +304,7 @@ class ProposalQueue:
             self._leases.begin_again(bodies, self._steady_ms)
         return tokens
 
-    def applied(self, header: Header) -> list[Token]:
+    def finish(self, header: Header) -> list[Token]:
         """An entry is applied: the tokens that waited for it."""
         pending = self._proposed.pop(header.index, None)
         if pending is None:

@@ -110,7 +110,7 @@ class Replica:
 
     @property
     def damage_text(self) -> str:
-        """What is wrong with the log, for people; "" if nothing is."""
+        """The damage of the log, for people; "" if there is none."""
         return self._repair.reason if self._repair else ""
 
     @property
@@ -197,12 +197,12 @@ class Replica:
 
     @property
     def catalog(self) -> Catalog | None:
-        """What is applied here; not to be changed. None while this replica mends its log."""
+        """The applied state; not to be changed. None while this replica mends its log."""
         return self._live.partition.catalog if self._live else None
 
     @property
     def groups(self) -> Groups | None:
-        """What is applied here; not to be changed. None while this replica mends its log."""
+        """The applied state; not to be changed. None while this replica mends its log."""
         return self._live.partition.groups if self._live else None
 
     @property
@@ -350,7 +350,7 @@ class Replica:
             case Chunk():
                 self._take(live, sender, mail)
             case TransferEnded():
-                self._sending.ended(sender, mail)
+                self._sending.end(sender, mail)
                 live.core.report_snapshot(sender, arrived=mail.arrived)
             case EntriesRequest():
                 self._effects.append(Send(sender, live.entries_for(mail)))
@@ -403,7 +403,7 @@ class Replica:
         self._receiving = None
         try:
             # `UnsupportedFormat` leaves here: without a later release this replica cannot go on.
-            message = receiving.finished()
+            message = receiving.finish()
         except Corrupt:
             self._end_transfer(sender, receiving.index, arrived=False)
             return

@@ -23,7 +23,7 @@ class ReplicaSettings:
     groups_max: int = 10_000
     """Groups whose committed offsets a partition keeps; new ones are refused past it."""
     catalog_bytes_max: int = 64 * MIB
-    """What the catalog may hold in all."""
+    """The size that the catalog may have."""
     reads_max: int = 10_000
     """Linearizable reads that may wait."""
     read_ticks: int = 30

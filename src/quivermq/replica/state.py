@@ -55,7 +55,7 @@ class ReplicaState(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> "ReplicaState":
-        """What `pack` wrote; raises `Corrupt` for anything else."""
+        """The state that `pack` wrote; raises `Corrupt` for anything else."""
         with _understood():
             configuration, rest = _members(data)
             return cls(configuration, Partition.restore(rest))
@@ -69,7 +69,7 @@ class StateSnapshot:
         self._partition: PartitionSnapshot | None = partition
         self._packed = b""
         self.size_bytes = partition.size_bytes
-        """What it takes, more or less."""
+        """The size of it, more or less."""
 
     def pack(self) -> bytes:
         """All of it as bytes; made once."""
@@ -89,7 +89,7 @@ class ArrivedState:
         self.data = data
         self._state: ReplicaState | None = None
 
-    def restored(self) -> ReplicaState:
+    def restore(self) -> ReplicaState:
         """The state; made once. `Corrupt` if these bytes are none."""
         if self._state is None:
             self._state = ReplicaState.unpack(self.data)

@@ -229,7 +229,7 @@ def _persist(log: Log, works: Sequence[Persist]) -> None:
         log.save_vote(work.term, work.vote)
     if work.arrived is not None:
         # First: what cannot be understood must not replace anything.
-        work.arrived.restored()
+        work.arrived.restore()
     if work.checkpoint is not None:
         log.reset(work.checkpoint)
     if work.frames:

@@ -37,7 +37,7 @@ class Sending:
         return bool(self._silent_ticks)
 
     def offer(self, message: Message) -> Offer | None:
-        """What to send instead of the core's snapshot message; None if it cannot be read."""
+        """The offer to send instead of the core's snapshot message; None if it cannot be read."""
         if message.snapshot is None:
             return None
         index = Index(message.snapshot.index + 1)
@@ -61,17 +61,17 @@ class Sending:
                 self._log.distrusted.add(request.index)
         return Chunk(request.index, request.checksum, request.at, part)
 
-    def ended(self, member: int, end: TransferEnded) -> None:
+    def end(self, member: int, report: TransferEnded) -> None:
         """A member has the checkpoint, or will not have it: the file may be damaged, and to send it
         over and over would not help."""
         self._silent_ticks.pop(member, None)
-        if end.arrived:
+        if report.arrived:
             return
-        if self._arrived_never == end.index:
+        if self._arrived_never == report.index:
             # Twice is no accident of the way: the next one is tried.
-            self._log.distrusted.add(end.index)
-        self._arrived_never = end.index
-        self._failed[member] = (end.index, self._settings.election_ticks)
+            self._log.distrusted.add(report.index)
+        self._arrived_never = report.index
+        self._failed[member] = (report.index, self._settings.election_ticks)
 
     def tick(self) -> list[int]:
         """Members that have been silent for too long: their transfer has failed."""
@@ -136,7 +136,7 @@ class Receiving:
         self.idle_ticks = 0
         return True
 
-    def finished(self) -> Message:
+    def finish(self) -> Message:
         """The core's message with the checkpoint in it; `Corrupt` unless all of it is right."""
         data = bytes(self.data)
         if len(data) != self.offer.size or crc32c(data) != self.offer.checksum:

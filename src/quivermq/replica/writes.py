@@ -69,7 +69,7 @@ class Writes:
             arrived=arrived,
         )
 
-    def persisted(self, number: int) -> list[Message]:
+    def finish(self, number: int) -> list[Message]:
         """The messages whose work is done, in order."""
         expected, messages = self._open.popleft() if self._open else (0, [])
         if number != expected:
