@@ -1,7 +1,5 @@
 """Intervals of offsets: the same messages, however they are gathered, cut and masked."""
 
-from itertools import pairwise
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -11,21 +9,16 @@ from quivermq.batches import DEFAULT_LIMITS, Frame, Offset, Origin, encode_batch
 from quivermq.client.shared.leased_message import LeasedMessage
 from quivermq.client.shared.leases import (
     ACK,
-    Interval,
     Lease,
-    intervals_of,
-    joined,
     lease_lost,
     nack_terms,
-    overlap,
     reject_terms,
     settlements_of,
 )
 from quivermq.client.shared.poll import LeasedPiece, LeasedRun
 from quivermq.client.shared.poll_result import intervals_of_rows, messages_of_runs, table_of_runs
 from quivermq.errors import InvalidRequest
-
-OFFSETS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
+from quivermq.intervals import intervals_of
 
 
 def nobody(_: object) -> None:
@@ -35,28 +28,10 @@ def nobody(_: object) -> None:
 LEASE = Lease("t", b"id", "g", 3, 7, nobody)
 
 
-def inside(intervals: list[Interval]) -> list[int]:
-    return [offset for start, end in intervals for offset in range(start, end)]
-
-
 def batch(first: int, count: int) -> Frame:
     frame = encode_batch([b"%d" % n for n in range(first, first + count)], origin=Origin(1, 0))
     header = frame.header.stamped(1, 1, Offset(first), 1_700_000_000_000)  # type: ignore[arg-type]
     return Frame(header, bytes(frame.body))
-
-
-@given(OFFSETS)
-def test_offsets_become_the_fewest_intervals(offsets: list[int]) -> None:
-    found = intervals_of(offsets)
-    assert inside(found) == sorted(set(offsets))
-    assert all(end < start for (_, end), (start, _) in pairwise(found))
-
-
-@given(OFFSETS, OFFSETS)
-def test_intervals_are_joined_and_compared_as_sets_are(some: list[int], others: list[int]) -> None:
-    one, two = intervals_of(some), intervals_of(others)
-    assert inside(joined([*one, *two])) == sorted({*some, *others})
-    assert sorted(inside(overlap(one, two))) == sorted({*some} & {*others})
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60))

@@ -16,8 +16,6 @@ from quivermq.cluster import (
     Placement,
     Topic,
     View,
-    check_group_name,
-    check_topic_name,
     epoch_of,
     member_of,
     node_of,
@@ -243,20 +241,3 @@ def test_a_view_of_a_thousand_partitions_is_read_in_milliseconds() -> None:
         assert len(list(View(1, values).hosted(1))) == 1_000
         fastest = min(fastest, time.process_time() - start)
     assert fastest < 0.1
-
-
-def test_names_are_checked() -> None:
-    for good in ("a", "A.b-c_9", "x" * 200, "...", "a_"):
-        check_topic_name(good)
-        check_group_name(good)
-    for bad in ("", ".", "..", "a/b", "a b", "ä", "x" * 201, "a\n", "a\0"):
-        with pytest.raises(InvalidRequest, match="name"):
-            check_topic_name(bad)
-        with pytest.raises(InvalidRequest, match="name"):
-            check_group_name(bad)
-    with pytest.raises(InvalidRequest, match="reserved"):
-        check_topic_name("_quiver")
-    check_topic_name("_quiver", internal=True)
-    check_topic_name("_spark.1f2e")
-    check_topic_name("_pipelines")
-    check_group_name("_mine")

@@ -58,7 +58,9 @@ class Delayed(Scenario):
             got += len(leased.pieces)
             stage.ring(3)
         assert got >= min(self.most // 4, 20_000)
-        stage.with_leases("trim", lambda lease_manager: lease_manager.trim(self.most // 2))
+        stage.with_leases(
+            "trim", lambda lease_manager: lease_manager.working_copy.trim(self.most // 2)
+        )
         stage.ring(10)
 
 

@@ -213,9 +213,13 @@ class Groups(Scenario):
         stage.with_leases(
             "describe", lambda lease_manager: lease_manager.describe(end, now_ms, "pod-00000007")
         )
-        stage.with_leases("drop", lambda lease_manager: lease_manager.drop("pod-00000003"))
+        stage.with_leases(
+            "drop", lambda lease_manager: lease_manager.working_copy.drop("pod-00000003")
+        )
         assert stage.poll(name="one-more") is not None
-        while not stage.with_leases("trim", lambda lease_manager: lease_manager.trim(5_000)):
+        while not stage.with_leases(
+            "trim", lambda lease_manager: lease_manager.working_copy.trim(5_000)
+        ):
             pass
         stage.group.now_ms += 2 * HOUR_MS
         stage.ring()
@@ -238,12 +242,14 @@ class State(Scenario):
         letters = most // 2 // 1_000
         stage.produce([THOUSAND] * (letters // 1000 + 10))
         self.kept = stage.polls(["g"], 10)[0]
-        while not stage.with_leases("look", lambda lease_manager: lease_manager.is_full):
+        while not stage.with_leases(
+            "look", lambda lease_manager: lease_manager.working_copy.is_full
+        ):
             leased = stage.poll(200)
             if leased is None:
                 break
             stage.with_leases("reject", partial(_reject_each, leased, stage.group.now_ms))
-        assert stage.with_leases("look", lambda lease_manager: lease_manager.is_full)
+        assert stage.with_leases("look", lambda lease_manager: lease_manager.working_copy.is_full)
 
     def is_full(self) -> None:
         stage = self.stage
@@ -259,8 +265,10 @@ class State(Scenario):
     def go_on(self) -> None:
         stage = self.stage
         assert stage.acknowledge(self.kept) == []
-        while stage.with_leases("look", lambda lease_manager: lease_manager.is_full):
-            records = stage.with_leases("dying", lambda lease_manager: lease_manager.dying())
+        while stage.with_leases("look", lambda lease_manager: lease_manager.working_copy.is_full):
+            records = stage.with_leases(
+                "dying", lambda lease_manager: lease_manager.dead_letters.dying()
+            )
             stage.with_leases("bury", partial(_bury, records))
         assert stage.poll() is not None
 
@@ -274,4 +282,4 @@ def _reject_each(leased: GrantedLease, now_ms: int, lease_manager: LeaseManager)
 
 def _bury(records: list[tuple[str, DyingMessages]], lease_manager: LeaseManager) -> None:
     for name, record in records:
-        lease_manager.bury(name, record.number)
+        lease_manager.dead_letters.bury(name, record.number)

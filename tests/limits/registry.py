@@ -14,7 +14,7 @@ from tests.limits.writing import Catalog, Producers, Uncommitted
 SOURCES: Final = Path(__file__).parents[2] / "src" / "quivermq"
 ROOMS: Final = (
     "batches", "raft", "queue", "wire", "cluster", "log", "replica", "node", "transports",
-    "settings.py",
+    "settings.py", "intervals.py", "names.py",
 )  # fmt: skip
 """What runs inside a broker."""
 
@@ -47,7 +47,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "queue/lease_manager.py:VISIBILITY_MS_MAX", "queue/priority_index.py:CLOCK_ERROR_MS_MAX",
     ),
     "the length of one text, checked when it comes in: no state is full of it": (
-        "cluster/names.py:NAME_CHARACTERS_MAX", "cluster/records.py:TEXT_CHARACTERS_MAX",
+        "names.py:NAME_CHARACTERS_MAX", "cluster/records.py:TEXT_CHARACTERS_MAX",
         "cluster/sticky.py:MEMBER_NAME_CHARACTERS_MAX", "cluster/sticky.py:_TEXT_CHARACTERS_MAX",
         "node/delivery/dispatcher.py:_NAME_CHARACTERS_MAX", "wire/errors.py:MESSAGE_CHARACTERS_MAX",
     ),
@@ -82,7 +82,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "replica/proposal_queue.py:_GATHERED_BYTES_MAX",
     ),
     "another write begins past it: tests/replica/test_storage.py": (
-        "replica/storage.py:GROUP_BYTES_MAX",
+        "replica/storage.py:APPEND_BYTES_MAX",
     ),
     "a cache, read from the log past it: tests/replica/test_recent.py": (
         "replica/settings.py:recent_bytes_max",

@@ -212,7 +212,7 @@ class Stage:
         now_ms, end = self.group.now_ms, self.end
 
         def act(lease_manager: LeaseManager) -> GrantedLease | None:
-            lease_manager.open_group(name, 0)
+            lease_manager.working_copy.open_group(name, 0)
             return lease_manager.lease(
                 LeaseRequest(name, consumer, most, HOUR_MS), end, now_ms, now_ms
             )
@@ -227,7 +227,7 @@ class Stage:
             ask = LeaseRequest(name, 1, most, HOUR_MS)
 
             def act(lease_manager: LeaseManager, ask: LeaseRequest = ask) -> GrantedLease | None:
-                lease_manager.open_group(ask.group, 0)
+                lease_manager.working_copy.open_group(ask.group, 0)
                 return lease_manager.lease(ask, end, now_ms, now_ms)
 
             leased = leader.replica.with_leases(act, None, now_ms, now_ms)

@@ -174,7 +174,7 @@ async def test_a_number_with_another_batch_is_no_proof_that_a_letter_is_stored(
         await consumer.ask(create_topic=proto.CreateTopic(name=DLQ, partitions=1))
         dispatcher = server.broker.consumers.dispatchers.leading("orders", b"", 0)
         producer = producer_of(BatchSource(dispatcher.hosted.id, "orders", 0, GROUP))
-        epoch = dispatcher.with_leases(lambda leases: leases.dead_epoch(GROUP))
+        epoch = dispatcher.with_leases(lambda leases: leases.dead_letters.dead_epoch(GROUP))
         frames = [
             encode_batch(
                 [b"other"],

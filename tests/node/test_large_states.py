@@ -109,7 +109,7 @@ async def test_all_that_is_left_of_a_lease_is_settled_in_portions(
         leases: LeaseManager, group: str, lease: int, parts: list[Interval] | None, by: int
     ):  # type: ignore[no-untyped-def]
         nonlocal most
-        held = leases.groups.by_name[group].leases.get(lease)
+        held = leases.working_copy.groups.by_name[group].leases.get(lease)
         named = parts if parts is not None else held.pieces if held is not None else []
         most = max(most, len(named))
         return acknowledge(leases, group, lease, parts, by)

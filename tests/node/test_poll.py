@@ -502,11 +502,11 @@ async def test_a_partition_in_trouble_does_not_keep_the_others_from_being_served
         await consumer.poll(partitions=[0, 1], messages_max=1)
         dispatcher = server.broker.consumers.dispatchers.leading("orders", b"", 0)
         await consumer.store(b"more")
-        office = dispatcher.hosted.replica._live._intake  # type: ignore[union-attr]
-        assert office is not None
+        proposals = dispatcher.hosted.replica._live._proposals  # type: ignore[union-attr]
+        assert proposals is not None
         # As many requests wait as may.
-        office._requests += 1_000_000
+        proposals._requests += 1_000_000
         assert values(await consumer.poll(partitions=[0, 1])) == [b"1"]
         assert await refusal(consumer.poll(partitions=[0])) == "Overloaded"
-        office._requests -= 1_000_000
+        proposals._requests -= 1_000_000
         await consumer.close()

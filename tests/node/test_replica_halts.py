@@ -36,7 +36,7 @@ def admit(group: HostedReplica, frame: Frame) -> None:
     """An entry that no leader of this release proposes."""
     live = group.replica._live
     assert live is not None
-    live._office().admit_command(999, frame, group.now_ms())
+    live._proposal_queue().admit_command(999, frame, group.now_ms())
     group.stir()
 
 

@@ -348,8 +348,8 @@ async def test_an_alarm_at_a_desk_that_takes_nothing_in_is_patient(tmp_path: Pat
         polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
         await parked(server, 1)
         dispatcher = dispatcher_of(server)
-        office = dispatcher.hosted.replica._live._intake  # type: ignore[union-attr]
-        assert office is not None
+        proposals = dispatcher.hosted.replica._live._proposals  # type: ignore[union-attr]
+        assert proposals is not None
         rings = 0
         ring = dispatcher._ring
 
@@ -360,12 +360,12 @@ async def test_an_alarm_at_a_desk_that_takes_nothing_in_is_patient(tmp_path: Pat
 
         dispatcher._ring = counted  # type: ignore[method-assign]
         # As many requests wait as may.
-        office._requests += 1_000_000
+        proposals._requests += 1_000_000
         dispatcher.look_after()
         await asyncio.sleep(0.4)
         assert rings < 30
         assert len(dispatcher._to_wake) <= 1
-        office._requests -= 1_000_000
+        proposals._requests -= 1_000_000
         async with asyncio.timeout(5):
             assert values(await polling) == [b"a"]
         await waiting.close()

@@ -57,7 +57,7 @@ class Large:
         partition.apply(Frame(header, body))
 
     def commit(self) -> None:
-        for operation in self.leases.take_operations():
+        for operation in self.leases.working_copy.take_operations():
             self.apply(FrameKind.COMMAND, groups_command([operation]))
 
     def poll(self, group: str, now_ms: int = NOW_MS, most: int = 1000) -> int:
@@ -100,7 +100,7 @@ def delayed(messages: int, groups: int) -> list[str]:
     for _ in range(messages):
         large.apply(FrameKind.DATA, b"", 1, NOW_MS + 1 + dice.randrange(24 * HOUR_MS))
     for number in range(groups):
-        large.leases.open_group(f"g{number}", 0)
+        large.leases.working_copy.open_group(f"g{number}", 0)
         large.poll(f"g{number}")
     large.hand_over("g0")
     large.timed("list_delayed", lambda: large.leases.delayed(NOW_MS, 0, 10_000))
@@ -111,7 +111,7 @@ def delayed(messages: int, groups: int) -> list[str]:
     half = NOW_MS + 12 * HOUR_MS
     large.timed("poll when half is due", lambda: large.poll("g1", half))
     large.hand_over("g1", half)
-    large.leases.trim(messages // 2)
+    large.leases.working_copy.trim(messages // 2)
     large.timed("apply a trim of half", large.commit)
     return large.slow
 
@@ -121,15 +121,15 @@ def many_groups(groups: int) -> list[str]:
     large = Large()
     large.apply(FrameKind.DATA, b"", 100_000)
     for number in range(groups):
-        large.leases.open_group(f"pod-{number:08x}-consumer", 0)
+        large.leases.working_copy.open_group(f"pod-{number:08x}-consumer", 0)
         large.poll(f"pod-{number:08x}-consumer", most=10)
         if number % 100 == 0:
             large.commit()
     large.hand_over("pod-00000007-consumer")
     known, priority_index = large.partition.groups, large.partition.priority_index
     large.timed("first_fresh", lambda: known.first_fresh(priority_index))
-    large.timed("taken", known.taken)
-    while not large.timed("trim, a portion", lambda: large.leases.trim(50_000)):
+    large.timed("taken_by_all", known.taken_by_all)
+    while not large.timed("trim, a portion", lambda: large.leases.working_copy.trim(50_000)):
         large.timed("apply that", large.commit)
     large.timed("apply that", large.commit)
     began = thread_time()
@@ -144,7 +144,7 @@ def full_group(leases: int) -> list[str]:
     large = Large()
     for _ in range(leases // 100):
         large.apply(FrameKind.DATA, b"", 1000)
-    large.leases.open_group("g", 0)
+    large.leases.working_copy.open_group("g", 0)
     held = []
     while len(held) < leases:
         held.append(large.poll("g", most=10))

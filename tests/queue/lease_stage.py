@@ -133,7 +133,7 @@ class DeskStage:
 
     def propose(self) -> None:
         """All that came up since the last time, as one entry."""
-        operations = self.leases.take_operations()
+        operations = self.leases.working_copy.take_operations()
         if operations:
             frame = Frame.of(FrameKind.COMMAND, groups_command(operations))
             self.entries.append(Entry(frame, self.model.copy()))
@@ -179,7 +179,7 @@ class DeskStage:
     ) -> None:  # fmt: skip
         if not self.model.is_shared(group):
             start = self.end if latest else self.model.start
-            self.leases.open_group(group, start)
+            self.leases.working_copy.open_group(group, start)
             known = self.model.groups.get(group)
             wanted_start = start if known is None or known.committed is None else known.committed
             begun = self.leases.describe(self.end, 0, group)[0].start
@@ -224,28 +224,28 @@ class DeskStage:
 
     def poll_in_vain(self, group: str, error: QuiverError) -> None:
         """While the core takes no proposals: nothing is given, nothing ends, nothing changes."""
-        before = self.leases.groups.pack()
-        self.leases.refusal = error
+        before = self.leases.working_copy.groups.pack()
+        self.leases.working_copy.refusal = error
         steady_ms = self.steady_ms + DAY_MS
         acts: list[Callable[[], object]] = [
             lambda: self.leases.lease(
                 LeaseRequest(group, 1, 5, 1_000), self.end, self.now_ms, self.steady_ms
             ),
             lambda: self.leases.expire(self.now_ms, steady_ms),
-            lambda: self.leases.open_group("never seen", 0),
+            lambda: self.leases.working_copy.open_group("never seen", 0),
         ]
         for act in acts:
             with suppress(type(error), InvalidRequest):
                 act()
                 raise AssertionError("it was done, and cannot be proposed")
-        self.leases.refusal = None
-        assert self.leases.groups.pack() == before
+        self.leases.working_copy.refusal = None
+        assert self.leases.working_copy.groups.pack() == before
 
     def forge(self, how: str, group: str, lease: int, consumer: int, offsets: list[int]) -> None:
         """Somebody settles with a number, or in the name of a consumer, that is not theirs."""
         if not self.model.is_shared(group):
             return
-        before, parts = self.leases.groups.pack(), _intervals(offsets)
+        before, parts = self.leases.working_copy.groups.pack(), _intervals(offsets)
         if how == "ack":
             lost = self.leases.acknowledge(group, lease, parts, consumer)
         elif how == "fail":
@@ -256,7 +256,7 @@ class DeskStage:
             lost = self.leases.release(group, lease, parts, consumer)
         assert sorted(offsets_of(lost)) == sorted(set(offsets)), f"{lease} is forged, and counts"
         assert not self.leases.extend(group, lease, 1_000, self.steady_ms, consumer)
-        assert self.leases.groups.pack() == before
+        assert self.leases.working_copy.groups.pack() == before
 
     def acknowledge(self, grant: Grant, offsets: list[int] | None) -> None:
         if not self.model.is_shared(grant.group):
@@ -302,7 +302,7 @@ class DeskStage:
         self.model.seek(group, offset)
 
     def drop(self, group: str) -> None:
-        self.leases.drop(group)
+        self.leases.working_copy.drop(group)
         self.model.groups.pop(group, None)
 
     def forget(self, group: str) -> None:
@@ -313,7 +313,7 @@ class DeskStage:
             self.model.forget(group)
 
     def trim(self, start: int) -> None:
-        while not self.leases.trim(start):
+        while not self.leases.working_copy.trim(start):
             continue
         self.model.trim(start)
 
@@ -331,9 +331,9 @@ class DeskStage:
         start, chosen = self.model.start, [(low, high)] if low < high else []
         if purged:
             self._purge_redrives(low, high)
-            count = self.leases.purge(start, self.end, chosen)
+            count = self.leases.dead_letters.purge(start, self.end, chosen)
         else:
-            count = self.leases.redrive(start, self.end, chosen, self.now_ms)
+            count = self.leases.dead_letters.redrive(start, self.end, chosen, self.now_ms)
         state = State.DONE if purged else State.DYING
         offsets = list(range(max(low, start), high))
         assert count == self.model.settle_letters(REDRIVE_GROUP, offsets, state)
@@ -342,21 +342,21 @@ class DeskStage:
         """Records that wait to be redriven go as a whole, or stay."""
         for group, record in self._redrives():
             if low <= record.start and record.end <= high:
-                assert self.leases.purge(0, 0, [(record.start, record.end)]) == (
+                assert self.leases.dead_letters.purge(0, 0, [(record.start, record.end)]) == (
                     record.end - record.start
                 )
                 offsets = list(range(record.start, record.end))
                 self.model.bury(group, offsets, redriven=True)
 
     def _redrives(self) -> list[tuple[str, DyingMessages]]:
-        found = self.leases.groups.by_name.get(REDRIVE_GROUP)
+        found = self.leases.working_copy.groups.by_name.get(REDRIVE_GROUP)
         records = [] if found is None else list(found.dying.values())
         return [(REDRIVE_GROUP, record) for record in records if record.redrive]
 
     def claim(self, group: str, epoch: int) -> None:
         known = self.model.groups.get(group)
         try:
-            committed = self.leases.claim(group, epoch)
+            committed = self.leases.working_copy.claim(group, epoch)
         except Fenced:
             assert known is not None
             assert epoch < known.claimed
@@ -368,7 +368,7 @@ class DeskStage:
     def commit_offset(self, group: str, offset: int, epoch: int) -> None:
         known = self.model.groups.get(group)
         try:
-            self.leases.commit(group, offset, epoch)
+            self.leases.working_copy.commit(group, offset, epoch)
         except (Fenced, InvalidRequest):
             assert epoch != (known.claimed if known else 0)
             return
@@ -391,7 +391,7 @@ class DeskStage:
         for _ in range(ROUNDS_MAX):
             self.move_dead_letters(stored=10_000, buried=10_000)
             self.commit(len(self.entries) + 1)
-        assert not self.leases.dying()
+        assert not self.leases.dead_letters.dying()
         self.check()
         for group, known in self.model.groups.items():
             if known.is_shared and group != REDRIVE_GROUP:
@@ -401,15 +401,17 @@ class DeskStage:
 
     def move_dead_letters(self, *, stored: int, buried: int) -> None:
         """Some records reach the topic of dead letters, and of those some are told to have."""
-        for group, record in self.leases.dying()[:stored]:
+        for group, record in self.leases.dead_letters.dying()[:stored]:
             graveyard = self.graveyards.setdefault(group, DeadLetters())
             offsets = list(range(record.start, record.end))
-            if not graveyard.store(self.leases.dead_epoch(group), record.number, offsets):
-                self.leases.restart_numbers(group)
+            if not graveyard.store(
+                self.leases.dead_letters.dead_epoch(group), record.number, offsets
+            ):
+                self.leases.dead_letters.restart_numbers(group)
                 return
             if buried > 0:
                 buried -= 1
-                self.leases.bury(group, record.number)
+                self.leases.dead_letters.bury(group, record.number)
                 dying = set(self.model.dying(group))
                 moved = [at for at in offsets if at in dying]
                 self.model.bury(group, moved, redriven=record.redrive)
@@ -420,7 +422,7 @@ class DeskStage:
         checkpoint = self.partition.checkpoint()
         assert checkpoint == self.follower.checkpoint()
         assert len(checkpoint) <= self.partition.size_bytes + FIXED_BYTES
-        self.leases.groups.validate(self.partition.priority_index)
+        self.leases.working_copy.groups.validate(self.partition.priority_index)
         shown = {stats.group: stats for stats in self.leases.describe(self.end, self.now_ms)}
         assert shown.keys() == self.model.groups.keys()
         for name, group in self.model.groups.items():

@@ -55,7 +55,7 @@ class Rig:
 
     def commit(self) -> None:
         """Commit what was said at the lease manager."""
-        operations = self.leases.take_operations()
+        operations = self.leases.working_copy.take_operations()
         if operations:
             self.entry(Frame.of(FrameKind.COMMAND, groups_command(operations)))
         self.partition.validate()
@@ -83,7 +83,7 @@ class Rig:
         auto_ack: bool = False,
         start: int = 0,
     ) -> GrantedLease | None:
-        self.leases.open_group(group, start)
+        self.leases.working_copy.open_group(group, start)
         ask = LeaseRequest(group, consumer, most, visibility_ms, auto_ack)
         return self.leases.lease(ask, self.end, self.now_ms, self.now_ms)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from quivermq.intervals import without
 from quivermq.queue import group, last_holders, lease_manager, selection
 from quivermq.queue.delayed import DelayedBatches
 from quivermq.queue.groups import Op
-from quivermq.queue.intervals import without
 from tests.queue.rig import Rig
 
 HOUR_MS = 3_600_000
@@ -49,7 +49,7 @@ def test_what_comes_and_goes_leaves_nothing_behind() -> None:
     for _ in range(500):
         rig.leases.release("g", rig.take().lease, None)
         rig.commit()
-    for groups in (rig.leases.groups, rig.partition.groups):
+    for groups in (rig.leases.working_copy.groups, rig.partition.groups):
         waiting = groups.by_name["g"].waiting
         assert sum(map(len, waiting._by_level.values())) < 200
         assert len(waiting._by_due) < 200
@@ -81,7 +81,7 @@ def test_acks_message_by_message_are_remembered_as_few_intervals(
     first = rig.take(20)
     for at in range(20):
         assert rig.leases.acknowledge("g", first.lease, [(at, at + 1)]) == []
-    known = rig.leases.groups.by_name["g"]
+    known = rig.leases.working_copy.groups.by_name["g"]
     assert list(known.settled_leases[first.lease].done) == [(0, 20)]
     second = rig.take(20)
     rig.leases.acknowledge("g", second.lease, [(at, at + 1) for at in range(20, 34, 2)])
@@ -90,7 +90,7 @@ def test_acks_message_by_message_are_remembered_as_few_intervals(
     assert known.settled_intervals <= 8
     rig.commit()
     rig.restart()
-    assert rig.leases.groups.by_name["g"].settled_intervals == known.settled_intervals
+    assert rig.leases.working_copy.groups.by_name["g"].settled_intervals == known.settled_intervals
 
 
 def test_messages_for_tomorrow_keep_nobody_from_those_of_today(
@@ -147,7 +147,7 @@ def test_delayed_batches_are_taken_over_a_portion_at_a_time(
     # The rest happens by itself.
     while rig.leases.alarm_ms(rig.now_ms, rig.now_ms) == 0:
         rig.later(0)
-    assert rig.leases.groups.by_name["g"].waiting.messages == 10
+    assert rig.leases.working_copy.groups.by_name["g"].waiting.messages == 10
     assert rig.polled() == list(range(10))
 
 
@@ -196,7 +196,9 @@ def test_a_lease_that_expires_piece_by_piece_is_one_holder() -> None:
     leased = rig.take()
     for at in (*range(0, 100, 2), *range(1, 100, 2)):
         rig.leases.release("g", leased.lease, [(at, at + 1)])
-    assert [holder[:2] for holder in rig.leases.groups.by_name["g"].last_holders] == [(0, 100)]
+    assert [holder[:2] for holder in rig.leases.working_copy.groups.by_name["g"].last_holders] == [
+        (0, 100)
+    ]
     rig.commit()
 
 
@@ -204,8 +206,8 @@ def test_a_group_starts_where_the_index_does_if_that_is_later() -> None:
     rig = Rig()
     for _ in range(2):
         rig.put(5)
-    rig.leases.open_group("other", 0)
-    rig.leases.trim(5)
+    rig.leases.working_copy.open_group("other", 0)
+    rig.leases.working_copy.trim(5)
     rig.commit()
     # The log of the next leader holds more than that of the one that dropped it.
     rig.change_leader()
@@ -213,7 +215,7 @@ def test_a_group_starts_where_the_index_does_if_that_is_later() -> None:
     assert leased is not None
     assert rig.offsets(leased) == [5, 6, 7, 8, 9]
     rig.leases.acknowledge("g", leased.lease, None)
-    assert rig.leases.groups.by_name["g"].floor == 10
+    assert rig.leases.working_copy.groups.by_name["g"].floor == 10
     rig.leases.seek("g", 0)
     assert rig.polled() == [5, 6, 7, 8, 9]
 
@@ -221,9 +223,9 @@ def test_a_group_starts_where_the_index_does_if_that_is_later() -> None:
 def test_who_steps_over_what_is_done_says_so() -> None:
     rig = Rig()
     rig.put(3)
-    rig.leases.open_group("g", 0)
+    rig.leases.working_copy.open_group("g", 0)
     rig.put(1, priority=5)
-    rig.leases._propose(Op.PURGE, rig.leases.groups.by_name["g"].number, [(1, 3)])
+    rig.leases._propose(Op.PURGE, rig.leases.working_copy.groups.by_name["g"].number, [(1, 3)])
     rig.commit()
     rig.change_leader()
     assert rig.polled(1) == [3]

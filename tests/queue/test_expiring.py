@@ -23,8 +23,8 @@ def test_a_group_that_is_forgotten_leaves_nothing_and_begins_anew() -> None:
 def test_what_was_committed_and_who_claimed_stays() -> None:
     rig = Rig()
     rig.put(4)
-    rig.leases.commit("g", 2)
-    rig.leases.claim("g", 7)
+    rig.leases.working_copy.commit("g", 2)
+    rig.leases.working_copy.claim("g", 7)
     leased = rig.take(1)
     assert [piece.start for piece in leased.pieces] == [2]
     rig.leases.acknowledge("g", leased.lease, None)
@@ -41,7 +41,7 @@ def test_what_was_committed_and_who_claimed_stays() -> None:
 
 def test_who_only_committed_has_nothing_to_be_forgotten() -> None:
     rig = Rig()
-    rig.leases.commit("reader", 3)
+    rig.leases.working_copy.commit("reader", 3)
     with pytest.raises(InvalidRequest):
         rig.leases.expire_group("reader", rig.now_ms)
 
@@ -58,8 +58,8 @@ def test_what_is_under_way_is_waited_for() -> None:
     rig.later(5_000)
     assert not rig.leases.expire_group("g", rig.now_ms), "a dead letter"
     rig.commit()
-    ((_, record),) = rig.leases.dying()
-    rig.leases.bury("g", record.number)
+    ((_, record),) = rig.leases.dead_letters.dying()
+    rig.leases.dead_letters.bury("g", record.number)
     # What came back and waits for nobody in particular does not keep a group that nobody uses.
     assert rig.leases.expire_group("g", rig.now_ms)
     rig.commit()

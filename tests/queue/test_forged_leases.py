@@ -25,13 +25,13 @@ verbs = pytest.mark.parametrize("settle", VERBS.values(), ids=VERBS)
 
 def refused(rig: Rig, settle: Settle, lease: int, parts: Intervals, by: int = OWNER) -> None:
     """All of it is lost, and nothing has changed."""
-    before = rig.leases.groups.pack()
+    before = rig.leases.working_copy.groups.pack()
     expected = sorted({at for low, high in parts for at in range(low, min(high, 100))})
     lost = settle(rig.leases, lease, parts, by)
     assert sorted({at for low, high in lost for at in range(low, min(high, 100))}) == expected
     assert not rig.leases.extend("g", lease, 1_000, rig.now_ms, by)
-    assert rig.leases.groups.pack() == before
-    assert not rig.leases.has_operations
+    assert rig.leases.working_copy.groups.pack() == before
+    assert not rig.leases.working_copy.has_operations
 
 
 @verbs
@@ -76,8 +76,8 @@ def test_a_lease_of_another_group_or_partition_settles_nothing(settle: Settle) -
     elsewhere.dice.seed(8)
     for each in (rig, elsewhere):
         each.put(4)
-        each.leases.open_group("g", 0)
-    rig.leases.open_group("other", 0)
+        each.leases.working_copy.open_group("g", 0)
+    rig.leases.working_copy.open_group("other", 0)
     of_group = rig.poll(group="other")
     of_partition = elsewhere.poll()
     assert of_group is not None
@@ -95,7 +95,7 @@ def test_only_what_was_leased_is_settled_however_it_is_named(settle: Settle) -> 
     named = [(12, 40), (3, 7), (0, 2), (0, 2), (4, 6), (3, 3), (9, 11)]
     lost = settle(rig.leases, first.lease, named, OWNER)
     assert lost == [(5, 7), (9, 11), (12, 40)]
-    group = rig.leases.groups.by_name["g"]
+    group = rig.leases.working_copy.groups.by_name["g"]
     assert [piece[:2] for piece in group.leases[first.lease].pieces] == [(2, 3)]
     assert [piece[:2] for piece in group.leases[second.lease].pieces] == [(5, 10)]
     rig.commit()
@@ -120,18 +120,20 @@ def test_an_ack_of_all_that_is_left_is_not_confirmed_for_what_was_lost() -> None
     rig = Rig()
     rig.put(5)
     leased = rig.take()
-    known = rig.leases.groups.by_name["g"]
+    known = rig.leases.working_copy.groups.by_name["g"]
     assert rig.leases.acknowledge("g", leased.lease, [(0, 2)], OWNER) == []
     assert known.is_known(OWNER, leased.lease)
     rig.later(30_000)
     rig.commit()
     rig.restart()
-    assert not rig.leases.groups.by_name["g"].is_known(OWNER, leased.lease)
+    assert not rig.leases.working_copy.groups.by_name["g"].is_known(OWNER, leased.lease)
     whole = rig.poll(3, consumer=OTHER)
     assert whole is not None
     assert rig.leases.acknowledge("g", whole.lease, None, OTHER) == []
-    assert rig.leases.groups.by_name["g"].is_known(OTHER, whole.lease), "a repeat is known"
-    assert not rig.leases.groups.by_name["g"].is_known(OWNER, whole.lease)
+    assert rig.leases.working_copy.groups.by_name["g"].is_known(OTHER, whole.lease), (
+        "a repeat is known"
+    )
+    assert not rig.leases.working_copy.groups.by_name["g"].is_known(OWNER, whole.lease)
 
 
 def test_numbers_of_leases_do_not_follow_from_each_other() -> None:
@@ -146,7 +148,7 @@ def test_numbers_of_leases_do_not_follow_from_each_other() -> None:
 
 
 def leased_one(rig: Rig) -> GrantedLease:
-    rig.leases.open_group("g", 0)
+    rig.leases.working_copy.open_group("g", 0)
     found = rig.leases.lease(LeaseRequest("g", OWNER, 1, 1_000), rig.end, rig.now_ms, rig.now_ms)
     assert found is not None
     return found

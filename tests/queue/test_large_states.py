@@ -91,9 +91,9 @@ def test_a_group_takes_over_no_more_than_it_may_keep(monkeypatch: pytest.MonkeyP
     for _ in range(8):
         rig.put(1, delay_ms=10)
     rig.later(10)
-    assert rig.leases.groups.by_name == {}
+    assert rig.leases.working_copy.groups.by_name == {}
     got = rig.polled(2)
-    assert len(rig.leases.groups.by_name["g"].waiting) == 1
+    assert len(rig.leases.working_copy.groups.by_name["g"].waiting) == 1
     # It is not behind: whoever comes next takes over what is next.
     assert rig.leases.alarm_ms(rig.now_ms, rig.now_ms) == 30_000
     while more := rig.polled(2):
@@ -113,7 +113,7 @@ def test_a_new_leader_copies_what_it_touches_and_nothing_else(
     assert copies() == 1
     rig.leases.begin_again([], rig.now_ms)
     assert copies() == 0
-    assert rig.leases.groups.by_name["g7"] is rig.partition.groups.by_name["g7"]
+    assert rig.leases.working_copy.groups.by_name["g7"] is rig.partition.groups.by_name["g7"]
 
 
 def test_a_snapshot_stays_as_it_was_whatever_is_applied_later() -> None:
@@ -122,7 +122,7 @@ def test_a_snapshot_stays_as_it_was_whatever_is_applied_later() -> None:
     before, snapshot = rig.partition.checkpoint(), rig.partition.snapshot()
     leased = rig.take(2, group="g1")
     rig.leases.acknowledge("g1", leased.lease, None)
-    rig.leases.drop("g2")
+    rig.leases.working_copy.drop("g2")
     rig.put(1, delay_ms=7)
     rig.commit()
     assert rig.partition.checkpoint() != before
@@ -135,7 +135,7 @@ def test_the_alarm_looks_at_one_group_and_not_at_all(monkeypatch: pytest.MonkeyP
     for count in (2, 60):
         rig = with_groups(count)
         for number in range(count):
-            group = rig.leases.groups.by_name[f"g{number}"]
+            group = rig.leases.working_copy.groups.by_name[f"g{number}"]
             (lease,) = group.leases
             rig.leases.fail(group.name, lease, None, HOUR_MS + number, rig.now_ms)
         rig.leases.alarm_ms(rig.now_ms, rig.now_ms)
@@ -250,7 +250,7 @@ def test_a_delayed_batch_of_which_much_was_cancelled_counts_as_the_pieces_that_a
     rig.later(1000)
     seen: list[int] = []
     while found := rig.polled(7):
-        redelivery_queue = rig.leases.groups.by_name["g"].waiting
+        redelivery_queue = rig.leases.working_copy.groups.by_name["g"].waiting
         assert redelivery_queue.delayed_pieces <= 12 + 5
         seen += found
     assert sorted(seen) == list(range(1, 90, 2))
@@ -297,7 +297,7 @@ def test_a_choice_from_the_flat_part_gathers_what_is_taken_once(
         rig.put(1, priority=priority)
     assert rig.partition.priority_index.flat_end >= 40
     rig.leases.seek("g", 0)
-    gathered = counted(monkeypatch, Group, "taken")
+    gathered = counted(monkeypatch, Group, "taken_intervals")
     assert sorted(rig.polled(44)) == list(range(44))
     assert gathered() == 1
 
@@ -356,7 +356,7 @@ def test_a_full_state_takes_nothing_new_but_gives_out_what_came_back() -> None:
     rig.put(1, delay_ms=HOUR_MS)
     rig.commit()
     small(rig, 150)
-    assert rig.leases.is_full
+    assert rig.leases.working_copy.is_full
     with pytest.raises(Overloaded, match="settle what is leased"):
         rig.poll(1)
     assert rig.leases.ready("g", rig.end, rig.now_ms, 10) == 0
@@ -365,7 +365,7 @@ def test_a_full_state_takes_nothing_new_but_gives_out_what_came_back() -> None:
     with pytest.raises(Overloaded, match="bytes"):
         rig.leases.cancel([(10, 11)], rig.now_ms)
     with pytest.raises(Overloaded, match="bytes"):
-        rig.leases.redrive(0, rig.end, None, rig.now_ms)
+        rig.leases.dead_letters.redrive(0, rig.end, None, rig.now_ms)
     rig.leases.release("g", held.lease, None)
     assert rig.polled() == [0, 1]
 
@@ -399,13 +399,13 @@ def test_very_many_groups_hear_of_what_is_deleted_a_portion_at_a_time(
 ) -> None:
     monkeypatch.setattr(working_copy, "TRIMMED_AT_ONCE", 2)
     rig = with_groups(5)
-    assert [rig.leases.trim(3), rig.leases.trim(3)] == [False, False]
+    assert [rig.leases.working_copy.trim(3), rig.leases.working_copy.trim(3)] == [False, False]
     rig.commit()
     assert sorted(group.floor for group in rig.partition.groups.by_name.values()) == [0, 3, 3, 3, 3]
     # Who begins now begins behind it, and the next leader goes on.
     assert rig.polled(group="new") == [3, 4]
     rig.change_leader()
-    assert rig.leases.trim(3)
+    assert rig.leases.working_copy.trim(3)
     rig.commit()
     assert {group.floor for group in rig.partition.groups.by_name.values()} == {3}
     assert rig.partition.priority_index.begin == 3

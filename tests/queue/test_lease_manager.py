@@ -64,7 +64,7 @@ def test_extending_by_the_same_time_writes_nothing() -> None:
     leased = rig.take()
     rig.commit()
     assert rig.leases.extend("g", leased.lease, VISIBILITY_MS, rig.now_ms)
-    assert rig.leases.take_operations() == []
+    assert rig.leases.working_copy.take_operations() == []
 
 
 def test_a_late_ack_is_taken_while_nobody_else_has_the_message() -> None:
@@ -104,7 +104,7 @@ def test_a_repeated_ack_is_recognised_also_by_another_leader() -> None:
 def test_an_ack_of_a_lease_that_was_lost_with_its_leader_is_refused() -> None:
     rig = Rig()
     rig.put(4)
-    rig.leases.open_group("g", 0)
+    rig.leases.working_copy.open_group("g", 0)
     rig.commit()
     lost = rig.take()
     rig.change_leader()
@@ -142,9 +142,9 @@ def test_failures_are_counted_and_wait_longer_each_time() -> None:
     assert rig.stats().redelivered == 3
     leased = rig.take()
     rig.leases.fail("g", leased.lease, None, None, rig.now_ms)
-    assert rig.leases.dying() == [], "it is not committed"
+    assert rig.leases.dead_letters.dying() == [], "it is not committed"
     rig.commit()
-    ((group, record),) = rig.leases.dying()
+    ((group, record),) = rig.leases.dead_letters.dying()
     assert (group, record.start, record.end, record.failures) == ("g", 0, 1, 5)
     assert record.reason == "failed 5 times"
 
@@ -181,13 +181,13 @@ def test_a_rejected_message_is_a_dead_letter_at_once_and_buried_once() -> None:
     assert rig.leases.reject("g", leased.lease, [(1, 2)], "no such customer", rig.now_ms) == []
     rig.commit()
     rig.restart()
-    ((_, record),) = rig.leases.dying()
+    ((_, record),) = rig.leases.dead_letters.dying()
     assert (record.number, record.start, record.reason) == (0, 1, "no such customer")
     assert rig.stats().dead == 1
-    rig.leases.bury("g", record.number)
-    rig.leases.bury("g", record.number)
+    rig.leases.dead_letters.bury("g", record.number)
+    rig.leases.dead_letters.bury("g", record.number)
     rig.commit()
-    assert rig.leases.dying() == []
+    assert rig.leases.dead_letters.dying() == []
     assert (rig.stats().dead, rig.stats().in_flight) == (1, 2)
 
 
@@ -196,16 +196,16 @@ def test_the_numbers_of_dead_letters_begin_anew_in_the_next_epoch() -> None:
     rig.put(10)
     leased = rig.take()
     rig.leases.reject("g", leased.lease, [(0, 3)], "a", rig.now_ms)
-    rig.leases.bury("g", 0)
+    rig.leases.dead_letters.bury("g", 0)
     rig.leases.reject("g", leased.lease, [(3, 5), (7, 8)], "b", rig.now_ms)
     rig.commit()
-    assert [record.number for _, record in rig.leases.dying()] == [3, 5]
-    epoch = rig.leases.dead_epoch("g")
-    rig.leases.restart_numbers("g")
-    assert rig.leases.dying() == [], "their numbers are not committed"
+    assert [record.number for _, record in rig.leases.dead_letters.dying()] == [3, 5]
+    epoch = rig.leases.dead_letters.dead_epoch("g")
+    rig.leases.dead_letters.restart_numbers("g")
+    assert rig.leases.dead_letters.dying() == [], "their numbers are not committed"
     rig.commit()
-    assert [record.number for _, record in rig.leases.dying()] == [0, 2]
-    assert rig.leases.dead_epoch("g") > epoch
+    assert [record.number for _, record in rig.leases.dead_letters.dying()] == [0, 2]
+    assert rig.leases.dead_letters.dead_epoch("g") > epoch
 
 
 def test_at_most_once_is_done_before_it_is_delivered() -> None:
@@ -297,13 +297,13 @@ def test_acks_of_leases_that_a_seek_ended_are_refused_also_by_the_next_leader() 
 def test_dead_letters_that_wait_to_be_redriven_can_be_purged() -> None:
     rig = Rig()
     rig.put(10)
-    rig.leases.redrive(0, rig.end, [(0, 4)], rig.now_ms)
+    rig.leases.dead_letters.redrive(0, rig.end, [(0, 4)], rig.now_ms)
     rig.commit()
-    assert rig.leases.purge(0, rig.end, [(0, 2)]) == 0, "a record goes as a whole"
-    assert rig.leases.purge(0, rig.end, [(0, 5)]) == 5
+    assert rig.leases.dead_letters.purge(0, rig.end, [(0, 2)]) == 0, "a record goes as a whole"
+    assert rig.leases.dead_letters.purge(0, rig.end, [(0, 5)]) == 5
     rig.commit()
-    assert rig.leases.dying() == []
-    assert rig.leases.dead(0, rig.end) == [(5, 10)]
+    assert rig.leases.dead_letters.dying() == []
+    assert rig.leases.dead_letters.dead(0, rig.end) == [(5, 10)]
 
 
 def test_a_dead_letter_on_its_way_is_moved_though_its_group_was_sought() -> None:
@@ -313,9 +313,9 @@ def test_a_dead_letter_on_its_way_is_moved_though_its_group_was_sought() -> None
     rig.leases.reject("g", leased.lease, [(0, 1)], "bad", rig.now_ms)
     rig.leases.seek("g", 0)
     rig.commit()
-    assert len(rig.leases.dying()) == 1
+    assert len(rig.leases.dead_letters.dying()) == 1
     assert rig.polled() == [0, 1]
-    rig.leases.bury("g", 0)
+    rig.leases.dead_letters.bury("g", 0)
     rig.commit()
     assert rig.stats().in_flight == 2
 
@@ -324,10 +324,10 @@ def test_a_group_that_was_dropped_begins_anew() -> None:
     rig = Rig()
     rig.put(2)
     rig.leases.acknowledge("g", rig.take().lease, None)
-    rig.leases.drop("g")
-    rig.leases.drop("g")
+    rig.leases.working_copy.drop("g")
+    rig.leases.working_copy.drop("g")
     rig.commit()
-    assert not rig.leases.has_group("g")
+    assert not rig.leases.working_copy.has_group("g")
     assert rig.polled() == [0, 1]
 
 
@@ -337,31 +337,31 @@ def test_what_retention_deleted_before_it_was_done_is_lost() -> None:
     leased = rig.take(4)
     rig.leases.acknowledge("g", leased.lease, [(1, 3)])
     rig.leases.fail("g", leased.lease, [(0, 1)], 1000, rig.now_ms)
-    rig.leases.trim(7)
+    rig.leases.working_copy.trim(7)
     rig.commit()
     assert (rig.stats().lost, rig.stats().done) == (5, 2)
-    rig.leases.trim(7)
-    assert rig.leases.take_operations() == [], "everybody knows"
+    rig.leases.working_copy.trim(7)
+    assert rig.leases.working_copy.take_operations() == [], "everybody knows"
     assert rig.polled() == [7, 8, 9]
 
 
 def test_a_claim_fences_whoever_had_the_partition_before() -> None:
     rig = Rig()
     rig.put(5)
-    assert rig.leases.claim("g", 3) is None
-    rig.leases.commit("g", 2, 3)
+    assert rig.leases.working_copy.claim("g", 3) is None
+    rig.leases.working_copy.commit("g", 2, 3)
     rig.commit()
     rig.restart()
-    assert rig.leases.claim("g", 4) == 2
+    assert rig.leases.working_copy.claim("g", 4) == 2
     with pytest.raises(Fenced, match="another member"):
-        rig.leases.commit("g", 3, 3)
+        rig.leases.working_copy.commit("g", 3, 3)
     with pytest.raises(Fenced):
-        rig.leases.claim("g", 3)
+        rig.leases.working_copy.claim("g", 3)
     with pytest.raises(InvalidRequest, match="never claimed"):
-        rig.leases.check_claim("g", 5)
-    rig.leases.check_claim("g", 4)
-    rig.leases.commit("g", 1)
-    assert rig.leases.committed("g") == 1
+        rig.leases.working_copy.check_claim("g", 5)
+    rig.leases.working_copy.check_claim("g", 4)
+    rig.leases.working_copy.commit("g", 1)
+    assert rig.leases.working_copy.committed("g") == 1
     (stats,) = rig.leases.describe(rig.end, rig.now_ms)
     assert (stats.is_shared, stats.waiting, stats.committed) == (False, 0, 1)
 
@@ -369,18 +369,18 @@ def test_a_claim_fences_whoever_had_the_partition_before() -> None:
 def test_dead_letters_are_redriven_or_purged_once() -> None:
     rig = Rig()
     rig.put(2500)
-    assert rig.leases.dead(0, rig.end) == [(0, 2500)]
-    assert rig.leases.purge(0, rig.end, [(0, 100)]) == 100
-    assert rig.leases.redrive(0, rig.end, None, rig.now_ms) == 2400
-    assert rig.leases.dead(0, rig.end) == []
-    assert rig.leases.redrive(0, rig.end, None, rig.now_ms) == 0
+    assert rig.leases.dead_letters.dead(0, rig.end) == [(0, 2500)]
+    assert rig.leases.dead_letters.purge(0, rig.end, [(0, 100)]) == 100
+    assert rig.leases.dead_letters.redrive(0, rig.end, None, rig.now_ms) == 2400
+    assert rig.leases.dead_letters.dead(0, rig.end) == []
+    assert rig.leases.dead_letters.redrive(0, rig.end, None, rig.now_ms) == 0
     rig.commit()
-    records = [record for _, record in rig.leases.dying()]
+    records = [record for _, record in rig.leases.dead_letters.dying()]
     assert [(one.start, one.end) for one in records] == [(100, 1100), (1100, 2100), (2100, 2500)]
     assert all(record.redrive for record in records)
     rig.commit()
     for record in records:
-        rig.leases.bury("_dlq", record.number)
+        rig.leases.dead_letters.bury("_dlq", record.number)
     rig.commit()
     assert rig.stats("_dlq").done == 2500
 
@@ -389,10 +389,10 @@ def test_a_desk_begins_again_from_what_was_proposed() -> None:
     rig = Rig()
     rig.put(6)
     first = rig.take(2)
-    (body,) = [b"[" + b",".join(rig.leases.take_operations()) + b"]"]
+    (body,) = [b"[" + b",".join(rig.leases.working_copy.take_operations()) + b"]"]
     rig.take(2)
     rig.leases.begin_again([body], rig.now_ms)
-    assert rig.leases.take_operations() == []
+    assert rig.leases.working_copy.take_operations() == []
     assert rig.polled() == [2, 3, 4, 5]
     assert rig.leases.acknowledge("g", first.lease, None) == []
     assert rig.later(VISIBILITY_MS) == 4
@@ -401,12 +401,12 @@ def test_a_desk_begins_again_from_what_was_proposed() -> None:
 def test_groups_and_visibility_are_bounded() -> None:
     rig = Rig()
     leases = LeaseManager(rig.partition, 0, rig.dice, groups_max=2)
-    leases.open_group("a", 0)
-    leases.commit("b", 1)
+    leases.working_copy.open_group("a", 0)
+    leases.working_copy.commit("b", 1)
     with pytest.raises(Overloaded, match="2 groups"):
-        leases.open_group("c", 0)
+        leases.working_copy.open_group("c", 0)
     with pytest.raises(InvalidRequest):
-        leases.open_group("..", 0)
+        leases.working_copy.open_group("..", 0)
     for visibility_ms in (0, 13 * 3600 * 1000):
         with pytest.raises(InvalidRequest, match="visibility"):
             leases.lease(LeaseRequest("a", 1, 1, visibility_ms), 0, 0, 0)
@@ -420,7 +420,7 @@ def test_idle_consumers_write_nothing() -> None:
     rig.commit()
     for _ in range(5):
         assert rig.polled() == []
-    assert rig.leases.take_operations() == []
+    assert rig.leases.working_copy.take_operations() == []
 
 
 def test_the_state_of_a_group_does_not_grow_with_what_waits() -> None:

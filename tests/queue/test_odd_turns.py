@@ -12,7 +12,7 @@ def test_a_group_that_is_made_again_gives_out_no_token_twice() -> None:
     rig = Rig()
     rig.put(2)
     first = rig.take()
-    rig.leases.drop("g")
+    rig.leases.working_copy.drop("g")
     second = rig.take()
     assert first.lease != second.lease
     assert rig.leases.acknowledge("g", first.lease, [(0, 2)]) == [(0, 2)]
@@ -25,10 +25,10 @@ def test_a_group_that_is_made_again_is_another_producer_of_dead_letters() -> Non
     for _ in range(2):
         rig.poll()
         rig.commit()
-        epochs.add(rig.leases.dead_epoch("g"))
-        rig.leases.restart_numbers("g")
-        epochs.add(rig.leases.dead_epoch("g"))
-        rig.leases.drop("g")
+        epochs.add(rig.leases.dead_letters.dead_epoch("g"))
+        rig.leases.dead_letters.restart_numbers("g")
+        epochs.add(rig.leases.dead_letters.dead_epoch("g"))
+        rig.leases.working_copy.drop("g")
     assert len(epochs) == 4
 
 
@@ -38,18 +38,18 @@ def test_dead_letters_are_moved_only_once_it_is_committed_that_they_are() -> Non
     leased = rig.take()
     rig.commit()
     rig.leases.reject("g", leased.lease, [(0, 1)], "bad", rig.now_ms)
-    assert rig.leases.dying() == []
+    assert rig.leases.dead_letters.dying() == []
     rig.change_leader()
     rig.leases.reject("g", leased.lease, [(1, 2)], "bad", rig.now_ms)
     rig.commit()
-    ((_, record),) = rig.leases.dying()
+    ((_, record),) = rig.leases.dead_letters.dying()
     assert (record.number, record.start) == (0, 1)
 
 
 def test_a_group_may_be_sought_into_the_middle_of_a_delayed_batch() -> None:
     rig = Rig()
     rig.put(4, delay_ms=1_000)
-    rig.leases.open_group("g", 0)
+    rig.leases.working_copy.open_group("g", 0)
     rig.leases.seek("g", 2)
     assert rig.stats().delayed == 2
     rig.later(1_000)
@@ -68,12 +68,12 @@ def test_what_is_cancelled_before_there_is_any_group_stays_so() -> None:
 
 def test_what_was_cancelled_is_done_and_not_lost_when_it_is_deleted() -> None:
     rig = Rig()
-    rig.leases.open_group("g", 0)
+    rig.leases.working_copy.open_group("g", 0)
     rig.put(3, delay_ms=1_000)
     rig.put(1)
     rig.leases.cancel([(0, 2)], rig.now_ms)
     assert (rig.stats().done, rig.stats().delayed) == (2, 1)
-    rig.leases.trim(3)
+    rig.leases.working_copy.trim(3)
     assert (rig.stats().done, rig.stats().lost) == (2, 1)
 
 

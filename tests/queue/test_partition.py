@@ -72,7 +72,7 @@ def test_dedup_survives_a_checkpoint() -> None:
     frame = stamped(data(b"a", b"b", producer=5), partition)
     partition.apply(frame)
     again = Partition.restore(partition.checkpoint())
-    assert again.producers.repeated(frame.header).base_offset == 0
+    assert again.producers.find_repeat(frame.header).base_offset == 0
     assert again.producers.position(5) == (0, 2)
 
 

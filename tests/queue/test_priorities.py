@@ -20,7 +20,7 @@ class Queue:
     def __init__(self) -> None:
         self.partition = Partition()
         self.leases = LeaseManager(self.partition, 0, Random(7))
-        self.leases.open_group("g", 0)
+        self.leases.working_copy.open_group("g", 0)
 
     def apply(self, frame: Frame) -> None:
         partition = self.partition
@@ -40,7 +40,7 @@ class Queue:
         leased = self.leases.lease(ask, self.partition.next_offset, START_MS, 0)
         assert leased is not None
         self.leases.acknowledge("g", leased.lease, None)
-        body = groups_command(self.leases.take_operations())
+        body = groups_command(self.leases.working_copy.take_operations())
         self.apply(Frame.of(FrameKind.COMMAND, body))
         shares: Counter[int] = Counter()
         for piece in leased.pieces:

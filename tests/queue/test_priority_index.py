@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.queue import IntervalSet
+from quivermq.intervals import IntervalSet
 from quivermq.queue.priority_index import CLOCK_ERROR_MS_MAX, LEVELS, PriorityIndex
 
 batches = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 7), st.booleans()), max_size=40)

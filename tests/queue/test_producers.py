@@ -56,7 +56,7 @@ def remembered(producers: ProducerTable, producer: int, up_to: int) -> list[int]
 
 def found(producers: ProducerTable, batch: Header) -> list[int]:
     try:
-        return [producers.repeated(batch).base_offset]
+        return [producers.find_repeat(batch).base_offset]
     except InvalidRequest:
         return []
 
@@ -70,8 +70,8 @@ def test_a_repeat_finds_the_offsets_of_the_first_time() -> None:
     producers.record(header(0, 3, offset=40, at_ms=5))
     producers.record(header(3, 2, offset=90, at_ms=6))
     assert not comes_next(producers, header(0, 3))
-    assert producers.repeated(header(0, 3)) == (0, 3, 40, 5, 0)
-    assert producers.repeated(header(3, 2)) == (3, 2, 90, 6, 0)
+    assert producers.find_repeat(header(0, 3)) == (0, 3, 40, 5, 0)
+    assert producers.find_repeat(header(3, 2)) == (3, 2, 90, 6, 0)
     assert comes_next(producers, header(5))
 
 
@@ -100,19 +100,19 @@ def test_a_repeat_with_other_messages_or_from_long_ago_is_refused() -> None:
     producers = ProducerTable()
     for number in range(WINDOW_BATCHES + 5):
         producers.record(header(number))
-    with pytest.raises(StoredBefore, match="nobody knows where"):
-        producers.repeated(header(4))
-    assert producers.repeated(header(5)).sequence == 5
+    with pytest.raises(StoredBefore, match="its offset is not known"):
+        producers.find_repeat(header(4))
+    assert producers.find_repeat(header(5)).sequence == 5
     with pytest.raises(SequenceReused, match="another batch"):
-        producers.repeated(header(100, count=2))
+        producers.find_repeat(header(100, count=2))
     # It reaches into what is remembered, where no such batch begins.
     with pytest.raises(SequenceReused):
-        producers.repeated(header(4, count=2))
+        producers.find_repeat(header(4, count=2))
 
 
 def test_a_number_of_a_producer_that_nobody_knows_is_no_repeat() -> None:
     with pytest.raises(SequenceReused):
-        ProducerTable().repeated(header(3))
+        ProducerTable().find_repeat(header(3))
 
 
 @pytest.mark.parametrize("jump_ms", [25 * HOUR_MS, 10**14, -(10**12), 10_000 * 24 * HOUR_MS])
@@ -123,7 +123,7 @@ def test_no_clock_makes_a_producer_forgotten(jump_ms: int) -> None:
     producers.record(header(0, producer=2, at_ms=max(0, now_ms + jump_ms)))
     producers.record(header(0, producer=3, at_ms=now_ms))
     assert not comes_next(producers, header(0, producer=1))
-    assert producers.repeated(header(0, producer=1)).timestamp_ms == now_ms
+    assert producers.find_repeat(header(0, producer=1)).timestamp_ms == now_ms
 
 
 def test_the_producer_idle_longest_makes_room_for_a_new_one() -> None:

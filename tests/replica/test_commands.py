@@ -28,7 +28,9 @@ def commit_offset(group: Group, node: Node, name: str, offset: int) -> Result | 
 
 def say_offset(group: Group, node: Node, name: str, offset: int, token: int) -> None:
     now_ms = group.now_ms
-    node.replica.with_leases(lambda leases: leases.commit(name, offset), token, now_ms, now_ms)
+    node.replica.with_leases(
+        lambda leases: leases.working_copy.commit(name, offset), token, now_ms, now_ms
+    )
 
 
 def offsets(node: Node) -> dict[str, int | None]:

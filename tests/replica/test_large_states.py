@@ -26,7 +26,7 @@ def commit_offsets(group: Group, node: Node, count: int) -> None:
 
     def act(leases: LeaseManager) -> None:
         for number in range(count):
-            leases.commit(f"group-{number}", number)
+            leases.working_copy.commit(f"group-{number}", number)
 
     node.replica.with_leases(act, None, group.now_ms, group.now_ms)
     group.settle()
@@ -117,7 +117,7 @@ def test_who_asks_for_less_is_served_again(monkeypatch: pytest.MonkeyPatch) -> N
 
     def drop(leases: LeaseManager) -> None:
         for number in range(5):
-            leases.drop(f"group-{number}")
+            leases.working_copy.drop(f"group-{number}")
 
     leader.replica.with_leases(drop, None, group.now_ms, group.now_ms)
     group.settle()

@@ -18,7 +18,7 @@ def lease(
     now_ms = group.now_ms
 
     def act(leases: LeaseManager) -> GrantedLease | None:
-        leases.open_group("g", 0)
+        leases.working_copy.open_group("g", 0)
         return leases.lease(
             LeaseRequest("g", 1, most, 1000), node.replica.edge.next_offset, now_ms, now_ms
         )
@@ -92,7 +92,10 @@ def test_who_has_nothing_to_wait_for_is_answered_at_once() -> None:
     group = Group(3)
     leader = group.leader()
     token = group.token()
-    assert leader.replica.with_leases(lambda leases: leases.committed("g"), token, 0, 0) is None
+    assert (
+        leader.replica.with_leases(lambda leases: leases.working_copy.committed("g"), token, 0, 0)
+        is None
+    )
     group.settle()
     assert leader.answers[token] == Changed()
 
@@ -143,7 +146,7 @@ def test_a_new_leader_knows_the_leases_that_were_committed() -> None:
     assert floors(group) == [2, 2, 2]
 
 
-def test_whoever_waits_when_the_office_is_lost_is_told() -> None:
+def test_a_request_that_waits_when_leadership_is_lost_is_answered() -> None:
     group = Group(3)
     leader = group.leader()
     group.produce(leader)
@@ -164,7 +167,7 @@ def test_leases_are_refused_when_too_much_waits_for_a_commit() -> None:
         group.produce(leader)
     group.isolate(leader.member)
     for _ in range(5):
-        leader.replica.with_leases(lambda leases: leases.commit("g", 1), None, 0, 0)
+        leader.replica.with_leases(lambda leases: leases.working_copy.commit("g", 1), None, 0, 0)
         leader.replica.take_effects()
     with pytest.raises(Overloaded, match="5 requests"):
         lease(group, leader)
@@ -181,7 +184,9 @@ def test_what_the_core_refuses_was_never_said() -> None:
     def commit_on_and_on() -> None:
         for _ in range(20):
             token = group.token()
-            leader.replica.with_leases(lambda leases: leases.commit("g", 7), token, 0, 0)
+            leader.replica.with_leases(
+                lambda leases: leases.working_copy.commit("g", 7), token, 0, 0
+            )
             group.settle()
             taken.append(token)
 
@@ -190,22 +195,25 @@ def test_what_the_core_refuses_was_never_said() -> None:
     group.heal()
     group.tick(3)
     assert all(leader.answers[token] == Changed() for token in taken)
-    assert leader.replica.with_leases(lambda leases: leases.committed("g"), None, 0, 0) == 7
+    assert (
+        leader.replica.with_leases(lambda leases: leases.working_copy.committed("g"), None, 0, 0)
+        == 7
+    )
 
 
 def test_what_one_act_says_is_as_many_entries_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposal_queue, "_GATHERED_BYTES_MAX", 100)
-    office = proposal_queue.ProposalQueue(Partition(), ReplicaSettings(), Random(7))
+    proposals = proposal_queue.ProposalQueue(Partition(), ReplicaSettings(), Random(7))
 
     def say_much(leases: LeaseManager) -> None:
         for number in range(50):
-            leases.commit(f"group-{number}", number)
+            leases.working_copy.commit(f"group-{number}", number)
 
-    _, is_waiting = office.serve(say_much, 7, 0, 0)
-    frames = office.stamp_waiting(1, Index(1))
+    _, is_waiting = proposals.serve(say_much, 7, 0, 0)
+    frames = proposals.stamp_waiting(1, Index(1))
     assert is_waiting
     assert len(frames) > 10
     assert max(len(frame.body) for frame in frames) < 200
     # Who waits hears of the last of them.
-    answered = [office.applied(frame.header) for frame in frames]
+    answered = [proposals.finish(frame.header) for frame in frames]
     assert answered == [[]] * (len(frames) - 1) + [[7]]

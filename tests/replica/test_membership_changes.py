@@ -184,7 +184,7 @@ def test_changes_say_whose_end_has_come() -> None:
     assert not changes.is_busy
     changes.propose(7, 70)
     changes.propose(8, 80)
-    assert changes.displaced(8) == 80
+    assert changes.take_displaced(8) == 80
     assert changes.give_up() == [70]
     assert not changes.is_busy
 

@@ -307,7 +307,7 @@ def test_a_late_word_on_a_read_before_a_restart_confirms_nothing_after_it() -> N
     assert 7 not in node.answers, f"it would not see offset {acked}"
 
 
-def test_a_leader_without_a_quorum_refuses_a_read_when_it_gives_up_its_office() -> None:
+def test_a_leader_without_a_quorum_refuses_a_read_when_it_gives_up_leadership() -> None:
     group = filled()
     leader = group.leader()
     group.isolate(leader.member)

@@ -18,7 +18,7 @@ def stage() -> tuple[Group, Node]:
     for number in range(20):
         group.produce(leader, batch(b"m%d" % number))
     leader.replica.with_leases(
-        lambda leases: leases.open_group("g", 0), group.token(), group.now_ms, 0
+        lambda leases: leases.working_copy.open_group("g", 0), group.token(), group.now_ms, 0
     )
     group.settle()
     return group, leader

@@ -36,7 +36,7 @@ def asleep(members: int = 3, settings: ReplicaSettings = SOON) -> Group:
 
 def visit_desk(replica: Replica) -> None:
     with suppress(NotLeader):
-        replica.with_leases(lambda leases: leases.committed("readers"), None, 0, 0)
+        replica.with_leases(lambda leases: leases.working_copy.committed("readers"), None, 0, 0)
 
 
 def sleepers(group: Group) -> list[int]:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.batches import Frame, FrameKind, Index, Offset
-from quivermq.errors import StorageFailed, StorageFull
+from quivermq.errors import StorageFailed
 from quivermq.log import Log
-from quivermq.replica import Persist, SaveCheckpoint, carry_out, carry_out_group, found_log
-from quivermq.replica.storage import GROUP_BYTES_MAX, newest_state
+from quivermq.replica import Persist, SaveCheckpoint, carry_out, carry_out_all, found_log
+from quivermq.replica.storage import APPEND_BYTES_MAX, newest_state
 from quivermq.testing.simulated_disk import SimulatedDisk
 from tests.replica.group import FOLDER, SMALL, Group
 
@@ -45,7 +45,7 @@ def test_plain_appends_need_one_fsync_together() -> None:
     works = [piece(n, entry(n + 1), entry(n + 2), commit=n) for n in (2, 4, 6)] + [piece(8)]
     before = log.edge.next_index
     counted = CountedSyncs(log)
-    assert carry_out_group(log, works) == 4
+    assert carry_out_all(log, works) == 4
     assert counted.count == 1
     assert log.edge.next_index == before + 6
     assert log.commit_index == 6
@@ -79,13 +79,13 @@ def test_votes_cuts_and_checkpoints_are_not_joined_to_what_comes_before_them() -
         piece(6, entry(7, term=3), term=3, vote=1),
     ]
     counted = CountedSyncs(log)
-    assert carry_out_group(log, works) == len(works)
+    assert carry_out_all(log, works) == len(works)
     assert counted.count == 4
     assert in_term(log) == [(2, 1), (3, 1), (4, 2), (5, 2), (6, 2), (7, 3)]
     assert (log.term, log.vote, log.commit_index) == (3, 1, 4)
 
 
-def test_a_conflicting_piece_begins_a_group_of_its_own_also_without_a_new_term() -> None:
+def test_a_conflicting_piece_is_not_joined_to_the_one_before_also_without_a_new_term() -> None:
     _, log = new_log()
     works = [
         piece(1, entry(2), entry(3)),
@@ -93,18 +93,18 @@ def test_a_conflicting_piece_begins_a_group_of_its_own_also_without_a_new_term()
         piece(3, entry(4, term=2)),
     ]
     counted = CountedSyncs(log)
-    assert carry_out_group(log, works) == 3
+    assert carry_out_all(log, works) == 3
     assert counted.count == 2
     assert in_term(log) == [(2, 1), (3, 2), (4, 2)]
 
 
-def test_a_group_is_bounded() -> None:
+def test_joined_appends_are_bounded() -> None:
     disk = SimulatedDisk(Random(0))
     log = found_log(disk, FOLDER, LOG_ID, (1, 2, 3))
-    size = GROUP_BYTES_MAX // 3
+    size = APPEND_BYTES_MAX // 3
     counted = CountedSyncs(log)
     works = [piece(n, entry(n + 1, size=size)) for n in range(1, 6)]
-    assert carry_out_group(log, works) == 5
+    assert carry_out_all(log, works) == 5
     assert counted.count == 3
 
 
@@ -113,16 +113,12 @@ def test_a_full_disk_tells_how_much_was_done_and_the_rest_may_be_tried_again() -
     works = [piece(n, entry(n + 1, size=900), commit=n - 1) for n in range(1, 6)]
     used = sum(len(disk.content(path)) for path in disk.paths())
     disk.faults.capacity_bytes = used + 4000
-    done = 0
-    for _ in range(10):
-        try:
-            done += carry_out_group(log, works[done:])
-        except StorageFull:
-            break
+    done = carry_out_all(log, works)
     assert 0 < done < 5
+    assert carry_out_all(log, works[done:]) == 0
     assert [index for index, _ in in_term(log)] == list(range(2, 2 + done))
     disk.faults.capacity_bytes = None
-    assert carry_out_group(log, works[done:]) == 5 - done
+    assert carry_out_all(log, works[done:]) == 5 - done
     assert [index for index, _ in in_term(log)] == list(range(2, 7))
     disk.lose_power()
     assert len(in_term(Log.open(disk, FOLDER, SMALL))) == 5
@@ -134,14 +130,14 @@ def test_any_other_failure_is_raised() -> None:
     disk.faults.fail_operation = disk.operations + 1
     disk.faults.failure = StorageFailed
     with pytest.raises(StorageFailed):
-        carry_out_group(log, [piece(2, entry(3)), piece(3, entry(4))])
+        carry_out_all(log, [piece(2, entry(3)), piece(3, entry(4))])
 
 
 @given(
     st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3), st.booleans()), max_size=12),
     st.lists(st.integers(1, 4), min_size=12, max_size=12),
 )
-def test_groups_of_any_size_leave_what_single_pieces_leave(plan, sizes: list[int]) -> None:
+def test_joined_pieces_leave_what_single_pieces_leave(plan, sizes: list[int]) -> None:
     """Each piece of the plan: how far behind the end it begins, how many entries, a new term."""
     (_, one), (_, other) = new_log(), new_log()
     works: list[Persist] = []
@@ -157,7 +153,7 @@ def test_groups_of_any_size_leave_what_single_pieces_leave(plan, sizes: list[int
         carry_out(one, work)
     left = list(works)
     for size in sizes:
-        done = carry_out_group(other, left[:size])
+        done = carry_out_all(other, left[:size])
         assert done == min(size, len(left))
         left = left[done:]
     assert not left

@@ -10,8 +10,8 @@ from quivermq.client.group_models import DeadLetter
 from quivermq.client.models import Message, check_number
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
-from quivermq.client.shared.leases import Interval, intervals_of
 from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
+from quivermq.intervals import Interval, intervals_of
 from quivermq.wire import proto
 
 _READ_MESSAGES: Final = 1000

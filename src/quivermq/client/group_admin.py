@@ -10,8 +10,8 @@ from quivermq.client.models import check_number
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions, Router
 from quivermq.client.shared.consumer import checked_group
-from quivermq.client.shared.leases import intervals_of
 from quivermq.errors import InvalidRequest
+from quivermq.intervals import intervals_of
 from quivermq.wire import proto
 
 

@@ -33,7 +33,6 @@ from quivermq.cluster.features import (
     why_unfit,
 )
 from quivermq.cluster.identity import judge, judge_levels
-from quivermq.cluster.names import check_group_name, check_topic_name
 from quivermq.cluster.placement import BrokerLoad, load_of, place
 from quivermq.cluster.plan import (
     METADATA_VOTERS_MAX,
@@ -105,8 +104,6 @@ __all__ = [
     "Upgrade",
     "View",
     "alter_topic",
-    "check_group_name",
-    "check_topic_name",
     "create_topic",
     "delete_topic",
     "drain",

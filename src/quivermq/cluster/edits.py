@@ -11,7 +11,6 @@ from typing import Any, Final
 from quivermq.cluster.catalog_view import View
 from quivermq.cluster.features import OWN_LEVELS, Level, Levels
 from quivermq.cluster.identity import judge, judge_levels
-from quivermq.cluster.names import check_topic_name
 from quivermq.cluster.placement import check_replication, load_of, place
 from quivermq.cluster.plan import Move, grow, rebalance
 from quivermq.cluster.records import (
@@ -34,6 +33,7 @@ from quivermq.cluster.records import (
 )
 from quivermq.cluster.sticky import sticky_key
 from quivermq.errors import Corrupt, InvalidRequest, TopicExists
+from quivermq.names import check_topic_name
 from quivermq.queue import TopicSettings
 from quivermq.topic_settings import LEADER_ONLY
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, cast
 
 from quivermq.cluster.features import FEATURE_LEVEL_MAX, Levels
-from quivermq.cluster.names import check_topic_name
 from quivermq.errors import Corrupt, InvalidRequest, UnsupportedFormat
+from quivermq.names import check_topic_name
 from quivermq.queue import TopicSettings
 from quivermq.topic_settings import LEADER_ONLY, LeaderSettings
 

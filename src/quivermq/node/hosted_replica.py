@@ -19,12 +19,14 @@ from quivermq.errors import (
 )
 from quivermq.log import Log
 from quivermq.node.crew import Crew
-from quivermq.node.disk_work import Drop, Opened, Work, do_disk_work, waits_for_no_disk
+from quivermq.node.disk_work import Opened, waits_for_no_disk
 from quivermq.node.group_names import PartitionName
 from quivermq.node.replica_halts import STUMBLES, ReplicaHalts
 from quivermq.queue import LeaseManager
 from quivermq.replica import (
     Answer,
+    DiskWork,
+    Drop,
     Effect,
     Mail,
     Persist,
@@ -34,6 +36,7 @@ from quivermq.replica import (
     SaveCheckpoint,
     Send,
     Wake,
+    carry_out_all,
 )
 
 logger = logging.getLogger("quivermq.group")
@@ -81,8 +84,8 @@ class HostedReplica(ReplicaHalts):
         """Called whenever something may have been applied."""
         self._tokens = 0
         self._waiting: dict[int, Done] = {}
-        self._disk_queue: list[Work] = []
-        self._writing: list[Work] = []
+        self._disk_queue: list[DiskWork] = []
+        self._writing: list[DiskWork] = []
         self._readers: dict[object, Callable[[], None]] = {}
         # Grows when the replica is made anew: disk work of the one before reports to nobody.
         self._life = 0
@@ -331,13 +334,13 @@ class HostedReplica(ReplicaHalts):
         work, log, life = self._writing, self.log, self._life
         if self._host.writes_inline and waits_for_no_disk(work):
             try:
-                result: object = do_disk_work(log, work)
+                result: object = carry_out_all(log, work)
             except Exception as error:
                 result = error
             self._written(result, life)
         else:
             self._in_disk_thread(
-                lambda: do_disk_work(log, work), lambda result: self._written(result, life)
+                lambda: carry_out_all(log, work), lambda result: self._written(result, life)
             )
 
     def _has_halted(self) -> bool:

@@ -23,10 +23,10 @@ from quivermq.errors import (
 )
 from quivermq.log import Log, Owner
 from quivermq.node.crew import Crew
-from quivermq.node.disk_work import Opened, Work, open_log, opened
+from quivermq.node.disk_work import Opened, open_log, opened
 from quivermq.node.group_names import PartitionName
 from quivermq.node.remedies import lost_text, repair_text
-from quivermq.replica import Mail, Replica, ReplicaState, Rouse, Send
+from quivermq.replica import DiskWork, Mail, Replica, ReplicaState, Rouse, Send
 
 logger = logging.getLogger("quivermq.group")
 
@@ -49,8 +49,8 @@ class ReplicaHalts:
     _host: Crew
     _refusal: QuiverError | None
     _life: int
-    _disk_queue: list[Work]
-    _writing: list[Work]
+    _disk_queue: list[DiskWork]
+    _writing: list[DiskWork]
 
     @abstractmethod
     def stir(self) -> None: ...

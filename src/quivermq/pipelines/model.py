@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from quivermq.cluster import check_topic_name
 from quivermq.errors import InvalidRequest
+from quivermq.names import check_topic_name
 from quivermq.quantities import parse_duration
 
 _VIEW_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)

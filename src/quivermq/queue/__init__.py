@@ -1,17 +1,16 @@
-"""What committed entries mean: the deterministic state machine of a partition.
+"""The deterministic state machine of a partition: producers, groups and leases, catalog.
 
 Pure. Knows batches; must never know Raft, the wire, disks, clocks or other partitions.
 """
 
+from quivermq.intervals import Interval
 from quivermq.queue.catalog import CHANGE_BYTES_MAX, KEY_CHARACTERS_MAX, Catalog, Json
 from quivermq.queue.dead_letters import REDRIVE_GROUP
 from quivermq.queue.delayed import Delayed
 from quivermq.queue.group import DyingMessages
 from quivermq.queue.group_stats import GroupStats
 from quivermq.queue.groups import Groups
-from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.lease_manager import GrantedLease, LeaseManager, LeaseRequest
-from quivermq.queue.names import check_name
 from quivermq.queue.partition import (
     Command,
     Partition,
@@ -49,7 +48,6 @@ __all__ = [
     "GroupStats",
     "Groups",
     "Interval",
-    "IntervalSet",
     "Json",
     "LeaseManager",
     "LeaseRequest",
@@ -60,7 +58,6 @@ __all__ = [
     "RememberedBatch",
     "TopicSettings",
     "catalog_command",
-    "check_name",
     "check_sequence",
     "groups_command",
     "settings_command",

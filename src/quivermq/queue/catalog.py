@@ -1,8 +1,8 @@
-"""The catalog: a versioned map from keys to JSON values, changed by whoever saw its last version.
+"""The catalog: a versioned map from keys to JSON values.
 
-The metadata group keeps its records here; in every other partition it is empty. A change names
+The metadata partition keeps its records here; in every other partition it is empty. A change names
 the version that it was made from. If that is not the version when it is applied, nothing at all
-happens, on every replica alike: whoever made it looks again and decides anew.
+happens, on every replica alike: the author of the change reads again and decides anew.
 
 Checked before it is proposed, so that applying cannot fail: whatever `catalog_command` made can be
 read by `json` anywhere. Stored as JSON with sorted keys: the same bytes everywhere.
@@ -25,7 +25,7 @@ Json = Any
 
 
 class Catalog:
-    """The map and its version. Who reads it must not change it."""
+    """The map and its version. Readers must not change it."""
 
     __slots__ = ("size_bytes", "values", "version")
 

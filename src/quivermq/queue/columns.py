@@ -1,4 +1,4 @@
-"""Numbers as bytes, a column at a time: little-endian wherever they are read."""
+"""Packs numbers into bytes, a column at a time: little-endian on every machine."""
 
 from array import array
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ def _to_native(numbers: "array[int]") -> None:
 
 
 class ColumnReader:
-    """What is left to be read of some bytes."""
+    """Reads columns of numbers from bytes, one after the other."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

@@ -1,18 +1,17 @@
-"""Dead letters at the lease manager: messages that leave a partition for another, and how often
-they did.
+"""Records of dead letters: messages that a broker moves to another partition, or back.
 
-A record of messages that are to be moved stays until whoever moves them says that they are stored:
-nothing is lost if that takes long. Its number is the producer's sequence that they are stored
-under, so the target recognises a repeat.
+A record stays until its messages are stored there: nothing is lost if that takes long. Its number
+is the producer's sequence that they are stored under, so the target recognises a repeat.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
+from quivermq.intervals import Interval, IntervalSet, join
 from quivermq.queue.group import DyingMessages, Group
 from quivermq.queue.groups import Op
-from quivermq.queue.intervals import Interval, IntervalSet, joined
+from quivermq.queue.partition import Partition
 from quivermq.queue.working_copy import WorkingCopy
 
 REDRIVE_GROUP: Final = "_dlq"
@@ -21,11 +20,15 @@ REDRIVE_GROUP: Final = "_dlq"
 RECORD_MESSAGES_MAX: Final = 1000
 """Messages that are moved at a time."""
 RECORDS_AT_ONCE: Final = 1000
-"""Records that are named, made or ended in one go: whoever leads has others to serve."""
+"""Records that are named, made or ended in one go: a leader has other requests to serve."""
 
 
-class DeadLetterRecords(WorkingCopy):
-    """What a leader knows of messages that are on their way."""
+class DeadLetterRecords:
+    """The dead letters of a partition's groups, as its leader decides about them."""
+
+    def __init__(self, partition: Partition, working_copy: WorkingCopy) -> None:
+        self._partition = partition
+        self._working_copy = working_copy
 
     def dying(self) -> list[tuple[str, DyingMessages]]:
         """Records to be moved, with their group, each group's in order; of very many the first.
@@ -38,7 +41,7 @@ class DeadLetterRecords(WorkingCopy):
         each = max(RECORDS_AT_ONCE // max(len(dying), 1), 1)
         for number in sorted(dying):
             applied = self._partition.groups.by_number[number]
-            group = self.groups.by_number.get(number)
+            group = self._working_copy.groups.by_number.get(number)
             if group is not None and group.dead_epoch == applied.dead_epoch:
                 known = (r for n, r in applied.dying.items() if group.dying.get(n) == r)
                 found += [(group.name, record) for record in islice(known, each)]
@@ -46,24 +49,24 @@ class DeadLetterRecords(WorkingCopy):
 
     def bury(self, group: str, number: int, kept: Sequence[Interval] = ()) -> None:
         """A record is stored where it should be; of a redrive, what is `kept` stays dead."""
-        found = self.groups.by_name.get(group)
+        found = self._working_copy.groups.by_name.get(group)
         if found is not None and number in found.dying:
-            self._propose(Op.BURY, found.number, number, joined(kept))
+            self._working_copy.propose(Op.BURY, found.number, number, join(kept))
 
     def dead_epoch(self, group: str) -> int:
         """The epoch of the producer that moves this group's dead letters."""
-        found = self.groups.by_name.get(group)
+        found = self._working_copy.groups.by_name.get(group)
         return 0 if found is None else found.dead_epoch
 
     def restart_numbers(self, group: str) -> None:
         """The target has forgotten this producer: begin its next epoch."""
-        found = self.groups.by_name.get(group)
+        found = self._working_copy.groups.by_name.get(group)
         if found is not None:
-            self._propose(Op.RENUMBER, found.number)
+            self._working_copy.propose(Op.RENUMBER, found.number)
 
     def dead(self, start: int, end: int) -> list[Interval]:
         """Of a dead-letter topic: what was neither redriven nor purged, nor is about to be."""
-        found = self.groups.by_name.get(REDRIVE_GROUP)
+        found = self._working_copy.groups.by_name.get(REDRIVE_GROUP)
         if found is None:
             return [(start, end)] if start < end else []
         return found.fresh(start, end)
@@ -73,9 +76,9 @@ class DeadLetterRecords(WorkingCopy):
         ask again until there are none."""
         parts = _first(self._unsettled(start, end, intervals), RECORDS_AT_ONCE)
         if parts:
-            self.check_room()
+            self._working_copy.check_room()
             group = self._redrive_group(start)
-            self._propose(Op.SEND_BACK, group.number, parts, now_ms)
+            self._working_copy.propose(Op.SEND_BACK, group.number, parts, now_ms)
         return sum(high - low for low, high in parts)
 
     def purge(self, start: int, end: int, intervals: list[Interval] | None) -> int:
@@ -83,7 +86,7 @@ class DeadLetterRecords(WorkingCopy):
         many. Of very many the first: ask again until there are none."""
         parts = list(islice(self._unsettled(start, end, intervals), RECORDS_AT_ONCE))
         if parts:
-            self._propose(Op.PURGE, self._redrive_group(start).number, parts)
+            self._working_copy.propose(Op.PURGE, self._redrive_group(start).number, parts)
         waiting = self._redriving(intervals)[:RECORDS_AT_ONCE]
         for record in waiting:
             self.bury(REDRIVE_GROUP, record.number)
@@ -92,7 +95,7 @@ class DeadLetterRecords(WorkingCopy):
 
     def _redriving(self, intervals: list[Interval] | None) -> list[DyingMessages]:
         """Records under way that lie within what is named."""
-        found = self.groups.by_name.get(REDRIVE_GROUP)
+        found = self._working_copy.groups.by_name.get(REDRIVE_GROUP)
         records = [] if found is None else [r for r in found.dying.values() if r.redrive]
         if intervals is None:
             return records
@@ -100,14 +103,14 @@ class DeadLetterRecords(WorkingCopy):
         return [r for r in records if not named.gaps(r.start, r.end)]
 
     def _redrive_group(self, start: int) -> Group:
-        self.open_group(REDRIVE_GROUP, start)
-        return self._shared(REDRIVE_GROUP)
+        self._working_copy.open_group(REDRIVE_GROUP, start)
+        return self._working_copy.shared_group(REDRIVE_GROUP)
 
     def _unsettled(self, start: int, end: int, intervals: list[Interval] | None) -> list[Interval]:
         unsettled = IntervalSet(self.dead(start, end))
         if intervals is None:
             return list(unsettled)
-        return [part for low, high in joined(intervals) for part in unsettled.within(low, high)]
+        return [part for low, high in join(intervals) for part in unsettled.within(low, high)]
 
 
 def _first(intervals: Iterable[Interval], most: int) -> list[Interval]:

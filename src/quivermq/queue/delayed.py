@@ -21,7 +21,7 @@ BLOCK: Final = 1024
 """Entries of the order by due time that are kept together; twice as many are split."""
 
 BYTES_EACH: Final = 8 + 8 + 8 + 1 + 8 + 8 + 4
-"""What a batch takes in a checkpoint."""
+"""The size of a batch in a checkpoint."""
 
 
 class DueKey(NamedTuple):
@@ -74,7 +74,7 @@ class DelayedBatches:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a checkpoint."""
+        """The size of it in a checkpoint."""
         return BYTES_EACH * len(self)
 
     def add(self, start: int, end: int, due_ms: int, priority: int) -> None:
@@ -187,7 +187,7 @@ class DelayedBatches:
         """The same bytes on every replica that applied the same entries."""
         parts = [_COUNT.pack(len(self)), *(column("Q", x) for x in (self._starts, self._ends))]
         parts += (column("Q", self._dues), column("B", self._levels))
-        return b"".join((*parts, *self._order.packed()))
+        return b"".join((*parts, *self._order.pack()))
 
     @classmethod
     def unpack(cls, reader: ColumnReader) -> "DelayedBatches":
@@ -336,7 +336,7 @@ class DueOrder:
                 blocks[at] = array(blocks[at].typecode, compress(blocks[at], kept))
             self._renew(at)
 
-    def packed(self) -> Iterator[bytes]:
+    def pack(self) -> Iterator[bytes]:
         for code, blocks in (("Q", self._dues), ("Q", self._starts), ("I", self._messages)):
             yield from (column(code, block) for block in blocks)
 

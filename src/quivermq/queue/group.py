@@ -4,8 +4,8 @@ Above the floor a message is fresh (a cursor per priority has not come to it), w
 dying (on its way to the dead letters) or done. Everything is kept as intervals: the state grows
 with what is under way, never with what waits in the log.
 
-The methods are what committed operations do. They consult neither clock nor settings: whoever
-leads decided before, on a copy of the same state (`LeaseManager`).
+The methods are what committed operations do. They consult neither clock nor settings: the leader
+decided before, on a copy of the same state (`LeaseManager`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
+from quivermq.intervals import Interval, IntervalSet, without
 from quivermq.queue.delayed import FIRST_KEY, Delayed, DelayedBatches, DueKey
-from quivermq.queue.intervals import Interval, IntervalSet, without
 from quivermq.queue.last_holders import LastHolders
-from quivermq.queue.pieces import Piece, cut, intervals_of, messages_in, overlapping
+from quivermq.queue.pieces import Piece, cut, messages_in, overlapping, piece_intervals
 from quivermq.queue.priority_index import LEVELS, PriorityIndex
 from quivermq.queue.redelivery_queue import RedeliveryQueue
 
@@ -36,7 +36,7 @@ DYING_BYTES: Final = 49
 SETTLED_BYTES: Final = 21
 HOLDER_BYTES: Final = 32
 INTERVAL_BYTES: Final = 16
-"""What each takes in a checkpoint."""
+"""The size of each in a checkpoint."""
 
 
 class Lease(NamedTuple):
@@ -51,7 +51,7 @@ class Lease(NamedTuple):
 
 @dataclass(slots=True)
 class SettledLease:
-    """What of a lease is acknowledged, so that a repeat is recognised."""
+    """The acknowledged part of a lease, kept so that a repeat is recognised."""
 
     consumer: int
     done: IntervalSet
@@ -89,7 +89,7 @@ class DyingMessages(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """What became of messages, since the group was last sought."""
+    """Counts of messages since the group was last sought."""
 
     done: int = 0
     dead: int = 0
@@ -99,7 +99,7 @@ class Totals:
 
 @dataclass(slots=True)
 class Group:
-    """What is known of one group."""
+    """The state of one group."""
 
     number: int
     name: str
@@ -123,7 +123,7 @@ class Group:
     """Without stale ones."""
     reason_bytes: int = 0
     last_holders: LastHolders = field(default_factory=LastHolders)
-    """Of what waits again: they may finish it for as long as nobody else has it."""
+    """Of what waits again: they may finish it for as long as no other consumer has it."""
     settled_leases: dict[int, SettledLease] = field(default_factory=dict)
     settled_intervals: int = 0
     next_dying: int = 0
@@ -152,7 +152,7 @@ class Group:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a checkpoint, at most."""
+        """The size of it in a checkpoint, at most."""
         return (
             GROUP_BYTES
             + 4 * len(self.name)
@@ -184,25 +184,21 @@ class Group:
         self._forget_holders(pieces)
 
     def _forget_holders(self, pieces: Iterable[Piece]) -> None:
-        """Messages are with somebody else now: an ack of who had them before comes too late."""
+        """Messages are with another consumer: an ack of the one before comes too late."""
         if len(self.last_holders):
             for piece in pieces:
                 self.last_holders.remove(piece.start, piece.end)
 
     def held_by(self, consumer: int | None, number: int) -> Lease | None:
-        """A lease that lasts, if it is this consumer's; None: anybody's."""
+        """A lease that lasts, if it is this consumer's; None: any consumer's."""
         lease = self.leases.get(number)
         return lease if lease is not None and consumer in {None, lease.consumer} else None
 
     def is_known(self, consumer: int, number: int) -> bool:
         """Whether a consumer's lease lasts, or all of it was acknowledged. Of no other is it known
         what its consumer would speak of without naming it."""
-        settled_leases = self.settled_leases.get(number)
-        is_done = (
-            settled_leases is not None
-            and settled_leases.is_whole
-            and settled_leases.consumer == consumer
-        )
+        known = self.settled_leases.get(number)
+        is_done = known is not None and known.is_whole and known.consumer == consumer
         return is_done or self.held_by(consumer, number) is not None
 
     def take_leased(self, number: int, intervals: Sequence[Interval]) -> list[Piece]:
@@ -231,32 +227,27 @@ class Group:
         known = self.leases.get(lease)
         is_whole = known is not None and known.is_whole
         held = self.take_leased(lease, intervals)
-        for start, end in without(intervals, intervals_of(held)):
+        for start, end in without(intervals, piece_intervals(held)):
             found = self.waiting.take(start, end)
             self.last_holders.remove(start, end)
             if messages_in(found) != end - start:
                 raise BrokenInvariant(f"{self.name}: {start} to {end} is not there to be done")
-        settled_leases = self.settled_leases.setdefault(
-            lease, SettledLease(consumer, IntervalSet(), is_whole)
-        )
-        self.settled_intervals -= len(settled_leases.done)
+        settled = self.settled_leases
+        done = settled.setdefault(lease, SettledLease(consumer, IntervalSet(), is_whole)).done
+        self.settled_intervals -= len(done)
         for start, end in intervals:
-            settled_leases.done.add(start, end)
+            done.add(start, end)
             self.drop(start, end)
-        self.settled_intervals += len(settled_leases.done)
-        while (
-            len(self.settled_leases) > SETTLED_MAX or self.settled_intervals > SETTLED_INTERVALS_MAX
-        ):
-            self.settled_intervals -= len(
-                self.settled_leases.pop(next(iter(self.settled_leases))).done
-            )
+        self.settled_intervals += len(done)
+        while len(settled) > SETTLED_MAX or self.settled_intervals > SETTLED_INTERVALS_MAX:
+            self.settled_intervals -= len(settled.pop(next(iter(settled))).done)
 
     def _break(self, lease: int) -> None:
         """Something leaves a lease that is not acknowledged."""
         if (held := self.leases.get(lease)) is not None:
             self.leases[lease] = held._replace(is_whole=False)
-        if (settled_leases := self.settled_leases.get(lease)) is not None:
-            settled_leases.is_whole = False
+        if (known := self.settled_leases.get(lease)) is not None:
+            known.is_whole = False
 
     def complete(self, start: int, end: int) -> None:
         """Messages never come again."""
@@ -392,7 +383,7 @@ class Group:
         return one.start < self.cursors[DELAYED] and one.key <= self.due
 
     def not_done(self, start: int, end: int) -> list[Interval]:
-        """What of [start, end) is not done."""
+        """The parts of [start, end) that are not done."""
         low = max(start, self.floor)
         return self.done.gaps(low, end) if low < end else []
 
@@ -460,16 +451,16 @@ class Group:
         return lowest
 
     def fresh(self, start: int, end: int) -> list[Interval]:
-        """What of [start, end) nobody has taken, for the rare case that cursors cannot tell."""
-        return without([(start, end)], self.taken(start, end))
+        """The parts of [start, end) that are not taken, for when cursors cannot tell."""
+        return without([(start, end)], self.taken_intervals(start, end))
 
-    def taken(self, start: int, end: int) -> list[Interval]:
-        """What of [start, end), and around it, somebody has taken; in order, but for overlaps."""
+    def taken_intervals(self, start: int, end: int) -> list[Interval]:
+        """The parts of [start, end), and around it, that are taken; in order, but for overlaps."""
         found = [(0, self.floor), *self.done.within(start, end), *self.waiting.within(start, end)]
         for lease in self.leases.values():
             if lease.pieces[0].start < end and start < lease.pieces[-1].end:
                 first, last = overlapping(lease.pieces, start, end)
-                found += intervals_of(lease.pieces[first:last])
+                found += piece_intervals(lease.pieces[first:last])
         found += [(r.start, r.end) for r in self.dying.values() if not r.is_stale]
         found.sort()
         return found
@@ -486,7 +477,7 @@ class Group:
         reasons = sum(len(record.reason.encode()) for record in self.dying.values())
         if (sum(moving), reasons) != (self.dying_messages, self.reason_bytes):
             raise BrokenInvariant(f"{self.name}: {self.dying_messages} dying are counted")
-        places = [*intervals_of(held), *self.done, (0, self.floor)]
+        places = [*piece_intervals(held), *self.done, (0, self.floor)]
         places += [(p.piece.start, p.piece.end) for p in self.waiting.parked()]
         places += [(r.start, r.end) for r in self.dying.values() if not r.is_stale]
         counted = sum(end - start for start, end in places)

@@ -1,4 +1,4 @@
-"""A group as bytes: columns of numbers, which are packed and restored without a word per piece."""
+"""Packs a group into columns of numbers, and restores it: quick, however many pieces it has."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
@@ -6,10 +6,10 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final
 
+from quivermq.intervals import IntervalSet
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import DueKey
 from quivermq.queue.group import DyingMessages, Group, Lease, SettledLease, Totals
-from quivermq.queue.intervals import IntervalSet
 from quivermq.queue.last_holders import LastHolder, LastHolders
 from quivermq.queue.pieces import Piece, messages_in
 from quivermq.queue.priority_index import LEVELS
@@ -92,7 +92,7 @@ def _settled_leases(settled_leases: Mapping[int, SettledLease]) -> Iterable[byte
 
 
 def unpack_group(reader: ColumnReader) -> Group:
-    """What `pack_group` gave."""
+    """The group that `pack_group` packed."""
     number, start, floor, committed, *rest = reader.values(_HEAD)
     claimed, next_dying, dead_epoch, due_ms, due_start, *rest = rest
     totals, is_shared, sizes = Totals(*rest[:4]), rest[4], rest[5:]
@@ -108,7 +108,7 @@ def unpack_group(reader: ColumnReader) -> Group:
     found = _read_pieces(reader, waiting)
     group.waiting = RedeliveryQueue.of(map(Parked, found, reader.column("Q", waiting)))
     _read_dying(reader, group, dying)
-    _read_spent(reader, group, settled_leases, settled_intervals)
+    _read_settled_leases(reader, group, settled_leases, settled_intervals)
     columns = [reader.column("Q", holders) for _ in range(4)]
     group.last_holders = LastHolders(map(LastHolder._make, zip(*columns, strict=True)))
     return group
@@ -145,7 +145,7 @@ def _read_dying(reader: ColumnReader, group: Group, count: int) -> None:
         group.dying_messages += 0 if is_stale else end - start
 
 
-def _read_spent(reader: ColumnReader, group: Group, count: int, intervals: int) -> None:
+def _read_settled_leases(reader: ColumnReader, group: Group, count: int, intervals: int) -> None:
     numbers, consumers = reader.column("Q", count), reader.column("Q", count)
     wholes, counts = reader.column("B", count), reader.column("I", count)
     starts, ends = reader.column("Q", intervals), reader.column("Q", intervals)

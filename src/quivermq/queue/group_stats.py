@@ -1,10 +1,10 @@
-"""Where a group stands, in numbers: every message is counted once."""
+"""Counts the messages of a group by what became of them: every message once."""
 
 from typing import NamedTuple
 
+from quivermq.intervals import Interval, IntervalSet
 from quivermq.queue.delayed import DelayedBatches, key_of
 from quivermq.queue.group import DELAYED, Group
-from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import messages_in
 from quivermq.queue.priority_index import PriorityIndex
 

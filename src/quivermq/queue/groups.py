@@ -1,8 +1,8 @@
 """All groups of a partition, and the operations that change them.
 
 An operation is a JSON list: its kind, then its arguments. It says exactly what happens to which
-offsets, so that carrying it out needs neither a clock nor settings nor a look at the log. Whoever
-leads carries an operation out on its working copy when it is proposed, every replica when it is
+offsets, so that carrying it out needs neither a clock nor settings nor a look at the log. The
+leader carries an operation out on its working copy when it is proposed, every replica when it is
 committed; since nothing else changes groups, both start from the same state.
 """
 
@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import BrokenInvariant, UnsupportedFormat
+from quivermq.intervals import Interval, IntervalSet
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import LAST_KEY, Delayed, DueKey
 from quivermq.queue.group import DELAYED, Group
 from quivermq.queue.group_columns import pack_group, unpack_group
-from quivermq.queue.intervals import Interval, IntervalSet
 from quivermq.queue.pieces import Piece
 from quivermq.queue.priority_index import NO_OFFSET, PriorityIndex
 
@@ -28,7 +28,7 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Op(IntEnum):
-    """What can happen to groups."""
+    """The kinds of operations."""
 
     CREATE = 1
     SHARE = 2
@@ -57,7 +57,7 @@ OF_ALL: Final = frozenset({Op.TRIM, Op.CANCEL})
 """Operations that are not about one group."""
 
 
-def packed(operation: Iterable[Any]) -> bytes:
+def pack_operation(operation: Iterable[Any]) -> bytes:
     """One operation as it goes into an entry."""
     return _encode(list(operation)).encode()
 
@@ -65,16 +65,16 @@ def packed(operation: Iterable[Any]) -> bytes:
 class Groups:
     """Groups by name and by number.
 
-    A fork shares them with what it was made from: whoever is the first to change one has a copy of
-    it then (`own`). So a leader's working copy, and a state to be written down, cost nothing but
-    for what changes meanwhile.
+    A fork shares them with what it was made from: the first of the two to change one makes a
+    copy of it then (`own`). So a leader's working copy, and a state to be written to disk, cost
+    nothing but for what changes meanwhile.
     """
 
     def __init__(self) -> None:
         self.by_name: dict[str, Group] = {}
         self.by_number: dict[int, Group] = {}
         self.cancelled = IntervalSet()
-        """Delayed messages that nobody is to get."""
+        """Delayed messages that no group is to get."""
         self.next_number = 1
         self.with_dying: set[int] = set()
         """Numbers of groups that have messages on their way to the dead letters."""
@@ -107,8 +107,7 @@ class Groups:
         return len(self.by_name)
 
     def apply(self, body: Buffer, priority_index: PriorityIndex) -> None:
-        """Carry out the operations of a committed entry. `priority index` are the partition's
-        own."""
+        """Carry out the operations of a committed entry on the groups and the index."""
         operations = json.loads(bytes(body))
         # All of them first: an entry takes effect as a whole, or not at all.
         for operation in operations:
@@ -125,7 +124,7 @@ class Groups:
 
     @property
     def size_bytes(self) -> int:
-        """What all of it takes in a checkpoint, at most."""
+        """The size of all of it in a checkpoint, at most."""
         return self.groups_bytes + 16 * len(self.cancelled)
 
     def own(self, number: int) -> Group:
@@ -272,7 +271,7 @@ class Groups:
         for start, end in intervals:
             self.cancelled.add(start, end)
         for group in list(self.by_number.values()):
-            # Who has not taken them over yet finds them cancelled then.
+            # A group that has not taken them over yet finds them cancelled then.
             if group.waiting.messages:
                 owned = self.own(group.number)
                 for start, end in intervals:
@@ -328,7 +327,7 @@ class Groups:
             (group.first_fresh(priority_index) for group in shared), default=priority_index.end
         )
 
-    def taken(self) -> tuple[DueKey, int]:
+    def taken_by_all(self) -> tuple[DueKey, int]:
         """Delayed batches up to this due time, and below this offset, are taken over by all."""
         shared = [group for group in self.by_name.values() if group.is_shared]
         return (

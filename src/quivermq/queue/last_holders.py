@@ -1,4 +1,4 @@
-"""Who held the messages that wait again: whoever lost a lease may still finish what nobody has."""
+"""Remembers the last holder of messages that wait again: it may ack them until another has them."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
-from quivermq.queue.intervals import Interval
+from quivermq.intervals import Interval
 
 HOLDERS_MAX: Final = 65_536
 """Intervals of one group. Past it the lowest offsets are forgotten: their acks are refused."""
@@ -68,7 +68,7 @@ class LastHolders:
         self._holders[first:last] = kept
 
     def held(self, lease: int, consumer: int | None, start: int, end: int) -> list[Interval]:
-        """What of [start, end) nobody had since this lease of this consumer; None: of anybody."""
+        """The parts of [start, end) that were last in this lease of this consumer; None: of any."""
         first, last = self._overlapping(start, end)
         return [
             (max(start, holder.start), min(end, holder.end))

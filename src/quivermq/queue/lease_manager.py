@@ -1,10 +1,10 @@
-"""The lease manager of a partition's leader: where consumers are served.
+"""The lease manager of a partition's leader: leases messages to consumers, and settles them.
 
-It decides on its working copy of the groups; each decision is an operation to be proposed. Leases
+It decides on a working copy of the groups; each decision is an operation to be proposed. Leases
 are timed by the leader's steady clock alone: no jump of the wall clock ends one.
 
-A lease is known by a number that was drawn at random, and belongs to the consumer that polled.
-Whoever settles names both, and offsets; what was not leased so is lost to them.
+A lease has a number that was drawn at random, and belongs to the consumer that polled. A settlement
+names both, and offsets; it gets back the offsets that were not leased so.
 """
 
 from collections import Counter
@@ -14,17 +14,17 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from quivermq.errors import InvalidRequest, Overloaded
+from quivermq.intervals import Interval, join, without
 from quivermq.queue.dead_letters import DeadLetterRecords
 from quivermq.queue.delayed import Delayed, key_of
 from quivermq.queue.group import DELAYED, Group, Lease
 from quivermq.queue.group_stats import GroupStats, stats_of
-from quivermq.queue.groups import OF_ALL, Op, packed
-from quivermq.queue.intervals import Interval, joined, without
+from quivermq.queue.groups import Op, pack_operation
 from quivermq.queue.partition import Partition
-from quivermq.queue.pieces import Piece, intervals_of, messages_in, overlapping
+from quivermq.queue.pieces import Piece, messages_in, overlapping, piece_intervals
 from quivermq.queue.retries import backoff_ms
 from quivermq.queue.selection import Selector, count_ready
-from quivermq.queue.working_copy import GROUPS_MAX, STATE_BYTES_MAX
+from quivermq.queue.working_copy import GROUPS_MAX, STATE_BYTES_MAX, WorkingCopy
 
 LEASES_MAX: Final = 100_000
 """Live leases of one group."""
@@ -37,8 +37,8 @@ PIECES_ENDED_AT_ONCE: Final = 4_096
 ARMED_AT_ONCE: Final = 10_000
 LOOKED_AT_ONCE: Final = 10_000
 """Delayed batches that are taken over, leases that are ended and their pieces, leases of another
-leader that are timed, delayed batches that are looked at, in one go: whoever leads has others to
-serve."""
+leader that are timed, delayed batches that are looked at, in one go: a leader has other requests
+to serve."""
 BEHIND_AT_ONCE: Final = 4
 """Groups that go on taking over delayed batches by themselves, in one go."""
 EXPECTED_AT_ONCE: Final = 1_000
@@ -57,7 +57,7 @@ class LeaseNumbers(Protocol):
 
 
 class LeaseRequest(NamedTuple):
-    """What a consumer wants."""
+    """The parameters of a lease."""
 
     group: str
     consumer: int
@@ -67,15 +67,19 @@ class LeaseRequest(NamedTuple):
 
 
 class GrantedLease(NamedTuple):
-    """What it gets: pieces in order of offsets, under one token."""
+    """Leased pieces in order of offsets, under one number."""
 
     lease: int
     """0: acknowledged already."""
     pieces: list[Piece]
 
 
-class LeaseManager(DeadLetterRecords):
-    """Serves the consumers of one partition while this replica leads it."""
+class LeaseManager:
+    """Serves the consumers of one partition while this replica leads it.
+
+    `working_copy` serves requests about groups, committed offsets and claims, `dead_letters` those
+    about dead letters; leases, and the time that they end at, are served here.
+    """
 
     def __init__(
         self,
@@ -86,12 +90,16 @@ class LeaseManager(DeadLetterRecords):
         groups_max: int = GROUPS_MAX,
         state_bytes_max: int = STATE_BYTES_MAX,
     ) -> None:
-        super().__init__(partition, groups_max=groups_max, state_bytes_max=state_bytes_max)
+        self._partition = partition
+        self.working_copy = WorkingCopy(
+            partition, groups_max=groups_max, state_bytes_max=state_bytes_max
+        )
+        self.dead_letters = DeadLetterRecords(partition, self.working_copy)
         self._dice = dice
         self._selectors: dict[int, Selector] = {}
         self._leftovers_max = _LEFTOVERS
         self.on_restart: Callable[[], None] | None = None
-        """Called when something that was said turns out not to be: the alarm may be another."""
+        """Called when operations turn out not to be proposed: the alarm may be another."""
         # When each lease ends, and the same in order, with leftovers of leases that are gone.
         self._deadlines: dict[tuple[int, int], int] = {}
         self._expiring: list[tuple[int, int, int]] = []
@@ -102,9 +110,10 @@ class LeaseManager(DeadLetterRecords):
         self._behind: dict[int, None] = {}
         self._arm_all(steady_ms)
 
-    def _propose(self, *operation: Any) -> None:
-        super()._propose(*operation)
-        group = self.groups.by_number.get(operation[1]) if operation[0] not in OF_ALL else None
+    def _propose(self, kind: Op, number: int, *arguments: Any) -> None:
+        """Propose an operation of one group, which may change when its next message is due."""
+        self.working_copy.propose(kind, number, *arguments)
+        group = self.working_copy.groups.by_number.get(number)
         if group is not None:
             self._watch(group)
 
@@ -113,14 +122,14 @@ class LeaseManager(DeadLetterRecords):
         alarm rings."""
         self._armed_ms = steady_ms
         self._unarmed: Iterator[tuple[Group, int]] | None = self._leases(
-            list(self.groups.by_number)
+            list(self.working_copy.groups.by_number)
         )
         self._arm_more()
 
     def _leases(self, numbers: list[int]) -> Iterator[tuple[Group, int]]:
         """All groups and their leases; a group without one comes with 0."""
         for number in numbers:
-            group = self.groups.by_number.get(number)
+            group = self.working_copy.groups.by_number.get(number)
             if group is not None:
                 self._watch(group)
                 yield group, 0
@@ -133,7 +142,7 @@ class LeaseManager(DeadLetterRecords):
         count = 0
         for group, lease in islice(self._unarmed, ARMED_AT_ONCE):
             count += 1
-            known = self.groups.by_number.get(group.number)
+            known = self.working_copy.groups.by_number.get(group.number)
             held = None if known is None else known.leases.get(lease)
             if held is not None and (group.number, lease) not in self._deadlines:
                 self._arm(group, lease, self._armed_ms + held.visibility_ms)
@@ -149,7 +158,7 @@ class LeaseManager(DeadLetterRecords):
 
     def _forget_ended(self) -> None:
         """Long leases that were settled soon must not be remembered until their time is over."""
-        groups = self.groups.by_number
+        groups = self.working_copy.groups.by_number
         self._deadlines = {
             (number, lease): at
             for (number, lease), at in self._deadlines.items()
@@ -171,22 +180,23 @@ class LeaseManager(DeadLetterRecords):
                 heapify(self._coming)
 
     def begin_again(self, proposed: Iterable[bytes], steady_ms: int) -> None:
-        """Something was not proposed after all: start from what is applied and `proposed`, the
+        """Operations were not proposed after all: start from what is applied and `proposed`, the
         bodies of entries that are under way."""
-        self._start_again(proposed)
+        self.working_copy.restart(proposed)
         self._arm_all(steady_ms)
         if self.on_restart is not None:
             self.on_restart()
 
     def seek(self, group: str, offset: int) -> None:
-        """Let a group go on from `offset`. Its leases end: their acks are refused, lest they end
-        what is to be delivered again."""
-        self._propose(Op.SEEK, self._made(group).number, self._findable(offset))
+        """Let a group go on from `offset`. Its leases end: their acks would end messages that are
+        to be delivered again."""
+        number = self.working_copy.ensure_group(group).number
+        self._propose(Op.SEEK, number, self.working_copy.first_findable(offset))
 
     def expire_group(self, group: str, now_ms: int) -> bool:
-        """Forget a shared group that nobody uses, but for what it committed; False if there is
+        """Forget a shared group that is not in use, but for what it committed; False if there is
         something that ends by itself: a lease, a delay, dead letters on their way."""
-        found = self._shared(group)
+        found = self.working_copy.shared_group(group)
         found.waiting.promote(now_ms)
         if found.leases or found.dying or found.waiting.next_due_ms is not None:
             return False
@@ -208,8 +218,9 @@ class LeaseManager(DeadLetterRecords):
         self, ask: LeaseRequest, end: int, now_ms: int, steady_ms: int
     ) -> GrantedLease | None:
         """Messages below `end` for a consumer; None if there are none to be had."""
-        self._check_taken()
-        group = self._shared(ask.group)
+        working_copy = self.working_copy
+        working_copy.check_refusal()
+        group = working_copy.shared_group(ask.group)
         if not 0 < ask.visibility_ms <= VISIBILITY_MS_MAX:
             raise InvalidRequest(
                 f"a visibility of {ask.visibility_ms} ms: it must be above 0 and at most "
@@ -219,28 +230,28 @@ class LeaseManager(DeadLetterRecords):
             raise Overloaded(f"group {ask.group} has {len(group.leases)} live leases; try again")
         self._look(group, now_ms)
         selector = self._selectors.setdefault(group.number, Selector())
-        is_full = self.is_full
+        is_full = working_copy.is_full
         priority_index = self._partition.priority_index
         choice = selector.choose(
             group, priority_index, end, ask.messages_max, takes_fresh=not is_full
         )
         if not choice and is_full and count_ready(group, priority_index, end, 1):
-            # What came back is given out, since that takes no more room.
-            raise self.no_room()
+            # Redeliveries go on, since they take no more room.
+            raise working_copy.no_room()
         if not choice:
             if choice.cursors:
-                # What is done already was stepped over, here and so everywhere.
+                # Messages that are done were stepped over: so they are on every replica.
                 skipped = list(choice.cursors.items())
                 self._propose(Op.GRANT, group.number, 0, ask.consumer, 0, [], [], skipped)
             return None
         pieces = choice.pieces
         lease = 0 if ask.auto_ack else self._new_lease()
         # The choice was taken out of the copy while it was made; what is left is to hand it on.
-        self._operations.append(
-            packed(
+        working_copy.operations.append(
+            pack_operation(
                 (
                     Op.GRANT, group.number, lease, ask.consumer, ask.visibility_ms, choice.fresh,
-                    intervals_of(choice.returned), list(choice.cursors.items()),
+                    piece_intervals(choice.returned), list(choice.cursors.items()),
                 )
             )
         )  # fmt: skip
@@ -249,30 +260,29 @@ class LeaseManager(DeadLetterRecords):
             self._arm(group, lease, steady_ms + ask.visibility_ms)
         else:
             group.hand_out(pieces)
-        self.groups.count(group)
+        working_copy.groups.count(group)
         self._watch(group)
         return GrantedLease(lease, pieces)
 
     def _new_lease(self) -> int:
-        """A number that nobody can guess, and no leader, whose grants may be lost, gave before."""
+        """A number that cannot be guessed, and that no earlier leader, whose grants may be lost,
+        gave."""
         return self._dice.randrange(_LEASE_MAX) + 1
 
     def ready(self, group: str, end: int, now_ms: int, limit: int) -> int:
         """How many messages could be leased at once, counted no further than `limit`."""
-        found = self._shared(group)
+        found = self.working_copy.shared_group(group)
         self._look(found, now_ms)
-        return count_ready(
-            found, self._partition.priority_index, end, limit, takes_fresh=not self.is_full
-        )
+        index, is_full = self._partition.priority_index, self.working_copy.is_full
+        return count_ready(found, index, end, limit, takes_fresh=not is_full)
 
     def _look(self, group: Group, now_ms: int) -> None:
         """Take over delayed batches that are due, and see what else is."""
         delayed = self._partition.priority_index.delayed
-        if len(delayed) and not self.is_full:
+        if len(delayed) and not self.working_copy.is_full:
             room = DUE_MAX - group.waiting.delayed_pieces
-            found = group.parkable(
-                delayed, self.groups.cancelled, now_ms, PARKED_AT_ONCE, room, LOOKED_AT_ONCE
-            )
+            cancelled = self.working_copy.groups.cancelled
+            found = group.parkable(delayed, cancelled, now_ms, PARKED_AT_ONCE, room, LOOKED_AT_ONCE)
             if found.batches or found.due != group.due or not found.is_all:
                 self._propose(Op.PARK, group.number, *found[:3])
             else:
@@ -294,18 +304,18 @@ class LeaseManager(DeadLetterRecords):
     ) -> list[Interval]:
         """Messages are done; returns those that are not the lease's to end. None: all of it.
 
-        Here as below, `consumer` is who says so; None: this leader itself.
+        Here as below, `consumer` is the one that settles; None: this leader itself.
         """
-        found = self._shared(group)
+        found = self.working_copy.shared_group(group)
         held = found.held_by(consumer, lease)
         wanted = self._wanted(held, intervals)
         known = found.settled_leases.get(lease)
         if known is not None and consumer in {None, known.consumer}:
             repeated = [part for low, high in wanted for part in known.done.within(low, high)]
             wanted = without(wanted, repeated)
-        leased = joined(intervals_of(_held_pieces(held, wanted)))
+        leased = join(piece_intervals(_held_pieces(held, wanted)))
         rest = without(wanted, leased)
-        # Its lease is over, and nobody else has it.
+        # The lease is over, and no other consumer has the messages.
         waiting = [
             part
             for low, high in rest
@@ -318,13 +328,13 @@ class LeaseManager(DeadLetterRecords):
         return without(rest, waiting)
 
     def _wanted(self, held: Lease | None, intervals: list[Interval] | None) -> list[Interval]:
-        """What somebody speaks of; None: all that is left of a lease."""
+        """The intervals of a settlement; None: all that is left of a lease."""
         if intervals is None:
-            return [] if held is None else joined(intervals_of(held.pieces))
-        wanted = joined(intervals)
-        if self.is_brimful and held is not None and len(wanted) > len(held.pieces):
+            return [] if held is None else join(piece_intervals(held.pieces))
+        wanted = join(intervals)
+        if self.working_copy.is_brimful and held is not None and len(wanted) > len(held.pieces):
             # Scattered over a lease, they would leave more pieces behind than there were.
-            raise self.no_room()
+            raise self.working_copy.no_room()
         return wanted
 
     def fail(
@@ -337,14 +347,14 @@ class LeaseManager(DeadLetterRecords):
         consumer: int | None = None,
     ) -> list[Interval]:
         """Messages failed; back after `delay_ms`, or as the topic's settings say."""
-        found = self._shared(group)
+        found = self.working_copy.shared_group(group)
         held = found.held_by(consumer, lease)
         wanted = self._wanted(held, intervals)
         pieces = _held_pieces(held, wanted)
-        self._failed(found, lease, pieces, delay_ms, now_ms, "failed")
-        return without(wanted, intervals_of(pieces))
+        self._return_failed(found, lease, pieces, delay_ms, now_ms, "failed")
+        return without(wanted, piece_intervals(pieces))
 
-    def _failed(
+    def _return_failed(
         self,
         group: Group,
         lease: int,
@@ -353,6 +363,7 @@ class LeaseManager(DeadLetterRecords):
         now_ms: int,
         how: str,
     ) -> None:
+        """Let failed messages wait again, or make dead letters of those that failed too often."""
         settings = self._partition.settings
         returns: list[tuple[int, int, int, bool]] = []
         dead: list[Piece] = []
@@ -375,7 +386,7 @@ class LeaseManager(DeadLetterRecords):
     def _condemn(
         self, group: Group, lease: int, pieces: list[Piece], reason: str, now_ms: int
     ) -> None:
-        intervals = joined(intervals_of(pieces))
+        intervals = join(piece_intervals(pieces))
         self._propose(Op.CONDEMN, group.number, lease, intervals, reason, now_ms)
 
     def reject(
@@ -388,13 +399,13 @@ class LeaseManager(DeadLetterRecords):
         consumer: int | None = None,
     ) -> list[Interval]:
         """Messages are dead letters, whatever their number of failures."""
-        found = self._shared(group)
+        found = self.working_copy.shared_group(group)
         held = found.held_by(consumer, lease)
         wanted = self._wanted(held, intervals)
         pieces = _held_pieces(held, wanted)
         if pieces:
             self._condemn(found, lease, pieces, reason, now_ms)
-        return without(wanted, intervals_of(pieces))
+        return without(wanted, piece_intervals(pieces))
 
     def release(
         self,
@@ -404,10 +415,10 @@ class LeaseManager(DeadLetterRecords):
         consumer: int | None = None,
     ) -> list[Interval]:
         """Messages were not worked on: back at once, with no failure counted."""
-        found = self._shared(group)
+        found = self.working_copy.shared_group(group)
         held = found.held_by(consumer, lease)
         wanted = self._wanted(held, intervals)
-        leased = joined(intervals_of(_held_pieces(held, wanted)))
+        leased = join(piece_intervals(_held_pieces(held, wanted)))
         if leased:
             self._give_back(found, lease, leased)
         return without(wanted, leased)
@@ -419,7 +430,7 @@ class LeaseManager(DeadLetterRecords):
     def release_consumer(self, group: str, consumer: int) -> int:
         """A consumer ends: what it holds goes back. Returns how many messages; of very many the
         first: ask again until there are none."""
-        found = self.groups.by_name.get(group)
+        found = self.working_copy.groups.by_name.get(group)
         if found is None:
             return 0
         held = (number for number, lease in found.leases.items() if lease.consumer == consumer)
@@ -430,7 +441,7 @@ class LeaseManager(DeadLetterRecords):
             pieces = found.leases[number].pieces[:left]
             left -= len(pieces)
             given += messages_in(pieces)
-            self._give_back(found, number, joined(intervals_of(pieces)))
+            self._give_back(found, number, join(piece_intervals(pieces)))
         return given
 
     def extend(
@@ -444,7 +455,7 @@ class LeaseManager(DeadLetterRecords):
         """Let a lease last so long from here; False if it is over."""
         if not 0 < visibility_ms <= VISIBILITY_MS_MAX:
             raise InvalidRequest(f"a lease cannot be extended by {visibility_ms} ms")
-        found = self._shared(group)
+        found = self.working_copy.shared_group(group)
         held = found.held_by(consumer, lease)
         if held is None:
             return False
@@ -458,9 +469,10 @@ class LeaseManager(DeadLetterRecords):
 
     def expire(self, now_ms: int, steady_ms: int) -> int:
         """End the leases whose time is over; returns how many messages they held."""
-        self._check_taken()
+        self.working_copy.check_refusal()
         self._arm_more()
         expired, left = 0, PIECES_ENDED_AT_ONCE
+        groups = self.working_copy.groups.by_number
         for _ in range(EXPIRED_AT_ONCE):
             if not self._expiring or self._expiring[0][0] > steady_ms:
                 break
@@ -470,45 +482,47 @@ class LeaseManager(DeadLetterRecords):
             if self._deadlines.get((number, lease)) != deadline:
                 continue
             del self._deadlines[number, lease]
-            holder = self.groups.by_number.get(number)
+            holder = groups.get(number)
             if holder is None or lease not in holder.leases:
                 continue
             held = list(holder.leases[lease].pieces[:left])
             expired += messages_in(held)
             left -= len(held)
-            self._failed(holder, lease, held, None, now_ms, "lease expired")
-            if (lasting := self.groups.by_number.get(number)) and lease in lasting.leases:
+            self._return_failed(holder, lease, held, None, now_ms, "lease expired")
+            if (lasting := groups.get(number)) and lease in lasting.leases:
                 # There was too much in it: the rest goes back when the alarm rings, which is now.
                 self._arm(lasting, lease, deadline)
         self._go_on(now_ms)
         return expired
 
     def _go_on(self, now_ms: int) -> None:
-        """What came back is ready once it is due; and some groups take over what they were behind
-        with."""
+        """Make redeliveries ready that are due, and let some groups take over delayed batches that
+        they are behind with."""
+        groups = self.working_copy.groups
         for _ in range(EXPIRED_AT_ONCE):
             if not self._coming or self._coming[0][0] > now_ms:
                 break
             due_ms, number = heappop(self._coming)
             if self._dues.get(number) == due_ms:
                 del self._dues[number]
-                if number in self.groups.by_number:
-                    # Or the alarm would ring for it until somebody asks.
-                    group = self.groups.own(number)
+                if number in groups.by_number:
+                    # Or the alarm would ring for it until a poll comes.
+                    group = groups.own(number)
                     group.waiting.promote(now_ms)
                     self._watch(group)
         for number in list(islice(self._behind, BEHIND_AT_ONCE)):
             # The others come first next time.
             del self._behind[number]
-            if number in self.groups.by_number:
-                self._look(self.groups.own(number), now_ms)
+            if number in groups.by_number:
+                self._look(groups.own(number), now_ms)
 
     def alarm_ms(self, now_ms: int, steady_ms: int) -> int | None:
         """In how many milliseconds something happens by itself; None: never."""
+        groups = self.working_copy.groups.by_number
         waits: list[int] = [0] if self._behind or self._unarmed is not None else []
         while self._expiring:
             deadline, number, lease = self._expiring[0]
-            group = self.groups.by_number.get(number)
+            group = groups.get(number)
             is_live = group is not None and lease in group.leases
             if is_live and self._deadlines.get((number, lease)) == deadline:
                 waits.append(deadline - steady_ms)
@@ -518,7 +532,7 @@ class LeaseManager(DeadLetterRecords):
                 self._deadlines.pop((number, lease), None)
         while self._coming:
             due_ms, number = self._coming[0]
-            group = self.groups.by_number.get(number)
+            group = groups.get(number)
             if group is not None and group.waiting.next_due_ms == due_ms:
                 waits.append(due_ms - now_ms)
                 break
@@ -529,7 +543,7 @@ class LeaseManager(DeadLetterRecords):
                 if group is not None:
                     self._watch(group)
         due_next_ms = self._partition.priority_index.delayed.next_due_ms(now_ms)
-        if due_next_ms is not None and len(self.groups):
+        if due_next_ms is not None and groups:
             waits.append(due_next_ms - now_ms)
         return max(min(waits), 0) if waits else None
 
@@ -537,7 +551,7 @@ class LeaseManager(DeadLetterRecords):
 
     def delayed(self, now_ms: int, from_ms: int, limit: int) -> list[Delayed]:
         """Batches that are not due, the next ones first, without what was cancelled."""
-        cancelled = self.groups.cancelled
+        cancelled = self.working_copy.groups.cancelled
         behind = key_of(max(now_ms, from_ms - 1))
         parts = (
             one._replace(start=start, end=end)
@@ -550,18 +564,18 @@ class LeaseManager(DeadLetterRecords):
         """How many messages are not due."""
         delayed = self._partition.priority_index.delayed
         total = delayed.messages_after(key_of(now_ms))
-        for start, end in self.groups.cancelled:
+        for start, end in self.working_copy.groups.cancelled:
             for one in delayed.overlapping(start, end):
                 if one.due_ms > now_ms:
                     total -= min(end, one.end) - max(start, one.start)
         return total
 
     def cancel(self, intervals: list[Interval], now_ms: int) -> int:
-        """Delayed messages that are not due are not delivered to anybody; returns how many."""
-        cancelled = self.groups.cancelled
+        """Cancel delayed messages that are not due, for all groups; returns how many."""
+        cancelled = self.working_copy.groups.cancelled
         parts: list[Interval] = []
         of_batch: Counter[Delayed] = Counter()
-        for low, high in joined(intervals):
+        for low, high in join(intervals):
             for one in self._partition.priority_index.delayed.overlapping(low, high):
                 if one.due_ms > now_ms:
                     found = cancelled.gaps(max(low, one.start), min(high, one.end))
@@ -569,29 +583,30 @@ class LeaseManager(DeadLetterRecords):
                     if low > one.start or one.end > high:
                         of_batch[one] += len(found)
         if parts:
-            self.check_room()
+            self.working_copy.check_room()
         if len(cancelled) + len(parts) > CANCELLED_MAX or any(
             new and cancelled.parts_in(one.start, one.end) + new > CANCELLED_OF_BATCH_MAX
             for one, new in of_batch.items()
         ):
             raise Overloaded("too many delayed messages were cancelled one by one")
         if parts:
-            self._propose(Op.CANCEL, parts)
+            self.working_copy.propose(Op.CANCEL, parts)
         return sum(high - low for low, high in parts)
 
-    # Looking at it.
+    # Statistics.
 
     def describe(self, end: int, now_ms: int, group: str | None = None) -> list[GroupStats]:
         """Where groups stand; `end` is behind the last message that they may have."""
-        numbers = list(self.groups.by_number) if group is None else []
-        if group in self.groups.by_name:
-            numbers = [self.groups.by_name[group].number]
-        known = [self.groups.own(number) for number in numbers]
+        groups = self.working_copy.groups
+        numbers = list(groups.by_number) if group is None else []
+        if group in groups.by_name:
+            numbers = [groups.by_name[group].number]
+        known = [groups.own(number) for number in numbers]
         for one in known:
             one.waiting.promote(now_ms)
             self._watch(one)
-        priority_index, cancelled = self._partition.priority_index, self.groups.cancelled
-        return [stats_of(one, priority_index, cancelled, end, now_ms) for one in known]
+        index = self._partition.priority_index
+        return [stats_of(one, index, groups.cancelled, end, now_ms) for one in known]
 
 
 def _held_pieces(held: Lease | None, wanted: list[Interval]) -> list[Piece]:

@@ -1,4 +1,4 @@
-"""The state machine of one partition: what the committed entries mean.
+"""The state machine of one partition: applies committed entries.
 
 Deterministic: the same entries give the same state on every replica, byte for byte. It reads no
 clock (time comes in entries), knows no other partition, and cannot refuse: whatever is committed
@@ -95,15 +95,15 @@ class Partition:
     def _file(self, header: Header) -> None:
         """Note where the messages of a batch are to be found."""
         priority_index = self.priority_index
-        # Whether it is due is for the clock of whoever delivers it: the time of the entry may be
-        # far ahead, since it never goes back and clocks do.
+        # Whether it is due is for the clock of the leader that delivers it: the time of the entry
+        # may be far ahead, since it never goes back and clocks do.
         priority_index.add(
             header.base_offset, header.next_offset, header.priority, header.not_before_ms
         )
         if priority_index.is_full and header.index % _FLATTEN_EVERY == 0:
             groups, turn = self.groups, header.index // _FLATTEN_EVERY
             passed = min(groups.first_fresh(priority_index), priority_index.middle)
-            taken = groups.taken()
+            taken = groups.taken_by_all()
             priority_index.flatten(passed, header.timestamp_ms, groups.cancelled, taken, turn)
 
     def _command(self, body: memoryview) -> bool:
@@ -122,12 +122,12 @@ class Partition:
 
     @property
     def size_bytes(self) -> int:
-        """What a checkpoint takes, more or less; known without making one."""
+        """The size of a checkpoint, more or less; known without making one."""
         parts = (self.catalog, self.groups, self.priority_index, self.producers)
         return sum(part.size_bytes for part in parts)
 
     def snapshot(self) -> "PartitionSnapshot":
-        """The state as it is now, to be packed later, by whoever has the time."""
+        """The state as it is now, to be packed later, also in another thread."""
         return PartitionSnapshot(self)
 
     def checkpoint(self) -> bytes:

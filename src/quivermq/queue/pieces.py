@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from quivermq.queue.intervals import Interval
+from quivermq.intervals import Interval
 
 
 class Piece(NamedTuple):
@@ -16,7 +16,7 @@ class Piece(NamedTuple):
     failures: int
 
     def part(self, start: int, end: int) -> "Piece":
-        """What of it lies in [start, end); there must be something."""
+        """The part of it that lies in [start, end); there must be one."""
         return Piece(max(start, self.start), min(end, self.end), self.priority, self.failures)
 
 
@@ -32,7 +32,7 @@ def overlapping(pieces: Sequence[Piece], start: int, end: int) -> tuple[int, int
 
 
 def cut(pieces: Sequence[Piece], intervals: Iterable[Interval]) -> tuple[list[Piece], list[Piece]]:
-    """What of sorted pieces lies in sorted intervals, and what is left of them: in one pass."""
+    """Cut sorted intervals out of sorted pieces, in one pass: the parts inside, and the rest."""
     found: list[Piece] = []
     left: list[Piece] = []
     at = 0
@@ -66,8 +66,8 @@ def cut(pieces: Sequence[Piece], intervals: Iterable[Interval]) -> tuple[list[Pi
     return found, left
 
 
-def intervals_of(pieces: Sequence[Piece]) -> list[Interval]:
-    """Where pieces lie."""
+def piece_intervals(pieces: Sequence[Piece]) -> list[Interval]:
+    """The intervals of pieces, as they come."""
     return [(piece.start, piece.end) for piece in pieces]
 
 

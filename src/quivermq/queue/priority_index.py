@@ -1,8 +1,8 @@
-"""Where the messages of each priority lie: priority index of offsets, and not a word per message.
+"""The index of priorities: finds the messages of each priority, without an entry per message.
 
 A stretch is a run of messages with one priority; batches that follow one another make one stretch.
-Delayed batches stand apart, with their time. The index is part of the replicated state: whoever
-leads next finds the urgent messages of a long backlog without reading it.
+Delayed batches stand apart, with their time. The index is part of the replicated state: the
+next leader finds the urgent messages of a long backlog without reading it.
 
 Bounded: what every group has passed is flattened to one stretch of the lowest priority, so that a
 group that begins there finds it in order of offsets. If groups lag so far behind that there is
@@ -18,14 +18,14 @@ from typing import Final
 
 from quivermq.batches.limits import PRIORITY_MAX
 from quivermq.errors import BrokenInvariant
+from quivermq.intervals import Interval, IntervalSet
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import LAST_KEY, Delayed, DelayedBatches, DueKey, key_of
-from quivermq.queue.intervals import Interval, IntervalSet
 
 LEVELS: Final = PRIORITY_MAX + 1
 STRETCHES_MAX: Final = 262_144
 DELAYED_MANY: Final = 65_536
-"""Delayed batches, due or not, with which those that everybody has passed are forgotten."""
+"""Delayed batches, due or not, with which those that every group has passed are forgotten."""
 DELAYED_MAX: Final = 1_000_000
 """Delayed batches of which the index knows; past it, producers are refused."""
 
@@ -36,7 +36,7 @@ CLOCK_ERROR_MS_MAX: Final = 24 * 3600 * 1000
 
 FLATTENED_AT_ONCE: Final = 16_384
 """Delayed batches that are passed, and looked at, in one attempt: it is made between two entries,
-while everybody waits."""
+while all requests wait."""
 
 _COUNTS: Final = Struct("<" + "I" * LEVELS + "QQQB")
 
@@ -191,8 +191,7 @@ class PriorityIndex:
         self.flat_end = end
 
     def _fill(self, batches: Sequence[Delayed]) -> None:
-        """What was delayed is flat: it closes gaps between priority index. In one pass over
-        them."""
+        """Batches are not delayed any more: they close gaps between stretches. In one pass."""
         old_starts, old_ends = self._starts[0], self._ends[0]
         starts, ends = array("Q"), array("Q")
         from_start = from_end = 0
@@ -216,7 +215,7 @@ class PriorityIndex:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a checkpoint."""
+        """The size of it in a checkpoint."""
         return 16 * self.size + self.delayed.size_bytes
 
     def pack(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Idempotent producers: which batches of whom are stored, so that a repeat is recognised.
+"""Idempotent producers: remembers the stored batches of each, so that a repeat is recognised.
 
 A producer has an id, an epoch (one per life) and numbers its messages without gaps from 0 in each
 epoch. Part of the replicated state: every replica remembers the same.
@@ -41,7 +41,7 @@ PRODUCERS_MIN: Final = BATCHES_MAX // WINDOW_BATCHES_MIN
 
 
 class Bounds(NamedTuple):
-    """How much is remembered."""
+    """Limits of what is remembered."""
 
     window: int = WINDOW_BATCHES
     window_min: int = WINDOW_BATCHES_MIN
@@ -75,7 +75,7 @@ class RememberedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """What is remembered of one producer."""
+    """The remembered batches of one producer."""
 
     epoch: int
     next_sequence: int = 0
@@ -151,7 +151,7 @@ class ProducerTable:
 
     @property
     def size_bytes(self) -> int:
-        """What `pack` takes; memory is about this and 350 bytes for each producer."""
+        """The size of what `pack` gives; memory is about this and 350 bytes for each producer."""
         return _COUNTS.size + len(self._known) * _PRODUCER_BYTES + self._batches * _STORED_BYTES
 
     def position(self, producer_id: int) -> tuple[int, int]:
@@ -169,7 +169,7 @@ class ProducerTable:
             return check_sequence(header, 0, 0, may_be_forgotten=self._forgotten > 0)
         return check_sequence(header, known.epoch, known.next_sequence)
 
-    def repeated(self, header: Header) -> RememberedBatch:
+    def find_repeat(self, header: Header) -> RememberedBatch:
         """Where a batch that was stored before is; raises `StoredBefore` if that is forgotten, and
         `SequenceReused` if it is another batch that was."""
         known = self._known.get(header.producer_id)
@@ -183,7 +183,7 @@ class ProducerTable:
             raise StoredBefore(
                 f"producer {header.producer_id} sent sequence {header.sequence} again: it was "
                 f"stored before its last {known.batches} batches, which is all that is remembered, "
-                "and nobody knows where"
+                "and its offset is not known"
             )
         raise SequenceReused(
             f"producer {header.producer_id} sent sequence {header.sequence} again with "

@@ -1,7 +1,7 @@
 """Messages that came back to a group: ready to be delivered again, or parked until they are due.
 
-What is replicated is each piece with its due time. Which of them are ready is a view, kept up to
-date by whoever delivers: `promote` compares due times with its clock.
+Each piece is replicated with its due time. Which of them are ready is a view that the leader keeps
+up to date: `promote` compares due times with its clock.
 """
 
 from bisect import bisect_right, insort
@@ -10,11 +10,11 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from quivermq.errors import BrokenInvariant
-from quivermq.queue.intervals import Interval
+from quivermq.intervals import Interval
 from quivermq.queue.pieces import Piece
 
 PROMOTED_AT_ONCE: Final = 10_000
-"""Pieces that are made ready in one go: whoever leads has others to serve."""
+"""Pieces that are made ready in one go: a leader has other requests to serve."""
 
 
 class Parked(NamedTuple):
@@ -118,7 +118,7 @@ class RedeliveryQueue:
             heap[:] = sorted(each.start for each in ready if each.priority == piece.priority)
 
     def promote(self, now_ms: int) -> None:
-        """What is due by now is ready, and nothing else. The rest of very many comes next time:
+        """Make ready what is due by now, and nothing else. The rest of very many comes next time:
         `next_due_ms` tells that it is overdue."""
         if now_ms < self._latest_ready_ms:
             self._demote(now_ms)
@@ -231,8 +231,8 @@ class RedeliveryQueue:
 
 
 def _leftovers_max(pieces: int) -> int:
-    """A heap that is larger is made anew. Who only follows takes pieces, and never looks up which
-    come next: leftovers would pile up there for ever."""
+    """A heap that is larger is made anew. A follower takes pieces, and never looks up which come
+    next: leftovers would pile up there for ever."""
     return 2 * pieces + 64
 
 

@@ -1,4 +1,4 @@
-"""How long a message that failed waits before it is delivered again."""
+"""The backoff: how long a message that failed waits before it is delivered again."""
 
 from quivermq.queue.topic_settings import TopicSettings
 

@@ -1,4 +1,4 @@
-"""Which messages a group gets next: the highest priority first, and a reserve for the others.
+"""Chooses the messages that a group gets next: the highest priority first, a reserve for others.
 
 A quarter of what is delivered while several levels wait goes to those below the highest, in turns.
 Where the turns are is no part of the replicated state: another leader may begin them anew.
@@ -7,9 +7,9 @@ Where the turns are is no part of the replicated state: another leader may begin
 from dataclasses import dataclass, field
 from typing import Final
 
+from quivermq.intervals import Interval, IntervalSet
 from quivermq.queue.group import Group
-from quivermq.queue.intervals import Interval, IntervalSet
-from quivermq.queue.pieces import Piece, intervals_of
+from quivermq.queue.pieces import Piece, piece_intervals
 from quivermq.queue.priority_index import LEVELS, PriorityIndex
 
 RESERVE: Final = 4
@@ -25,7 +25,7 @@ PIECES_AT_ONCE: Final = 4096
 
 @dataclass(slots=True)
 class Selection:
-    """What was chosen, and how it was found: the content of a grant."""
+    """The chosen messages, and how they were found: the content of a grant."""
 
     fresh: list[tuple[int, int, int]] = field(default_factory=list)
     returned: list[Piece] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Selector:
 
 
 class Candidates:
-    """What a group could be given, level by level, while a choice is made."""
+    """The messages that a group could be given, level by level, while a choice is made."""
 
     def __init__(
         self, group: Group, priority_index: PriorityIndex, end: int, *, takes_fresh: bool = True
@@ -145,10 +145,12 @@ class Candidates:
             self._move(level, found[1])
 
     def _taken_before(self, start: int) -> IntervalSet:
-        """What of the flat part of the index, from the first look on, was taken: gathered once."""
+        """The taken parts of the flat part of the index, from the first look on: gathered once."""
         if self._taken is None:
-            chosen = intervals_of(self.choice.pieces)
-            found = sorted(self._group.taken(start, self._priority_index.flat_end) + chosen)
+            chosen = piece_intervals(self.choice.pieces)
+            found = sorted(
+                self._group.taken_intervals(start, self._priority_index.flat_end) + chosen
+            )
             self._taken = IntervalSet(found)
         return self._taken
 
@@ -172,7 +174,7 @@ def count_ready(
 ) -> int:
     """How many messages could be chosen, counted no further than `limit`."""
     found = group.waiting.ready_messages
-    # Whoever is told of messages that are not given out would ask for them again and again.
+    # A poll that is told of messages which are not given out would ask again and again.
     for level in range(LEVELS if takes_fresh and room_for_fresh(group) else 0):
         if found >= limit:
             break

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import InvalidRequest
-from quivermq.queue.names import check_name
+from quivermq.names import check_name
 from quivermq.topic_settings import REPLICATED, STORED_MAX, ReplicatedSettings
 
 _NAMES: Final = frozenset(setting.name for setting in REPLICATED)

@@ -1,8 +1,8 @@
-"""The groups as a leader sees them: all that is applied, and all that it proposed since.
+"""The working copy of a leader: groups as applied, with all that was proposed since.
 
-What is decided takes effect on the copy at once, and is handed over as operations to be proposed.
-So a lease can leave before it is committed, and nothing is ever given out twice. When leadership
-ends, the copy is thrown away.
+A decision takes effect on the copy at once, and is kept as an operation to be proposed. So a lease
+can leave before it is committed, and no message is ever given out twice. When leadership ends, the
+copy is thrown away.
 """
 
 from collections.abc import Iterable
@@ -11,20 +11,20 @@ from typing import Any, Final
 
 from quivermq.batches.limits import MIB
 from quivermq.errors import Fenced, InvalidRequest, Overloaded, QuiverError
+from quivermq.names import check_group_name
 from quivermq.queue.group import Group
-from quivermq.queue.groups import Op, packed
-from quivermq.queue.names import check_name
+from quivermq.queue.groups import Op, pack_operation
 from quivermq.queue.partition import Partition
 
 GROUPS_MAX: Final = 10_000
 TRIMMED_AT_ONCE: Final = 500
-"""Groups that hear in one go that something was deleted: whoever leads has others to serve."""
+"""Groups that are trimmed in one go: a leader has other requests to serve."""
 STATE_BYTES_MAX: Final = 256 * MIB
-"""What a checkpoint may hold."""
+"""The size that a checkpoint may have."""
 
 
 class WorkingCopy:
-    """Groups, and what has to be proposed to make them true everywhere."""
+    """Groups, and the operations that make the same of them on every replica."""
 
     def __init__(
         self,
@@ -36,46 +36,47 @@ class WorkingCopy:
         self._partition = partition
         self._groups_max = groups_max
         self._state_bytes_max = state_bytes_max
-        self._operations: list[bytes] = []
+        self.operations: list[bytes] = []
+        """To be proposed, in order; carried out here already."""
         self._begin = 0
-        """What was last trimmed, maybe not everywhere yet."""
+        """Below this, messages were trimmed; maybe not on every replica yet."""
         self.groups = partition.groups.fork()
         self.refusal: QuiverError | None = None
         """Not None: nothing can be proposed now, so nothing may change here, and why."""
 
     def take_operations(self) -> list[bytes]:
-        """What has to be proposed, in order, since the last call."""
-        taken, self._operations = self._operations, []
+        """The operations since the last call, to be proposed in order."""
+        taken, self.operations = self.operations, []
         return taken
 
     @property
     def has_operations(self) -> bool:
-        """Whether something has to be proposed."""
-        return bool(self._operations)
+        """Whether there are operations to be proposed."""
+        return bool(self.operations)
 
-    def _start_again(self, proposed: Iterable[bytes]) -> None:
+    def restart(self, proposed: Iterable[bytes]) -> None:
         """Start from what is applied and the bodies of entries that are under way."""
         self.groups = self._partition.groups.fork()
-        self._operations = []
+        self.operations = []
         for body in proposed:
             self.groups.apply_ahead(body)
 
-    def _propose(self, *operation: Any) -> None:
-        """Carry an operation out here, and have it carried out everywhere."""
-        self._check_taken()
+    def propose(self, *operation: Any) -> None:
+        """Carry an operation out here, and keep it to be proposed."""
+        self.check_refusal()
         self.groups.carry_out(list(operation))
-        self._operations.append(packed(operation))
+        self.operations.append(pack_operation(operation))
 
-    def _check_taken(self) -> None:
-        """Raise the refusal, if there is one: before anything is changed that it would undo."""
+    def check_refusal(self) -> None:
+        """Raise the refusal, if there is one: before anything is changed here."""
         if self.refusal is not None:
             raise self.refusal
 
-    # What may grow.
+    # Room.
 
     @property
     def state_bytes(self) -> int:
-        """What the state takes once all that was said here is applied, more or less."""
+        """The size of the state once all operations are applied, more or less."""
         applied = self._partition
         return applied.size_bytes - applied.groups.size_bytes + self.groups.size_bytes
 
@@ -105,29 +106,31 @@ class WorkingCopy:
 
     def open_group(self, group: str, start: int) -> None:
         """Let a group share work, from `start` on, unless it does already."""
-        found = self._made(group)
+        found = self.ensure_group(group)
         if not found.is_shared:
-            # Who was sought, or committed, before it shared anything goes on from there.
+            # A group that was sought, or committed, before it shared anything goes on from there.
             begin = start if found.committed is None else found.committed
-            self._propose(Op.SHARE, found.number, self._findable(begin))
+            self.propose(Op.SHARE, found.number, self.first_findable(begin))
 
-    def _findable(self, offset: int) -> int:
-        """A log may hold more than its index knows of, where another leader dropped it: what no
-        cursor finds would wait for ever."""
+    def first_findable(self, offset: int) -> int:
+        """`offset`, or the first one that the index knows. A log may hold more, where another
+        leader dropped it: what no cursor finds would wait for ever."""
         return max(offset, self._begin, self._partition.priority_index.begin)
 
-    def _made(self, name: str) -> Group:
+    def ensure_group(self, name: str) -> Group:
+        """The group of that name; made if there is none."""
         found = self.groups.by_name.get(name)
         if found is None:
-            check_name("the name of a group", name)
+            check_group_name(name)
             self.check_room()
             if len(self.groups) >= self._groups_max:
                 raise Overloaded(f"{len(self.groups)} groups use this partition: delete some first")
-            self._propose(Op.CREATE, self.groups.next_number, name)
+            self.propose(Op.CREATE, self.groups.next_number, name)
             found = self.groups.by_name[name]
         return found
 
-    def _shared(self, name: str) -> Group:
+    def shared_group(self, name: str) -> Group:
+        """A group that shares work, to be changed; raises `InvalidRequest` for any other."""
         found = self.groups.by_name.get(name)
         if found is None or not found.is_shared:
             raise InvalidRequest(f"no group {name!r} shares work here: poll with it first")
@@ -137,42 +140,42 @@ class WorkingCopy:
         """Forget a group; nothing if it is not known."""
         found = self.groups.by_name.get(group)
         if found is not None:
-            self._propose(Op.DROP, found.number)
+            self.propose(Op.DROP, found.number)
 
     def trim(self, begin: int) -> bool:
-        """Retention deleted what is below `begin`. False: not all groups have heard; go on soon."""
+        """Retention deleted what is below `begin`. False: not of all groups; go on soon."""
         behind = list(islice(self.groups.behind(begin), TRIMMED_AT_ONCE + 1))
         if not behind:
             return True
         self._begin = begin
         if len(behind) <= TRIMMED_AT_ONCE:
-            self._propose(Op.TRIM, begin)
+            self.propose(Op.TRIM, begin)
             return True
         for number in behind[:TRIMMED_AT_ONCE]:
-            self._propose(Op.PASS, number, begin)
+            self.propose(Op.PASS, number, begin)
         return False
 
     # Committed offsets.
 
     def committed(self, group: str) -> int | None:
-        """How far a group says that it has got."""
+        """The committed offset of a group."""
         found = self.groups.by_name.get(group)
         return None if found is None else found.committed
 
     def commit(self, group: str, offset: int, epoch: int = 0) -> None:
-        """Remember how far a group has got; raises `Fenced` for who lost the partition."""
+        """Commit an offset of a group; raises `Fenced` for a member that lost the partition."""
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
             raise InvalidRequest(f"group {group} cannot commit offset {offset!r}")
         if epoch:
             self.check_claim(group, epoch)
-        self._propose(Op.COMMIT, self._made(group).number, offset)
+        self.propose(Op.COMMIT, self.ensure_group(group).number, offset)
 
     def claim(self, group: str, epoch: int) -> int | None:
-        """Fence everybody with a lower epoch; returns the committed offset."""
-        found = self._made(group)
+        """Fence all members with a lower epoch; returns the committed offset."""
+        found = self.ensure_group(group)
         self._check_epoch(found, epoch)
         if epoch > found.claimed:
-            self._propose(Op.CLAIM, found.number, epoch)
+            self.propose(Op.CLAIM, found.number, epoch)
         return found.committed
 
     def check_claim(self, group: str, epoch: int) -> None:
@@ -190,7 +193,7 @@ class WorkingCopy:
 
 
 def state_is_full(used: int, limit: int) -> Overloaded:
-    """The answer to whoever would make a state larger that should not grow."""
+    """The answer to a request that would make a full state larger."""
     return Overloaded(
         f"the state of this partition takes {used:,} of {limit:,} bytes: settle what is leased in "
         "whole leases, let dead letters be moved, delete or seek groups that are not needed, and "

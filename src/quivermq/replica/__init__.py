@@ -1,6 +1,6 @@
 """A replica of a partition: consensus, state machine and log view composed without I/O.
 
-Pure: the one room where a Raft entry becomes a command of the queue. Knows raft, queue and the
+Pure: the one package where a Raft entry becomes a command of the queue. Knows raft, queue and the
 log's values; must never know asyncio, sockets, clocks or which transport carries its mail.
 """
 
@@ -33,9 +33,10 @@ from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
 from quivermq.replica.storage import (
     DiskWork,
+    Drop,
     blank_log,
     carry_out,
-    carry_out_group,
+    carry_out_all,
     found_log,
     founding_checkpoint,
     newest_state,
@@ -48,6 +49,7 @@ __all__ = [
     "ChunkRequest",
     "Consensus",
     "DiskWork",
+    "Drop",
     "Effect",
     "EntriesReply",
     "EntriesRequest",
@@ -70,7 +72,7 @@ __all__ = [
     "Wake",
     "blank_log",
     "carry_out",
-    "carry_out_group",
+    "carry_out_all",
     "found_log",
     "founding_checkpoint",
     "newest_state",

@@ -1,4 +1,4 @@
-"""Linearizable reads that wait: for a quorum's word, then for the state machine to catch up."""
+"""Linearizable reads that wait: for a quorum to confirm, then for the state machine to catch up."""
 
 from dataclasses import dataclass
 from struct import Struct
@@ -18,7 +18,7 @@ class WaitingRead:
     token: Token
     ticks_left: int
     index: int | None = None
-    """What must be applied before it is answered; None until a quorum has confirmed it."""
+    """Must be applied before it is answered; None until a quorum has confirmed it."""
 
 
 class Barriers:
@@ -47,7 +47,7 @@ class Barriers:
     def drop(self, context: bytes) -> None:
         self._waiting.pop(context, None)
 
-    def confirmed(self, state: ReadState) -> None:
+    def confirm(self, state: ReadState) -> None:
         """A quorum confirmed: the read sees everything once `state.index` is applied."""
         read = self._waiting.get(state.context)
         if read is not None:
@@ -57,7 +57,7 @@ class Barriers:
         """The reads that no quorum has confirmed yet; they are forgotten here."""
         return self._take([c for c, read in self._waiting.items() if read.index is None])
 
-    def passed(self, applied_index: int) -> list[Token]:
+    def take_passed(self, applied_index: int) -> list[Token]:
         """The reads that may be answered; they are forgotten here."""
         if not self._waiting:
             return []

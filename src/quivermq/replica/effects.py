@@ -1,4 +1,4 @@
-"""What a replica asks of the world, and what the world then tells it.
+"""The effects of a replica, for its broker to carry out, and the mail between replicas.
 
 All frozen and slotted: a replica's whole conversation is data that a test can read, a simulator
 can delay and a node can put on a wire or a disk.
@@ -13,7 +13,7 @@ from quivermq.raft import Message
 from quivermq.replica.state import ArrivedState, StateSnapshot
 
 Token = int
-"""Names a request for whoever made it; chosen by them, given back in the answer."""
+"""Names a request for its maker, which chooses it and gets it back in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class Persist:
     frames: tuple[Frame, ...]
     """Entries; where they overlap the log, its tail is cut first."""
     arrived: ArrivedState | None = None
-    """What is in the checkpoint: restored with the write, since that may take long."""
+    """The state in the checkpoint: restored with the write, since that may take long."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Keep this state beside the segment that starts at `index`; nobody waits for it.
+    """Keep this state beside the segment that starts at `index`; no request waits for it.
 
-    Packing it may take long: do it where nobody waits.
+    Packing it may take long: do it in a thread.
     """
 
     index: Index
@@ -93,7 +93,7 @@ Result = Produced | ReadReady | Changed | QuiverError
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Tell whoever asked with `token`. Every token gets exactly one answer."""
+    """The answer to the request with `token`. Every token gets exactly one."""
 
     token: Token
     result: Result
@@ -101,7 +101,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Messages up to `end` may be delivered: wake who waits for them."""
+    """Messages up to `end` may be delivered: wake the polls that wait for them."""
 
     end: Offset
 
@@ -168,14 +168,14 @@ class EntriesReply:
     first: Index
     frames: tuple[Frame, ...]
     first_kept: Index
-    """Where the log of the one who answers starts."""
+    """Where the log of the peer that answers starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
     """The leader of `term` falls asleep, with everything up to `index` applied and nothing else.
 
-    Whoever is as far and has nothing to do sleeps too.
+    A member that is as far and has nothing to do sleeps too.
     """
 
     term: int
@@ -184,7 +184,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Rouse:
-    """Whoever sleeps wakes up: the sender needs a leader and cannot stand for election itself."""
+    """A sleeper wakes up: the sender needs a leader and cannot stand for election itself."""
 
 
 Mail = (

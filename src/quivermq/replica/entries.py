@@ -1,4 +1,4 @@
-"""Raft's entries and the log's frames: the one place where the two meet.
+"""Translates between Raft's entries and the log's frames: the one place where the two meet.
 
 The payload of a data or command entry is its frame, stamped by the leader. Raft makes two kinds of
 entries by itself, no-ops and membership changes; their frames follow from the entry and from the

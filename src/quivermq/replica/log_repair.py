@@ -1,8 +1,8 @@
-"""A damaged replica: it takes no part in consensus, and fetches what it lost from its peers.
+"""Repairs a damaged log: the replica takes no part in consensus, and asks its peers for entries.
 
 Entries that were durable here may have been counted towards a majority. Until they are back, a
 vote or a word of this replica could help to choose a leader, or to commit an entry, without them.
-So there is no Raft core at all: to the group this replica is down.
+So there is no Raft core at all: to its peers this replica is down.
 
 Peers give only what is committed, and the log checks that what it gets is what it lost. What peers
 have dropped for good is dropped here as well.
@@ -23,7 +23,7 @@ class LogRepair:
         self._log = log
         self._settings = settings
         self.reason = str(log.damage[0])
-        """What is wrong, for people."""
+        """The first damage, for people."""
         self._member = member
         self._peers = [peer for peer in _members(log) if peer != member]
         self._asked = 0
@@ -45,7 +45,7 @@ class LogRepair:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody is known who could have what is missing."""
+        """Whether no peer is known that could have what is missing."""
         return not self._peers
 
     def meet(self, peer: int) -> None:
@@ -54,7 +54,7 @@ class LogRepair:
             self._peers.append(peer)
 
     def tick(self) -> list[Send]:
-        """Whom to ask for what, when it is time to ask again; and now and then a call to all.
+        """The requests to peers, when it is time to ask again; and now and then a call to all.
 
         Peers that sleep may believe that this replica leads them, though it cannot.
         """
@@ -116,7 +116,7 @@ class LogRepair:
         return self._peers[self._asked % len(self._peers)], wanted
 
     def _wanted(self) -> EntriesRequest | None:
-        """The first run of entries of the file in hand that nobody has given yet."""
+        """The first run of entries of the damaged file that no peer has given yet."""
         if self._is_repairing or not self.can_end:
             # While a repair is carried out the log knows no damage any more, or still all of it.
             return None
@@ -125,7 +125,7 @@ class LogRepair:
             while index <= last and index in self._found:
                 index = Index(index + 1)
             if index <= last:
-                # What is before was given: nobody looks there again.
+                # What is before was given: there is no need to look there again.
                 self._next = index
                 return EntriesRequest(index, last)
         return None

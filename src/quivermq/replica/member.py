@@ -1,4 +1,4 @@
-"""A replica that takes part: the Raft core, the partition's state machine, and between them.
+"""A live member of a partition: joins its Raft core and its state machine.
 
 Inputs come in through the methods; `advance` puts what follows from all of them into `out`, so that
 what comes in together goes on together. Only a leader that has applied everything before its own
@@ -69,12 +69,13 @@ T = TypeVar("T")
 
 NO_LIMIT: Final = 2**62
 APPLIED_AT_ONCE: Final = 2_000
-"""Entries that are applied before others have their turn; one with operations counts as many."""
+"""Entries that are applied before other requests have their turn; one with operations counts as
+many."""
 _OPERATION_BYTES: Final = 64
 
 
 class Member:
-    """A live member of a partition's Raft group."""
+    """A live member of a partition's Raft."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class Member:
         # The term and the leader that reads were asked in and of.
         self._asked = (0, 0)
         # Not None while this member leads and may stamp entries.
-        self._intake: ProposalQueue | None = None
+        self._proposals: ProposalQueue | None = None
         self._changes = MembershipChanges()
         # Committed entries that are not applied yet, and how many of the first of them are.
         self._unapplied: deque[Message] = deque()
@@ -112,17 +113,17 @@ class Member:
 
     @property
     def state(self) -> ReplicaState:
-        """What is applied."""
+        """The applied state."""
         return ReplicaState(self.core.replica.configuration, self.partition)
 
     @property
     def is_serving(self) -> bool:
-        return self._intake is not None
+        return self._proposals is not None
 
     @property
     def is_busy(self) -> bool:
         """Whether anything here waits: for a commit, for a quorum's word, or for the disk."""
-        if self._intake is not None and (self._intake.is_busy or self._changes.is_seal_due):
+        if self._proposals is not None and (self._proposals.is_busy or self._changes.is_seal_due):
             return True
         if self._unapplied:
             return True
@@ -134,7 +135,7 @@ class Member:
             self._answer(token, Timeout("no quorum confirmed the read in time"))
 
     def step(self, message: Message) -> None:
-        """A message of a peer's core. What a stranger says means nothing."""
+        """A message of a peer's core; one of a stranger is ignored."""
         if message.snapshot is not None:
             # Nothing from before it may be applied behind it.
             self._apply_waiting(NO_LIMIT)
@@ -143,7 +144,7 @@ class Member:
 
     def produce(self, token: Token, frame: Frame, now_ms: int) -> None:
         try:
-            known = self._office().admit(token, frame, now_ms)
+            known = self._proposal_queue().admit(token, frame, now_ms)
         except QuiverError as error:
             self._answer(token, error)
         else:
@@ -153,7 +154,7 @@ class Member:
     def change_settings(self, token: Token, settings: TopicSettings, now_ms: int) -> None:
         try:
             frame = Frame.of(FrameKind.COMMAND, settings_command(settings))
-            self._office().admit_command(token, frame, now_ms)
+            self._proposal_queue().admit_command(token, frame, now_ms)
         except QuiverError as error:
             self._answer(token, error)
 
@@ -162,29 +163,29 @@ class Member:
     ) -> None:
         try:
             frame = Frame.of(FrameKind.COMMAND, catalog_command(base, put, delete))
-            self._office().admit_catalog(token, base, frame, now_ms, puts=bool(put))
+            self._proposal_queue().admit_catalog(token, base, frame, now_ms, puts=bool(put))
         except QuiverError as error:
             self._answer(token, error)
 
     def with_leases(
         self, act: Callable[[LeaseManager], T], token: Token | None, now_ms: int, steady_ms: int
     ) -> T:
-        office = self._office()
+        proposals = self._proposal_queue()
         refusal = self.core.refusal()
-        result, is_waiting = office.serve(act, token, now_ms, steady_ms, refusal)
+        result, is_waiting = proposals.serve(act, token, now_ms, steady_ms, refusal)
         if token is not None and not is_waiting:
             self._answer(token, Changed())
         return result
 
     def transfer_leader(self, target: int) -> None:
-        """Hand leadership over: first what was taken in, which nobody could propose afterwards."""
+        """Hand leadership over, but first propose what was taken in: later it could not be."""
         self._watch_leadership()
         self._propose_waiting()
         self.core.transfer_leader(target)
 
     def change_membership(self, token: Token, change: MembershipChange) -> None:
         try:
-            self._office()
+            self._proposal_queue()
             self._propose_waiting()
             self.core.propose_membership(change)
             self._changes.propose(self.core.replica.log.last_index, token)
@@ -205,7 +206,7 @@ class Member:
             self._answer(token, error)
 
     def _refuse_lost_reads(self) -> None:
-        """A leader forgets the reads that wait with its leadership: nobody will confirm them."""
+        """A leader forgets the reads that wait with its leadership: they are never confirmed."""
         replica = self.core.replica
         present = (replica.term, replica.leader)
         if present != self._asked:
@@ -215,12 +216,12 @@ class Member:
 
     def persisted(self, number: int) -> None:
         """Disk work is done: its promises may leave."""
-        for message in self._writes.persisted(number):
-            self._stored(message)
+        for message in self._writes.finish(number):
+            self._finish_write(message)
 
-    def _stored(self, message: Message) -> None:
+    def _finish_write(self, message: Message) -> None:
         if message.snapshot is not None:
-            self.partition = arrived_state(message).restored().partition
+            self.partition = arrived_state(message).restore().partition
         if message.entries and not message.responses:
             self._apply_waiting(NO_LIMIT)
             self._apply(self.core.stored_alone(message))
@@ -255,16 +256,16 @@ class Member:
             self._seal_change()
         self._watch_leadership()
         self._refuse_lost_reads()
-        for token in self._barriers.passed(self.partition.applied_index):
+        for token in self._barriers.take_passed(self.partition.applied_index):
             self._answer(token, ReadReady(self.partition.next_offset))
 
     def _propose_waiting(self) -> None:
         """Propose what was taken in since the last time, all that fits one message at a time."""
         replica = self.core.replica
-        while self._intake is not None and self._intake.has_waiting:
-            # What was said at the lease manager there was room for then, and consumers act on it.
-            is_admitted = self._intake.is_of_leases_only
-            frames = self._intake.stamp_waiting(replica.term, Index(replica.log.last_index + 1))
+        while self._proposals is not None and self._proposals.has_waiting:
+            # There was room for lease operations when they were made, and consumers act on them.
+            is_admitted = self._proposals.is_of_leases_only
+            frames = self._proposals.stamp_waiting(replica.term, Index(replica.log.last_index + 1))
             try:
                 if self.core.is_alone:
                     self._persist(self.core.append_alone(frames, forced=is_admitted))
@@ -273,16 +274,16 @@ class Member:
                 else:
                     self.core.propose(*frames)
             except Overloaded as error:
-                for token in self._intake.refuse_batches(frames):
+                for token in self._proposals.refuse_batches(frames):
                     self._answer(token, error)
             except QuiverError as error:
-                for token in self._intake.refuse(frames):
+                for token in self._proposals.refuse(frames):
                     self._answer(token, error)
 
     def _seal_change(self) -> None:
         """Put a seal behind a change that is applied, as soon as it can be proposed."""
         replica = self.core.replica
-        is_due = self._intake is not None and self._changes.is_seal_due
+        is_due = self._proposals is not None and self._changes.is_seal_due
         if is_due and replica.pending_membership <= replica.log.applied:
             # A leader that hands its leadership over cannot, and leaves it to its successor.
             with suppress(NotLeader, Overloaded):
@@ -290,7 +291,7 @@ class Member:
 
     def _carry(self, ready: Ready) -> None:
         for state in ready.read_states:
-            self._barriers.confirmed(state)
+            self._barriers.confirm(state)
         for message in ready.messages:
             if message.kind is Said.STORE:
                 self._persist(message)
@@ -304,14 +305,14 @@ class Member:
         if work is not None:
             self._out.append(work)
         elif not self._writes.is_busy:
-            self._stored(message)
+            self._finish_write(message)
 
-    def _office(self) -> ProposalQueue:
+    def _proposal_queue(self) -> ProposalQueue:
         """Where proposals go while this member may stamp them; raises `NotLeader` otherwise."""
         self._watch_leadership()
-        if self._intake is None:
+        if self._proposals is None:
             raise self._not_leader()
-        return self._intake
+        return self._proposals
 
     def _watch_leadership(self) -> None:
         """Begin to serve once everything before the own term is applied; end with the
@@ -319,15 +320,15 @@ class Member:
         replica = self.core.replica
         if replica.role is not Role.LEADER:
             self._lose_leadership()
-        elif self._intake is None and self.partition.term == replica.term:
+        elif self._proposals is None and self.partition.term == replica.term:
             limit = min(self._log.checkpoint_bytes_max, self._settings.checkpoint_bytes_max)
-            self._intake = ProposalQueue(self.partition, self._settings, self._dice, limit)
+            self._proposals = ProposalQueue(self.partition, self._settings, self._dice, limit)
 
     def _lose_leadership(self) -> None:
-        if self._intake is None:
+        if self._proposals is None:
             return
-        tokens = [*self._intake.tokens(), *self._changes.give_up()]
-        self._intake = None
+        tokens = [*self._proposals.tokens(), *self._changes.give_up()]
+        self._proposals = None
         for token in tokens:
             self._answer(token, Timeout("leadership was lost: the outcome is unknown; try again"))
 
@@ -337,8 +338,8 @@ class Member:
         return bool(self._unapplied)
 
     def _apply_waiting(self, limit: int) -> int:
-        """Apply committed entries in portions: others wait meanwhile. Returns what is left of the
-        limit; one portion may exceed it."""
+        """Apply committed entries in portions: other requests wait meanwhile. Returns what is left
+        of the limit; one portion may exceed it."""
         while self._unapplied and limit > 0:
             message = self._unapplied[0]
             first = last = self._applied_of_first
@@ -389,16 +390,16 @@ class Member:
             self._answer(token, Changed())
 
     def _answer_applied(self, entry: Entry, header: Header, *, has_effect: bool) -> None:
-        token = self._changes.displaced(entry.index)
+        token = self._changes.take_displaced(entry.index)
         if token is not None:
             self._answer(token, Overloaded("another membership change is under way; try again"))
-        if self._intake is None:
+        if self._proposals is None:
             return
         result: Result = Changed() if has_effect else catalog_changed()
         if header.kind == FrameKind.DATA:
             offset, count, time = header.base_offset, header.count, header.timestamp_ms
             result = Produced(offset, count, time, is_repeat=False)
-        for waiting in self._intake.applied(header):
+        for waiting in self._proposals.finish(header):
             self._answer(waiting, result)
 
     def _not_leader(self) -> NotLeader:
@@ -418,8 +419,8 @@ class Member:
         log = self.core.replica.log
         if not self.partition.applied_index <= log.committed:
             raise BrokenInvariant(f"{self.partition.applied_index} is applied, uncommitted")
-        if self._intake is not None and self._intake.next_offset < self.partition.next_offset:
-            raise BrokenInvariant(f"offset {self._intake.next_offset} would be used again")
+        if self._proposals is not None and self._proposals.next_offset < self.partition.next_offset:
+            raise BrokenInvariant(f"offset {self._proposals.next_offset} would be used again")
 
 
 def _cost_of(entry: Entry) -> int:

@@ -1,10 +1,10 @@
-"""Membership changes under way: who waits for them, and the seal behind each (decision 0014).
+"""Tracks membership changes under way, and the seal behind each (decision 0014).
 
 A change is in force where it is applied, but only its leader need know that. Were the removed
 switched off now and the leader lost, the rest could not elect another: they would still count the
 removed as voters. So a leader puts one more membership entry behind a change, which changes
 nothing: the *seal*. It is committed by the majority of the configuration that it follows, and
-whoever has it knows that the change before it is committed, after a restart too. A change is
+a member that has it knows that the change before it is committed, after a restart too. A change is
 answered when its seal is applied.
 
 A joint configuration that is left by itself is one change: it is answered when the seal behind
@@ -38,14 +38,14 @@ class MembershipChanges:
         """A change was proposed, and took this place in the log."""
         self._proposed[index] = token
 
-    def displaced(self, index: int) -> Token | None:
-        """Who waits for a change at `index`, where something else is applied in its stead."""
+    def take_displaced(self, index: int) -> Token | None:
+        """The token of a change at `index`, where something else is applied in its stead."""
         return self._proposed.pop(index, None)
 
     def apply(
         self, index: int, change: MembershipChange, configuration: Configuration
     ) -> list[Token]:
-        """A change is applied, which leads to `configuration`: whose change has come to its end.
+        """A change is applied, which leads to `configuration`: the tokens of changes that are over.
 
         As any membership entry is proposed only when the one before it is applied, it seals that.
         """
@@ -59,17 +59,17 @@ class MembershipChanges:
             self._unsealed = self._leaving + mine
             self._leaving = []
         else:
-            # A seal, or a joint configuration that is left on request: nobody leaves with it.
+            # A seal, or a joint configuration that is left on request: no token waits for that.
             ended += mine
         return ended
 
     def give_up(self) -> list[Token]:
-        """The leadership is over: everybody who waits."""
+        """The leadership is over: all tokens that wait."""
         tokens = [*self._unsealed, *self._leaving, *self._proposed.values()]
         self._unsealed, self._leaving, self._proposed = [], [], {}
         return tokens
 
     @property
     def is_busy(self) -> bool:
-        """Whether anybody waits for anything."""
+        """Whether a token waits."""
         return bool(self._unsealed or self._leaving or self._proposed)

@@ -1,9 +1,9 @@
-"""Taking in what is to be proposed: checked, recognised if it is a repeat, stamped, remembered.
+"""The proposals of a leader: checks requests, recognises repeats, stamps and remembers entries.
 
 Everything that can be refused is refused here, before it is proposed. A leader knows more than the
 applied state: batches that it proposed and that wait to be committed. A repeat of one of those
-joins it instead of being proposed again. What consumers do is decided at a lease manager; all of it
-that comes up before the next proposal goes into one entry.
+joins it instead of being proposed again. The lease manager decides about the requests of consumers;
+all operations that it makes before the next proposal go into one entry.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class PendingProposal:
-    """An entry to be, and who waits for it."""
+    """An entry to be, and the tokens that wait for it."""
 
     frame: Frame
     now_ms: int
@@ -55,7 +55,7 @@ class GatheredOps(PendingProposal):
 
 @dataclass(slots=True)
 class ProducerFlight:
-    """What a producer has in flight: batches taken in here and not yet applied."""
+    """The batches of a producer that are in flight: taken in here and not yet applied."""
 
     epoch: int
     next_sequence: int = 0
@@ -117,11 +117,11 @@ class ProposalQueue:
         steady_ms: int,
         refusal: QuiverError | None = None,
     ) -> tuple[T, bool]:
-        """Let a consumer be served. Returns also whether there is something for `token` to wait
-        for: anything said at the lease manager so far that is not applied.
+        """Serve a consumer with the lease manager. Returns also whether `token` has to wait: for
+        any operation of the lease manager so far that is not applied.
 
-        With a `refusal`, the core takes no proposals now: whatever would need one raises it. What
-        was said while it took some is proposed, whatever comes between (`refuse_batches`)."""
+        With a `refusal`, the core takes no proposals now: an act that needs one raises it. The
+        operations of earlier acts are proposed all the same (`refuse_batches`)."""
         self._check_room()
         self._steady_ms = steady_ms
         if self._leases is None:
@@ -132,12 +132,12 @@ class ProposalQueue:
                 groups_max=self._settings.groups_max,
                 state_bytes_max=self._state_bytes_max,
             )
-        self._leases.refusal = refusal
+        self._leases.working_copy.refusal = refusal
         try:
             result = act(self._leases)
         finally:
-            # Also before a refusal something may have been said.
-            self._gather(self._leases.take_operations(), now_ms)
+            # An act that raised may have made operations before.
+            self._gather(self._leases.working_copy.take_operations(), now_ms)
         if token is None or self._gathered is None:
             return result, False
         self._gathered.tokens.append(token)
@@ -148,7 +148,7 @@ class ProposalQueue:
         for operation in operations:
             gathered = self._gathered
             if gathered is None or gathered.is_full:
-                # Also in the midst of what one act said: an entry must not be too large to store.
+                # Also in the midst of one act: an entry must not be too large to store.
                 gathered = self._gathered = GatheredOps(Frame.of(FrameKind.COMMAND), now_ms, [])
                 self._waiting.append(gathered)
             gathered.add(operation)
@@ -175,7 +175,7 @@ class ProposalQueue:
         return None
 
     def admit_command(self, token: Token, frame: Frame, now_ms: int) -> None:
-        """Take in a command; checked by who made it."""
+        """Take in a command; its maker has checked it."""
         self._check_room()
         self._wait(token, frame, now_ms)
 
@@ -227,7 +227,7 @@ class ProposalQueue:
             pending.tokens.append(token)
             self._requests += 1
             return None
-        stored = self._partition.producers.repeated(header)
+        stored = self._partition.producers.find_repeat(header)
         return Produced(stored.base_offset, stored.messages, stored.timestamp_ms, is_repeat=True)
 
     def _flight_of(self, header: Header) -> ProducerFlight:
@@ -241,13 +241,13 @@ class ProposalQueue:
 
         Time never goes back nor past what a header can hold, whatever the clock does.
         """
-        group: list[Frame] = []
+        frames: list[Frame] = []
         size = 0
         for number, pending in enumerate(self._waiting):
             if isinstance(pending, GatheredOps):
                 pending.seal()
             size += len(pending.frame)
-            if group and size > self._settings.message_bytes_max:
+            if frames and size > self._settings.message_bytes_max:
                 break
             frame = pending.frame.stamped(
                 term=term,
@@ -258,26 +258,25 @@ class ProposalQueue:
             self._next_offset = frame.header.next_offset
             self._timestamp_ms = frame.header.timestamp_ms
             self._proposed[frame.header.index] = pending
-            group.append(frame)
-        del self._waiting[: len(group)]
-        return group
+            frames.append(frame)
+        del self._waiting[: len(frames)]
+        return frames
 
     def refuse_batches(self, frames: list[Frame]) -> list[Token]:
         """The core has no room for what was just stamped: as if the batches in it, and all that
-        wait behind them, had never come. What was said at the lease manager waits on: somebody may
-        have the messages of a lease by now, and there was room when it was given. Returns who
-        waits."""
+        wait behind them, had never come. Lease operations wait on: a consumer may have the messages
+        by now, and there was room when the lease was given. Returns the tokens of the batches."""
         refused = self._take_back(frames)
         self._waiting = [pending for pending in refused if isinstance(pending, GatheredOps)]
         return self._turn_away([one for one in refused if not isinstance(one, GatheredOps)])
 
     @property
     def is_of_leases_only(self) -> bool:
-        """Whether nothing waits but what was said at the lease manager."""
+        """Whether nothing waits but lease operations."""
         return all(isinstance(pending, GatheredOps) for pending in self._waiting)
 
     def _take_back(self, frames: list[Frame]) -> list[PendingProposal]:
-        """What was just stamped, and all that waits behind it, which would leave a gap in its
+        """Take back what was just stamped, and all behind it, which would leave a gap in its
         producers' sequences."""
         self._next_offset = frames[0].header.base_offset
         taken = [self._proposed.pop(frame.header.index) for frame in frames] + self._waiting
@@ -293,7 +292,7 @@ class ProposalQueue:
 
     def refuse(self, frames: list[Frame]) -> list[Token]:
         """The core takes nothing any more: as if what was just stamped, and all that waits, had
-        never come. Returns who waits."""
+        never come. Returns the tokens of all of it."""
         tokens = self._turn_away(self._take_back(frames))
         self._gathered = None
         if self._leases is not None:
@@ -305,8 +304,8 @@ class ProposalQueue:
             self._leases.begin_again(bodies, self._steady_ms)
         return tokens
 
-    def applied(self, header: Header) -> list[Token]:
-        """An entry is applied: who waited for it."""
+    def finish(self, header: Header) -> list[Token]:
+        """An entry is applied: the tokens that waited for it."""
         pending = self._proposed.pop(header.index, None)
         if pending is None:
             return []
@@ -326,7 +325,7 @@ class ProposalQueue:
             self._flights[header.producer_id] = left
 
     def tokens(self) -> list[Token]:
-        """Everybody who waits."""
+        """The tokens of all that waits."""
         everything = [*self._proposed.values(), *self._waiting]
         return [token for pending in everything for token in pending.tokens]
 

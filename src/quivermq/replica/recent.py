@@ -1,6 +1,6 @@
-"""Entries on their way from the disk's queue to the state machine, so that apply reads no disk.
+"""Keeps entries from their write until they are applied, so that applying reads no disk.
 
-An entry is handed out to be written, and applied a moment later. Whatever is not kept here, for
+An entry is handed out to be written, and applied a moment later. One that is not kept here, for
 lack of room or after a restart, is read from the log.
 """
 

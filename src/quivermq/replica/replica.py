@@ -3,7 +3,7 @@
     replica.tick(now_ms) · receive(sender, mail) · produce(token, frame, now_ms) · persisted(number)
     for effect in replica.take_effects(): carry it out
 
-While `is_asleep` there is no need to tick; every other input wakes. Whoever runs a sleeper watches
+While `is_asleep` there is no need to tick; every other input wakes. The broker of a sleeper watches
 its peers instead, and calls `wake` when one that matters falls silent or begins a new life.
 
 Nothing here waits, so nothing can change between a check and its act. Every request gets exactly
@@ -110,13 +110,13 @@ class Replica:
 
     @property
     def damage_text(self) -> str:
-        """What is wrong with the log, for people; "" if nothing is."""
+        """The damage of the log, for people; "" if there is none."""
         return self._repair.reason if self._repair else ""
 
     @property
     def configuration_on_disk(self) -> tuple[int, ...]:
-        """The members of the group, also while the log is mended: as of its newest checkpoint, and
-        those who wrote since."""
+        """The members of the partition, also while the log is mended: as of its newest checkpoint,
+        and those that wrote since."""
         return self._repair.members if self._repair else self.configuration.members
 
     @property
@@ -126,27 +126,27 @@ class Replica:
 
     @property
     def mends_alone(self) -> bool:
-        """Whether the log is damaged, and nobody is known who could help."""
+        """Whether the log is damaged, and no peer is known that could help."""
         return self._repair is not None and self._repair.is_alone
 
     @property
     def is_alone(self) -> bool:
-        """Whether this replica is all of its group, so that nobody knows more than it does."""
+        """Whether this replica is the only one, so that no other knows more than it does."""
         return self.configuration.members == (self.member,)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether ticks do nothing: the group is idle, and every member has everything."""
+        """Whether ticks do nothing: the partition is idle, and every member has everything."""
         return self._sleeper is not None and self._sleeper.is_asleep
 
     @property
     def leader(self) -> int:
-        """Who leads, as far as this replica knows; 0 if it does not."""
+        """The leader, as far as this replica knows; 0 if it does not."""
         return self._live.core.replica.leader if self._live else NOBODY
 
     @property
     def role(self) -> Role | None:
-        """Its part in its group; None while this replica mends its log."""
+        """Its role in Raft; None while this replica mends its log."""
         return self._live.core.replica.role if self._live else None
 
     @property
@@ -197,17 +197,17 @@ class Replica:
 
     @property
     def catalog(self) -> Catalog | None:
-        """What is applied here; not to be changed. None while this replica mends its log."""
+        """The applied state; not to be changed. None while this replica mends its log."""
         return self._live.partition.catalog if self._live else None
 
     @property
     def groups(self) -> Groups | None:
-        """What is applied here; not to be changed. None while this replica mends its log."""
+        """The applied state; not to be changed. None while this replica mends its log."""
         return self._live.partition.groups if self._live else None
 
     @property
     def status(self) -> Status | None:
-        """What the Raft core can tell; None while this replica mends its log."""
+        """The status of the Raft core; None while this replica mends its log."""
         return self._live.core.status() if self._live else None
 
     def lag_of(self, member: int) -> int | None:
@@ -288,8 +288,8 @@ class Replica:
     ) -> T:
         """Serve a consumer: what `act` returns. Raises what it raises, or `NotLeader`.
 
-        With a token: answered with `Changed` when all that was said at the lease manager so far is
-        committed, also by others. If this raises, there is no answer.
+        With a token: answered with `Changed` when all operations of the lease manager so far are
+        committed, also those of other acts. If this raises, there is no answer.
         """
         self.wake()
         if self._live is None:
@@ -350,7 +350,7 @@ class Replica:
             case Chunk():
                 self._take(live, sender, mail)
             case TransferEnded():
-                self._sending.ended(sender, mail)
+                self._sending.end(sender, mail)
                 live.core.report_snapshot(sender, arrived=mail.arrived)
             case EntriesRequest():
                 self._effects.append(Send(sender, live.entries_for(mail)))
@@ -403,7 +403,7 @@ class Replica:
         self._receiving = None
         try:
             # `UnsupportedFormat` leaves here: without a later release this replica cannot go on.
-            message = receiving.finished()
+            message = receiving.finish()
         except Corrupt:
             self._end_transfer(sender, receiving.index, arrived=False)
             return

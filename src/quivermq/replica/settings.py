@@ -17,19 +17,19 @@ class ReplicaSettings:
     heartbeat_ticks: int = 1
 
     proposals_max: int = 1024
-    """Requests that may wait for a commit; past it producers are told `Overloaded`."""
+    """Requests that may wait for a commit; past it producers get `Overloaded`."""
     uncommitted_bytes_max: int = 64 * MIB
     """The same in bytes."""
     groups_max: int = 10_000
     """Groups whose committed offsets a partition keeps; new ones are refused past it."""
     catalog_bytes_max: int = 64 * MIB
-    """What the catalog may hold in all."""
+    """The size that the catalog may have."""
     reads_max: int = 10_000
     """Linearizable reads that may wait."""
     read_ticks: int = 30
     """A read that is not answered by then ends in `Timeout`."""
     sleep_ticks: int = 20
-    """A group that had nothing to do for so long falls asleep; 0: never."""
+    """A partition that had nothing to do for so long falls asleep; 0: never."""
 
     forgetful_disk: bool = False
     """Whether disk work is called done before it is durable, so that the power may take it."""

@@ -1,8 +1,9 @@
-"""Idle groups sleep: no ticks, no messages, until somebody needs them (docs/decisions/0012).
+"""Lets idle partitions sleep: no ticks and no messages until one is used (docs/decisions/0012).
 
 A leader that has had nothing to do for a while, and whose members have everything and answer,
-tells them so and falls asleep; who agrees sleeps too. Anything that happens to a sleeper wakes it.
-A sleeper does not notice that others died: whoever runs it watches its peers, and calls `wake`.
+tells them so and falls asleep; a member that agrees sleeps too. Anything that happens to a sleeper
+wakes it. A sleeper does not notice that others died: its broker watches the peers, and calls
+`wake`.
 
 Raft's safety does not depend on ticks, so sleep can only cost time, never agreement.
 """
@@ -33,7 +34,7 @@ class Sleeper:
             self._heard[member] = self._ticks
 
     def wake(self) -> None:
-        """There is something to do. Who slept begins all its intervals afresh."""
+        """There is something to do. A sleeper begins all its intervals afresh."""
         self._idle_ticks = 0
         if self.is_asleep:
             self.is_asleep = False
@@ -42,7 +43,7 @@ class Sleeper:
             self._core.restart_timers()
 
     def minds(self, mail: Mail) -> bool:
-        """Whether mail is to be taken in; wakes for all but the pulse of a group at rest.
+        """Whether mail is to be taken in; wakes for all but the pulse of a partition at rest.
 
         A heartbeat may be answered when its leader sleeps already: that says nothing to it.
         """
@@ -74,8 +75,8 @@ class Sleeper:
     def follow(self, sender: int, word: Sleep, *, is_busy: bool) -> None:
         """The leader falls asleep: so does a follower that has all that the leader has.
 
-        Who is not as far, or has something to do, stays awake: it will miss the leader, and ask
-        for votes, which wakes the leader.
+        One that is not as far, or has something to do, stays awake: it will miss the leader, and
+        ask for votes, which wakes the leader.
         """
         replica = self._core.replica
         log = replica.log
@@ -93,7 +94,7 @@ class Sleeper:
     def _hears_all(self) -> bool:
         """Whether every member gave a sign of life in the last election timeout.
 
-        Who is silent may need something that only an awake leader gives.
+        A silent one may need something that only an awake leader gives.
         """
         since = self._ticks - self._settings.election_ticks
         return all(self._heard.get(member, since) > since for member in self._others())

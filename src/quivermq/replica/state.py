@@ -1,4 +1,4 @@
-"""A replica's checkpoint: who the members were, and the state of the partition.
+"""The checkpoint of a replica: its configuration, and the state of its partition.
 
     u16 version | u32 length | configuration as JSON | the partition's own checkpoint
 
@@ -24,7 +24,7 @@ _MEMBERS_BYTES_MAX: Final = 1 << 20
 
 
 class ReplicaState(NamedTuple):
-    """What the entries up to some index have led to."""
+    """The configuration and the partition's state at some index."""
 
     configuration: Configuration
     partition: Partition
@@ -55,21 +55,21 @@ class ReplicaState(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> "ReplicaState":
-        """What `pack` wrote; raises `Corrupt` for anything else."""
+        """The state that `pack` wrote; raises `Corrupt` for anything else."""
         with _understood():
             configuration, rest = _members(data)
             return cls(configuration, Partition.restore(rest))
 
 
 class StateSnapshot:
-    """A state to be written down, by whoever has the time: `pack` may run in another thread."""
+    """A state to be written to disk: `pack` may run in another thread."""
 
     def __init__(self, head: bytes, partition: PartitionSnapshot) -> None:
         self._head = head
         self._partition: PartitionSnapshot | None = partition
         self._packed = b""
         self.size_bytes = partition.size_bytes
-        """What it takes, more or less."""
+        """The size of it, more or less."""
 
     def pack(self) -> bytes:
         """All of it as bytes; made once."""
@@ -89,7 +89,7 @@ class ArrivedState:
         self.data = data
         self._state: ReplicaState | None = None
 
-    def restored(self) -> ReplicaState:
+    def restore(self) -> ReplicaState:
         """The state; made once. `Corrupt` if these bytes are none."""
         if self._state is None:
             self._state = ReplicaState.unpack(self.data)
@@ -100,7 +100,7 @@ class ArrivedState:
 
 
 def configuration_in(read: Callable[[int, int], bytes]) -> Configuration:
-    """Only who the members were; `read(at, size)` gives a part of the checkpoint."""
+    """Only the configuration; `read(at, size)` gives a part of the checkpoint."""
     with _understood():
         size = _members_bytes(read(0, _HEADER.size))
         return _configuration(read(_HEADER.size, size))

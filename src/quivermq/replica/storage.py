@@ -1,7 +1,8 @@
-"""The log as the Raft core sees it, and the disk work that a replica asks for."""
+"""Reads the log for the Raft core, and carries out the disk work of a replica."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from quivermq.batches import Index
@@ -16,8 +17,8 @@ from quivermq.replica.recent import Recent
 from quivermq.replica.state import ReplicaState, configuration_in
 
 FOUNDING_TERM: Final = 1
-GROUP_BYTES_MAX: Final = 16 * MIB
-"""What is joined to one append; a piece of work may be larger by itself."""
+APPEND_BYTES_MAX: Final = 16 * MIB
+"""The size of joined appends; a piece of work may be larger by itself."""
 
 
 class LogStorage:
@@ -61,11 +62,11 @@ class LogStorage:
         return found
 
     def snapshot(self) -> Snapshot | None:
-        """The oldest kept checkpoint that can be read, so that who gets it can have all that is
+        """The oldest kept checkpoint that can be read, so that its receiver can have all that is
         kept.
 
-        Its content is left out: it is sent in parts, and only its first part is read here. Who
-        gets all of it checks that it says the same.
+        Its content is left out: it is sent in parts, and only its first part is read here. The
+        receiver checks that all of it says the same.
         """
         log = self._log
         kept = [index for index in log.checkpoints() if index >= log.first_index]
@@ -96,18 +97,18 @@ def found_log(
     members: Sequence[int],
     settings: LogSettings | None = None,
 ) -> Log:
-    """The log of a founding member of a group: behind a checkpoint that names all of them."""
+    """The log of a founding member of a partition: behind a checkpoint that names all of them."""
     return Log.create(disk, folder, log_id, settings, founding_checkpoint(members))
 
 
 def founding_checkpoint(members: Sequence[int]) -> Checkpoint:
-    """What all founding members of a group start from."""
+    """The checkpoint that all founding members of a partition start from."""
     configuration = Configuration(voters=tuple(sorted(members)))
     return ReplicaState(configuration, Partition(Index(1), FOUNDING_TERM)).checkpoint()
 
 
 def blank_log(disk: Disk, folder: str, log_id: bytes, settings: LogSettings | None = None) -> Log:
-    """The log of a member that joins later: it gets everything from the group's leader."""
+    """The log of a member that joins later: it gets everything from the leader."""
     return Log.create(disk, folder, log_id, settings)
 
 
@@ -130,13 +131,25 @@ def newest_state(log: Log) -> ReplicaState:
     return ReplicaState(Configuration(), Partition())
 
 
-DiskWork = Persist | SaveCheckpoint | Repair
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Retention: `plan(log)` drops what need not be kept."""
+
+    plan: Callable[[Log], object]
+
+
+DiskWork = Persist | SaveCheckpoint | Repair | Drop
 
 
 def carry_out(log: Log, work: DiskWork) -> None:
     """Do a replica's disk work, durably. Pieces of one replica are carried out in their order."""
     if isinstance(work, Persist):
         _persist(log, [work])
+    elif isinstance(work, Drop):
+        # The checkpoint that would replace what is dropped may be damaged, or have no place: then
+        # both are kept.
+        with suppress(Corrupt, StorageFull, TooLarge):
+            work.plan(log)
     elif isinstance(work, Repair) and work.drop_before:
         log.drop_before(work.drop_before)
     elif isinstance(work, Repair):
@@ -148,39 +161,33 @@ def carry_out(log: Log, work: DiskWork) -> None:
             log.save_checkpoint(work.index, work.state.pack())
 
 
-def carry_out_group(log: Log, works: Sequence[DiskWork]) -> int:
-    """Do consecutive pieces of a replica's disk work, with one fsync where one is enough.
+def carry_out_all(log: Log, works: Sequence[DiskWork]) -> int:
+    """Do pieces of a replica's disk work in order, with one fsync where one is enough.
 
-    Returns how many are done, and durable: all of them, or fewer if the disk is full. `StorageFull`
-    if not even the first could be done; try the rest again later. What else goes wrong is raised.
+    Returns how many are done, and durable: all of them, or fewer if the disk is full; try the rest
+    again later. Any other failure is raised.
     """
-    if len(works) == 1:
-        carry_out(log, works[0])
-        return 1
     done = 0
     while done < len(works):
-        group = _joinable(log, works[done:])
         try:
-            done += _carry_out_joined(log, group)
+            done += _carry_out_joined(log, _joinable(log, works[done:]))
         except StorageFull:
-            if not done:
-                raise
             break
     return done
 
 
-def _carry_out_joined(log: Log, group: Sequence[DiskWork]) -> int:
-    persists = [work for work in group if isinstance(work, Persist)]
-    if len(persists) < 2:
-        carry_out(log, group[0])
-        return 1
-    try:
-        _persist(log, persists)
-    except StorageFull:
-        # There may be room for the first one alone.
-        carry_out(log, group[0])
-        return 1
-    return len(group)
+def _carry_out_joined(log: Log, works: Sequence[DiskWork]) -> int:
+    persists = [work for work in works if isinstance(work, Persist)]
+    if len(persists) > 1:
+        # If the disk is full, there may be room for the first one alone.
+        with suppress(StorageFull):
+            _persist(log, persists)
+            return len(persists)
+    carry_out(log, works[0])
+    if isinstance(works[0], Repair):
+        # The replica may start now, on the event loop: it finds its checkpoint in memory.
+        log.preload_checkpoint()
+    return 1
 
 
 def _joinable(log: Log, works: Sequence[DiskWork]) -> Sequence[DiskWork]:
@@ -188,13 +195,15 @@ def _joinable(log: Log, works: Sequence[DiskWork]) -> Sequence[DiskWork]:
 
     Whatever the first does to the log, the others only go on behind it.
     """
+    if len(works) == 1:
+        return works
     end, size = log.edge.next_index, 0
     for count, work in enumerate(works):
         if not isinstance(work, Persist) or (count and (work.term or work.checkpoint)):
             return works[: max(count, 1)]
         first, last = _span(work, end)
         size += sum(map(len, work.frames))
-        if count and (first != end or size > GROUP_BYTES_MAX):
+        if count and (first != end or size > APPEND_BYTES_MAX):
             return works[:count]
         end = last
     return works
@@ -220,7 +229,7 @@ def _persist(log: Log, works: Sequence[Persist]) -> None:
         log.save_vote(work.term, work.vote)
     if work.arrived is not None:
         # First: what cannot be understood must not replace anything.
-        work.arrived.restored()
+        work.arrived.restore()
     if work.checkpoint is not None:
         log.reset(work.checkpoint)
     if work.frames:

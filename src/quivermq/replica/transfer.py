@@ -1,4 +1,4 @@
-"""Bringing a checkpoint to a replica that is behind the kept log: in parts, checked, resumable.
+"""Transfers a checkpoint to a replica that is behind the kept log: in parts, checked, resumable.
 
 The receiver asks for one part at a time, so it sets the pace and any part may be lost. Checkpoints
 at the same index are the same bytes on every replica: a transfer that began with one leader goes
@@ -37,7 +37,7 @@ class Sending:
         return bool(self._silent_ticks)
 
     def offer(self, message: Message) -> Offer | None:
-        """What to send instead of the core's snapshot message; None if it cannot be read."""
+        """The offer to send instead of the core's snapshot message; None if it cannot be read."""
         if message.snapshot is None:
             return None
         index = Index(message.snapshot.index + 1)
@@ -61,17 +61,17 @@ class Sending:
                 self._log.distrusted.add(request.index)
         return Chunk(request.index, request.checksum, request.at, part)
 
-    def ended(self, member: int, end: TransferEnded) -> None:
+    def end(self, member: int, report: TransferEnded) -> None:
         """A member has the checkpoint, or will not have it: the file may be damaged, and to send it
-        over and over would help nobody."""
+        over and over would not help."""
         self._silent_ticks.pop(member, None)
-        if end.arrived:
+        if report.arrived:
             return
-        if self._arrived_never == end.index:
+        if self._arrived_never == report.index:
             # Twice is no accident of the way: the next one is tried.
-            self._log.distrusted.add(end.index)
-        self._arrived_never = end.index
-        self._failed[member] = (end.index, self._settings.election_ticks)
+            self._log.distrusted.add(report.index)
+        self._arrived_never = report.index
+        self._failed[member] = (report.index, self._settings.election_ticks)
 
     def tick(self) -> list[int]:
         """Members that have been silent for too long: their transfer has failed."""
@@ -87,7 +87,7 @@ class Sending:
 
     def _summary(self, index: Index) -> CheckpointSummary | None:
         """Of a checkpoint, if it is kept. Its content is not checked here: it is never all in
-        memory, and who gets it checks it."""
+        memory, and the receiver checks it."""
         try:
             return self._log.checkpoint_summary(index)
         except (Corrupt, StorageFailed, UnsupportedFormat):
@@ -136,7 +136,7 @@ class Receiving:
         self.idle_ticks = 0
         return True
 
-    def finished(self) -> Message:
+    def finish(self) -> Message:
         """The core's message with the checkpoint in it; `Corrupt` unless all of it is right."""
         data = bytes(self.data)
         if len(data) != self.offer.size or crc32c(data) != self.offer.checksum:
@@ -146,5 +146,5 @@ class Receiving:
         if message.snapshot is None or arrived.edge.next_index != self.index:
             raise Corrupt(f"a checkpoint of {arrived.edge} arrived as {self.index}")
         if arrived.configuration != message.snapshot.configuration:
-            raise Corrupt("a checkpoint arrived with other members than were said")
+            raise Corrupt("a checkpoint arrived with other members than were offered")
         return message._replace(snapshot=replace(message.snapshot, data=arrived))

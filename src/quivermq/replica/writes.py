@@ -1,4 +1,4 @@
-"""Disk work that is under way: what was asked for, and what may be said once it is done."""
+"""Tracks disk work that is under way, and the messages that may be sent once it is done."""
 
 from collections import deque
 from typing import Final
@@ -25,7 +25,7 @@ class Writes:
         # Term and vote as of the last work that was handed out.
         self._vote = (log.term, log.vote)
         self._commit_index = log.commit_index
-        # By number, what may be said once the work is done.
+        # By number, the messages that may be sent once the work is done.
         self._open: deque[tuple[int, list[Message]]] = deque()
         # Behind the last entry that was handed out to be written.
         self._end = log.edge
@@ -69,7 +69,7 @@ class Writes:
             arrived=arrived,
         )
 
-    def persisted(self, number: int) -> list[Message]:
+    def finish(self, number: int) -> list[Message]:
         """The messages whose work is done, in order."""
         expected, messages = self._open.popleft() if self._open else (0, [])
         if number != expected:

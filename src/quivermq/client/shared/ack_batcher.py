@@ -11,16 +11,14 @@ from typing import Final, NamedTuple
 
 from quivermq.client.router import Router
 from quivermq.client.shared.leases import (
-    Interval,
     Lease,
     Settlement,
     SettlementTerms,
-    joined,
     lease_lost,
-    overlap,
 )
 from quivermq.client.shared.settle import Settler
 from quivermq.errors import ConnectionFailed, QuiverError
+from quivermq.intervals import Interval, join, overlap
 
 logger = logging.getLogger("quivermq.client")
 
@@ -193,7 +191,7 @@ def _merged(notes: Sequence[_Note]) -> list[Settlement]:
     merged: dict[tuple[Lease, SettlementTerms], list[Interval]] = {}
     for lease, terms, intervals in (note.settlement for note in notes):
         merged.setdefault((lease, terms), []).extend(intervals)
-    return [Settlement(*key, joined(intervals)) for key, intervals in merged.items()]
+    return [Settlement(*key, join(intervals)) for key, intervals in merged.items()]
 
 
 def _loss(

@@ -5,16 +5,14 @@ number of messages is gathered into one settlement for each lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby, pairwise
-from operator import attrgetter, sub
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from quivermq.client.models import check_number
 from quivermq.errors import InvalidRequest, LeaseLost
+from quivermq.intervals import Interval, intervals_of
 from quivermq.wire import proto
-
-Interval = tuple[int, int]
-"""[start, end) of offsets."""
 
 MILLISECONDS_MAX: Final = (1 << 32) - 1
 REASON_BYTES_MAX: Final = 1024
@@ -162,17 +160,6 @@ def is_open_to(lease: Lease, terms: SettlementTerms) -> bool:
     )
 
 
-def intervals_of(offsets: list[int]) -> list[Interval]:
-    """The offsets as intervals, in order."""
-    first, count = offsets[0], len(offsets)
-    if offsets[-1] - first == count - 1 and offsets == list(range(first, first + count)):
-        return [(first, first + count)]
-    ordered = sorted(set(offsets))
-    gaps = enumerate(map(sub, ordered[1:], ordered), 1)
-    cuts = [0, *(place for place, gap in gaps if gap != 1), len(ordered)]
-    return [(ordered[start], ordered[end - 1] + 1) for start, end in pairwise(cuts)]
-
-
 def lease_lost(lost: Sequence[Settlement]) -> LeaseLost:
     """What to raise about settlements that came too late."""
     shown = [
@@ -211,24 +198,3 @@ def _span(intervals: Sequence[Interval]) -> str:
         for start, end in intervals[:8]
     ]
     return ", ".join([*shown, "..."] if len(intervals) > len(shown) else shown)
-
-
-def joined(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same offsets, in order, in as few intervals as can be."""
-    found: list[Interval] = []
-    for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found
-
-
-def overlap(some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """What is in both; each of them is short."""
-    return [
-        (max(start, low), min(end, high))
-        for start, end in some
-        for low, high in others
-        if start < high and low < end
-    ]

@@ -11,9 +11,10 @@ from quivermq.batches import Frame, Limits, decode_columns
 from quivermq.client.collecting import collector_paused
 from quivermq.client.decode import SCHEMA, record_batch_of
 from quivermq.client.shared.leased_message import LeasedFields
-from quivermq.client.shared.leases import Interval, Lease
+from quivermq.client.shared.leases import Lease
 from quivermq.client.shared.poll import LeasedRun
 from quivermq.errors import InvalidRequest
+from quivermq.intervals import Interval
 
 M = TypeVar("M", bound=LeasedFields)
 

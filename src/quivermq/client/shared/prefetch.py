@@ -15,7 +15,6 @@ from quivermq.client.models import check_number
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher
-from quivermq.client.shared.held_leases import Remainder
 from quivermq.client.shared.in_hand import InHandTracker, Worker
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import (
@@ -29,6 +28,7 @@ from quivermq.client.shared.leases import (
 from quivermq.client.shared.poll import PollRequest, turned
 from quivermq.client.shared.poll_result import messages_of_runs
 from quivermq.errors import InvalidRequest, LeaseLost, QuiverError
+from quivermq.intervals import IntervalSet
 
 PREFETCH_MAX: Final = 100_000
 CONCURRENCY_MAX: Final = 1_000
@@ -102,9 +102,9 @@ class Prefetcher:
         self._loop = asyncio.get_running_loop()
         self.hands = InHandTracker(self._loop.time)
         self._visibility_s = order.visibility_ms / 1000
-        self._left: dict[Lease, Remainder] = {}
+        self._left: dict[Lease, IntervalSet] = {}
         """What is not settled, of leases that are ours."""
-        self._lost: dict[Lease, Remainder] = {}
+        self._lost: dict[Lease, IntervalSet] = {}
         """The same of leases that are over while somebody works on their messages: if nobody else
         has these by then, they can still be acknowledged."""
         self._until: dict[Lease, float] = {}
@@ -162,8 +162,9 @@ class Prefetcher:
         left = self._remainder(message.lease)
         return left is not None and bool(left.within(message.offset, message.offset + 1))
 
-    def _remainder(self, lease: Lease) -> Remainder | None:
-        return self._left.get(lease) or self._lost.get(lease)
+    def _remainder(self, lease: Lease) -> IntervalSet | None:
+        left = self._left.get(lease)
+        return self._lost.get(lease) if left is None else left
 
     def finish(self, done: Iterable[tuple[LeasedFields, SettlementTerms]]) -> None:
         """Handlers are done with messages, and may have settled some themselves."""
@@ -313,7 +314,7 @@ class Prefetcher:
         until = self._loop.time() + self._visibility_s
         for leased_run in catch.leased_runs:
             if leased_run.lease.token:
-                self._left[leased_run.lease] = Remainder(piece[:2] for piece in leased_run.pieces)
+                self._left[leased_run.lease] = IntervalSet(piece[:2] for piece in leased_run.pieces)
                 self._until[leased_run.lease] = until
         if messages:
             self.messages.extend(messages)

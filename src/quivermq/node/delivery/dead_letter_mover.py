@@ -93,7 +93,7 @@ class DeadLetterMovers:
             try:
                 # The lease manager names what is committed, and that it is dying was just said.
                 await dispatcher.agreed(lambda _: None)
-                records = dispatcher.hosted.with_leases(lambda leases: leases.dying())
+                records = dispatcher.hosted.with_leases(lambda leases: leases.dead_letters.dying())
                 if not records:
                     return
                 is_done = await carrier.carry_all(records)
@@ -230,7 +230,9 @@ class DeadLetterMover:
         elif not await self._bring(source, record):
             return False
         dispatcher = self._dispatcher
-        await dispatcher.agreed(lambda leases: leases.bury(source.group, record.number, kept))
+        await dispatcher.agreed(
+            lambda leases: leases.dead_letters.bury(source.group, record.number, kept)
+        )
         if not record.redrive:
             self._office.count(source, record.end - record.start)
         return True
@@ -239,7 +241,9 @@ class DeadLetterMover:
         """Store a record among the dead letters; False if its numbers had to begin anew."""
         office, dispatcher = self._office, self._dispatcher
         topic = await office.find_or_make(source)
-        epoch = dispatcher.hosted.with_leases(lambda leases: leases.dead_epoch(source.group))
+        epoch = dispatcher.hosted.with_leases(
+            lambda leases: leases.dead_letters.dead_epoch(source.group)
+        )
         letters = DeadLetterBatches(source, record, topic, epoch, office.limits)
         try:
             async for frame in office.batches(dispatcher, record):
@@ -247,7 +251,9 @@ class DeadLetterMover:
         except (OutOfSequence, Fenced, SequenceReused):
             # The target has forgotten this producer, knows a later one by its name, or has other
             # messages under this number: better twice than not at all.
-            await dispatcher.agreed(lambda leases: leases.restart_numbers(source.group))
+            await dispatcher.agreed(
+                lambda leases: leases.dead_letters.restart_numbers(source.group)
+            )
             return False
         return True
 

@@ -121,7 +121,7 @@ class DeliveryDispatcher:
         """Whether a lease that was given here still is one: nothing else is delivered."""
 
         def look(leases: LeaseManager) -> bool:
-            found = leases.groups.by_name.get(group)
+            found = leases.working_copy.groups.by_name.get(group)
             return found is not None and lease in found.leases
 
         try:
@@ -162,7 +162,7 @@ class DeliveryDispatcher:
 
         def look(leases: LeaseManager) -> int:
             found = self._meet(leases).ready(group, end, now_ms, limit)
-            if leases.has_operations:
+            if leases.working_copy.has_operations:
                 # It took over delayed messages: the alarm has to ring for them too.
                 self.look_after(group)
             return found
@@ -186,7 +186,7 @@ class DeliveryDispatcher:
         # what comes next relies on it, whatever becomes of this leader.
         await self.confirm()
         start = self.end if at_end else self.start
-        await self.agreed(lambda leases: leases.open_group(group, start), of=group)
+        await self.agreed(lambda leases: leases.working_copy.open_group(group, start), of=group)
         # It goes on from where it committed, which may be gone by now.
         kept = self.start
         self._trim_to(kept)
@@ -216,7 +216,7 @@ class DeliveryDispatcher:
             self._trimmed = start
 
     def _trim_to(self, start: int) -> None:
-        if not self.hosted.with_leases(lambda leases: leases.trim(start)):
+        if not self.hosted.with_leases(lambda leases: leases.working_copy.trim(start)):
             self._loop.call_soon(self._trim_on, start)
 
     def _trim_on(self, start: int) -> None:
@@ -422,7 +422,7 @@ class DeliveryDispatcher:
                 leases = self.hosted.with_leases(self._meet)
         if leases is not None:
             self._set_alarm(leases.alarm_ms(self.now_ms(), self.steady_ms()))
-            if leases.groups.with_dying:
+            if leases.working_copy.groups.with_dying:
                 self._on_dying(self)
         else:
             self._set_alarm(_BUSY_MS)
@@ -490,5 +490,5 @@ def _expire_group(name: str, now_ms: int, leases: LeaseManager) -> bool:
 
 def _is_open(leases: LeaseManager, group: str) -> bool:
     """Whether a group shares work already."""
-    found = leases.groups.by_name.get(group)
+    found = leases.working_copy.groups.by_name.get(group)
     return found is not None and found.is_shared

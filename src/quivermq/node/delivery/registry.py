@@ -7,11 +7,12 @@ from typing import Final
 
 from quivermq.cluster import Level
 from quivermq.errors import InvalidRequest, NotLeader
+from quivermq.names import check_group_name
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.idle_groups import CountedTime
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
-from quivermq.queue import LeaseManager, check_name
+from quivermq.queue import LeaseManager
 
 
 def public_id(number: int) -> int:
@@ -110,7 +111,7 @@ async def open_all(dispatchers: list[DeliveryDispatcher], group: str, *, at_end:
 
 def check_group(name: str) -> None:
     """Raise `InvalidRequest` unless consumers may use a group of this name."""
-    check_name("group", name)
+    check_group_name(name)
     if name.startswith("_"):
         raise InvalidRequest(f"names of groups that start with '_' are reserved: {name!r}")
 
@@ -119,7 +120,7 @@ def check_not_shared(leases: LeaseManager, name: str) -> None:
     """Raise `InvalidRequest` if a group shares its work: what it has done is known message by
     message, and no committed offset stands for it. A consumer that goes by offsets would get
     everything again."""
-    found = leases.groups.by_name.get(name)
+    found = leases.working_copy.groups.by_name.get(name)
     if found is not None and found.is_shared:
         raise InvalidRequest(
             f"group {name!r} shares its messages among consumers that poll or subscribe, and has "
@@ -135,6 +136,6 @@ def check_bookkeeper(name: str) -> None:
     consume under their names, so nobody else moves what they have committed.
     """
     if name.startswith(_BOOKKEEPERS):
-        check_name("group", name)
+        check_group_name(name)
     else:
         check_group(name)

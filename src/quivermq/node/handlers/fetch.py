@@ -77,7 +77,7 @@ class FetchHandler:
         if not body.epoch:
             return await self._readable(body)
         hosted = await self._leading(body, body.partition)
-        hosted.with_leases(lambda leases: leases.check_claim(body.group, body.epoch))
+        hosted.with_leases(lambda leases: leases.working_copy.check_claim(body.group, body.epoch))
         return hosted
 
     async def _readable(self, body: proto.Fetch | proto.FindOffset) -> HostedReplica:

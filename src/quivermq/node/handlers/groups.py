@@ -133,7 +133,7 @@ class GroupHandlers:
         body = request.delete_group
         check_bookkeeper(body.group)
         dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
-        await dispatcher.agreed(lambda leases: leases.drop(body.group))
+        await dispatcher.agreed(lambda leases: leases.working_copy.drop(body.group))
         self._counted.shares.pop((body.topic, body.partition, body.group), None)
         return done()
 
@@ -185,7 +185,7 @@ class GroupHandlers:
         dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
         await dispatcher.confirm()
         start, end = dispatcher.start, dispatcher.end
-        found = dispatcher.with_leases(lambda leases: leases.dead(start, end))
+        found = dispatcher.with_leases(lambda leases: leases.dead_letters.dead(start, end))
         size = _INTERVAL_BYTES * len(found)
         check_answer(size, "redrive or purge some by their offsets first")
         await room(size)
@@ -211,7 +211,7 @@ class GroupHandlers:
 
         def claim(leases: LeaseManager) -> int | None:
             check_not_shared(leases, body.group)
-            return leases.claim(body.group, body.epoch)
+            return leases.working_copy.claim(body.group, body.epoch)
 
         committed = await dispatcher.agreed(claim)
         dispatcher.use(body.group)
@@ -243,7 +243,7 @@ def _purge(
     intervals: list[Interval] | None,
     leases: LeaseManager,
 ) -> int:
-    return leases.purge(*kept, intervals)
+    return leases.dead_letters.purge(*kept, intervals)
 
 
 def _redrive(
@@ -252,15 +252,15 @@ def _redrive(
     intervals: list[Interval] | None,
     leases: LeaseManager,
 ) -> int:
-    return leases.redrive(*kept, intervals, dispatcher.now_ms())
+    return leases.dead_letters.redrive(*kept, intervals, dispatcher.now_ms())
 
 
 def _count_groups(leases: LeaseManager) -> int:
-    return len(leases.groups.by_name)
+    return len(leases.working_copy.groups.by_name)
 
 
 def _names(leases: LeaseManager) -> list[str]:
-    return list(leases.groups.by_name)
+    return list(leases.working_copy.groups.by_name)
 
 
 def _described(dispatcher: DeliveryDispatcher, name: str) -> list[proto.GroupDescription]:
@@ -269,7 +269,9 @@ def _described(dispatcher: DeliveryDispatcher, name: str) -> list[proto.GroupDes
 
     def look(leases: LeaseManager) -> list[tuple[GroupStats, bool]]:
         counters = leases.describe(end, now_ms, name)
-        return [(one, leases.groups.by_name[one.group].claimed > 0) for one in counters]
+        return [
+            (one, leases.working_copy.groups.by_name[one.group].claimed > 0) for one in counters
+        ]
 
     return [
         _group_description(dispatcher, end, counters, is_sticky=is_sticky)

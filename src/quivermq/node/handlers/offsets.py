@@ -69,7 +69,7 @@ class OffsetHandlers:
 
         def commit(leases: LeaseManager) -> None:
             check_not_shared(leases, body.group)
-            leases.commit(body.group, body.offset, body.epoch)
+            leases.working_copy.commit(body.group, body.offset, body.epoch)
 
         await commit_lease_ops(group, commit)
         return done()
@@ -83,7 +83,9 @@ class OffsetHandlers:
             group = self._partitions.leading(body.topic, b"", number)
             await ask(group, Replica.read)
             # Not before it is committed indeed: the lease manager knows more than that.
-            committed = await commit_lease_ops(group, lambda leases: leases.committed(body.group))
+            committed = await commit_lease_ops(
+                group, lambda leases: leases.working_copy.committed(body.group)
+            )
             if committed is not None:
                 offsets[number] = committed
         return proto.Response(offsets_committed=proto.OffsetsCommitted(offsets=offsets))

@@ -170,7 +170,7 @@ def _scattered(
     leases: LeaseManager, group: str, consumer: int, settlement: proto.Settlement
 ) -> list[list[Interval]]:
     """What is left of a lease, in portions, if that is more than one."""
-    found = leases.groups.by_name.get(group)
+    found = leases.working_copy.groups.by_name.get(group)
     held = None if found is None else found.held_by(consumer, settlement.lease)
     if held is None or len(held.pieces) <= _PORTION or settlement.outcome == proto.EXTEND:
         return []
@@ -181,13 +181,13 @@ def _scattered(
 def _is_known(leases: LeaseManager, group: str, consumer: int, lease: int) -> bool:
     """Whether it is known what a consumer means by all of a lease; of a group that nobody knows
     the lease manager says so itself."""
-    found = leases.groups.by_name.get(group)
+    found = leases.working_copy.groups.by_name.get(group)
     return found is None or found.is_known(consumer, lease)
 
 
 def _done(leases: LeaseManager, group: str) -> int:
     """How many messages a group is done with."""
-    found = leases.groups.by_name.get(group)
+    found = leases.working_copy.groups.by_name.get(group)
     return 0 if found is None else found.totals.done
 
 

@@ -8,9 +8,9 @@ from quivermq.cluster import (
     Enrolled,
     StickyGroup,
     StickyName,
-    check_group_name,
 )
 from quivermq.errors import InvalidRequest, TopicNotFound
+from quivermq.names import check_group_name
 from quivermq.node.delivery.registry import public_id
 from quivermq.node.metadata import Metadata
 from quivermq.node.service import Handler

@@ -78,7 +78,9 @@ class ConsumerService:
             result = act(leases)
             wait_ms = leases.alarm_ms(host.clock.now_ms, self.steady_ms)
             self.alarm_ms = None if wait_ms is None else self.steady_ms + wait_ms
-            self.carrying = any(group.dying for group in leases.groups.by_name.values())
+            self.carrying = any(
+                group.dying for group in leases.working_copy.groups.by_name.values()
+            )
             return result
 
         return host.replica.with_leases(act_and_look, token, host.clock.now_ms, self.steady_ms)
@@ -86,7 +88,7 @@ class ConsumerService:
     def _settle(self, leases: LeaseManager, said: Settle) -> list[tuple[int, int]]:
         group, lease, intervals = said.group, said.lease, list(said.intervals)
         now_ms, consumer = self.host.clock.now_ms, said.consumer
-        if not leases.has_group(group):
+        if not leases.working_copy.has_group(group):
             return intervals
         if said.verb is Verb.ACK:
             return leases.acknowledge(group, lease, intervals, consumer)
@@ -122,7 +124,7 @@ class ConsumerService:
         )
 
         def lease(leases: LeaseManager) -> GrantedLease | None:
-            leases.open_group(poll.group, 0)
+            leases.working_copy.open_group(poll.group, 0)
             return leases.lease(ask, host.replica.edge.next_offset, host.clock.now_ms, steady_ms)
 
         steady_ms = self.steady_ms
@@ -159,7 +161,7 @@ class ConsumerService:
 
     def _carry(self) -> None:
         """Store the next dead letters, and note that they are stored."""
-        for group, record in self._with_leases(lambda leases: leases.dying()):
+        for group, record in self._with_leases(lambda leases: leases.dead_letters.dying()):
             if not self._with_leases(partial(self._carry_record, group, record)):
                 return
 
@@ -168,16 +170,16 @@ class ConsumerService:
         topic = self.host.environment.dead_letters
         offsets = range(record.start, record.end)
         try:
-            topic.store(group, leases.dead_epoch(group), record.number, offsets)
+            topic.store(group, leases.dead_letters.dead_epoch(group), record.number, offsets)
         except OutOfSequence:
-            leases.restart_numbers(group)
+            leases.dead_letters.restart_numbers(group)
             return False
         except QuiverError:
             # It is unavailable, or another leader has begun the next epoch.
             return False
         if self.host.dice.random() < FORGOTTEN_LETTERS:
             return False
-        leases.bury(group, record.number)
+        leases.dead_letters.bury(group, record.number)
         return True
 
 

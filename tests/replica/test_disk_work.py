@@ -1,12 +1,11 @@
-"""Disk work of a group: in order, joined between drops, as far as the disk has room."""
+"""Disk work of a replica with drops: in order, joined between drops, as far as there is room."""
 
 import pytest
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, StorageFull, TooLarge
 from quivermq.log import Log
-from quivermq.node.disk_work import Drop, do_disk_work
-from quivermq.replica import Persist
+from quivermq.replica import Drop, Persist, carry_out_all
 from tests.log.entries import entries
 from tests.log.logs import new_log
 
@@ -26,7 +25,7 @@ def test_all_of_it_is_done_and_counted() -> None:
         persist(log, 3, 3),
         Drop(lambda log: seen.append(log.edge.next_index)),
     ]
-    assert do_disk_work(log, work) == 5
+    assert carry_out_all(log, work) == 5
     assert seen == [3, 4]
     assert log.edge.next_index == 4
 
@@ -35,11 +34,11 @@ def test_a_full_disk_stops_it_at_the_first_piece_without_room() -> None:
     disk, log = new_log()
     work = [persist(log, number, number) for number in range(1, 9)]
     disk.faults.capacity_bytes = sum(len(disk.content(path)) for path in disk.paths()) + 600
-    done = do_disk_work(log, work)
+    done = carry_out_all(log, work)
     assert 0 < done < 8
     assert log.edge.next_index == done + 1
     disk.faults.capacity_bytes = None
-    assert do_disk_work(log, work[done:]) == 8 - done
+    assert carry_out_all(log, work[done:]) == 8 - done
     assert log.edge.next_index == 9
 
 
@@ -50,5 +49,5 @@ def test_a_drop_that_cannot_be_done_is_let_be(refusal: Exception) -> None:
     def fail(_: Log) -> None:
         raise refusal
 
-    assert do_disk_work(log, [Drop(fail), persist(log, 1, 1)]) == 2
+    assert carry_out_all(log, [Drop(fail), persist(log, 1, 1)]) == 2
     assert log.edge.next_index == 2

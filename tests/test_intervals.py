@@ -1,11 +1,14 @@
 """Interval sets, against sets of numbers."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.queue.intervals import Interval, IntervalSet, joined, without
+from quivermq.intervals import Interval, IntervalSet, intervals_of, join, overlap, without
 
 interval = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda it: (it[0], it[0] + it[1]))
+some_offsets = st.lists(st.integers(0, 60), min_size=1, max_size=40)
 changes = st.lists(st.tuples(st.booleans(), interval), max_size=30)
 
 
@@ -55,8 +58,27 @@ def test_taking_intervals_out_of_others(
 
 
 def test_neighbours_are_one_interval() -> None:
-    assert joined([(5, 7), (1, 3), (3, 5), (9, 9)]) == [(1, 7)]
+    assert join([(5, 7), (1, 3), (3, 5), (9, 9)]) == [(1, 7)]
     found = IntervalSet([(1, 3), (8, 9)])
     assert found.take_up_to(0) == 0
     assert found.take_up_to(2) == 3
     assert (list(found), found.count) == ([(8, 9)], 1)
+
+
+@given(some_offsets)
+def test_offsets_become_the_fewest_intervals(offsets: list[int]) -> None:
+    found = intervals_of(offsets)
+    assert numbers(found) == set(offsets)
+    assert all(end < start for (_, end), (start, _) in pairwise(found))
+
+
+@given(some_offsets, some_offsets)
+def test_intervals_are_joined_and_compared_as_sets_are(some: list[int], others: list[int]) -> None:
+    one, two = intervals_of(some), intervals_of(others)
+    assert join([*one, *two]) == intervals_of(sorted({*some, *others}))
+    assert numbers(overlap(one, two)) == {*some} & {*others}
+
+
+@given(st.lists(interval, max_size=20))
+def test_joining_is_what_a_set_of_intervals_does(intervals: list[Interval]) -> None:
+    assert join(intervals) == list(IntervalSet(intervals))

@@ -18,17 +18,18 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 def check_topic_name(name: str, *, internal: bool = False) -> None:
     """Raise `InvalidRequest` unless a topic may be called so; names with `_` first are our own."""
-    _check("topic", name)
+    check_name("topic", name)
     if name.startswith("_") and not (internal or name.startswith(SYSTEM_TOPICS)):
         raise InvalidRequest(f"topic names that start with '_' are reserved: {name!r}")
 
 
 def check_group_name(name: str) -> None:
     """Raise `InvalidRequest` unless a group may be called so."""
-    _check("group", name)
+    check_name("group", name)
 
 
-def _check(what: str, name: str) -> None:
+def check_name(what: str, name: str) -> None:
+    """Raise `InvalidRequest` unless `name` can be the name of a topic or group."""
     if len(name) > NAME_CHARACTERS_MAX:
         raise TooLarge(
             f"a {what} name has at most {NAME_CHARACTERS_MAX} characters, this one {len(name)}"

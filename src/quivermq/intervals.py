@@ -1,7 +1,12 @@
-"""A set of offsets as sorted intervals: its size is the number of gaps, not of messages."""
+"""Sets of offsets as sorted intervals: their size is the number of gaps, not of messages.
+
+Pure, and below all packages: brokers and clients use the same.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from operator import sub
 
 from quivermq.errors import BrokenInvariant
 
@@ -58,6 +63,12 @@ class IntervalSet:
         """Put [start, end) in; what was there already stays."""
         if start >= end:
             return
+        if not self._ends or start > self._ends[-1]:
+            # Nearly always they come in order.
+            self._starts.append(start)
+            self._ends.append(end)
+            self.count += end - start
+            return
         first = bisect_left(self._ends, start)
         last = bisect_right(self._starts, end)
         if first < last:
@@ -70,19 +81,24 @@ class IntervalSet:
 
     def remove(self, start: int, end: int) -> None:
         """Take [start, end) out, as far as it is in."""
-        first = bisect_right(self._ends, start)
-        last = bisect_left(self._starts, end)
+        starts, ends = self._starts, self._ends
+        first, last = bisect_right(ends, start), bisect_left(starts, end)
         if start >= end or first >= last:
             return
-        kept = [
-            (self._starts[first], min(start, self._ends[first])),
-            (max(end, self._starts[last - 1]), self._ends[last - 1]),
-        ]
-        kept = [(low, high) for low, high in kept if low < high]
-        self.count -= sum(self._ends[first:last]) - sum(self._starts[first:last])
-        self.count += sum(high - low for low, high in kept)
-        self._starts[first:last] = [low for low, _ in kept]
-        self._ends[first:last] = [high for _, high in kept]
+        low, high = starts[first], ends[last - 1]
+        if last - first == 1:
+            self.count -= min(end, high) - max(start, low)
+        else:
+            self.count -= sum(ends[first:last]) - sum(starts[first:last])
+            self.count += max(start - low, 0) + max(high - end, 0)
+        if low < start and end < high:
+            starts[first:last], ends[first:last] = (low, end), (start, high)
+        elif low < start:
+            starts[first:last], ends[first:last] = (low,), (start,)
+        elif end < high:
+            starts[first:last], ends[first:last] = (end,), (high,)
+        else:
+            del starts[first:last], ends[first:last]
 
     def within(self, start: int, end: int) -> list[Interval]:
         """The parts of [start, end) that are in it."""
@@ -132,7 +148,7 @@ class IntervalSet:
 
 
 def without(wanted: Iterable[Interval], taken: Iterable[Interval]) -> list[Interval]:
-    """What is left of sorted intervals when sorted others are taken out."""
+    """Sorted intervals without the offsets of sorted others."""
     left: list[Interval] = []
     cuts = list(taken)
     at = 0
@@ -151,6 +167,34 @@ def without(wanted: Iterable[Interval], taken: Iterable[Interval]) -> list[Inter
     return left
 
 
-def joined(intervals: Iterable[Interval]) -> list[Interval]:
+def join(intervals: Iterable[Interval]) -> list[Interval]:
     """The same offsets, sorted, with no two intervals that touch."""
-    return list(IntervalSet(intervals))
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            if end > found[-1][1]:
+                found[-1] = found[-1][0], end
+        elif start < end:
+            found.append((start, end))
+    return found
+
+
+def overlap(some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """The offsets that are in both; each of them is short."""
+    return [
+        (max(start, low), min(end, high))
+        for start, end in some
+        for low, high in others
+        if start < high and low < end
+    ]
+
+
+def intervals_of(offsets: list[int]) -> list[Interval]:
+    """Offsets, of which there must be one, as intervals in order."""
+    first, count = offsets[0], len(offsets)
+    if offsets[-1] - first == count - 1 and offsets == list(range(first, first + count)):
+        return [(first, first + count)]
+    ordered = sorted(set(offsets))
+    gaps = enumerate(map(sub, ordered[1:], ordered), 1)
+    cuts = [0, *(place for place, gap in gaps if gap != 1), len(ordered)]
+    return [(ordered[start], ordered[end - 1] + 1) for start, end in pairwise(cuts)]
