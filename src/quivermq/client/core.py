@@ -60,7 +60,29 @@ class Core:
             is_known=is_known,
         )
 
-    def reading(
+    def range_cursor(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        stop: int,
+        topic_id: str,
+        *,
+        follower_ok: bool,
+    ) -> Cursor:
+        """A place to read from, of messages that are known to exist."""
+        return self.cursor(
+            topic,
+            partition,
+            start=start,
+            stop=stop,
+            follow=False,
+            follower_ok=follower_ok,
+            topic_id=bytes.fromhex(topic_id),
+            is_known=True,
+        )
+
+    def cursor_of(
         self,
         topic: str,
         partition: int | None,

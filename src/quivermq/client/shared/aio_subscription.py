@@ -50,7 +50,7 @@ class AsyncSubscription:
         core = make_core()
         self._intake = Prefetcher(
             core,
-            options.order(core, self._settle),
+            options.poll_request(core, self._settle),
             options.prefetch,
             AsyncLeasedMessage,
             self._arrived,

@@ -12,7 +12,7 @@ from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
 from quivermq.client.shared.held_leases import HeldLeases
 from quivermq.client.shared.leases import Settlement, milliseconds
-from quivermq.client.shared.poll import LeasedRun, Poller, PollRequest
+from quivermq.client.shared.poll import Poller, PollRequest
 from quivermq.client.shared.settle import Settler
 from quivermq.client.transport import run
 from quivermq.errors import InvalidRequest, QuiverError
@@ -36,7 +36,7 @@ class SharedConsumer:
         self.settling = Settler(router, self.held_leases)
         self._router = router
 
-    async def poll(
+    def poll_request(
         self,
         topic: str,
         group: str,
@@ -46,23 +46,9 @@ class SharedConsumer:
         ack: str,
         start: str,
         settle: Callable[[Sequence[Settlement]], Any],
-    ) -> list[LeasedRun]:
-        """Lease messages, waiting for them if there are none."""
-        check_number("wait", wait, least=0)
-        order = self.order(topic, group, max_messages, visibility, ack, start, settle)
-        return await self.polling.poll(order, wait)
-
-    def order(
-        self,
-        topic: str,
-        group: str,
-        max_messages: int,
-        visibility: float,
-        ack: str,
-        start: str,
-        settle: Callable[[Sequence[Settlement]], Any],
     ) -> PollRequest:
-        """What to poll, checked."""
+        """Check what a user asks for, and make one value of it."""
+        check_number("wait", wait, least=0)
         check_number("max_messages", max_messages, least=1, whole=True)
         if max_messages > MESSAGES_MAX:
             raise InvalidRequest(f"max_messages must be at most {MESSAGES_MAX:,}: {max_messages!r}")
@@ -72,6 +58,7 @@ class SharedConsumer:
             consumer=self.held_leases.consumer,
             consumer_name=program_name(),
             messages_max=max_messages,
+            wait_s=wait,
             visibility_ms=milliseconds("visibility", visibility, least=0.001),
             auto_ack=one_of("ack", ack, "manual", "auto") == "auto",
             start_latest=one_of("start", start, "earliest", "latest") == "latest",
@@ -104,8 +91,8 @@ class SharedConsumer:
         await self._router.ask_all(asks, attempts)
 
 
-class PollOutcome:
-    """What a blocking client polled, and should give back at the end of the program."""
+class ReleaseAtExit:
+    """Gives back at the end of the program what a blocking client polled and did not settle."""
 
     def __init__(self, consuming: SharedConsumer) -> None:
         self._consuming = consuming

@@ -58,6 +58,7 @@ class PollRequest(NamedTuple):
     consumer: int
     consumer_name: str
     messages_max: int
+    wait_s: float
     visibility_ms: int
     auto_ack: bool
     start_latest: bool
@@ -87,47 +88,47 @@ class Poller:
         # Topics and groups of which all leaders were asked.
         self._begun: set[tuple[str, str]] = set()
 
-    async def poll(self, order: PollRequest, wait: float) -> list[LeasedRun]:
-        """Messages, as soon as there are any; empty if there were none for `wait` seconds."""
+    async def poll(self, request: PollRequest) -> list[LeasedRun]:
+        """Lease messages as soon as there are any; none if none came for as long as it waits."""
         transport = self._router.transport
-        end = transport.now() + wait
+        end = transport.now() + request.wait_s
         turn = next(self._turns)
-        attempts = self._attempts(order)
+        attempts = self._attempts(request)
         while True:
-            shares = turned(await self.shares(order.topic, attempts), turn)
-            if (order.topic, order.group) not in self._begun:
-                await self._begin(order, shares, attempts)
-            round_ = _Round(self, order, end, attempts)
-            catch = await round_.work(shares)
-            if catch.leased_runs:
-                return catch.leased_runs
+            shares = turned(await self.shares(request.topic, attempts), turn)
+            if (request.topic, request.group) not in self._begun:
+                await self._begin(request, shares, attempts)
+            round_ = _Round(self, request, end, attempts)
+            result = await round_.work(shares)
+            if result.leased_runs:
+                return result.leased_runs
             left = end - transport.now()
             if round_.has_answer:
                 if left <= 0:
                     return []
-                if catch.throttled_s:
-                    await transport.sleep(min(catch.throttled_s, left))
+                if result.throttled_s:
+                    await transport.sleep(min(result.throttled_s, left))
                 # Somebody works: patience with the others begins anew.
-                attempts = self._attempts(order)
+                attempts = self._attempts(request)
                 if round_.is_lame or round_.failures:
-                    await self._look_around(order.topic)
+                    await self._look_around(request.topic)
             elif round_.failures:
-                await recover_partitions(self._router, order.topic, *round_.failures[0], attempts)
+                await recover_partitions(self._router, request.topic, *round_.failures[0], attempts)
 
     async def _begin(
-        self, order: PollRequest, shares: Sequence[LeaderPartitions], attempts: Attempts
+        self, request: PollRequest, shares: Sequence[LeaderPartitions], attempts: Attempts
     ) -> None:
         """Let the group begin in every partition at once, whoever is polled first: what comes from
         here on is its own everywhere."""
         has_begun = True
         for share in shares if len(shares) > 1 else ():
-            request = _await_request(order, share, 0.0)
+            envelope = _await_request(request, share, 0.0)
             try:
-                await self._router.exchange(share.target.address, request, (), attempts)
+                await self._router.exchange(share.target.address, envelope, (), attempts)
             except QuiverError:
                 has_begun = False  # polling tells why, and the next poll asks again
         if has_begun and len(self._begun) < _BEGUN_MAX:
-            self._begun.add((order.topic, order.group))
+            self._begun.add((request.topic, request.group))
 
     async def shares(self, topic: str, attempts: Attempts) -> list[LeaderPartitions]:
         """Whom to poll. Nobody tells of partitions that are added, so they are asked for now and
@@ -140,37 +141,37 @@ class Poller:
         return await self._router.shares(topic, attempts)
 
     async def poll_share(
-        self, order: PollRequest, share: LeaderPartitions, wait: float, attempts: Attempts
+        self, request: PollRequest, share: LeaderPartitions, wait: float, attempts: Attempts
     ) -> PollResult:
         """One attempt at one broker."""
         router = self._router
-        request = proto.Request(direct=share.target.direct)
-        poll = request.poll
-        poll.topic, poll.topic_id, poll.group = order.topic, share.target.topic_id, order.group
+        envelope = proto.Request(direct=share.target.direct)
+        poll = envelope.poll
+        poll.topic, poll.topic_id, poll.group = request.topic, share.target.topic_id, request.group
         poll.partitions.extend(share.partitions)
-        poll.consumer, poll.consumer_name = order.consumer, order.consumer_name
-        poll.messages_max, poll.bytes_max = order.messages_max, POLL_BYTES
-        poll.wait_ms, poll.visibility_ms = int(wait * 1000), order.visibility_ms
-        poll.auto_ack, poll.start_latest = order.auto_ack, order.start_latest
+        poll.consumer, poll.consumer_name = request.consumer, request.consumer_name
+        poll.messages_max, poll.bytes_max = request.messages_max, POLL_BYTES
+        poll.wait_ms, poll.visibility_ms = int(wait * 1000), request.visibility_ms
+        poll.auto_ack, poll.start_latest = request.auto_ack, request.start_latest
         is_certain = False
         try:
-            reply = await router.exchange(share.target.address, request, (), attempts, wait)
+            reply = await router.exchange(share.target.address, envelope, (), attempts, wait)
             is_certain = True
-            return self._caught(order, share, reply)
+            return self._poll_result_of(request, share, reply)
         except QuiverError as error:
             is_certain = not isinstance(error, ConnectionFailed | Timeout)
             raise
         finally:
-            if not is_certain and not order.auto_ack:
+            if not is_certain and not request.auto_ack:
                 # Also if whoever waited was cancelled: something may be leased all the same.
-                until = router.transport.now() + order.visibility_ms / 1000
+                until = router.transport.now() + request.visibility_ms / 1000
                 for partition in share.partitions:
-                    source = LeaseSource(order.topic, order.group, partition)
+                    source = LeaseSource(request.topic, request.group, partition)
                     self._held_leases.may_have_taken(source, until)
 
     async def await_ready(
         self,
-        order: PollRequest,
+        request: PollRequest,
         shares: Sequence[LeaderPartitions],
         wait: float,
         attempts: Attempts,
@@ -180,9 +181,9 @@ class Poller:
         posted: list[tuple[LeaderPartitions, Posted]] = []
         try:
             for share in shares:
-                request = _await_request(order, share, wait)
+                envelope = _await_request(request, share, wait)
                 with suppress(QuiverError):  # whoever cannot be asked shows when it is polled
-                    found = await router.post(share.target.address, request, attempts, wait)
+                    found = await router.post(share.target.address, envelope, attempts, wait)
                     posted.append((share, found))
             if not posted:
                 return list(shares)
@@ -192,13 +193,13 @@ class Poller:
             for share, each in list(posted):
                 if each.connection.is_answered(each.request_id):
                     posted.remove((share, each))
-                    ready += await self._told(order.topic, share, each)
+                    ready += await self._partitions_ready(request.topic, share, each)
             return ready
         finally:
             for _, each in posted:
                 router.drop(each)
 
-    async def _told(
+    async def _partitions_ready(
         self, topic: str, share: LeaderPartitions, posted: Posted
     ) -> list[LeaderPartitions]:
         try:
@@ -211,18 +212,20 @@ class Poller:
         found = [each for each in share.partitions if each in partitions]
         return [share._replace(partitions=found)] if found else []
 
-    def _caught(self, order: PollRequest, share: LeaderPartitions, reply: Reply) -> PollResult:
+    def _poll_result_of(
+        self, request: PollRequest, share: LeaderPartitions, reply: Reply
+    ) -> PollResult:
         polled = reply.response.polled
         frames = iter(frames_of(reply.packet, self._router.limits))
         leased_runs = []
         for leased in polled.leased:
             lease = Lease(
-                order.topic,
+                request.topic,
                 share.target.topic_id,
-                order.group,
+                request.group,
                 leased.partition,
                 leased.lease,
-                order.settle,
+                request.settle,
             )
             pieces = [
                 LeasedPiece(piece.start, piece.start + piece.count, piece.delivery)
@@ -231,15 +234,15 @@ class Poller:
             leased_run = LeasedRun(lease, pieces, list(islice(frames, leased.frames)))
             leased_runs.append(leased_run)
             if lease.token:
-                self._note(order, leased_run)
+                self._note(request, leased_run)
         if polled.elsewhere:
-            self._router.map.doubt(order.topic)
+            self._router.map.doubt(request.topic)
         return PollResult(leased_runs, polled.throttled_ms / 1000, is_led=not polled.elsewhere)
 
-    def _note(self, order: PollRequest, leased_run: LeasedRun) -> None:
+    def _note(self, request: PollRequest, leased_run: LeasedRun) -> None:
         now = self._router.transport.now()
-        until = now + order.visibility_ms / 1000
-        source = LeaseSource(order.topic, order.group, leased_run.lease.partition)
+        until = now + request.visibility_ms / 1000
+        source = LeaseSource(request.topic, request.group, leased_run.lease.partition)
         spans = ((piece.start, piece.end) for piece in leased_run.pieces)
         self._held_leases.took(source, leased_run.lease.token, spans, until, now)
 
@@ -253,20 +256,22 @@ class Poller:
             if not error.retriable:
                 raise
 
-    def short_attempts(self, order: PollRequest) -> Attempts:
+    def short_attempts(self, request: PollRequest) -> Attempts:
         """For those who must not keep the others waiting."""
-        return Attempts(self._router.transport, ATTEMPT_SECONDS_MIN, f"polling {order.topic}")
+        return Attempts(self._router.transport, ATTEMPT_SECONDS_MIN, f"polling {request.topic}")
 
-    def _attempts(self, order: PollRequest) -> Attempts:
-        return self._router.attempts(f"polling {order.topic} for group {order.group!r}")
+    def _attempts(self, request: PollRequest) -> Attempts:
+        return self._router.attempts(f"polling {request.topic} for group {request.group!r}")
 
 
 class _Round:
     """Everybody is asked once."""
 
-    def __init__(self, polling: Poller, order: PollRequest, end: float, attempts: Attempts) -> None:
+    def __init__(
+        self, polling: Poller, request: PollRequest, end: float, attempts: Attempts
+    ) -> None:
         self._polling = polling
-        self._order = order
+        self._request = request
         self._end = end
         self._attempts = attempts
         self._now = polling._router.transport.now  # noqa: SLF001  (two halves of one module)
@@ -282,33 +287,33 @@ class _Round:
         near = [share for share in shares if share.target.direct]
         # Brokers in between look for a leader for as long as they may: these are not waited for.
         far = [share for share in shares if not share.target.direct]
-        catch = await self._first_of(near or far)
-        if catch.leased_runs or catch.throttled_s or not self.has_answer:
-            return catch
+        result = await self._first_of(near or far)
+        if result.leased_runs or result.throttled_s or not self.has_answer:
+            return result
         failed = [share for share, _ in self.failures]
         well = [share for share in near if share not in failed]
         if self._left() or far:
             self.is_lame = bool(failed or far)
             wait = max(_LOOK_SECONDS, self._left())
             wait = min(wait, _LAME_WAIT_SECONDS) if self.is_lame else wait
-            ready = await self._polling.await_ready(self._order, well + far, wait, self._attempts)
-            catch = await self._first_of(ready)
-        return catch
+            ready = await self._polling.await_ready(self._request, well + far, wait, self._attempts)
+            result = await self._first_of(ready)
+        return result
 
     async def _first_of(self, shares: Sequence[LeaderPartitions]) -> PollResult:
-        catch = NOTHING
+        result = NOTHING
         for share in shares:
-            catch = await self._ask(share, 0.0)
-            if catch.leased_runs or catch.throttled_s:
+            result = await self._ask(share, 0.0)
+            if result.leased_runs or result.throttled_s:
                 break
-        return catch
+        return result
 
     async def _ask(self, share: LeaderPartitions, wait: float) -> PollResult:
         attempts = self._attempts
         if self.has_answer and not share.target.direct:
-            attempts = self._polling.short_attempts(self._order)
+            attempts = self._polling.short_attempts(self._request)
         try:
-            catch = await self._polling.poll_share(self._order, share, wait, attempts)
+            result = await self._polling.poll_share(self._request, share, wait, attempts)
         except QuiverError as error:
             self.failures.append((share, error))
             # A topic that is not there may have been created again: a fresh map tells.
@@ -316,7 +321,7 @@ class _Round:
                 raise
             return NOTHING
         self.has_answer = True
-        return catch
+        return result
 
     def _left(self) -> float:
         return max(0.0, min(WAIT_SECONDS, self._end - self._now()))
@@ -336,11 +341,11 @@ def _rotated(partitions: list[int], turn: int) -> list[int]:
     return partitions[first:] + partitions[:first]
 
 
-def _await_request(order: PollRequest, share: LeaderPartitions, wait: float) -> proto.Request:
-    request = proto.Request(direct=share.target.direct)
-    ask = request.await_ready
-    ask.topic, ask.topic_id, ask.group = order.topic, share.target.topic_id, order.group
+def _await_request(request: PollRequest, share: LeaderPartitions, wait: float) -> proto.Request:
+    envelope = proto.Request(direct=share.target.direct)
+    ask = envelope.await_ready
+    ask.topic, ask.topic_id, ask.group = request.topic, share.target.topic_id, request.group
     ask.partitions.extend(share.partitions)
-    ask.consumer, ask.consumer_name = order.consumer, order.consumer_name
-    ask.wait_ms, ask.start_latest = int(wait * 1000), order.start_latest
-    return request
+    ask.consumer, ask.consumer_name = request.consumer, request.consumer_name
+    ask.wait_ms, ask.start_latest = int(wait * 1000), request.start_latest
+    return envelope

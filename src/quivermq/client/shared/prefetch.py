@@ -56,10 +56,19 @@ class SubscribeOptions(NamedTuple):
                 f"a handler is called with a message: {handler!r} cannot be called"
             )
 
-    def order(self, core: Core, settle: Callable[[Sequence[Settlement]], Any]) -> PollRequest:
-        """The same as it is polled, checked."""
-        return core.consuming.order(
-            self.topic, self.group, self.prefetch, self.visibility, self.ack, self.start, settle
+    def poll_request(
+        self, core: Core, settle: Callable[[Sequence[Settlement]], Any]
+    ) -> PollRequest:
+        """The request that is polled again and again, checked."""
+        return core.consuming.poll_request(
+            self.topic,
+            self.group,
+            self.prefetch,
+            WAIT_SECONDS,
+            self.visibility,
+            self.ack,
+            self.start,
+            settle,
         )
 
     def __str__(self) -> str:
@@ -81,7 +90,7 @@ class Prefetcher:
     def __init__(
         self,
         core: Core,
-        order: PollRequest,
+        request: PollRequest,
         prefetch: int,
         kind: type[LeasedFields],
         arrived: Callable[[], None],
@@ -95,13 +104,13 @@ class Prefetcher:
         self.messages: deque[LeasedFields] = deque()
         """Not handed out yet."""
         self._core = core
-        self._order = order
+        self._request = request
         self._prefetch = prefetch
         self._kind = kind
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
         self.hands = InHandTracker(self._loop.time)
-        self._visibility_s = order.visibility_ms / 1000
+        self._visibility_s = request.visibility_ms / 1000
         self._left: dict[Lease, Remainder] = {}
         """What is not settled, of leases that are ours."""
         self._lost: dict[Lease, Remainder] = {}
@@ -109,7 +118,7 @@ class Prefetcher:
         has these by then, they can still be acknowledged."""
         self._until: dict[Lease, float] = {}
         self._ack_batcher = AckBatcher(
-            core.router, core.consuming.settling, order.topic, self._wake
+            core.router, core.consuming.settling, request.topic, self._wake
         )
         self._shares: dict[int, LeaderPartitions] = {}
         self._stations: dict[int, asyncio.Task[None]] = {}
@@ -131,7 +140,7 @@ class Prefetcher:
                 message = messages.popleft()
             except IndexError:
                 break
-            if not messages or (self._order.auto_ack and 2 * len(messages) <= self._prefetch):
+            if not messages or (self._request.auto_ack and 2 * len(messages) <= self._prefetch):
                 self._loop.call_soon_threadsafe(self._wake)
             # What was lost while it waited here is somebody else's by now.
             if not message.lease.token or message.lease in self._left:
@@ -271,7 +280,7 @@ class Prefetcher:
             self._end(error)
 
     async def _learn(self, attempts: Attempts) -> None:
-        shares = await self._core.consuming.polling.shares(self._order.topic, attempts)
+        shares = await self._core.consuming.polling.shares(self._request.topic, attempts)
         # Partitions that nobody leads each have their own.
         self._shares = {share.leader or -1 - share.partitions[0]: share for share in shares}
         for key in self._shares:
@@ -302,31 +311,31 @@ class Prefetcher:
             self._look.set()
 
     async def _take_in(self, share: LeaderPartitions, free: int) -> None:
-        order = self._order._replace(messages_max=free)
+        request = self._request._replace(messages_max=free)
         (share,) = turned([share], next(self._turns))
-        catch = await self._core.consuming.polling.poll_share(
-            order, share, WAIT_SECONDS, self._attempts()
+        result = await self._core.consuming.polling.poll_share(
+            request, share, WAIT_SECONDS, self._attempts()
         )
-        if not catch.is_led:
+        if not result.is_led:
             self._look.set()
-        messages = messages_of_runs(catch.leased_runs, self._kind, self._core.router.limits)
+        messages = messages_of_runs(result.leased_runs, self._kind, self._core.router.limits)
         until = self._loop.time() + self._visibility_s
-        for leased_run in catch.leased_runs:
+        for leased_run in result.leased_runs:
             if leased_run.lease.token:
                 self._left[leased_run.lease] = Remainder(piece[:2] for piece in leased_run.pieces)
                 self._until[leased_run.lease] = until
         if messages:
             self.messages.extend(messages)
             self._arrived()
-        elif catch.throttled_s:
-            await asyncio.sleep(catch.throttled_s)
+        elif result.throttled_s:
+            await asyncio.sleep(result.throttled_s)
 
     async def _recovered(
         self, share: LeaderPartitions, error: QuiverError, attempts: Attempts
     ) -> Attempts:
         """Return when it is time to go on, with the patience that is left; for ever, if need be."""
         try:
-            await recover_partitions(self._core.router, self._order.topic, share, error, attempts)
+            await recover_partitions(self._core.router, self._request.topic, share, error, attempts)
             await self._learn(attempts)
         except QuiverError as last:
             if not last.retriable:
@@ -342,7 +351,7 @@ class Prefetcher:
         return free
 
     def _free(self) -> int:
-        is_auto = self._order.auto_ack
+        is_auto = self._request.auto_ack
         held = len(self.messages) if is_auto else sum(map(_COUNT_OF, self._left.values()))
         # Also what is not told yet takes room.
         free = self._prefetch - held - max(0, self._ack_batcher.messages - self._prefetch)
@@ -386,4 +395,4 @@ class Prefetcher:
             pass  # whether it lasted shows when its messages are settled
 
     def _attempts(self) -> Attempts:
-        return self._core.router.attempts(f"subscribing to {self._order.topic}")
+        return self._core.router.attempts(f"subscribing to {self._request.topic}")

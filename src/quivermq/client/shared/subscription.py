@@ -274,14 +274,14 @@ async def _started(
             arrival.notify_all()
 
     try:
-        order = options.order(core, settle)
+        request = options.poll_request(core, settle)
         await core.router.route(
             options.topic, core.router.attempts(f"subscribing to {options.topic}")
         )
     except BaseException:
         await core.transport.close()
         raise
-    intakes.append(Prefetcher(core, order, options.prefetch, LeasedMessage, arrived))
+    intakes.append(Prefetcher(core, request, options.prefetch, LeasedMessage, arrived))
     return intakes[0]
 
 
