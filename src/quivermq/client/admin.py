@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from quivermq.client.checks import check_number, checked_name
 from quivermq.client.connect_options import parse_servers
 from quivermq.client.models import (
     ClusterInfo,
@@ -14,7 +15,6 @@ from quivermq.client.models import (
     TopicInfo,
     Unchanged,
     UpgradeInfo,
-    check_number,
     topic_settings,
 )
 from quivermq.client.retry import Attempts
@@ -312,15 +312,6 @@ class Admin:
 
     def _attempts(self, what: str) -> Attempts:
         return Attempts(self._router.transport, self._router.timeout, what, share=_SHARE)
-
-
-def checked_name(kind: str, name: str) -> str:
-    """A name that can travel; what it may consist of is for the broker to say."""
-    if not isinstance(name, str) or not name:
-        raise InvalidRequest(f"a {kind} has a name, as in 'orders': {name!r}")
-    if not name.isprintable():
-        raise InvalidRequest(f"the name of a {kind} has characters that nobody can read: {name!r}")
-    return name
 
 
 def _count(name: str, value: int | None, least: int = 1) -> int:

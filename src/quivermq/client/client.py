@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from quivermq.batches import Compression
+from quivermq.client.checks import Payload
 from quivermq.client.connect_options import ConnectOptions, chosen_identity
 from quivermq.client.cursor import Place
 from quivermq.client.dead_letter_admin import Letters
@@ -29,7 +30,6 @@ from quivermq.client.models import (
     UpgradeInfo,
 )
 from quivermq.client.offsets import TopicOffsets
-from quivermq.client.payloads import Payload
 from quivermq.client.producer.bulk import BulkColumns, Layout
 from quivermq.client.producer.copy import BatchCache, Copier, Range
 from quivermq.client.producer.positions import messages_stored, position_of

@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self, TypeVar
 import quivermq
 from quivermq.addresses import split_address
 from quivermq.batches.limits import MIB
-from quivermq.client.models import check_number
+from quivermq.client.checks import check_number
 from quivermq.client.producer.sequencer import ProducerIdentity
 from quivermq.errors import InvalidRequest, QuiverError, UnsupportedFormat
 from quivermq.wire import (

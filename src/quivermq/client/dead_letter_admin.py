@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from quivermq.client.admin import Admin
+from quivermq.client.checks import check_number
 from quivermq.client.cursor import Cursor
 from quivermq.client.decode import messages_of
 from quivermq.client.group_models import DeadLetter
-from quivermq.client.models import Message, check_number
+from quivermq.client.models import Message
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
 from quivermq.client.shared.leases import Interval, intervals_of

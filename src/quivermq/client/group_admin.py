@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable
 
-from quivermq.client.admin import checked_name
 from quivermq.client.ask_leaders import ask_leaders
+from quivermq.client.checks import check_number, checked_group, checked_name
 from quivermq.client.cursor import Place, parse_place
 from quivermq.client.group_models import ARCHIVE_PREFIX, DelayedInfo, GroupInfo, group_infos
-from quivermq.client.models import check_number
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions, Router
-from quivermq.client.shared.consumer import checked_group
 from quivermq.client.shared.leases import intervals_of
 from quivermq.errors import InvalidRequest
 from quivermq.wire import proto

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
+from quivermq.client.checks import check_number
 from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
 
-_NUMBER_MAX = (1 << 63) - 1
 _IDLE_SECONDS_MAX = 100 * 365 * 24 * 3600
 _RETRY_SECONDS_MAX = ((1 << 32) - 1) // 1000
 
@@ -387,16 +387,6 @@ def retry_of(settings: proto.TopicSettings) -> Retry:
         base=settings.retry_base_ms / 1000 or default.base,
         longest=settings.retry_longest_ms / 1000 or default.longest,
     )
-
-
-def check_number(name: str, value: Any, *, least: float, whole: bool = False) -> None:
-    """Raise `InvalidRequest` unless `value` is a number from `least` up."""
-    wanted = int if whole else (int, float)
-    # True is an int too; and a NaN is not below anything.
-    good = isinstance(value, wanted) and not isinstance(value, bool)
-    if not good or not least <= value <= _NUMBER_MAX:
-        kind = "whole number" if whole else "number"
-        raise InvalidRequest(f"{name} must be a {kind} of at least {least:g}: {value!r}")
 
 
 def _total(numbers: Iterable[int | None]) -> int | None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, Limits
 from quivermq.batches.limits import PRIORITY_MAX
-from quivermq.client.payloads import Payload, as_bytes
+from quivermq.client.checks import Payload, as_bytes
 from quivermq.client.producer.delivery import Delivery, PendingBatch
 from quivermq.client.producer.partitioner import partition_of
 from quivermq.client.producer.produce import not_before_ms

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from quivermq.batches import Compression, Frame, Limits, Origin, encode_batches
-from quivermq.client.payloads import as_bytes
+from quivermq.client.checks import as_bytes
 from quivermq.client.producer.partitioner import rows_by_partition
 from quivermq.errors import InvalidRequest
 

@@ -8,9 +8,9 @@ from time import time
 from typing import Final
 
 from quivermq.batches import Frame, Origin, encode_batch
+from quivermq.client.checks import Payload, as_bytes, check_number
 from quivermq.client.cluster_map import Route
-from quivermq.client.models import BatchReceipt, Receipt, check_number
-from quivermq.client.payloads import Payload, as_bytes
+from quivermq.client.models import BatchReceipt, Receipt
 from quivermq.client.producer.batch_pipeline import BatchPipeline, stored_of
 from quivermq.client.producer.bulk import BulkColumns, Layout, bulk_frames
 from quivermq.client.producer.partitioner import partition_of

@@ -17,10 +17,9 @@ from typing import Any, Final, NamedTuple, NoReturn, Self
 from quivermq.batches import Compression
 from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
+from quivermq.client.checks import Payload, check_number
 from quivermq.client.core import Core
 from quivermq.client.exit_hooks import endings, park_if_ending
-from quivermq.client.models import check_number
-from quivermq.client.payloads import Payload
 from quivermq.client.producer.accumulator import Accumulator
 from quivermq.client.producer.delivery import Delivery, PendingBatch
 from quivermq.client.producer.sender import Sender

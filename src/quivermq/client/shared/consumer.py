@@ -3,11 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from quivermq.client.admin import checked_name
+from quivermq.client.checks import check_number, checked_group, checked_name, one_of
 from quivermq.client.connect_options import program_name
-from quivermq.client.models import check_number
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
 from quivermq.client.shared.held_leases import HeldLeases
@@ -17,8 +16,6 @@ from quivermq.client.shared.settle import Settler
 from quivermq.client.transport import run
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.wire import proto
-
-T = TypeVar("T")
 
 MESSAGES_MAX: Final = 100_000
 """What one poll may ask for."""
@@ -107,17 +104,3 @@ class ReleaseAtExit:
         seconds = deadline - time.monotonic()
         if seconds > 0:
             run(self._consuming.release(seconds))
-
-
-def checked_group(group: str) -> str:
-    """The name of a group that a user may have."""
-    if checked_name("group", group).startswith("_"):
-        raise InvalidRequest(f"names of groups that begin with _ are the brokers' own: {group!r}")
-    return group
-
-
-def one_of(name: str, value: T, *choices: T) -> T:
-    """`value`, if it is one of the choices."""
-    if value not in choices:
-        raise InvalidRequest(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
-    return value

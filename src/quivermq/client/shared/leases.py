@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from operator import attrgetter, sub
 from typing import Any, Final, NamedTuple, Protocol
 
-from quivermq.client.models import check_number
+from quivermq.client.checks import check_number
 from quivermq.errors import InvalidRequest, LeaseLost
 from quivermq.wire import proto
 

@@ -10,8 +10,8 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from quivermq.client.ask_leaders import recover_partitions
+from quivermq.client.checks import check_number
 from quivermq.client.core import Core
-from quivermq.client.models import check_number
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher

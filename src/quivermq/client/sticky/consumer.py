@@ -10,8 +10,9 @@ from typing import Any, Final, Self
 
 from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
+from quivermq.client.checks import check_number
 from quivermq.client.core import Core
-from quivermq.client.models import Message, check_number
+from quivermq.client.models import Message
 from quivermq.client.sticky.member import READY_MAX, ConsumerSettings, StickyMember, Told
 from quivermq.errors import InvalidRequest
 

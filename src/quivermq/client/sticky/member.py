@@ -14,10 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from quivermq.client.admin import checked_name
+from quivermq.client.checks import check_number, checked_group, checked_name, one_of
 from quivermq.client.core import Core
-from quivermq.client.models import check_number
-from quivermq.client.shared.consumer import checked_group, one_of
 from quivermq.client.sticky.delivery_buffer import DeliveryBuffer
 from quivermq.client.sticky.heartbeat import Heartbeat
 from quivermq.client.sticky.owned_partition import FETCHES_AT_ONCE, OwnedPartition, Ownership, Start
