@@ -219,7 +219,7 @@ def test_a_partition_that_is_led_elsewhere_is_asked_for_at_once(
     is_subscribed: bool,
 ) -> None:
     monkeypatch.setattr(poll_module, "ROUTE_SECONDS_MAX", 1e6)
-    monkeypatch.setattr(prefetch, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(prefetch, "REFRESH_SECONDS", 1e6)
     with both.subscribe("t", group="g") as subscription:
         pair[1].until("poll", 1)
         assert both.poll("t", group="other", wait=0.01) == []

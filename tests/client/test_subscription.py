@@ -221,7 +221,7 @@ def test_what_no_loop_has_in_hand_any_more_is_not_extended(
         loop = threading.Thread(target=next, args=(subscription,))
         loop.start()
         loop.join()
-        until(lambda: not any(subscription._intake._until))
+        until(lambda: not any(subscription._prefetcher._until))
 
 
 def test_a_handler_whose_lease_was_lost_tries_to_acknowledge_all_the_same(
@@ -234,7 +234,7 @@ def test_a_handler_whose_lease_was_lost_tries_to_acknowledge_all_the_same(
         assert is_there.wait(10)
         lot = stand_in.lot()
         kept, lot.leases = lot.leases, {-1: {0}}
-        until(lambda: not subscription._intake._left)
+        until(lambda: not subscription._prefetcher._left)
         lot.leases = kept  # nobody else took it
 
     with client.subscribe("t", group="g", handler=handle, visibility=0.2) as subscription:
@@ -361,7 +361,7 @@ def test_what_was_lost_while_it_waited_is_not_handed_out(
     with client.subscribe("t", group="g", visibility=0.2) as subscription:
         next(subscription).ack()
         stand_in.lose_leases()
-        until(lambda: not subscription._intake._left)
+        until(lambda: not subscription._prefetcher._left)
         client.produce("t", b"another")
         assert next(subscription).value == b"another"
 

@@ -28,7 +28,7 @@ _IDLE_GROUPS_LEVEL: Final = 2
 
 
 class Admin:
-    """The part of a client that looks after topics and brokers, over either door."""
+    """The part of a client that administers topics and brokers."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -102,7 +102,7 @@ class Admin:
     async def describe(self, names: Sequence[str]) -> list[TopicInfo]:
         """Topics by name; without names, all."""
         attempts = self._attempts("describing topics")
-        found = await self._described(names, attempts)
+        found = await self._describe(names, attempts)
         missing = set(names) - {topic.name for topic in found}
         if missing:
             raise TopicNotFound(f"there is no topic {min(missing)!r}: create it with create_topic")
@@ -249,7 +249,7 @@ class Admin:
         answer that all is well."""
         found = (await self.cluster()).level
         if found < level:
-            # Whoever was asked may not have heard of it; whoever leads the cluster has.
+            # The broker that was asked may not have heard of it; the cluster's leader has.
             found = (await self.upgrade_cluster(level, dry_run=True)).before
         if found < level:
             raise InvalidRequest(
@@ -283,12 +283,12 @@ class Admin:
             await attempts.pause()
 
     async def _described_topic(self, name: str, attempts: Attempts) -> TopicInfo:
-        found = await self._described([checked_name("topic", name)], attempts)
+        found = await self._describe([checked_name("topic", name)], attempts)
         if not found:
             raise TopicNotFound(f"there is no topic {name!r}: create it with create_topic")
         return found[0]
 
-    async def _described(self, names: Sequence[str], attempts: Attempts) -> list[TopicInfo]:
+    async def _describe(self, names: Sequence[str], attempts: Attempts) -> list[TopicInfo]:
         request = proto.Request()
         request.describe_topics.topics.extend(checked_name("topic", name) for name in names)
         if not names:

@@ -442,7 +442,7 @@ class AsyncClient(AsyncClientLifecycle):
         >>> for letter in await client.dead_letters("orders"):
         ...     print(letter.original_offset, letter.reason, letter.value)
         """
-        return await self._core.dead_letters.listed(topic, limit)
+        return await self._core.dead_letters.list_letters(topic, limit)
 
     async def redrive(
         self, topic: str, offsets: Letters | None = None, partition: int | None = None
@@ -573,7 +573,7 @@ class AsyncClient(AsyncClientLifecycle):
             sequence=sequence,
             held=held,
         )
-        return await wanted.carry_out(self._core)
+        return await wanted.copy(self._core)
 
     async def hold(
         self, topic: str, ranges: Iterable[tuple[int, int, int]], *, bytes_max: int = 32 << 20

@@ -480,7 +480,7 @@ class Client(ClientLifecycle):
         >>> for letter in client.dead_letters("orders"):
         ...     print(letter.original_offset, letter.reason, letter.value)
         """
-        return run(self._core.dead_letters.listed(topic, limit))
+        return run(self._core.dead_letters.list_letters(topic, limit))
 
     def redrive(
         self, topic: str, offsets: Letters | None = None, partition: int | None = None
@@ -611,7 +611,7 @@ class Client(ClientLifecycle):
             sequence=sequence,
             held=held,
         )
-        return run(wanted.carry_out(self._core))
+        return run(wanted.copy(self._core))
 
     def hold(
         self, topic: str, ranges: Iterable[tuple[int, int, int]], *, bytes_max: int = 32 << 20

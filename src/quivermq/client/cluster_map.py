@@ -1,4 +1,4 @@
-"""What this client knows of the cluster: brokers, topics and leaders. A cache, often a bit stale.
+"""A cache of the cluster's brokers, topics and leaders, often a bit stale.
 
 Shared by threads: every change replaces a value in one step, and nothing is computed from two.
 """
@@ -13,7 +13,7 @@ from quivermq.wire import proto
 # A broker that could not be reached is left alone for so long; meanwhile others pass requests on.
 AVOID_SECONDS: Final = 5.0
 
-_random = Random()  # noqa: S311  (spreads load; nobody gains by guessing it)
+_random = Random()  # noqa: S311  (spreads load; not a secret)
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +23,7 @@ class Route:
     topic: str
     id: bytes
     leaders: list[int]
-    """By partition; 0: nobody, as far as is known."""
+    """By partition; 0: none, as far as is known."""
     replicas: list[tuple[int, ...]]
     heard_at: float
 
@@ -58,10 +58,10 @@ class ClusterMap:
         return self._addresses.get(node, "")
 
     def servers(self, now: float) -> list[str]:
-        """Everybody who could be asked, in the order to ask: first who answered last."""
+        """All known servers, in the order to ask: the one that answered last comes first."""
         known = dict.fromkeys([*self._servers, *self._addresses.values()])
         avoided = self._avoided
-        # Stable: who is avoided comes last, in case that nobody else is there.
+        # Stable: avoided servers come last, in case that there are no others.
         return sorted(known, key=lambda server: avoided.get(server, 0.0) > now)
 
     def is_avoided(self, address: str, now: float) -> bool:
@@ -113,7 +113,7 @@ class ClusterMap:
             route.heard_at = float("-inf")
 
     def forget(self, topic: str) -> None:
-        """What is known of this topic is wrong."""
+        """Drop the route of a topic, which is wrong."""
         self._routes.pop(topic, None)
 
 

@@ -1,4 +1,4 @@
-"""The whole client behind one door: what the blocking and the asyncio client share."""
+"""Wires the parts of a client together, over one transport: shared by both clients."""
 
 from quivermq.client.admin import Admin
 from quivermq.client.cursor import Cursor, Place
@@ -15,7 +15,7 @@ from quivermq.wire import proto
 
 
 class Core:
-    """Everything a client does, as coroutines over a door."""
+    """Everything a client does, as coroutines over a transport."""
 
     def __init__(self, transport: Transport, servers: list[str], timeout: float) -> None:
         self.transport = transport

@@ -1,4 +1,4 @@
-"""The end of the program: what clients do that were never closed, and for how long.
+"""Exit hooks: finish the work of clients that were not closed when the program ends.
 
 Python takes the interpreter apart around daemon threads: one that still runs an event loop then
 may crash the process. So before that happens every client's thread is stopped and joined. First
@@ -25,11 +25,11 @@ from quivermq.client import fork_safety
 logger = logging.getLogger("quivermq.client")
 
 ENDING_SECONDS: Final = 2.0
-"""What all clients of a program have together to finish."""
+"""The time that all clients of a program have together to finish."""
 
 # What a thread has to stop once that is over; it takes milliseconds, unless a callback is stuck.
 _HALT_SECONDS: Final = 1.0
-# Clients that nobody closed; what the others hold comes back when its time is over.
+# Clients that were not closed; the leases of more than these expire by themselves.
 _KEPT_MAX: Final = 100
 # Behind everything else that children of multiprocessing do at their end.
 _FINALIZER_PRIORITY: Final = -100
@@ -72,16 +72,16 @@ class ExitHooks:
         self._holders.add(holder)
 
     def keep(self, holder: ClosesAtExit) -> None:
-        """Nobody else has it any more, and it holds something. The garbage collector may call this,
-        at any point of any thread."""
+        """Keep a holder that the program dropped, until the end. The garbage collector may call
+        this, at any point of any thread."""
         self._kept = [*self._kept, holder][-_KEPT_MAX:]
 
-    def started(self, thread: EndingThread) -> None:
+    def add_thread(self, thread: EndingThread) -> None:
         """It runs, and must not when the interpreter is taken apart."""
         self._register()
         self._threads.add(thread)
 
-    def stopped(self, thread: EndingThread) -> None:
+    def remove_thread(self, thread: EndingThread) -> None:
         """It runs no more."""
         self._threads.discard(thread)
 
@@ -123,7 +123,7 @@ class ExitHooks:
 
 def park_if_ending() -> None:
     """Do not return to a daemon thread while the program ends: it is about to end wherever it is,
-    and an error there helps nobody."""
+    and an error there is of no use."""
     if endings.is_ending and threading.current_thread().daemon:
         while True:
             threading.Event().wait()

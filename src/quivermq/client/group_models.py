@@ -1,4 +1,4 @@
-"""What a client tells of groups, of delayed messages and of dead letters."""
+"""The values that a client returns about groups, delayed messages and dead letters."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ ARCHIVE_PREFIX: Final = "_archive."
 """Begins the name of a group by which a table tells how far it holds a topic."""
 
 _DEAD_HEADERS: Final = "quiver-"
-"""What brokers say about a dead letter is in headers that begin so."""
+"""Headers in which brokers describe a dead letter begin so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

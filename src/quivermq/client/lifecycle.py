@@ -19,7 +19,7 @@ from quivermq.client.connect_options import ConnectOptions, TransportFactory
 from quivermq.client.core import Core
 from quivermq.client.exit_hooks import endings
 from quivermq.client.producer.producer import AsyncProducer, Producer, ProducerSettings
-from quivermq.client.producer.sender import all_finished
+from quivermq.client.producer.sender import await_finishing
 from quivermq.client.shared.aio_subscription import AsyncSubscription
 from quivermq.client.shared.consumer import ReleaseAtExit
 from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedMessage
@@ -169,7 +169,7 @@ class AsyncClientLifecycle:
                 await subscription.close()
             for producer in list(self._producers):
                 await producer.close()
-            await all_finished()
+            await await_finishing()
         finally:
             for producer in list(self._producers):
                 await producer.abandon()

@@ -1,4 +1,4 @@
-"""Trying again: how often, how long, and what to say in the end."""
+"""Retries with backoff: how often, how long, and the error in the end."""
 
 from random import Random
 from typing import Final
@@ -16,7 +16,7 @@ HINTS_IN_A_ROW_MAX: Final = 3
 # Less than this is not worth another attempt.
 LEFT_SECONDS_MIN: Final = 0.005
 
-_random = Random()  # noqa: S311  (spreads clients over time; nobody gains by guessing it)
+_random = Random()  # noqa: S311  (spreads clients over time; not a secret)
 
 
 class Attempts:
@@ -49,7 +49,7 @@ class Attempts:
         self.deadline = transport.now() + timeout if deadline is None else deadline
         self._transport = transport
         self.was_uncertain = False
-        """Some attempt may have had its effect, though nobody said so."""
+        """Some attempt may have had its effect, though no answer said so."""
         self._share = share
         self._last: QuiverError | None = None
         self._tried: dict[str, QuiverError] = {}
@@ -68,7 +68,7 @@ class Attempts:
         self.was_uncertain |= isinstance(error, Timeout | ConnectionFailed)
 
     def may_follow_hint(self) -> bool:
-        """True if the next attempt need not wait: somebody said whom to ask instead."""
+        """True if the next attempt need not wait: a broker said whom to ask instead."""
         self.check_time()
         self._hints += 1
         return self._hints <= HINTS_IN_A_ROW_MAX
@@ -92,7 +92,7 @@ class Attempts:
             raise self.last_word()
 
     def last_word(self) -> QuiverError:
-        """What to raise when the time is over: the last refusal, with who was asked."""
+        """The error to raise when the time is over: the last refusal, and the servers asked."""
         tried = "; ".join(f"{server}: {error}" for server, error in self._tried.items())
         story = f"{self.what} did not succeed within {self.timeout:g} s"
         match self._last:
@@ -100,8 +100,8 @@ class Attempts:
                 return Timeout(f"{story}: no time was left to ask a server")
             case NotLeader():
                 return NotEnoughReplicas(
-                    f"{story}: nobody leads. Is a majority of its brokers up? See `quiver cluster "
-                    f"status`. Asked: {tried}"
+                    f"{story}: there is no leader. Is a majority of its brokers up? See "
+                    f"`quiver cluster status`. Asked: {tried}"
                 )
             case ConnectionFailed():
                 return ConnectionFailed(

@@ -1,4 +1,4 @@
-"""Asking the right broker: requests to whoever leads, or to anybody, tried until they succeed.
+"""Sends requests to the leader of a partition, or to any broker, until they succeed.
 
 What a failure teaches is kept in the `ClusterMap`; how long to go on is the business of `Attempts`.
 """
@@ -26,7 +26,7 @@ ROUTE_SECONDS_MAX: Final = 60.0
 
 
 class Target(NamedTuple):
-    """Whom to ask about a partition."""
+    """The broker to ask about a partition."""
 
     address: str
     direct: bool
@@ -39,7 +39,7 @@ class LeaderPartitions(NamedTuple):
 
     target: Target
     leader: int
-    """0: nobody, as far as is known."""
+    """0: none, as far as is known."""
     partitions: list[int]
 
 
@@ -60,7 +60,7 @@ class Router:
         self.timeout = timeout
         self.map = ClusterMap(servers)
         self.limits: Limits = DEFAULT_LIMITS
-        """What the brokers accept, as the last one said."""
+        """The limits of the brokers, as the last one said."""
 
     def attempts(self, what: str) -> Attempts:
         """An operation begins."""
@@ -199,7 +199,7 @@ class Router:
         return reply
 
     def drop(self, posted: Posted) -> None:
-        """Nobody wants the answer any more."""
+        """Give up the answer."""
         posted.connection.cancel(posted.request_id)
         self.transport.release(posted.connection)
 
@@ -246,7 +246,7 @@ class Router:
         found = (await self.ask_any(request, attempts)).map
         while not (found.topics or (found.version and found.leader)):
             # A broker that has just started knows nothing yet.
-            attempts.failed("the cluster", NotLeader("nobody leads the metadata group"))
+            attempts.failed("the cluster", NotLeader("the metadata has no leader"))
             await attempts.pause()
             found = (await self.ask_any(request, attempts)).map
         if not found.topics and found.leader != found.node:
@@ -271,7 +271,7 @@ class Router:
     async def target(
         self, topic: str, partition: int, attempts: Attempts, *, follower: int | None = None
     ) -> Target:
-        """Whom to ask about a partition: a broker that can be reached, best its leader.
+        """The broker to ask about a partition: one that can be reached, best its leader.
 
         With a number, best one of its followers: the same one for the same number.
         """
@@ -289,26 +289,26 @@ class Router:
                 return Target(address, True, route.id)
         return Target(self.map.servers(now)[0], False, route.id)
 
-    async def shares(
+    async def by_leader(
         self, topic: str, attempts: Attempts, partitions: Sequence[int] | None = None
     ) -> list[LeaderPartitions]:
-        """Whom to ask about which partitions; about all of the topic, if none are named."""
+        """These partitions, or all of the topic, by the broker that leads them."""
         route = await self.route(topic, attempts)
-        led: dict[int, list[int]] = {}
-        shares: list[LeaderPartitions] = []
+        partitions_of: dict[int, list[int]] = {}
+        leaders: list[LeaderPartitions] = []
         for partition in range(len(route.leaders)) if partitions is None else partitions:
             leader = route.leaders[route.check(partition)]
             if not leader:
-                # Each by itself: whoever is asked passes it on to whoever leads it by then.
+                # Each by itself: the broker that is asked passes it on to its leader by then.
                 target = await self.target(topic, partition, attempts)
-                shares.append(LeaderPartitions(target, leader, [partition]))
-            elif leader in led:
-                led[leader].append(partition)
+                leaders.append(LeaderPartitions(target, leader, [partition]))
+            elif leader in partitions_of:
+                partitions_of[leader].append(partition)
             else:
-                led[leader] = [partition]
+                partitions_of[leader] = [partition]
                 target = await self.target(topic, partition, attempts)
-                shares.append(LeaderPartitions(target, leader, led[leader]))
-        return shares
+                leaders.append(LeaderPartitions(target, leader, partitions_of[leader]))
+        return leaders
 
     async def recover(
         self, topic: str, partition: int, target: Target, error: QuiverError, attempts: Attempts

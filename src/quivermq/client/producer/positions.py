@@ -1,4 +1,4 @@
-"""How much a partition has of one producer: as its leader remembers, or as its batches tell."""
+"""Finds the last sequence number of a producer in a partition: its leader's, or its batches'."""
 
 from typing import Final
 

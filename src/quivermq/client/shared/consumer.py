@@ -1,4 +1,4 @@
-"""Consuming by groups: what is asked for, checked; polls, settling, and giving back at the end."""
+"""Consuming by shared groups: checked poll requests, and giving leases back at the end."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.wire import proto
 
 MESSAGES_MAX: Final = 100_000
-"""What one poll may ask for."""
+"""Messages that one poll may ask for."""
 
-# Whoever ends does not wait longer than this to say so: leases expire by themselves.
+# A consumer that ends does not wait longer than this for brokers: leases expire by themselves.
 RELEASE_SECONDS: Final = 2.0
 
 
 class SharedConsumer:
-    """One consumer: the part of a client that takes messages for groups, over either door."""
+    """One consumer of shared groups: polls, settles, and releases its leases."""
 
     def __init__(self, router: Router) -> None:
         self.held_leases = HeldLeases()
@@ -78,13 +78,13 @@ class SharedConsumer:
     ) -> None:
         """Give back everything of these partitions."""
         asks = []
-        for share in await self._router.shares(topic, attempts, partitions):
-            request = proto.Request(direct=share.target.direct)
+        for led in await self._router.by_leader(topic, attempts, partitions):
+            request = proto.Request(direct=led.target.direct)
             release = request.release_consumer
-            release.topic, release.topic_id, release.group = topic, share.target.topic_id, group
-            release.partitions.extend(share.partitions)
+            release.topic, release.topic_id, release.group = topic, led.target.topic_id, group
+            release.partitions.extend(led.partitions)
             release.consumer = self.held_leases.consumer
-            asks.append((share.target.address, request))
+            asks.append((led.target.address, request))
         await self._router.ask_all(asks, attempts)
 
 

@@ -1,4 +1,4 @@
-"""What polling hands out: messages that are leased, and can be settled one by one."""
+"""Leased messages, as polls and subscriptions return them: each can be settled by itself."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ class LeasedFields(NamedTuple):
         return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
     def settlement(self, terms: SettlementTerms) -> list[Settlement]:
-        """What is to become of this one; empty: it is settled already."""
+        """The settlement of this message; empty: it is settled already."""
         if not is_open_to(self.lease, terms):
             return []
         intervals = [(self.offset, self.offset + 1)] if terms.ends_lease else []
@@ -64,7 +64,7 @@ class LeasedMessage(LeasedFields):
     __slots__ = ()
 
     def ack(self) -> None:
-        """It is done: the group never gets it again. Durable when this returns."""
+        """Acknowledge it: the group never gets it again. Durable when this returns."""
         self._settle(ACK)
 
     def nack(self, delay: float | None = None) -> None:
@@ -96,7 +96,7 @@ class AsyncLeasedMessage(LeasedFields):
     __slots__ = ()
 
     async def ack(self) -> None:
-        """It is done: the group never gets it again."""
+        """Acknowledge it: the group never gets it again. Durable when this returns."""
         await self._settle(ACK)
 
     async def nack(self, delay: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What polls bring, as messages or as one Arrow table. No I/O; nothing per message in Python."""
+"""Turns the result of a poll into messages or one Arrow table. No I/O, no Python per message."""
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,13 +25,13 @@ LEASED_SCHEMA: Final = pa.schema(
         pa.field("delivery_count", pa.int32(), nullable=False),
     ]
 )
-"""Of every table that is polled."""
+"""The schema of every table that is polled."""
 
 _ONE: Final = pa.scalar(1, pa.uint64())
 
 
 class LeasedSlice(NamedTuple):
-    """A batch, and what of it was leased."""
+    """A batch, and the rows of it that were leased."""
 
     frame: Frame
     start: int

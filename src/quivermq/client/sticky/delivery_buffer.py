@@ -1,4 +1,4 @@
-"""What the user of a sticky consumer has in hand, and how far it has come.
+"""Buffers the next messages of a sticky consumer, and tracks how far its user has come.
 
 The user takes messages on one thread, while partitions come and go on another. A message that was
 given out is being worked on until the user asks for more: then the user is *past* it. What lies
@@ -25,8 +25,8 @@ class DeliveryBuffer:
         self._working: dict[OwnedPartition, None] = {}
         """In the order in which they were given out."""
         self.valid_until = 0.0
-        """By then a beat must have been answered: past that, others may have been given what is
-        in here."""
+        """By then a heartbeat must have been answered: past that, other members may have these
+        partitions."""
 
     def take(self, most: int = 1) -> list[Message]:
         """The next messages, if there are any at hand; whatever was given out before is done."""
@@ -45,7 +45,7 @@ class DeliveryBuffer:
 
     @property
     def is_stale(self) -> bool:
-        """Nobody can say whether the partitions are still ours."""
+        """It is unknown whether the partitions are still this member's."""
         return time.monotonic() >= self.valid_until
 
     def put(self, owned_partition: OwnedPartition, messages: list[Message]) -> None:
