@@ -1,4 +1,4 @@
-"""TLS through both doors, and what is said when it does not fit."""
+"""TLS over both transports, and the errors where it does not fit."""
 
 import asyncio
 import shutil

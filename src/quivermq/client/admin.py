@@ -1,4 +1,4 @@
-"""Topics, offsets of groups, and the cluster: everything that is neither producing nor reading."""
+"""Administration of topics, committed offsets and the cluster."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -148,8 +148,8 @@ class Admin:
         return dict(sorted(found.items()))
 
     async def cluster(self) -> ClusterInfo:
-        """The brokers, as one of them tells; as a broker outside of the cluster tells only if no
-        other answers."""
+        """The brokers, as one of them describes them; a broker outside of the cluster is believed
+        only if no other answers."""
         router = self._router
         request = proto.Request()
         request.map.brokers_only = True
@@ -169,7 +169,7 @@ class Admin:
         return first
 
     async def stats(self, server: str | None) -> dict[str, float]:
-        """Figures of one broker."""
+        """The metrics of one broker."""
         request = proto.Request()
         request.stats.SetInParent()
         attempts = self._attempts("asking for figures")
@@ -213,7 +213,7 @@ class Admin:
         await self._router.ask_any(request, self._attempts(f"replacing broker {node}"))
 
     async def rebalance(self, *, leaders_only: bool, status_only: bool) -> RebalanceInfo:
-        """Spread partitions and leaders evenly, or tell how far that is."""
+        """Spread partitions and leaders evenly, or return the progress of that."""
         request = proto.Request()
         request.rebalance.SetInParent()
         request.rebalance.leaders_only = leaders_only
@@ -223,7 +223,7 @@ class Admin:
         return RebalanceInfo.of(response.rebalance_progress)
 
     async def upgrade_cluster(self, to: int | None, *, dry_run: bool) -> UpgradeInfo:
-        """Raise the feature level, or tell whether that is possible."""
+        """Raise the feature level, or return whether that is possible."""
         request = proto.Request()
         request.upgrade_cluster.SetInParent()
         request.upgrade_cluster.to = _count("to", to)
@@ -265,7 +265,9 @@ class Admin:
             missing = [server for server in servers if server not in alive]
             if info.leader and not missing:
                 return info
-            attempts.failed("the cluster", Timeout(f"{missing or 'its leader'} is not there yet"))
+            attempts.record_failure(
+                "the cluster", Timeout(f"{missing or 'its leader'} is not there yet")
+            )
             await attempts.pause()
 
     async def _usable_topic(self, name: str, attempts: Attempts) -> TopicInfo:
@@ -279,7 +281,7 @@ class Admin:
                 problem = Timeout(f"partitions {leaderless[:5]} of {name!r} have no leader yet")
             except TopicNotFound as error:
                 problem = Timeout(f"a broker does not know of it yet: {error}")
-            attempts.failed("the cluster", problem)
+            attempts.record_failure("the cluster", problem)
             await attempts.pause()
 
     async def _described_topic(self, name: str, attempts: Attempts) -> TopicInfo:
@@ -307,7 +309,7 @@ class Admin:
             except QuiverError as error:
                 if not error.retriable:
                     raise
-                attempts.failed(server, error)
+                attempts.record_failure(server, error)
             await attempts.pause()
 
     def _attempts(self, what: str) -> Attempts:

@@ -50,7 +50,7 @@ async def recover_partitions(
 ) -> None:
     """Learn from a leader's failure, and return when it is time for the next; or raise."""
     if isinstance(error, NotLeader) and len(led.partitions) > 1:
-        # It does not say of which partition it speaks: a hint would be taken for the wrong one.
+        # The error does not name the partition: its hint would be taken for the wrong one.
         error = NotLeader(str(error))
     await router.recover(topic, led.partitions[0], led.target, error, attempts)
 

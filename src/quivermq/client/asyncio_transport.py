@@ -18,7 +18,7 @@ WRITE_BUFFER_BYTES: Final = 4 << 20
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
-    """One socket, past its handshake. After any failure it is closed, and every waiter told."""
+    """One socket, past its handshake. A failure closes it, and every call that waits raises it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -99,7 +99,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         try:
             for packed in self._receiver.received(nbytes):
                 response = parse_response(packed.envelope)
-                # What answers nothing is the broker's last word, or its only one to a hello.
+                # A response without an id is the broker's last, or its refusal of a hello.
                 answer = self._waiting.get(response.id or HELLO_ID)
                 if answer is None and not response.id:
                     raise ConnectionFailed(response.error.message)

@@ -44,7 +44,7 @@ class BackgroundLoop:
         self._running: _Running | None = None
         """Until the thread has ended."""
         self._is_stopped = False
-        self._later: set[asyncio.Task[object]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._users: WeakSet[LoopUser] = WeakSet()
         self._ending: concurrent.futures.Future[None] | None = None
         fork_safety.watch(self)
@@ -103,7 +103,7 @@ class BackgroundLoop:
             # Taken apart in the child, it would complain that it was not closed.
             _loops_of_parents.append(self._running.loop)
         self._loop = self._running = self._ending = None
-        self._later = set()
+        self._tasks = set()
 
     # ---- the end of the program
 
@@ -139,8 +139,8 @@ class BackgroundLoop:
         now = time.monotonic()
         await _end_together(first, now + (deadline - now) / 2 if others else deadline)
         await _end_together(others, deadline)
-        if self._later:
-            await asyncio.wait(self._later, timeout=max(0.0, deadline - time.monotonic()))
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=max(0.0, deadline - time.monotonic()))
 
     async def _cancel_and_stop(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -163,11 +163,11 @@ class BackgroundLoop:
         self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, object]]
     ) -> None:
         task = loop.create_task(work())
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _end(self) -> None:
-        await asyncio.gather(*self._later, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()

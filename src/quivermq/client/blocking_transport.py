@@ -172,7 +172,7 @@ class BlockingConnection:
             raise ConnectionFailed(f"{self.address} closed the connection")
         for packed in self._receiver.received(count):
             response = parse_response(packed.envelope)
-            # What answers nothing is the broker's last word, or its only one to a hello.
+            # A response without an id is the broker's last, or its refusal of a hello.
             request_id = response.id or HELLO_ID
             if request_id in self._owed:
                 self._answers[request_id] = Reply(response, packed)

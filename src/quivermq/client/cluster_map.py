@@ -81,13 +81,13 @@ class ClusterMap:
             others = (each for each in known if each in self._given or each in heard)
             self._servers = [*(each for each in others if each != address), address]
 
-    def reached(self, address: str) -> None:
-        """It answered."""
+    def stop_avoiding(self, address: str) -> None:
+        """It answered: it may be asked first again."""
         if self._avoided:
             self._avoided.pop(address, None)
 
-    def heard(self, found: proto.ClusterMap, asked: list[str], now: float) -> None:
-        """A broker told what it knows of the brokers, and of the topics `asked` for."""
+    def update(self, found: proto.ClusterMap, asked: list[str], now: float) -> None:
+        """Take over what a broker knows of the brokers, and of the topics `asked` for."""
         addresses = {broker.id: broker.address for broker in found.brokers if broker.address}
         if addresses:
             self._addresses = addresses
@@ -98,8 +98,8 @@ class ClusterMap:
             if name not in there:
                 self._routes.pop(name, None)
 
-    def hinted(self, topic: str, partition: int, leader: int, address: str) -> None:
-        """A broker that does not lead a partition says who does."""
+    def set_leader(self, topic: str, partition: int, leader: int, address: str) -> None:
+        """Take over the leader of a partition, which another broker named."""
         if leader and address:
             self._addresses = {**self._addresses, leader: address}
         route = self._routes.get(topic)

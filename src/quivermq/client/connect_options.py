@@ -1,4 +1,4 @@
-"""How to connect: options, addresses, and the first packets on a connection."""
+"""Options of a connection, addresses of servers, and the first packets on a connection."""
 
 import os
 import ssl
@@ -82,7 +82,7 @@ def chosen_identity(producer_id: int | None, epoch: int) -> ProducerIdentity | N
 
 def program_name() -> str:
     """How this client shows up at the broker: the program's name and process."""
-    # Every poll tells, and a fork is another process.
+    # Every poll sends it, and a fork is another process.
     return _name_of(sys.argv[0], os.getpid())
 
 
@@ -152,5 +152,5 @@ def receiver() -> Receiver:
 
 
 def _with_address(error: QuiverError, address: str) -> QuiverError:
-    error.add_note(f"said by {address} to this client's hello")
+    error.add_note(f"the answer of {address} to this client's hello")
     return error

@@ -2,7 +2,7 @@
 
 Python takes the interpreter apart around daemon threads: one that still runs an event loop then
 may crash the process. So before that happens every client's thread is stopped and joined. First
-there is a little time to finish: producers send what they hold and say what they could not store,
+there is a little time to finish: producers send what they hold and log what they could not store,
 consumers leave their groups, leases go back.
 
 Python joins threads that are not daemons before it calls functions of `atexit`, so programs whose
@@ -52,7 +52,7 @@ class ClosesAtExit(Protocol):
     """Holds what should not be lost at the end."""
 
     def end(self, deadline: float) -> None:
-        """Give it back, or say what is lost; by the deadline."""
+        """Give it back, or log what is lost; by the deadline."""
 
 
 class ExitHooks:
@@ -86,7 +86,7 @@ class ExitHooks:
         self._threads.discard(thread)
 
     def end(self) -> None:
-        """The program ends. An impatient user (Ctrl-C) cuts short what is said, and no more."""
+        """The program ends. Ctrl-C cuts the finishing short; threads are stopped all the same."""
         self.is_ending = True
         threads = list(self._threads)
         deadline = time.monotonic() + ENDING_SECONDS
@@ -94,12 +94,12 @@ class ExitHooks:
             for thread in threads:
                 thread.begin_ending(deadline)
             for holder in list(self._holders):
-                _let_end(holder, deadline)
+                _end_holder(holder, deadline)
             for thread in threads:
                 thread.await_ending(deadline)
         deadline = time.monotonic() + _HALT_SECONDS
         for thread in threads:
-            _insist(thread, deadline)
+            _halt_thread(thread, deadline)
 
     def after_fork(self) -> None:
         """The threads stayed with the parent."""
@@ -129,7 +129,7 @@ def park_if_ending() -> None:
             threading.Event().wait()
 
 
-def _let_end(holder: ClosesAtExit, deadline: float) -> None:
+def _end_holder(holder: ClosesAtExit, deadline: float) -> None:
     try:
         holder.end(deadline)
     except Exception:
@@ -137,7 +137,7 @@ def _let_end(holder: ClosesAtExit, deadline: float) -> None:
         logger.exception("%r could not end", holder)
 
 
-def _insist(thread: EndingThread, deadline: float) -> None:
+def _halt_thread(thread: EndingThread, deadline: float) -> None:
     while True:
         try:
             thread.halt(deadline)

@@ -13,7 +13,7 @@ class Forkable(Protocol):
     """Holds what a child must not use."""
 
     def after_fork(self) -> None:
-        """This is the child: let go, without a word to the other side."""
+        """This is the child: let go, without sending anything."""
 
 
 _held: WeakSet[Forkable] = WeakSet()

@@ -96,7 +96,7 @@ class Offsets:
                 # It may have been created again since; then that one is asked.
                 if (await self._router.refresh(topic, attempts)).id == topic_id:
                     raise
-                attempts.failed("the cluster", error)
+                attempts.record_failure("the cluster", error)
                 await attempts.pause()
                 continue
             found = TopicOffsets(topic, topic_id.hex())
@@ -133,9 +133,9 @@ class Offsets:
                 held = await self.held(topic)
                 is_same = held.id == ids.get(topic, held.id)
                 found[topic] = _more(held, positions[topic]) if is_same else held
-            told = {topic: held for topic, held in found.items() if held.partitions}
-            if told or not troubled or now() >= until:
-                return told
+            more = {topic: held for topic, held in found.items() if held.partitions}
+            if more or not troubled or now() >= until:
+                return more
             await self._router.transport.sleep(min(_AGAIN_SECONDS, max(0.0, until - now())))
 
     async def _ask_waiting(

@@ -61,7 +61,7 @@ class Attempts:
         share = max(ATTEMPT_SECONDS_MIN, self._share * self.timeout)
         return min(self.deadline, self._transport.now() + share)
 
-    def failed(self, server: str, error: QuiverError) -> None:
+    def record_failure(self, server: str, error: QuiverError) -> None:
         """An attempt at this server failed in a way that may pass."""
         self._tried[server] = error
         self._last = error
@@ -74,24 +74,24 @@ class Attempts:
         return self._hints <= HINTS_IN_A_ROW_MAX
 
     async def pause(self) -> None:
-        """Wait before the next attempt, longer each time; raises the last word when time is over.
+        """Wait before the next attempt, longer each time; raises the final error when time is over.
 
         Jittered, so that many clients that failed together do not come back together.
         """
         left = self.deadline - self._transport.now()
         if left < LEFT_SECONDS_MIN:
-            raise self.last_word()
+            raise self.final_error()
         longest = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2**self._pauses)
         self._pauses += 1
         self._hints = 0
         await self._transport.sleep(min(_random.uniform(0.5, 1.0) * longest, left / 2))
 
     def check_time(self) -> None:
-        """Raise the last word if the time is over."""
+        """Raise the final error if the time is over."""
         if self.deadline - self._transport.now() < LEFT_SECONDS_MIN:
-            raise self.last_word()
+            raise self.final_error()
 
-    def last_word(self) -> QuiverError:
+    def final_error(self) -> QuiverError:
         """The error to raise when the time is over: the last refusal, and the servers asked."""
         tried = "; ".join(f"{server}: {error}" for server, error in self._tried.items())
         story = f"{self.what} did not succeed within {self.timeout:g} s"

@@ -78,7 +78,7 @@ class Router:
                 except QuiverError as error:
                     if not error.retriable:
                         raise
-                    attempts.failed(server, error)
+                    attempts.record_failure(server, error)
                     self.map.ask_last(server)
                     if not isinstance(error, ConnectionFailed):
                         break
@@ -128,7 +128,7 @@ class Router:
         except (ConnectionFailed, Timeout):
             self.map.avoid(address, transport.now())
             raise
-        self.map.reached(address)
+        self.map.stop_avoiding(address)
         if reply.response.WhichOneof("body") == "error":
             raise error_from_proto(reply.response.error)
         return reply
@@ -193,7 +193,7 @@ class Router:
             raise
         finally:
             self.transport.release(posted.connection)
-        self.map.reached(posted.address)
+        self.map.stop_avoiding(posted.address)
         if reply.response.WhichOneof("body") == "error":
             raise error_from_proto(reply.response.error)
         return reply
@@ -227,7 +227,7 @@ class Router:
         return route
 
     async def _checked_route(self, route: Route, topic: str) -> Route:
-        """Partitions may have been added. A cluster that does not tell is no reason to stop."""
+        """Partitions may have been added. A cluster that does not answer is no reason to stop."""
         route.heard_at = self.transport.now()
         try:
             return await self.refresh(topic, Attempts(self.transport, 1.0, "asking for the map"))
@@ -246,14 +246,14 @@ class Router:
         found = (await self.ask_any(request, attempts)).map
         while not (found.topics or (found.version and found.leader)):
             # A broker that has just started knows nothing yet.
-            attempts.failed("the cluster", NotLeader("the metadata has no leader"))
+            attempts.record_failure("the cluster", NotLeader("the metadata has no leader"))
             await attempts.pause()
             found = (await self.ask_any(request, attempts)).map
         if not found.topics and found.leader != found.node:
-            # A broker that lags behind may not know a topic yet: the leader's word counts.
+            # A broker that lags behind may not know a topic yet: the leader's answer counts.
             leader = next((each.address for each in found.brokers if each.id == found.leader), "")
             found = (await self.ask_any(request, attempts, first=leader)).map
-        self.map.heard(found, [topic], self.transport.now())
+        self.map.update(found, [topic], self.transport.now())
         route = self.map.route(topic)
         if route is None:
             raise TopicNotFound(f"there is no topic {topic!r}: create it with create_topic")
@@ -315,20 +315,20 @@ class Router:
     ) -> None:
         """Learn from a failed attempt, and return when it is time for the next; or raise."""
         if isinstance(error, TopicNotFound):
-            # Deleted, or created again, or not yet known there: a fresh map tells.
+            # Deleted, or created again, or not yet known there: a fresh map shows.
             route = await self.refresh(topic, attempts)
             if route.id != target.topic_id:
                 return
         elif not error.retriable:
             raise error
-        attempts.failed(target.address, error)
+        attempts.record_failure(target.address, error)
         if isinstance(error, NotEnoughReplicas):
             # That is how a broker sees it that is cut off from the others; they may have a leader.
-            self.map.hinted(topic, partition, 0, "")
+            self.map.set_leader(topic, partition, 0, "")
         if isinstance(error, NotEnoughReplicas) or not target.direct:
             self.map.ask_last(target.address)
         if isinstance(error, NotLeader) and target.direct:
-            self.map.hinted(topic, partition, error.leader, error.leader_address)
+            self.map.set_leader(topic, partition, error.leader, error.leader_address)
             elsewhere = error.leader and error.leader_address not in {"", target.address}
             if elsewhere and attempts.may_follow_hint():
                 return

@@ -98,7 +98,7 @@ class PartitionStream:
         self._request.produce.partition = partition
 
     def follow(self, route: Route) -> None:
-        """The map says so: the topic may have been created again."""
+        """Use a newer route: the topic may have been created again."""
         if route.id != self.route.id:
             self._request.produce.topic_id = route.id
             self.sequencer.restart()
@@ -121,13 +121,13 @@ class PartitionStream:
         )
 
     async def settle_first(self) -> None:
-        """Wait for the answer to the first of those under way; if it failed, mend."""
+        """Wait for the answer to the first batch in flight; if it failed, send all again."""
         batch = self.sequencer.in_flight[0]
         await self._answer(batch)
         if isinstance(batch.outcome, StoredAt):
             self.sequencer.in_flight.popleft()
         else:
-            await self._mend()
+            await self._send_again()
 
     def abandon(self) -> None:
         """Give up the batches in flight."""
@@ -136,7 +136,7 @@ class PartitionStream:
                 batch.attempt.connection.forget(batch.attempt.request_id)
         self.sequencer.in_flight.clear()
 
-    async def _mend(self) -> None:
+    async def _send_again(self) -> None:
         """Send what is under way again and again, in order, until all of it is settled."""
         sequencer = self.sequencer
         attempts = self._attempts(max(batch.deadline for batch in sequencer.in_flight))
@@ -144,7 +144,7 @@ class PartitionStream:
             for batch in sequencer.in_flight:
                 await self._answer(batch)
             await self._learn(attempts)
-            sequencer.regroup(self._router.transport.now(), attempts.last_word())
+            sequencer.regroup(self._router.transport.now(), attempts.final_error())
             if sequencer.identity is None:
                 await self._adopt_new_identity(attempts, *sequencer.in_flight)
             if not sequencer.in_flight:
@@ -181,7 +181,7 @@ class PartitionStream:
             batch.fail(error, was_sent=was_sent)
 
     async def _answer(self, batch: InFlightBatch) -> None:
-        """One attempt ends: the batch in flight is stored, or says why not."""
+        """One attempt ends: the batch in flight is stored, or has its error."""
         attempt = batch.attempt
         if not isinstance(attempt, Attempt) or batch.outcome is not None:
             return
@@ -213,16 +213,16 @@ class PartitionStream:
                 await self._router.recover(
                     topic, self.partition, self.target, first.error, attempts
                 )
-                self._excuse_ignorance()
+                self._retry_unknown_topic()
             self.follow(self._router.map.route(topic) or self.route)
         except QuiverError as error:
-            # The time is over, or the topic gone: the last word for all that is left.
+            # The time is over, or the topic gone: the final error of all that is left.
             for batch in self.sequencer.in_flight:
                 if batch.outcome is None:
                     batch.error = error
                     batch.deadline = 0.0
 
-    def _excuse_ignorance(self) -> None:
+    def _retry_unknown_topic(self) -> None:
         """There is such a topic, whatever a broker that lags behind said: ask it again."""
         for batch in self.sequencer.in_flight:
             if batch.outcome is None and isinstance(batch.error, TopicNotFound):

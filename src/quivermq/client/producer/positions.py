@@ -43,7 +43,7 @@ async def messages_stored(
     """How many messages of a producer's epoch a partition holds: looked for in all of its batches
     since a time."""
     start = await core.offsets.at(topic, partition, since_ms)
-    # Asked after that: what is kept from before the time tells that nothing since was dropped.
+    # Asked after that: if a batch from before the time is kept, none since was deleted.
     first = await _first_batch(core, topic, partition)
     if (start > 0) if first is None else (first.base_offset > 0 and first.timestamp_ms >= since_ms):
         kept = "nothing" if first is None else f"what it took since {first.timestamp_ms}"

@@ -133,7 +133,7 @@ class Producer:
         delay: float = 0.0,
         partition: int | None = None,
     ) -> Delivery:
-        """Take a message and return at once; the delivery tells what becomes of it.
+        """Take a message and return at once; the delivery has its outcome later.
 
         Blocks while `buffer_bytes` are waiting to be sent, and raises `Overloaded` if that does not
         change within `timeout`. Messages with the same key go to the same partition in order.
@@ -331,7 +331,7 @@ class AsyncProducer:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def end(self, deadline: float) -> None:  # noqa: ARG002  (others have something to wait for)
-        """The program ends, and the event loop most likely has: only tell what is lost."""
+        """The program ends, and the event loop most likely has: only log what is lost."""
         if not self._is_closed:
             self._is_closed = True
             _report(self._accumulator)
@@ -392,7 +392,7 @@ async def _finish(sender: Sender, accumulator: Accumulator, deadline: float) -> 
         async with asyncio.timeout_at(deadline - _STOP_SECONDS):
             await _await_settled(accumulator.seal_all())
     except TimeoutError:
-        pass  # the report says so
+        pass  # the log says so
     finally:
         _report(accumulator)
         await sender.close()

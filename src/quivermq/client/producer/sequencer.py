@@ -183,11 +183,11 @@ class PartitionSequencer:
         self.next_sequence = 0
         self._renumber(unsettled)
 
-    def regroup(self, now: float, last_word: QuiverError) -> None:
+    def regroup(self, now: float, final_error: QuiverError) -> None:
         """All attempts under way have ended: settle what is decided, number the rest.
 
         Afterwards `in_flight` holds what to send again, and `identity` is None if a fresh one is
-        needed for that. `last_word` is for those whose time is over.
+        needed for that. `final_error` is for those whose time is over.
         """
         kept: list[InFlightBatch] = []
         hole: int | None = None
@@ -206,7 +206,7 @@ class PartitionSequencer:
                 batch.settle(_unknown(error))
             else:
                 hole = batch.sequence if hole is None else hole
-                batch.settle(last_word if error.retriable else error)
+                batch.settle(final_error if error.retriable else error)
         self.in_flight = deque(kept)
         if has_doubt or (hole is None and self._is_forgotten()):
             self._discard_identity()

@@ -81,17 +81,17 @@ class AsyncSubscription:
             yield cast("list[AsyncLeasedMessage]", prefetcher.pop_all(first, worker))
 
     async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
-        """These are done. Waits for nothing; `flush` waits until it is durable."""
+        """Acknowledge messages. Waits for nothing; `flush` waits until it is durable."""
         self._enqueue(messages, ACK)
 
     async def nack(
         self, messages: Iterable[AsyncLeasedMessage], delay: float | None = None
     ) -> None:
-        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        """Have messages delivered again after `delay` seconds; None: the topic's backoff."""
         self._enqueue(messages, nack_terms(delay))
 
     async def reject(self, messages: Iterable[AsyncLeasedMessage], reason: str = "") -> None:
-        """These will never succeed: put them among the dead letters."""
+        """Put messages that can never succeed among the dead letters."""
         self._enqueue(messages, reject_terms(reason))
 
     async def flush(self) -> None:

@@ -68,16 +68,16 @@ class LeasedMessage(LeasedFields):
         self._settle(ACK)
 
     def nack(self, delay: float | None = None) -> None:
-        """It failed: deliver it again after `delay` seconds; None: after the topic's backoff."""
+        """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
         self._settle(nack_terms(delay))
 
     def reject(self, reason: str = "") -> None:
-        """It will never succeed: put it among the dead letters at once."""
+        """Put a message that can never succeed among the dead letters at once."""
         self._settle(reject_terms(reason))
 
     def extend(self, seconds: float) -> None:
-        """It takes longer: its lease, and that of all it was polled with from its partition, lasts
-        for so long from here."""
+        """Make its lease, which it shares with the messages polled with it from its partition, end
+        so many seconds from now."""
         self._settle(extend_terms(seconds))
 
     def _settle(self, terms: SettlementTerms) -> None:
@@ -100,15 +100,16 @@ class AsyncLeasedMessage(LeasedFields):
         await self._settle(ACK)
 
     async def nack(self, delay: float | None = None) -> None:
-        """It failed: deliver it again after `delay` seconds; None: after the topic's backoff."""
+        """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
         await self._settle(nack_terms(delay))
 
     async def reject(self, reason: str = "") -> None:
-        """It will never succeed: put it among the dead letters at once."""
+        """Put a message that can never succeed among the dead letters at once."""
         await self._settle(reject_terms(reason))
 
     async def extend(self, seconds: float) -> None:
-        """It takes longer: its lease lasts for so long from here."""
+        """Make its lease, which it shares with the messages polled with it from its partition, end
+        so many seconds from now."""
         await self._settle(extend_terms(seconds))
 
     async def _settle(self, terms: SettlementTerms) -> None:

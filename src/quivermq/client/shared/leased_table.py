@@ -91,15 +91,15 @@ class LeasedTable(TableSettlements):
         self._settle_rows(mask, ACK)
 
     def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
-        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        """Have rows delivered again after `delay` seconds; None: after the topic's backoff."""
         self._settle_rows(mask, nack_terms(delay))
 
     def reject(self, mask: Mask | None = None, reason: str = "") -> None:
-        """These will never succeed: put them among the dead letters at once."""
+        """Put rows that can never succeed among the dead letters at once."""
         self._settle_rows(mask, reject_terms(reason))
 
     def extend(self, seconds: float) -> None:
-        """It takes longer: all leases last for so long from here."""
+        """Make all leases end so many seconds from now."""
         self._send(self._extensions(seconds))
 
     def _settle_rows(self, mask: Mask | None, terms: SettlementTerms) -> None:
@@ -125,15 +125,15 @@ class AsyncLeasedTable(TableSettlements):
         await self._settle_rows(mask, ACK)
 
     async def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
-        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        """Have rows delivered again after `delay` seconds; None: after the topic's backoff."""
         await self._settle_rows(mask, nack_terms(delay))
 
     async def reject(self, mask: Mask | None = None, reason: str = "") -> None:
-        """These will never succeed: put them among the dead letters at once."""
+        """Put rows that can never succeed among the dead letters at once."""
         await self._settle_rows(mask, reject_terms(reason))
 
     async def extend(self, seconds: float) -> None:
-        """It takes longer: all leases last for so long from here."""
+        """Make all leases end so many seconds from now."""
         await self._send(self._extensions(seconds))
 
     async def _settle_rows(self, mask: Mask | None, terms: SettlementTerms) -> None:

@@ -30,7 +30,7 @@ _BEGUN_MAX: Final = 10_000
 # A partition that was added to a topic is not polled for at most so long.
 ROUTE_SECONDS_MAX: Final = 3.0
 # With a partition that has no leader, the others are not waited for longer than this at a time.
-_LAME_WAIT_SECONDS: Final = 0.25
+_PARTIAL_WAIT_SECONDS: Final = 0.25
 _LOOK_SECONDS: Final = 0.05
 
 
@@ -110,7 +110,7 @@ class Poller:
                     await transport.sleep(min(result.throttled_s, left))
                 # Some broker works: patience with the others begins anew.
                 attempts = self._attempts(request)
-                if round_.is_lame or round_.failures:
+                if round_.is_partial or round_.failures:
                     await self._refresh_route(request.topic)
             elif round_.failures:
                 await recover_partitions(self._router, request.topic, *round_.failures[0], attempts)
@@ -126,7 +126,7 @@ class Poller:
             try:
                 await self._router.exchange(led.target.address, envelope, (), attempts)
             except QuiverError:
-                has_begun = False  # polling tells why, and the next poll asks again
+                has_begun = False  # polling raises why, and the next poll asks again
         if has_begun and len(self._begun) < _BEGUN_MAX:
             self._begun.add((request.topic, request.group))
 
@@ -176,7 +176,7 @@ class Poller:
         wait: float,
         attempts: Attempts,
     ) -> list[LeaderPartitions]:
-        """Ask all of them to tell when there is something; return those that do, or fail."""
+        """Ask all of them to answer when they have messages; return those that do, or fail."""
         router = self._router
         posted: list[tuple[LeaderPartitions, Posted]] = []
         try:
@@ -205,7 +205,7 @@ class Poller:
         try:
             ready = (await self._router.take(posted)).response.ready
         except QuiverError:
-            return [led]  # polling it tells why
+            return [led]  # polling it raises why
         if ready.elsewhere:
             self._router.map.doubt(topic)
         partitions = set(ready.partitions)
@@ -247,7 +247,7 @@ class Poller:
         self._held_leases.add(source, leased_run.lease.token, spans, until, now)
 
     async def _refresh_route(self, topic: str) -> None:
-        """Ask who leads; a cluster that does not tell is no reason to stop."""
+        """Ask which brokers lead; a cluster that does not answer is no reason to stop."""
         try:
             await self._router.refresh(
                 topic, Attempts(self._router.transport, 1.0, "asking who leads")
@@ -276,7 +276,7 @@ class _Round:
         self._attempts = attempts
         self._now = polling._router.transport.now  # noqa: SLF001  (two halves of one module)
         self.has_answer = False
-        self.is_lame = False
+        self.is_partial = False
         """Some leader could not be asked."""
         self.failures: list[tuple[LeaderPartitions, QuiverError]] = []
 
@@ -293,9 +293,9 @@ class _Round:
         failed = [led for led, _ in self.failures]
         well = [led for led in near if led not in failed]
         if self._left() or far:
-            self.is_lame = bool(failed or far)
+            self.is_partial = bool(failed or far)
             wait = max(_LOOK_SECONDS, self._left())
-            wait = min(wait, _LAME_WAIT_SECONDS) if self.is_lame else wait
+            wait = min(wait, _PARTIAL_WAIT_SECONDS) if self.is_partial else wait
             ready = await self._polling.await_ready(self._request, well + far, wait, self._attempts)
             result = await self._first_of(ready)
         return result
@@ -316,7 +316,7 @@ class _Round:
             result = await self._polling.poll_leader(self._request, led, wait, attempts)
         except QuiverError as error:
             self.failures.append((led, error))
-            # A topic that is not there may have been created again: a fresh map tells.
+            # A topic that is not there may have been created again: a fresh map shows.
             if not error.retriable and error.code != "TopicNotFound":
                 raise
             return NOTHING

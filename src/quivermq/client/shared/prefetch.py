@@ -98,7 +98,7 @@ class Prefetcher:
         self.error: QuiverError | None = None
         """Why it ended by itself."""
         self.is_closing = False
-        """It takes nothing more in."""
+        """It polls no more."""
         self._is_closed = False
         """Nor can anything be settled."""
         self.messages: deque[LeasedFields] = deque()
@@ -175,7 +175,7 @@ class Prefetcher:
         return self._left.get(lease) or self._lost.get(lease)
 
     def finish(self, done: Iterable[tuple[LeasedFields, SettlementTerms]]) -> None:
-        """Handlers are done with messages, and may have settled some themselves."""
+        """Settle messages that handlers are done with, unless these settled them themselves."""
         for terms, some in groupby(done, itemgetter(1)):
             open_ones = [message for message, _ in some if message.lease.token]
             for settlement in settlements_of(open_ones, terms):
@@ -228,7 +228,7 @@ class Prefetcher:
     # ---- the end
 
     async def stop(self) -> None:
-        """Take nothing more in, and give back what was not handed out."""
+        """Stop polling, and give back messages that were not handed out."""
         self.is_closing = True
         tasks = [self._supervisor, *self._pollers.values()]
         for task in tasks:
@@ -364,7 +364,7 @@ class Prefetcher:
     # ---- keeping
 
     async def _extend_leases(self) -> None:
-        """Extend what waits here or is in hand, long before its lease ends."""
+        """Extend leases of messages that wait here or are in hand, long before they end."""
         terms = extend_terms(self._visibility_s)
         while True:
             await asyncio.sleep(max(EXTEND_SECONDS_MIN, self._visibility_s / 6))

@@ -101,15 +101,15 @@ class Subscription:
             yield cast("list[LeasedMessage]", prefetcher.pop_all(first, worker))
 
     def ack(self, messages: Iterable[LeasedMessage]) -> None:
-        """These are done. Returns at once; `flush` waits until it is durable."""
+        """Acknowledge messages. Returns at once; `flush` waits until it is durable."""
         self._enqueue(messages, ACK)
 
     def nack(self, messages: Iterable[LeasedMessage], delay: float | None = None) -> None:
-        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
+        """Have messages delivered again after `delay` seconds; None: the topic's backoff."""
         self._enqueue(messages, nack_terms(delay))
 
     def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
-        """These will never succeed: put them among the dead letters."""
+        """Put messages that can never succeed among the dead letters."""
         self._enqueue(messages, reject_terms(reason))
 
     def flush(self) -> None:

@@ -78,11 +78,11 @@ class Consumer:
 
     @property
     def generation(self) -> int:
-        """How the group stood when it was last heard: grows with every change."""
+        """A number that grows with every change of the group."""
         return self._member.generation
 
     def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
-        """The next messages, waiting so long for the first; those of the last poll are done."""
+        """Take the next messages, waiting so long for one; those of the last poll are done."""
         _check_poll(max_messages, wait)
         self._check_open()
         taken = self._member.buffer.take(max_messages)
@@ -100,11 +100,11 @@ class Consumer:
         self._background.call(self._member.commit())
 
     def close(self) -> None:
-        """Commit what was given out, if that is its business, and leave the group at once."""
+        """Commit what was given out, if `auto_commit`, and leave the group at once."""
         self._close(is_clean=True)
 
     def abandon(self) -> None:
-        """Vanish without a word, as if it had died."""
+        """Stop without leaving the group, as if it had died."""
         if not self._is_closed:
             self._is_closed = True
             self._background.call(self._member.abandon())
@@ -193,11 +193,11 @@ class AsyncConsumer:
 
     @property
     def generation(self) -> int:
-        """How the group stood when it was last heard: grows with every change."""
+        """A number that grows with every change of the group."""
         return self._member.generation
 
     async def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
-        """The next messages, waiting so long for the first; those of the last poll are done."""
+        """Take the next messages, waiting so long for one; those of the last poll are done."""
         _check_poll(max_messages, wait)
         await self._ensure_joined()
         taken = self._member.buffer.take(max_messages)
@@ -211,11 +211,11 @@ class AsyncConsumer:
         await self._member.commit()
 
     async def close(self) -> None:
-        """Commit what was given out, if that is its business, and leave the group at once."""
+        """Commit what was given out, if `auto_commit`, and leave the group at once."""
         await self._close(is_clean=True)
 
     async def abandon(self) -> None:
-        """Vanish without a word, as if it had died."""
+        """Stop without leaving the group, as if it had died."""
         if not self._is_closed:
             self._is_closed = True
             await self._member.abandon()

@@ -15,7 +15,7 @@ from quivermq.client.sticky.owned_partition import OwnedPartition
 
 
 class DeliveryBuffer:
-    """Messages at hand, in the order to give them out. Any thread may use it."""
+    """Messages in the order to give them out. Any thread may use it."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
@@ -29,7 +29,7 @@ class DeliveryBuffer:
         partitions."""
 
     def take(self, most: int = 1) -> list[Message]:
-        """The next messages, if there are any at hand; whatever was given out before is done."""
+        """The next messages, if there are any; those that were given out before are done."""
         with self._lock:
             self._finish()
             taken: list[Message] = []
@@ -59,8 +59,7 @@ class DeliveryBuffer:
             self._finish()
 
     def withdraw(self, owned_partition: OwnedPartition) -> None:
-        """Give out nothing more of it; `owned partition.freed` tells when the user is done with the
-        rest."""
+        """Give out nothing more of it; its `freed` is set when the user is done with the rest."""
         with self._lock:
             owned_partition.is_withdrawn = True
             if owned_partition not in self._working:

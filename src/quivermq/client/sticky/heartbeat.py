@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LEAVE_SECONDS: Final = 3.0
 QUICK_SECONDS: Final = 0.05
-"""A broker that answers faster than this, and has nothing to tell, is asked more slowly."""
+"""A coordinator that answers faster than this without a change is asked more slowly."""
 
 
 class Heartbeat:
@@ -115,7 +115,7 @@ class Heartbeat:
             except QuiverError as error:
                 if not error.retriable:
                     raise
-                attempts.failed(address, error)
+                attempts.record_failure(address, error)
                 self._is_direct = isinstance(error, NotLeader)
                 self._coordinator = error.leader_address if isinstance(error, NotLeader) else ""
                 elsewhere = self._coordinator not in {"", address}

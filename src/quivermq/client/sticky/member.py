@@ -31,7 +31,7 @@ COMMIT_SECONDS_MAX: Final = 5.0
 PARTITION_BYTES_MIN: Final = 256 << 10
 COMMITS_AT_ONCE: Final = 64
 READY_MAX: Final = 500
-"""Messages at hand at a time: few, because what is at hand is not fairly shared any more."""
+"""Messages in the buffer at a time: few, because they are no longer shared fairly by partition."""
 
 Notify = Callable[[list[int]], Awaitable[object]]
 """Called with partitions."""
@@ -114,7 +114,7 @@ class StickyMember:
     # For the user.
 
     async def refill(self, most: int, wait: float | None) -> bool:
-        """Have messages at hand, waiting for them so long; False if there are none, or no more.
+        """Fill the buffer, waiting so long for messages; False if there are none, or no more.
 
         Raises what ended the membership for good.
         """
@@ -190,7 +190,7 @@ class StickyMember:
             )
 
     async def abandon(self) -> None:
-        """Vanish without a word, as if it had died."""
+        """Stop without leaving the group, as if it had died."""
         await self._finish(is_leaving=False)
 
     async def _stop_background(self) -> None:
@@ -209,7 +209,7 @@ class StickyMember:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._owned_partitions, self.assignment = {}, ()
         with suppress(QuiverError):
-            # Those that remain find out by its silence, if they are not told.
+            # Without this, the others get its partitions when its session ends.
             if is_leaving:
                 await self._heartbeat.leave(is_brief=is_brief)
         await self._core.transport.close()
@@ -229,7 +229,7 @@ class StickyMember:
             await self._heartbeat.leave()
 
     def _fail(self, error: QuiverError) -> None:
-        """Something is wrong for good: the user is told with the next call."""
+        """Something is wrong for good: the next call of the user raises it."""
         self._failure = self._failure or error
         self._heartbeat.send_now()
         for owned_partition in list(self._owned_partitions.values()):
@@ -237,7 +237,7 @@ class StickyMember:
         self._arrived.set()
 
     def _apply(self, state: proto.StickyState, began: float) -> None:
-        """Begin, hand over and drop partitions until it is as the coordinator says."""
+        """Take, hand over and drop partitions as the coordinator says."""
         if self._failure is not None or 0 < state.generation < self.generation:
             return  # the latter is of a coordinator that does not know yet that it is none any more
         self._heartbeat.generation = state.generation
@@ -353,7 +353,7 @@ class StickyMember:
         try:
             await notify(partitions)
         except Exception as error:
-            self._fail(InvalidRequest(f"a function that was to be told failed: {error!r}"))
+            self._fail(InvalidRequest(f"on_assigned or on_revoked failed: {error!r}"))
 
     def _update_assignment(self, without: int | None = None) -> None:
         numbers = (
