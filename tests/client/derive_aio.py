@@ -41,7 +41,7 @@ CLASS_TEXT: Final = '''"""A connection to a cluster, on the event loop that it w
 
 # In examples: what is awaited beside calls of the client, and what is iterated with `async for`.
 _AWAITED: Final = {("message", "ack"), ("batch", "ack"), ("producer", "send")}
-_ITERATED: Final = {"subscription", "consumer"}
+_ITERATED: Final = ("subscription", "consumer")
 _PROMPT: Final = re.compile(r"^( *)(>>>|\.\.\.) ?(.*)$")
 
 

@@ -28,11 +28,11 @@ from quivermq.errors import InvalidRequest
 OFFSETS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
 
 
-def nobody(_: object) -> None:
+def ignore(_: object) -> None:
     raise AssertionError("nothing is settled here")
 
 
-LEASE = Lease("t", b"id", "g", 3, 7, nobody)
+LEASE = Lease("t", b"id", "g", 3, 7, ignore)
 
 
 def inside(intervals: list[Interval]) -> list[int]:

@@ -59,7 +59,7 @@ def test_one_attempt_does_not_use_up_all_the_time() -> None:
     assert Attempts(transport, 0.2, "asking").attempt_deadline() == 100.2
 
 
-def test_the_last_word_names_the_servers_and_what_they_said() -> None:
+def test_the_final_error_names_the_servers_and_their_answers() -> None:
     error = last_error(ConnectionFailed("a is down"), ConnectionFailed("b is down"))
     assert isinstance(error, ConnectionFailed)
     for part in ("asking", "within 2 s", "server0: a is down", "server1: b is down"):

@@ -1,4 +1,4 @@
-"""Outlets: numbering, and what becomes of batches after a failure."""
+"""The sequencer: numbers of batches, and their outcomes after a failure."""
 
 from collections import deque
 
@@ -209,7 +209,7 @@ def test_pinned_numbers_do_not_start_anew_in_a_topic_that_was_created_again() ->
     assert not sequencer.in_flight
 
 
-def test_every_batch_behind_a_fenced_one_is_told_so() -> None:
+def test_every_batch_behind_a_fenced_one_is_fenced() -> None:
     sequencer = PartitionSequencer(ProducerIdentity(7, 0))
     batches = launched(sequencer, 1, 1)
     while sequencer.in_flight:
