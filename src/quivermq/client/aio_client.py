@@ -28,7 +28,7 @@ from quivermq.client.models import (
 from quivermq.client.offsets import TopicOffsets
 from quivermq.client.producer.bulk import BulkColumns, Layout
 from quivermq.client.producer.copy import BatchCache, Copier, Range
-from quivermq.client.producer.positions import messages_stored, position_of
+from quivermq.client.producer.positions import count_stored, position_of
 from quivermq.client.producer.produce import not_before_ms
 from quivermq.client.producer.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
 from quivermq.client.reader import AsyncReader
@@ -605,7 +605,7 @@ class AsyncClient(AsyncClientLifecycle):
         Reads everything since then: for producers whose `position` may be forgotten. Raises
         `InvalidRequest` if the partition has deleted messages of that time.
         """
-        return await messages_stored(self._core, topic, partition, producer_id, epoch, since_ms)
+        return await count_stored(self._core, topic, partition, producer_id, epoch, since_ms)
 
     async def ping(self) -> None:
         """Reach any broker; raises `ConnectionFailed` if none answers."""

@@ -215,7 +215,7 @@ class AsyncioTransport:
         if opening is None:
             opening = self._loop.create_task(self._open(address, deadline))
             self._opening[address] = opening
-            opening.add_done_callback(lambda task: self._connected(address, task))
+            opening.add_done_callback(lambda task: self._keep_open(address, task))
         # Shielded: others may wait for the same connection.
         return await asyncio.shield(opening)
 
@@ -253,7 +253,7 @@ class AsyncioTransport:
         self._is_forked = True
         self._connections = {}
 
-    def _connected(self, address: str, opening: "asyncio.Task[AsyncioConnection]") -> None:
+    def _keep_open(self, address: str, opening: "asyncio.Task[AsyncioConnection]") -> None:
         del self._opening[address]
         if not opening.cancelled() and opening.exception() is None:
             self._connections[address] = opening.result()

@@ -32,7 +32,7 @@ from quivermq.client.models import (
 from quivermq.client.offsets import TopicOffsets
 from quivermq.client.producer.bulk import BulkColumns, Layout
 from quivermq.client.producer.copy import BatchCache, Copier, Range
-from quivermq.client.producer.positions import messages_stored, position_of
+from quivermq.client.producer.positions import count_stored, position_of
 from quivermq.client.producer.produce import not_before_ms
 from quivermq.client.producer.producer import BUFFER_BYTES, Producer, ProducerSettings
 from quivermq.client.reader import Reader
@@ -641,7 +641,7 @@ class Client(ClientLifecycle):
         Reads everything since then: for producers whose `position` may be forgotten. Raises
         `InvalidRequest` if the partition has deleted messages of that time.
         """
-        return run(messages_stored(self._core, topic, partition, producer_id, epoch, since_ms))
+        return run(count_stored(self._core, topic, partition, producer_id, epoch, since_ms))
 
     def ping(self) -> None:
         """Reach any broker; raises `ConnectionFailed` if none answers."""

@@ -113,7 +113,7 @@ class Cursor:
                 self.close()
                 return None
             try:
-                frames, next_offset = await self._fetched(start)
+                frames, next_offset = await self._fetch(start)
             except OffsetOutOfRange as error:
                 if not (self._turns_to_leader() or self._skips_to_kept(error)):
                     raise
@@ -168,7 +168,7 @@ class Cursor:
         try:
             if latest is not None and start > latest:
                 # Beyond the end: the broker knows what to say.
-                await self._fetched(start)
+                await self._fetch(start)
         except OffsetOutOfRange:
             self.close()
             raise
@@ -216,7 +216,7 @@ class Cursor:
             else:
                 return reply.response.offset_found.offset
 
-    async def _fetched(self, offset: int) -> tuple[list[Frame], int]:
+    async def _fetch(self, offset: int) -> tuple[list[Frame], int]:
         """The frames from `offset` on, and where the next ones start."""
         attempts: Attempts | None = None
         while True:

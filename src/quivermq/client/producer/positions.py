@@ -37,7 +37,7 @@ async def position_of(core: Core, topic: str, partition: int, producer_id: int, 
             raise InvalidRequest(f"{topic}/{partition} took number {_FAR_AHEAD} of a producer")
 
 
-async def messages_stored(
+async def count_stored(
     core: Core, topic: str, partition: int, producer_id: int, epoch: int, since_ms: int
 ) -> int:
     """How many messages of a producer's epoch a partition holds: looked for in all of its batches

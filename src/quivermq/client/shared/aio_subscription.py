@@ -53,7 +53,7 @@ class AsyncSubscription:
             options.poll_request(core, self._settle),
             options.prefetch,
             AsyncLeasedMessage,
-            self._arrived,
+            self._on_arrival,
         )
         self._workers = [
             asyncio.create_task(self._work(number))
@@ -185,7 +185,7 @@ class AsyncSubscription:
             return nack_terms(None)
         return ACK
 
-    def _arrived(self) -> None:
+    def _on_arrival(self) -> None:
         self._arrival.set()
         if self._prefetcher.error is not None:
             self._ended.set()

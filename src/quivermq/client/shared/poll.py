@@ -95,7 +95,7 @@ class Poller:
         turn = next(self._turns)
         attempts = self._attempts(request)
         while True:
-            leaders = turned(await self.by_leader(request.topic, attempts), turn)
+            leaders = rotate_leaders(await self.by_leader(request.topic, attempts), turn)
             if (request.topic, request.group) not in self._begun:
                 await self._begin(request, leaders, attempts)
             round_ = _Round(self, request, end, attempts)
@@ -327,16 +327,16 @@ class _Round:
         return max(0.0, min(WAIT_SECONDS, self._end - self._now()))
 
 
-def turned(leaders: Sequence[LeaderPartitions], turn: int) -> list[LeaderPartitions]:
+def rotate_leaders(leaders: Sequence[LeaderPartitions], turn: int) -> list[LeaderPartitions]:
     """Rotated, so that each time another leader and another partition come first."""
     first = turn % len(leaders)
     return [
-        led._replace(partitions=_rotated(led.partitions, turn // len(leaders)))
+        led._replace(partitions=_rotate(led.partitions, turn // len(leaders)))
         for led in [*leaders[first:], *leaders[:first]]
     ]
 
 
-def _rotated(partitions: list[int], turn: int) -> list[int]:
+def _rotate(partitions: list[int], turn: int) -> list[int]:
     first = turn % len(partitions)
     return partitions[first:] + partitions[:first]
 

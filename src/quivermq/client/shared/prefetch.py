@@ -26,7 +26,7 @@ from quivermq.client.shared.leases import (
     extend_terms,
     settlements_of,
 )
-from quivermq.client.shared.poll import PollRequest, turned
+from quivermq.client.shared.poll import PollRequest, rotate_leaders
 from quivermq.client.shared.poll_result import messages_of_runs
 from quivermq.errors import InvalidRequest, LeaseLost, QuiverError
 
@@ -93,7 +93,7 @@ class Prefetcher:
         request: PollRequest,
         prefetch: int,
         kind: type[LeasedFields],
-        arrived: Callable[[], None],
+        on_arrival: Callable[[], None],
     ) -> None:
         self.error: QuiverError | None = None
         """Why it ended by itself."""
@@ -107,7 +107,7 @@ class Prefetcher:
         self._request = request
         self._prefetch = prefetch
         self._kind = kind
-        self._arrived = arrived
+        self._on_arrival = on_arrival
         self._loop = asyncio.get_running_loop()
         self.in_hand = InHandTracker(self._loop.time)
         self._visibility_s = request.visibility_ms / 1000
@@ -237,7 +237,7 @@ class Prefetcher:
         waiting = [message for message in iter(self.pop, None) if message.lease.token]
         if waiting and not self._is_closed:
             self.enqueue(settlements_of(waiting, RELEASE))
-        self._arrived()
+        self._on_arrival()
 
     async def close(self) -> None:
         """Send the last settlements, give back all leases, and close the connections."""
@@ -258,7 +258,7 @@ class Prefetcher:
             self._supervisor.cancel()
             for task in self._pollers.values():
                 task.cancel()
-            self._arrived()
+            self._on_arrival()
 
     # ---- taking in
 
@@ -312,7 +312,7 @@ class Prefetcher:
 
     async def _poll_once(self, led: LeaderPartitions, free: int) -> None:
         request = self._request._replace(messages_max=free)
-        (led,) = turned([led], next(self._turns))
+        (led,) = rotate_leaders([led], next(self._turns))
         result = await self._core.consuming.polling.poll_leader(
             request, led, WAIT_SECONDS, self._attempts()
         )
@@ -326,7 +326,7 @@ class Prefetcher:
                 self._until[leased_run.lease] = until
         if messages:
             self.messages.extend(messages)
-            self._arrived()
+            self._on_arrival()
         elif result.throttled_s:
             await asyncio.sleep(result.throttled_s)
 

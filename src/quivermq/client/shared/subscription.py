@@ -269,7 +269,7 @@ async def _start(
     def settle(settlements: Sequence[Settlement]) -> None:
         background.call(prefetchers[0].settle(settlements))
 
-    def arrived() -> None:
+    def on_arrival() -> None:
         with arrival:
             arrival.notify_all()
 
@@ -281,7 +281,7 @@ async def _start(
     except BaseException:
         await core.transport.close()
         raise
-    prefetchers.append(Prefetcher(core, request, options.prefetch, LeasedMessage, arrived))
+    prefetchers.append(Prefetcher(core, request, options.prefetch, LeasedMessage, on_arrival))
     return prefetchers[0]
 
 

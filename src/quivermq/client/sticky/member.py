@@ -275,7 +275,7 @@ class StickyMember:
         self._owned_partitions[partition] = owned_partition
         task = self._loop.create_task(owned_partition.run())
         self._tasks[owned_partition] = task
-        task.add_done_callback(lambda _: self._ended(owned_partition))
+        task.add_done_callback(lambda _: self._on_end(owned_partition))
 
     def _bytes_per_partition(self) -> int:
         share = max(
@@ -285,7 +285,7 @@ class StickyMember:
             owned_partition.bytes_max = share
         return share
 
-    def _ended(self, owned_partition: OwnedPartition) -> None:
+    def _on_end(self, owned_partition: OwnedPartition) -> None:
         """An owned partition runs until it is cancelled, or until something is wrong for good."""
         task = self._tasks.pop(owned_partition)
         error = None if task.cancelled() else task.exception()
