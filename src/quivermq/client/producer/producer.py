@@ -146,7 +146,7 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is delivered or given up.
 
-        Raises the first failure since the last flush that nobody has looked at.
+        Raises the first failure since the last flush that was not looked at.
         """
         if self._add is _refuse_after_fork:
             _refuse_after_fork()
@@ -279,7 +279,7 @@ class AsyncProducer:
     async def flush(self) -> None:
         """Wait until everything sent so far is delivered or given up.
 
-        Raises the first failure since the last flush that nobody has looked at.
+        Raises the first failure since the last flush that was not looked at.
         """
         if self._add is _refuse_after_fork:
             _refuse_after_fork()
