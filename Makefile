@@ -9,7 +9,7 @@ BIN    := .venv/bin
 SPARK  := tests/spark tests/pipelines
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format proto sim soak mutants bench docs clean
+.PHONY: help demo up test check format proto aio sim soak mutants bench docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -37,6 +37,9 @@ format: .venv/ready  ## rewrite the sources in the house format
 proto: .venv/ready  ## the protocol's Python, from quiver.proto
 	$(BIN)/python -m grpc_tools.protoc -I src/quivermq/wire --python_out=src/quivermq/wire/generated \
 		--pyi_out=src/quivermq/wire/generated quiver.proto
+
+aio: .venv/ready  ## the asyncio client, from the blocking one
+	$(BIN)/python -m tests.client.derive_aio
 
 sim: .venv/ready  ## many seeds: storms of the log and of groups, clusters of the core, full states, whole simulations
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)

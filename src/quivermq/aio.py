@@ -1,6 +1,12 @@
 """The asyncio client: `async with quivermq.aio.connect(...) as client`."""
 
-from quivermq.client.aio_client import AsyncClient, connect
+import ssl
+from collections.abc import Generator, Iterable
+from types import TracebackType
+from typing import Any
+
+from quivermq.client.aio_client import AsyncClient
+from quivermq.client.connect_options import ConnectOptions
 from quivermq.client.producer.producer import AsyncProducer
 from quivermq.client.reader import AsyncReader
 from quivermq.client.shared.aio_subscription import AsyncSubscription
@@ -18,3 +24,55 @@ __all__ = [
     "AsyncSubscription",
     "connect",
 ]
+
+
+def connect(
+    servers: str | Iterable[str] = "127.0.0.1:7600",
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    timeout: float = 10.0,
+) -> "Connecting":
+    """Connect to a cluster by any of its brokers: await the result, or use `async with`.
+
+    >>> async with quivermq.aio.connect("127.0.0.1:7600,127.0.0.1:7601") as client:
+    ...     await client.produce("orders", b"an order")
+
+    The client tries every operation again for up to `timeout` seconds, unless its failure is
+    permanent. `tls` is an `ssl.SSLContext`, for brokers that expect TLS. Raises `ConnectionFailed`
+    if no server can be reached.
+    """
+    return Connecting(ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout))
+
+
+class Connecting:
+    """A client that connects when it is awaited or entered."""
+
+    def __init__(self, options: ConnectOptions) -> None:
+        self._options = options
+        self._client: AsyncClient | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        return await self._connect()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _connect(self) -> AsyncClient:
+        client = AsyncClient(self._options)
+        try:
+            await client.ping()
+        except BaseException:
+            await client.close()
+            raise
+        self._client = client
+        return client

@@ -1,4 +1,4 @@
-"""What tests of the client share: stand-ins, a real broker, and clients that are closed."""
+"""Stand-ins, a real broker and clients that are closed, for all tests of the client."""
 
 from collections.abc import Iterator
 from itertools import count

@@ -8,7 +8,7 @@ from quivermq.errors import NotLeader
 from quivermq.wire import proto
 from tests.client.stand_in import StandIn
 
-# A stand-in serves one connection at a time: whoever waits holds up what is sent behind it.
+# A stand-in serves one connection at a time: a request that waits holds up those behind it.
 WAIT_SECONDS_MAX = 0.02
 
 
@@ -42,7 +42,7 @@ class GroupStandIn(StandIn):
         return self.lots.setdefault((partition, group), Lot())
 
     def lose_leases(self) -> None:
-        """All of them expire, and somebody else takes the messages."""
+        """All of them expire, and another consumer takes the messages."""
         with self._heard:
             for lot in self.lots.values():
                 taken = set().union(*lot.leases.values())
@@ -60,7 +60,7 @@ class GroupStandIn(StandIn):
             leader = self._leader(partition)
             if leader != self.node:
                 address = self.addresses.get(leader, "")
-                raise NotLeader("somebody else leads", leader=leader, leader_address=address)
+                raise NotLeader("another broker leads", leader=leader, leader_address=address)
 
     def _ready(self, partition: int, group: str, limit: int) -> list[int]:
         taken = self.lot(partition, group).taken

@@ -250,7 +250,7 @@ class StandIn:
         leader = self._leader(body.partition)
         if request.direct and leader != self.node and not getattr(body, "follower_ok", False):
             address = self.addresses.get(leader, "")
-            raise NotLeader("somebody else leads", leader=leader, leader_address=address)
+            raise NotLeader("another broker leads", leader=leader, leader_address=address)
         return self.logs[body.topic, body.partition]
 
     def _on_produce(self, request: proto.Request, frames: list[Frame]) -> proto.Response:

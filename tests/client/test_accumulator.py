@@ -278,7 +278,7 @@ def test_a_buffer_that_changes_after_send_changes_nothing() -> None:
     assert pending_batch.keys == [b"key", b"key"]
 
 
-def test_a_failure_that_nobody_looked_at_is_kept_for_flush() -> None:
+def test_a_failure_that_was_not_looked_at_is_kept_for_flush() -> None:
     bench = Bench(batch_bytes=50)
     seen, unseen = bench.send(b"x" * 40), bench.send(b"y" * 40)
     assert seen is not None

@@ -19,13 +19,10 @@ from quivermq.client import (
     Reader,
     Subscription,
 )
-from quivermq.client.aio_group_calls import AsyncGroupCalls
-from quivermq.client.aio_group_care import AsyncGroupCare
-from quivermq.client.group_calls import GroupCalls
-from quivermq.client.group_care import GroupCare
 from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
 from quivermq.errors import InvalidRequest
 from tests.client.brokers import BrokerThread
+from tests.client.derive_aio import TARGET, derive
 
 
 def test_everything_works_on_an_event_loop(broker: BrokerThread) -> None:
@@ -93,8 +90,6 @@ def test_a_blocking_client_works_inside_a_running_loop(broker: BrokerThread) -> 
     ("blocking", "awaitable"),
     [
         (quivermq.Client, quivermq.aio.AsyncClient),
-        (GroupCalls, AsyncGroupCalls),
-        (GroupCare, AsyncGroupCare),
         (LeasedMessage, AsyncLeasedMessage),
         (LeasedTable, AsyncLeasedTable),
         (Consumer, AsyncConsumer),
@@ -112,12 +107,29 @@ def test_both_clients_have_the_same_names_and_parameters(blocking: type, awaitab
     if inspect.isfunction(blocking):
         assert parameters(blocking) == parameters(awaitable)
         return
-    # Not for users: how each ends with its process is its own affair.
+    # Not for users: each ends with its process in its own way.
     internal = {"after_fork", "end", "ends_first"}
-    names = {name for name in vars(blocking) if not name.startswith("_")} - internal
-    assert names <= {name for name in vars(awaitable) if not name.startswith("_")}
+    names = {name for name in dir(blocking) if not name.startswith("_")} - internal
+    assert names <= {name for name in dir(awaitable) if not name.startswith("_")}
     values = {name for name in names if isinstance(getattr(blocking, name), property)}
     assert all(isinstance(getattr(awaitable, name), property) for name in values)
     # Only threads can be made to wait with a time limit of theirs.
-    for name in names - values - {"flush"}:
+    for name in filter(lambda name: callable(getattr(blocking, name)), names - {"flush"}):
         assert parameters(getattr(blocking, name)) == parameters(getattr(awaitable, name)), name
+
+
+def test_the_asyncio_client_is_derived_from_the_blocking_one() -> None:
+    assert TARGET.read_text() == derive(), "aio_client.py is not current: run `make aio`"
+
+
+def test_every_call_of_both_clients_is_documented() -> None:
+    for client in (quivermq.Client, quivermq.aio.AsyncClient):
+        calls = [name for name in dir(client) if not name.startswith("_")]
+        bare = [name for name in calls if not inspect.getdoc(getattr(client, name))]
+        assert not bare, f"{client.__name__} has calls without documentation: {bare}"
+
+
+def test_examples_of_the_asyncio_client_await() -> None:
+    document = inspect.getdoc(quivermq.aio.AsyncClient.poll) or ""
+    assert '>>> for message in await client.poll("orders", group="billing"):' in document
+    assert "...     await message.ack()" in document

@@ -14,7 +14,7 @@ class Interrupted(BaseException):
     """As by Ctrl-C."""
 
 
-def test_whoever_is_interrupted_cancels_what_it_waited_for() -> None:
+def test_an_interrupted_call_is_cancelled() -> None:
     background = BackgroundLoop()
     ended = threading.Event()
 

@@ -69,7 +69,7 @@ def test_what_the_hello_is_refused_with_is_raised(
         run(transport.connection(stand_in.address, soon()))
 
 
-def test_where_nobody_listens_connecting_fails(transport: BlockingTransport) -> None:
+def test_connecting_to_a_closed_port_fails(transport: BlockingTransport) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConnectionFailed, match=address):
@@ -219,7 +219,7 @@ def test_a_cancelled_request_leaves_the_connection_good(
     connection.cancel(hanging)
     connection.cancel(late)
     stand_in.until("cancel", 2)
-    # The answer that came all the same is nobody's.
+    # The answer that came all the same is dropped.
     assert asked(connection, ping()) == "done"
     transport.release(connection)
     assert run(transport.connection(stand_in.address, soon())) is connection

@@ -16,7 +16,7 @@ def heard(known: ClusterMap, *, leader: int = 1, topics: tuple[str, ...] = ("t",
         # As a broker may send them: in any order.
         topic.partitions.add(partition=1, leader=2, replicas=[1, 2])
         topic.partitions.add(partition=0, leader=leader, replicas=[1, 2])
-    known.heard(found, ["t"], 0.0)
+    known.update(found, ["t"], 0.0)
 
 
 def test_bootstrap_servers_are_shuffled() -> None:
@@ -39,7 +39,7 @@ def test_who_is_avoided_comes_last_for_a_while() -> None:
     assert known.servers(1.0) == ["a:1", "b:2", "seed:1"]
     assert known.is_avoided("seed:1", 1.0)
     assert not known.is_avoided("seed:1", AVOID_SECONDS + 1.0)
-    known.reached("seed:1")
+    known.stop_avoiding("seed:1")
     assert not known.is_avoided("seed:1", 1.0)
 
 
@@ -49,10 +49,10 @@ def test_partitions_are_in_order_and_hints_correct_them() -> None:
     route = known.route("t")
     assert route is not None
     assert route.leaders == [1, 2]
-    known.hinted("t", 0, 3, "c:3")
+    known.set_leader("t", 0, 3, "c:3")
     assert route.leaders == [3, 2]
     assert known.address(3) == "c:3"
-    known.hinted("t", 9, 3, "c:3")
+    known.set_leader("t", 9, 3, "c:3")
 
 
 def test_a_topic_that_is_gone_is_forgotten() -> None:

@@ -11,7 +11,7 @@ from quivermq.client.producer.sequencer import StoredAt
 from quivermq.errors import Overloaded, Timeout
 
 
-def crate_with(*values: bytes) -> tuple[PendingBatch, list[Delivery]]:
+def batch_with(*values: bytes) -> tuple[PendingBatch, list[Delivery]]:
     pending_batch = PendingBatch("t", 2, priority=0, not_before_ms=0, opened_at=0.0, deadline=1.0)
     return pending_batch, [
         Delivery(pending_batch, pending_batch.add(value, None, None, 1)) for value in values
@@ -19,7 +19,7 @@ def crate_with(*values: bytes) -> tuple[PendingBatch, list[Delivery]]:
 
 
 def test_each_message_of_a_crate_has_its_own_offset() -> None:
-    pending_batch, deliveries = crate_with(b"a", b"b", b"c")
+    pending_batch, deliveries = batch_with(b"a", b"b", b"c")
     assert not deliveries[0].done()
     pending_batch.settle(StoredAt(40, 0))
     assert [each.result() for each in deliveries] == [Receipt("t", 2, 40 + n) for n in range(3)]
@@ -27,7 +27,7 @@ def test_each_message_of_a_crate_has_its_own_offset() -> None:
 
 
 def test_a_failure_reaches_every_message_of_the_crate() -> None:
-    pending_batch, (first, second) = crate_with(b"a", b"b")
+    pending_batch, (first, second) = batch_with(b"a", b"b")
     pending_batch.settle(Overloaded("busy"))
     assert isinstance(first.exception(), Overloaded)
     with pytest.raises(Overloaded):
@@ -35,13 +35,13 @@ def test_a_failure_reaches_every_message_of_the_crate() -> None:
 
 
 def test_a_result_that_does_not_come_in_time_is_a_timeout() -> None:
-    _, (delivery,) = crate_with(b"a")
+    _, (delivery,) = batch_with(b"a")
     with pytest.raises(Timeout, match="still under way"):
         delivery.result(timeout=0.01)
 
 
 def test_a_thread_that_waits_is_woken() -> None:
-    pending_batch, (delivery,) = crate_with(b"a")
+    pending_batch, (delivery,) = batch_with(b"a")
     timer = threading.Timer(0.01, pending_batch.settle, [StoredAt(1, 0)])
     timer.start()
     assert delivery.result(timeout=10).offset == 1
@@ -49,7 +49,7 @@ def test_a_thread_that_waits_is_woken() -> None:
 
 
 def test_a_delivery_can_be_awaited_while_another_thread_settles_it() -> None:
-    pending_batch, (first, second) = crate_with(b"a", b"b")
+    pending_batch, (first, second) = batch_with(b"a", b"b")
 
     async def wait() -> list[Receipt]:
         threading.Timer(0.01, pending_batch.settle, [StoredAt(1, 0)]).start()
@@ -60,7 +60,7 @@ def test_a_delivery_can_be_awaited_while_another_thread_settles_it() -> None:
 
 
 def test_an_awaited_failure_is_raised() -> None:
-    pending_batch, (delivery,) = crate_with(b"a")
+    pending_batch, (delivery,) = batch_with(b"a")
     pending_batch.settle(Overloaded("busy"))
 
     async def wait() -> None:
@@ -71,7 +71,7 @@ def test_an_awaited_failure_is_raised() -> None:
 
 
 def test_callbacks_are_called_once_before_or_after() -> None:
-    pending_batch, (delivery,) = crate_with(b"a")
+    pending_batch, (delivery,) = batch_with(b"a")
     seen: list[Delivery] = []
     delivery.add_done_callback(seen.append)
     assert seen == []
@@ -83,7 +83,7 @@ def test_callbacks_are_called_once_before_or_after() -> None:
 
 def test_every_waiter_is_called_once_though_it_races_with_the_outcome() -> None:
     for _ in range(200):
-        pending_batch, (delivery,) = crate_with(b"a")
+        pending_batch, (delivery,) = batch_with(b"a")
         calls: list[int] = []
         barrier = threading.Barrier(2)
 
@@ -104,7 +104,7 @@ def test_every_waiter_is_called_once_though_it_races_with_the_outcome() -> None:
 
 
 def test_a_delivery_says_how_it_stands() -> None:
-    pending_batch, (delivery,) = crate_with(b"a")
+    pending_batch, (delivery,) = batch_with(b"a")
     assert "under way" in repr(delivery)
     pending_batch.settle(StoredAt(7, 0))
     assert "offset 7" in repr(delivery)

@@ -3,7 +3,7 @@ and do what can still be done.
 
 Each way of ending is a process of its own. With `slow_exit` it stays, after the interpreter is gone
 and before its threads are, for as many seconds as its exit status says, as it does when large
-libraries are unloaded: whoever calls into Python by then crashes the process, and surely so.
+libraries are unloaded: a thread that calls into Python by then crashes the process, and surely so.
 """
 
 import os

@@ -42,7 +42,7 @@ def test_clients_that_were_forgotten_go_on_and_store_everything_once(address: st
             client.close()
 
 
-def test_who_chose_its_own_identity_is_told_what_to_do(address: str) -> None:
+def test_a_producer_with_its_own_identity_gets_an_error_with_advice(address: str) -> None:
     with quivermq.connect(address) as client:
         client.produce_many(TOPIC, [b"a", b"b"], partition=0, producer_id=77)
         for number in range(1, REMEMBERED + 1):

@@ -1,4 +1,4 @@
-"""Who has what in hand, and for how long."""
+"""Messages in hand: of which loop or handler, and for how long."""
 
 import threading
 

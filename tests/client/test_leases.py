@@ -21,11 +21,11 @@ from quivermq.errors import InvalidRequest
 from quivermq.intervals import intervals_of
 
 
-def nobody(_: object) -> None:
+def ignore(_: object) -> None:
     raise AssertionError("nothing is settled here")
 
 
-LEASE = Lease("t", b"id", "g", 3, 7, nobody)
+LEASE = Lease("t", b"id", "g", 3, 7, ignore)
 
 
 def batch(first: int, count: int) -> Frame:

@@ -149,7 +149,7 @@ def test_lost_leases_are_named_after_the_rest_was_settled(
         lost[0].extend(10)
 
 
-def test_polling_waits_no_longer_than_told(client: quivermq.Client) -> None:
+def test_polling_waits_no_longer_than_wait(client: quivermq.Client) -> None:
     assert client.poll("t", group="g", wait=0.05) == []
 
 
@@ -194,7 +194,7 @@ def test_several_leaders_are_polled_in_turn(
     assert firsts == {(1, 2), (2, 1)}
 
 
-def test_whoever_is_ready_first_is_polled(
+def test_the_leader_that_is_ready_first_is_polled(
     both: quivermq.Client, pair: tuple[GroupStandIn, GroupStandIn]
 ) -> None:
     assert both.poll("t", group="g", wait=0.01) == []
@@ -219,7 +219,7 @@ def test_a_partition_that_is_led_elsewhere_is_asked_for_at_once(
     is_subscribed: bool,
 ) -> None:
     monkeypatch.setattr(poll_module, "ROUTE_SECONDS_MAX", 1e6)
-    monkeypatch.setattr(prefetch, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(prefetch, "REFRESH_SECONDS", 1e6)
     with both.subscribe("t", group="g") as subscription:
         pair[1].until("poll", 1)
         assert both.poll("t", group="other", wait=0.01) == []
@@ -249,7 +249,7 @@ def test_a_leader_that_is_gone_does_not_keep_the_others_from_delivering(
 ) -> None:
     both.produce("t", b"v", partition=1)
     both.produce("t", b"v", partition=0)
-    pair[0].script("poll", *[NotLeader("nobody leads")] * 100)
+    pair[0].script("poll", *[NotLeader("no leader")] * 100)
     (message,) = both.poll("t", group="g", wait=5)
     assert message.partition == 1
     assert both.poll("t", group="g", wait=0.1) == []
@@ -311,7 +311,7 @@ def test_what_cannot_be_settled_does_not_keep_the_others_from_it(
     assert (stand_in.lot().done, stand_in.lot(group="other").done) == (set(), {0, 1})
 
 
-def test_a_lost_lease_is_told_though_the_first_attempt_to_extend_it_is_in_doubt(
+def test_a_lost_lease_is_raised_though_the_first_attempt_to_extend_it_is_in_doubt(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
     client.produce("t", b"v")

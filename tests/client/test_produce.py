@@ -82,7 +82,7 @@ def test_a_failed_disk_is_raised_and_leaves_doubt(
     assert stand_in.log().values == [b"b"]
 
 
-def test_a_broker_that_forgot_the_producer_is_told_another(
+def test_a_broker_that_forgot_the_producer_gets_another_identity(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
     client.produce("t", b"a")
@@ -135,7 +135,7 @@ def test_an_interrupted_call_leaves_nothing_behind(
         client.produce("t", b"b")
     client.produce("t", b"c")
     assert stand_in.log().values == [b"a", b"c"]
-    # Nobody knows how far it got, so nobody goes on with its number.
+    # It is unknown how far it got, so its number is not used again.
     first, second = stand_in.log().frames
     assert first.header.producer_id != second.header.producer_id
 

@@ -123,7 +123,7 @@ def test_a_refused_batch_fails_its_messages_and_not_the_others(
         assert [each.result(5).offset for each in good] == [0, 1, 2, 3]
 
 
-def test_a_failure_that_nobody_looked_at_is_raised_by_flush(
+def test_a_failure_that_was_not_looked_at_is_raised_by_flush(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
     with client.producer() as producer:
@@ -351,7 +351,7 @@ class TestOnAnEventLoop:
 
         on_loop(stand_in, work)
 
-    def test_a_failure_that_nobody_looked_at_is_raised_by_flush(self, stand_in: StandIn) -> None:
+    def test_a_failure_that_was_not_looked_at_is_raised_by_flush(self, stand_in: StandIn) -> None:
         stand_in.script("produce", InvalidRequest("no"))
 
         async def work(client: quivermq.aio.AsyncClient) -> None:

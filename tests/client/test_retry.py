@@ -14,16 +14,16 @@ from quivermq.errors import (
     QuiverError,
     Timeout,
 )
-from tests.client.virtual_door import VirtualDoor
+from tests.client.virtual_transport import VirtualTransport
 
 
 def last_error(*errors: QuiverError, timeout: float = 2.0) -> QuiverError:
     """What is raised when attempts fail like this, over and over."""
-    attempts = Attempts(VirtualDoor(), timeout, "asking")
+    attempts = Attempts(VirtualTransport(), timeout, "asking")
     try:
         for _ in range(1000):
             for number, error in enumerate(errors):
-                attempts.failed(f"server{number}", error)
+                attempts.record_failure(f"server{number}", error)
             run(attempts.pause())
     except QuiverError as last:
         return last
@@ -31,11 +31,11 @@ def last_error(*errors: QuiverError, timeout: float = 2.0) -> QuiverError:
 
 
 def test_pauses_grow_and_end_with_the_deadline() -> None:
-    transport = VirtualDoor()
+    transport = VirtualTransport()
     attempts = Attempts(transport, 10.0, "asking")
     with suppress(QuiverError):
         while True:
-            attempts.failed("a", Overloaded("busy"))
+            attempts.record_failure("a", Overloaded("busy"))
             run(attempts.pause())
     assert transport.slept[0] <= 0.02
     assert max(transport.slept) <= 1.0
@@ -47,19 +47,19 @@ def test_pauses_grow_and_end_with_the_deadline() -> None:
 def test_pauses_differ_from_client_to_client() -> None:
     firsts = set()
     for _ in range(10):
-        transport = VirtualDoor()
+        transport = VirtualTransport()
         run(Attempts(transport, 10.0, "asking").pause())
         firsts.add(transport.slept[0])
     assert len(firsts) > 1
 
 
 def test_one_attempt_does_not_use_up_all_the_time() -> None:
-    transport = VirtualDoor()
+    transport = VirtualTransport()
     assert Attempts(transport, 10.0, "asking").attempt_deadline() == 102.5
     assert Attempts(transport, 0.2, "asking").attempt_deadline() == 100.2
 
 
-def test_the_last_word_names_the_servers_and_what_they_said() -> None:
+def test_the_final_error_names_the_servers_and_their_answers() -> None:
     error = last_error(ConnectionFailed("a is down"), ConnectionFailed("b is down"))
     assert isinstance(error, ConnectionFailed)
     for part in ("asking", "within 2 s", "server0: a is down", "server1: b is down"):
@@ -86,16 +86,16 @@ def test_a_refusal_is_raised_as_it_was_with_who_was_asked() -> None:
 
 
 def test_hints_are_followed_at_once_but_not_in_circles() -> None:
-    attempts = Attempts(VirtualDoor(), 10.0, "asking")
+    attempts = Attempts(VirtualTransport(), 10.0, "asking")
     assert [attempts.may_follow_hint() for _ in range(5)] == [True, True, True, False, False]
     run(attempts.pause())
     assert attempts.may_follow_hint()
 
 
 def test_no_hint_is_followed_when_the_time_is_over() -> None:
-    transport = VirtualDoor()
+    transport = VirtualTransport()
     attempts = Attempts(transport, 1.0, "asking")
-    attempts.failed("a", NotLeader("not me"))
+    attempts.record_failure("a", NotLeader("not me"))
     transport.time += 1.0
     with pytest.raises(NotEnoughReplicas):
         attempts.may_follow_hint()

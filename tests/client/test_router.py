@@ -1,4 +1,4 @@
-"""Finding whoever leads: hints, maps, brokers that cannot be reached, clusters without a leader."""
+"""Finding the leader: hints, maps, brokers that cannot be reached, clusters without a leader."""
 
 import socket
 import time
@@ -19,7 +19,7 @@ from tests.client.stand_in import HANG, StandIn
 
 
 def nowhere() -> str:
-    """An address where nobody listens."""
+    """An address with a closed port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
@@ -83,7 +83,7 @@ def test_a_dead_server_in_the_list_is_passed_over(stand_in: StandIn) -> None:
     assert len(stand_in.log().values) == 5
 
 
-def test_when_nobody_is_there_the_error_names_everybody() -> None:
+def test_when_no_server_answers_the_error_names_them_all() -> None:
     servers = [nowhere(), nowhere()]
     began = time.monotonic()
     with pytest.raises(ConnectionFailed) as raised:
@@ -108,7 +108,7 @@ def test_a_leader_that_hangs_has_a_successor_within_the_timeout() -> None:
 
 
 def test_a_retriable_refusal_is_retried(stand_in: StandIn, client: quivermq.Client) -> None:
-    stand_in.script("produce", Overloaded("busy"), NotLeader("nobody leads"), Overloaded("busy"))
+    stand_in.script("produce", Overloaded("busy"), NotLeader("no leader"), Overloaded("busy"))
     client.produce("t", b"v")
     assert stand_in.log().values == [b"v"]
 

@@ -1,4 +1,4 @@
-"""Outlets: numbering, and what becomes of batches after a failure."""
+"""The sequencer: numbers of batches, and their outcomes after a failure."""
 
 from collections import deque
 
@@ -31,12 +31,12 @@ GIVEN_UP = Overloaded("no time is left")
 FAR = 1e9
 
 
-def flight(*values: bytes, deadline: float = FAR) -> InFlightBatch:
+def batch(*values: bytes, deadline: float = FAR) -> InFlightBatch:
     return InFlightBatch(encode_batch(list(values)), deadline)
 
 
 def launched(sequencer: PartitionSequencer, *sizes: int) -> list[InFlightBatch]:
-    made = [flight(*[b"x"] * size) for size in sizes]
+    made = [batch(*[b"x"] * size) for size in sizes]
     for each in made:
         sequencer.launch(each)
     return made
@@ -47,14 +47,14 @@ def failed(each: InFlightBatch, error: QuiverError) -> None:
 
 
 def numbers(sequencer: PartitionSequencer) -> list[tuple[int, int]]:
-    return [(each.frame.header.producer_id, each.sequence) for each in sequencer.flying]
+    return [(each.frame.header.producer_id, each.sequence) for each in sequencer.in_flight]
 
 
 def test_batches_are_numbered_without_gaps() -> None:
     sequencer = PartitionSequencer(ProducerIdentity(7, 2))
     launched(sequencer, 3, 1, 2)
     assert numbers(sequencer) == [(7, 0), (7, 3), (7, 4)]
-    assert sequencer.flying[0].frame.header.producer_epoch == 2
+    assert sequencer.in_flight[0].frame.header.producer_epoch == 2
     assert sequencer.next_sequence == 6
 
 
@@ -85,7 +85,7 @@ def test_a_refused_batch_leaves_its_number_to_the_next() -> None:
 def test_a_stored_batch_is_settled_and_the_others_stay() -> None:
     sequencer = PartitionSequencer(ProducerIdentity(7))
     first, second = launched(sequencer, 1, 1)
-    sequencer.flying[1].settle(StoredAt(5, 0))
+    sequencer.in_flight[1].settle(StoredAt(5, 0))
     failed(first, Timeout("?"))
     sequencer.regroup(0.0, GIVEN_UP)
     assert second.outcome == StoredAt(5, 0)
@@ -95,7 +95,7 @@ def test_a_stored_batch_is_settled_and_the_others_stay() -> None:
 
 def test_a_batch_given_up_in_doubt_makes_the_identity_unusable() -> None:
     sequencer = PartitionSequencer(ProducerIdentity(7))
-    doubtful = flight(b"a", deadline=1.0)
+    doubtful = batch(b"a", deadline=1.0)
     sequencer.launch(doubtful)
     beside, refused = launched(sequencer, 1, 2)
     failed(doubtful, Timeout("?"))
@@ -106,7 +106,7 @@ def test_a_batch_given_up_in_doubt_makes_the_identity_unusable() -> None:
     assert isinstance(beside.outcome, Timeout)
     assert sequencer.identity is None
     with pytest.raises(BrokenInvariant):
-        sequencer.launch(flight(b"x"))
+        sequencer.launch(batch(b"x"))
     sequencer.adopt(ProducerIdentity(8))
     assert numbers(sequencer) == [(8, 0)]
     assert sequencer.next_sequence == 2
@@ -114,10 +114,10 @@ def test_a_batch_given_up_in_doubt_makes_the_identity_unusable() -> None:
 
 def test_a_batch_given_up_without_doubt_keeps_the_identity() -> None:
     sequencer = PartitionSequencer(ProducerIdentity(7))
-    late = flight(b"a", deadline=1.0)
+    late = batch(b"a", deadline=1.0)
     sequencer.launch(late)
     launched(sequencer, 1)
-    for each in sequencer.flying:
+    for each in sequencer.in_flight:
         each.fail(ConnectionFailed("refused"), was_sent=False)
     sequencer.regroup(2.0, GIVEN_UP)
     assert late.outcome is GIVEN_UP
@@ -159,7 +159,7 @@ def test_an_uncertain_batch_is_never_sent_under_another_identity() -> None:
 
 def test_an_identity_of_the_users_own_is_not_replaced() -> None:
     sequencer = PartitionSequencer(ProducerIdentity(7), is_replaceable=False)
-    doubtful = flight(b"a", deadline=1.0)
+    doubtful = batch(b"a", deadline=1.0)
     sequencer.launch(doubtful)
     (behind,) = launched(sequencer, 1)
     failed(doubtful, Timeout("?"))
@@ -168,7 +168,7 @@ def test_an_identity_of_the_users_own_is_not_replaced() -> None:
     assert isinstance(doubtful.outcome, Timeout)
     assert isinstance(behind.outcome, InvalidRequest)
     assert "higher epoch" in str(behind.outcome)
-    late = flight(b"b")
+    late = batch(b"b")
     sequencer.launch(late)
     assert late.outcome is behind.outcome
 
@@ -192,7 +192,7 @@ def test_a_pinned_number_is_never_left_to_another_batch() -> None:
     failed(second, OutOfSequence("?", expected=100))
     failed(third, Timeout("?"))
     sequencer.regroup(0.0, GIVEN_UP)
-    assert not sequencer.flying
+    assert not sequencer.in_flight
     assert "no such batch" in str(first.outcome)
     assert "number 100 was refused" in str(second.outcome)
     assert "cannot go on" in str(third.outcome)
@@ -206,14 +206,14 @@ def test_pinned_numbers_do_not_start_anew_in_a_topic_that_was_created_again() ->
     first.settle(StoredAt(0, 0))
     sequencer.restart()
     assert "created again" in str(second.outcome)
-    assert not sequencer.flying
+    assert not sequencer.in_flight
 
 
-def test_every_batch_behind_a_fenced_one_is_told_so() -> None:
+def test_every_batch_behind_a_fenced_one_is_fenced() -> None:
     sequencer = PartitionSequencer(ProducerIdentity(7, 0))
     batches = launched(sequencer, 1, 1)
-    while sequencer.flying:
-        for each in sequencer.flying:
+    while sequencer.in_flight:
+        for each in sequencer.in_flight:
             failed(each, Fenced("newer"))
         sequencer.regroup(0.0, GIVEN_UP)
     assert all(isinstance(each.outcome, Fenced) for each in batches)
@@ -256,15 +256,15 @@ def test_no_batch_is_stored_twice_or_out_of_order_whatever_fails(
 ) -> None:
     log, sequencer = Log(), PartitionSequencer(ProducerIdentity(1))
     waiting = deque(
-        flight(*[b"%d" % number] * size, deadline=deadlines + number)
+        batch(*[b"%d" % number] * size, deadline=deadlines + number)
         for number, size in enumerate(sizes)
     )
     everything = list(waiting)
     fresh = iter(range(2, 1000))
     for now, fates in enumerate([*rounds, *[["stored"] * 6] * 20]):
-        while waiting and len(sequencer.flying) < 3:
+        while waiting and len(sequencer.in_flight) < 3:
             sequencer.launch(waiting.popleft())
-        for each, fate in zip(list(sequencer.flying), [*fates, *["stored"] * 6], strict=False):
+        for each, fate in zip(list(sequencer.in_flight), [*fates, *["stored"] * 6], strict=False):
             attempt(log, each, fate)
         sequencer.regroup(float(now), GIVEN_UP)
         if sequencer.identity is None:

@@ -130,7 +130,7 @@ def test_a_partition_moves_only_when_what_was_given_out_is_done(
             assert following.offset == at_hand.offset + 1
 
 
-def test_who_commits_by_hand_is_waited_for(real: quivermq.Client, topic: str) -> None:
+def test_a_revoked_partition_waits_for_a_manual_commit(real: quivermq.Client, topic: str) -> None:
     with real.consumer(topic, group="g", auto_commit=False) as first:
         taken(first, 40)
         with real.consumer(topic, group="g") as second:
@@ -158,7 +158,7 @@ def test_who_never_commits_is_not_waited_for_for_ever(
             first.commit()
 
 
-def test_listeners_are_told_and_may_commit(real: quivermq.Client, topic: str) -> None:
+def test_listeners_are_called_and_may_commit(real: quivermq.Client, topic: str) -> None:
     told: list[tuple[str, list[int]]] = []
     consumers: list[quivermq.Consumer] = []
 
@@ -282,7 +282,7 @@ def test_closing_a_client_closes_its_consumers(broker: BrokerThread, topic: str)
     assert list(consumer) == []
 
 
-def test_a_consumer_that_nobody_closed_is_told_of(real: quivermq.Client, topic: str) -> None:
+def test_a_consumer_that_was_not_closed_is_warned_of(real: quivermq.Client, topic: str) -> None:
     consumer = real.consumer(topic, group="g")
     with pytest.warns(ResourceWarning, match="not closed"):
         consumer.__del__()
@@ -290,7 +290,7 @@ def test_a_consumer_that_nobody_closed_is_told_of(real: quivermq.Client, topic: 
 
 
 @pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
-def test_partitions_of_a_consumer_that_nobody_holds_any_more_go_to_others(
+def test_partitions_of_a_consumer_without_references_go_to_others(
     real: quivermq.Client, topic: str
 ) -> None:
     assert taken(real.consumer(topic, group="g", session=60), 40)
@@ -309,7 +309,7 @@ def test_partitions_of_a_consumer_that_nobody_holds_any_more_go_to_others(
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 10, 30])
-def test_whoever_gives_up_joining_is_no_member(
+def test_a_consumer_that_gives_up_joining_is_no_member(
     real: quivermq.Client, broker: BrokerThread, topic: str, turns: int
 ) -> None:
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""What the user has in hand: given out, done, withdrawn."""
+"""The delivery buffer of a sticky consumer: messages given out, done, withdrawn."""
 
 import time
 from collections.abc import Callable

@@ -152,7 +152,7 @@ def test_closing_waits_for_handlers_and_gives_back_the_rest(
     assert (info.done, info.in_flight) == (1, 9)
 
 
-def test_what_was_handed_out_and_not_settled_goes_back_too(
+def test_closing_gives_back_messages_that_were_handed_out_and_not_settled(
     real: quivermq.Client, topic: str
 ) -> None:
     real.produce_many(topic, [b"v"] * 3)
@@ -213,7 +213,7 @@ def test_leases_of_a_batch_are_extended_while_the_loop_works_on_it(
         assert stand_in.lot().done == {0, 1}
 
 
-def test_what_no_loop_has_in_hand_any_more_is_not_extended(
+def test_leases_of_messages_that_no_loop_works_on_are_not_extended(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
     client.produce("t", b"v")
@@ -221,10 +221,10 @@ def test_what_no_loop_has_in_hand_any_more_is_not_extended(
         loop = threading.Thread(target=next, args=(subscription,))
         loop.start()
         loop.join()
-        until(lambda: not any(subscription._intake._until))
+        until(lambda: not any(subscription._prefetcher._until))
 
 
-def test_a_handler_whose_lease_was_lost_tries_to_acknowledge_all_the_same(
+def test_a_handler_whose_lease_was_lost_acknowledges_all_the_same(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
     client.produce("t", b"v")
@@ -234,8 +234,8 @@ def test_a_handler_whose_lease_was_lost_tries_to_acknowledge_all_the_same(
         assert is_there.wait(10)
         lot = stand_in.lot()
         kept, lot.leases = lot.leases, {-1: {0}}
-        until(lambda: not subscription._intake._left)
-        lot.leases = kept  # nobody else took it
+        until(lambda: not subscription._prefetcher._left)
+        lot.leases = kept  # no other consumer took it
 
     with client.subscribe("t", group="g", handler=handle, visibility=0.2) as subscription:
         is_there.set()
@@ -310,7 +310,7 @@ def test_acknowledgements_are_gathered(client: quivermq.Client, stand_in: GroupS
     assert all(settlement.outcome == proto.ACK for settlement in acks)
 
 
-def test_what_a_handler_did_is_told_as_soon_as_the_cluster_is_back(stand_in: GroupStandIn) -> None:
+def test_acknowledgements_are_sent_as_soon_as_the_cluster_is_back(stand_in: GroupStandIn) -> None:
     with quivermq.connect(stand_in.address, timeout=0.1) as client:
         client.produce("t", b"v")
         stand_in.script("settle", *[NotEnoughReplicas("come back later")] * 100)
@@ -339,7 +339,7 @@ def test_a_topic_that_was_created_again_does_not_suffer_for_the_first(
     asyncio.run(work())
 
 
-def test_a_lost_lease_is_told_to_who_waits_and_by_flush(
+def test_a_lost_lease_is_raised_by_ack_and_by_flush(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
     client.produce_many("t", [b"v"] * 3)
@@ -354,14 +354,14 @@ def test_a_lost_lease_is_told_to_who_waits_and_by_flush(
         subscription.flush()
 
 
-def test_what_was_lost_while_it_waited_is_not_handed_out(
+def test_messages_whose_lease_ended_while_they_waited_are_not_handed_out(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
     client.produce_many("t", [b"v"] * 3)
     with client.subscribe("t", group="g", visibility=0.2) as subscription:
         next(subscription).ack()
         stand_in.lose_leases()
-        until(lambda: not subscription._intake._left)
+        until(lambda: not subscription._prefetcher._left)
         client.produce("t", b"another")
         assert next(subscription).value == b"another"
 
@@ -432,7 +432,7 @@ def test_what_is_settled_after_the_client_is_closed_starts_nothing(stand_in: Gro
 
 
 @pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
-def test_messages_of_one_that_nobody_holds_any_more_go_back(
+def test_messages_of_a_subscription_without_references_go_back(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
     client.produce_many("t", [b"v"] * 3)
@@ -442,7 +442,9 @@ def test_messages_of_one_that_nobody_holds_any_more_go_back(
 
 
 @pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
-def test_closing_a_client_waits_for_those_that_nobody_holds(stand_in: GroupStandIn) -> None:
+def test_closing_a_client_waits_for_subscriptions_without_references(
+    stand_in: GroupStandIn,
+) -> None:
     with quivermq.connect(stand_in.address) as client:
         client.produce("t", b"v")
         next(client.subscribe("t", group="g"))
@@ -510,7 +512,7 @@ def test_a_handler_in_which_something_is_cancelled_has_failed(
                 async with asyncio.timeout(10):
                     await came_again.wait()
                 if is_cancelled:
-                    # Whoever is too impatient to wait for its end does not keep it from it.
+                    # It ends all the same if the caller does not wait for that.
                     with pytest.raises(TimeoutError):
                         async with asyncio.timeout(0):
                             await subscription.close()

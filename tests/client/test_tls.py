@@ -1,4 +1,4 @@
-"""TLS through both doors, and what is said when it does not fit."""
+"""TLS over both transports, and the errors where it does not fit."""
 
 import asyncio
 import shutil
@@ -75,7 +75,7 @@ def test_everything_passes_through_tls_on_an_event_loop(
     asyncio.run(work())
 
 
-def test_a_certificate_that_nobody_trusts_is_refused(guarded: StandIn) -> None:
+def test_an_untrusted_certificate_is_refused(guarded: StandIn) -> None:
     with pytest.raises(ConnectionFailed, match="certificate"):
         quivermq.connect(guarded.address, tls=ssl.create_default_context(), timeout=0.3)
 

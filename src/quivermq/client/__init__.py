@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from quivermq.client.shared.subscription import Subscription
     from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
 
-# By module, so that whoever needs one part (a broker needs a door) does not load them all.
+# By module, so that a user of one part (a broker needs a transport) does not load them all.
 _PLACES = {
     "LEASED_SCHEMA": "shared.poll_result",
     "SCHEMA": "decode",

@@ -1,8 +1,9 @@
-"""Topics, offsets of groups, and the cluster: everything that is neither producing nor reading."""
+"""Administration of topics, committed offsets and the cluster."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
+from quivermq.client.checks import check_number, checked_name
 from quivermq.client.connect_options import parse_servers
 from quivermq.client.models import (
     ClusterInfo,
@@ -15,7 +16,6 @@ from quivermq.client.models import (
     Unchanged,
     UpgradeInfo,
     altered_settings,
-    check_number,
     settings_to_proto,
 )
 from quivermq.client.retry import Attempts
@@ -29,7 +29,7 @@ _SHARE: Final = 0.5
 
 
 class Admin:
-    """The part of a client that looks after topics and brokers, over either door."""
+    """The part of a client that administers topics and brokers."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -97,7 +97,7 @@ class Admin:
     async def describe(self, names: Sequence[str]) -> list[TopicInfo]:
         """Topics by name; without names, all."""
         attempts = self._attempts("describing topics")
-        found = await self._described(names, attempts)
+        found = await self._describe(names, attempts)
         missing = set(names) - {topic.name for topic in found}
         if missing:
             raise TopicNotFound(f"there is no topic {min(missing)!r}: create it with create_topic")
@@ -143,8 +143,8 @@ class Admin:
         return dict(sorted(found.items()))
 
     async def cluster(self) -> ClusterInfo:
-        """The brokers, as one of them tells; as a broker outside of the cluster tells only if no
-        other answers."""
+        """The brokers, as one of them describes them; a broker outside of the cluster is believed
+        only if no other answers."""
         router = self._router
         request = proto.Request()
         request.map.brokers_only = True
@@ -164,7 +164,7 @@ class Admin:
         return first
 
     async def stats(self, server: str | None) -> dict[str, float]:
-        """Figures of one broker."""
+        """The metrics of one broker."""
         request = proto.Request()
         request.stats.SetInParent()
         attempts = self._attempts("asking for figures")
@@ -208,7 +208,7 @@ class Admin:
         await self._router.ask_any(request, self._attempts(f"replacing broker {node}"))
 
     async def rebalance(self, *, leaders_only: bool, status_only: bool) -> RebalanceInfo:
-        """Spread partitions and leaders evenly, or tell how far that is."""
+        """Spread partitions and leaders evenly, or return the progress of that."""
         request = proto.Request()
         request.rebalance.SetInParent()
         request.rebalance.leaders_only = leaders_only
@@ -218,7 +218,7 @@ class Admin:
         return RebalanceInfo.of(response.rebalance_progress)
 
     async def upgrade_cluster(self, to: int | None, *, dry_run: bool) -> UpgradeInfo:
-        """Raise the feature level, or tell whether that is possible."""
+        """Raise the feature level, or return whether that is possible."""
         request = proto.Request()
         request.upgrade_cluster.SetInParent()
         request.upgrade_cluster.to = _count("to", to)
@@ -263,7 +263,9 @@ class Admin:
             missing = [server for server in servers if server not in alive]
             if info.leader and not missing:
                 return info
-            attempts.failed("the cluster", Timeout(f"{missing or 'its leader'} is not there yet"))
+            attempts.record_failure(
+                "the cluster", Timeout(f"{missing or 'its leader'} is not there yet")
+            )
             await attempts.pause()
 
     async def _usable_topic(self, name: str, attempts: Attempts) -> TopicInfo:
@@ -277,16 +279,16 @@ class Admin:
                 problem = Timeout(f"partitions {leaderless[:5]} of {name!r} have no leader yet")
             except TopicNotFound as error:
                 problem = Timeout(f"a broker does not know of it yet: {error}")
-            attempts.failed("the cluster", problem)
+            attempts.record_failure("the cluster", problem)
             await attempts.pause()
 
     async def _described_topic(self, name: str, attempts: Attempts) -> TopicInfo:
-        found = await self._described([checked_name("topic", name)], attempts)
+        found = await self._describe([checked_name("topic", name)], attempts)
         if not found:
             raise TopicNotFound(f"there is no topic {name!r}: create it with create_topic")
         return found[0]
 
-    async def _described(self, names: Sequence[str], attempts: Attempts) -> list[TopicInfo]:
+    async def _describe(self, names: Sequence[str], attempts: Attempts) -> list[TopicInfo]:
         request = proto.Request()
         request.describe_topics.topics.extend(checked_name("topic", name) for name in names)
         if not names:
@@ -305,20 +307,11 @@ class Admin:
             except QuiverError as error:
                 if not error.retriable:
                     raise
-                attempts.failed(server, error)
+                attempts.record_failure(server, error)
             await attempts.pause()
 
     def _attempts(self, what: str) -> Attempts:
         return Attempts(self._router.transport, self._router.timeout, what, share=_SHARE)
-
-
-def checked_name(kind: str, name: str) -> str:
-    """A name that can travel; what it may consist of is for the broker to say."""
-    if not isinstance(name, str) or not name:
-        raise InvalidRequest(f"a {kind} has a name, as in 'orders': {name!r}")
-    if not name.isprintable():
-        raise InvalidRequest(f"the name of a {kind} has characters that nobody can read: {name!r}")
-    return name
 
 
 def _count(name: str, value: int | None, least: int = 1) -> int:

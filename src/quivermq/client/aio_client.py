@@ -1,20 +1,16 @@
-"""The asyncio client: the same names as the blocking one, awaitable."""
+# Generated from client.py by tests/client/derive_aio.py. Change that file, and run `make aio`.
+"""The asyncio client: every call of the blocking one, awaitable, with its documentation."""
 
-import ssl
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
-from weakref import WeakSet
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from quivermq.batches import Compression
-from quivermq.client.aio_group_calls import AsyncGroupCalls
-from quivermq.client.aio_group_care import AsyncGroupCare
-from quivermq.client.aio_offset_calls import AsyncOffsetCalls
-from quivermq.client.asyncio_transport import AsyncioTransport
-from quivermq.client.connect_options import ConnectOptions, TransportFactory, chosen_identity
-from quivermq.client.copy_calls import AsyncCopyCalls
-from quivermq.client.core import Core
+from quivermq.client.checks import Payload
+from quivermq.client.connect_options import chosen_identity
 from quivermq.client.cursor import Place
+from quivermq.client.dead_letter_admin import Letters
+from quivermq.client.group_models import DeadLetter, DelayedInfo, GroupInfo
+from quivermq.client.lifecycle import AsyncClientLifecycle
 from quivermq.client.models import (
     UNCHANGED,
     BatchReceipt,
@@ -29,87 +25,29 @@ from quivermq.client.models import (
     Unchanged,
     UpgradeInfo,
 )
-from quivermq.client.payloads import Payload
+from quivermq.client.offsets import TopicOffsets
 from quivermq.client.producer.bulk import BulkColumns, Layout
+from quivermq.client.producer.copy import BatchCache, Copier, Range
+from quivermq.client.producer.positions import count_stored, position_of
 from quivermq.client.producer.produce import not_before_ms
 from quivermq.client.producer.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
-from quivermq.client.producer.sender import all_finished
 from quivermq.client.reader import AsyncReader
 from quivermq.client.shared.aio_subscription import AsyncSubscription
+from quivermq.client.shared.leased_message import AsyncLeasedMessage
+from quivermq.client.shared.leased_table import AsyncLeasedTable
+from quivermq.client.shared.leases import ACK, RELEASE, extend_terms, nack_terms, reject_terms
+from quivermq.client.shared.poll_result import messages_of_runs, table_of_runs
+from quivermq.client.shared.prefetch import SubscribeOptions
 from quivermq.client.sticky.consumer import AsyncConsumer, Listener, check_mode
 from quivermq.client.sticky.member import ConsumerSettings
 from quivermq.client.sticky.owned_partition import Start
-from quivermq.client.transport import Transport
 
 
-def connect(
-    servers: str | Iterable[str] = "127.0.0.1:7600",
-    *,
-    token: str | None = None,
-    tls: ssl.SSLContext | None = None,
-    timeout: float = 10.0,
-) -> "Connecting":
-    """Connect to a cluster by any of its brokers: await it, or enter it.
-
-    >>> async with quivermq.aio.connect("127.0.0.1:7600") as client:
-    ...     await client.produce("orders", b"an order")
-    """
-    return Connecting(ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout))
-
-
-class Connecting:
-    """A client that is about to connect."""
-
-    def __init__(self, options: ConnectOptions) -> None:
-        self._options = options
-        self._client: AsyncClient | None = None
-
-    def __await__(self) -> Generator[Any, None, "AsyncClient"]:
-        return self._connected().__await__()
-
-    async def __aenter__(self) -> "AsyncClient":
-        return await self._connected()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()
-
-    async def _connected(self) -> "AsyncClient":
-        client = AsyncClient(self._options)
-        try:
-            await client.ping()
-        except BaseException:
-            await client.close()
-            raise
-        self._client = client
-        return client
-
-
-class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCalls):
+class AsyncClient(AsyncClientLifecycle):
     """A connection to a cluster, on the event loop that it was made on.
 
-    Every method does what the one of the same name does in `quivermq.Client`.
+    Any number of tasks may use it at the same time. Use it with `async with`, or `close()` it.
     """
-
-    def __init__(
-        self,
-        options: ConnectOptions,
-        make_transport: TransportFactory[Transport] = AsyncioTransport,
-    ) -> None:
-        self._options = options
-        self._make_transport = make_transport
-        self._core = self._made_core()
-        self._producers: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
-        self._subscriptions: WeakSet[AsyncSubscription] = WeakSet()
-
-    async def ping(self) -> None:
-        """Reach a broker."""
-        await self._core.greet()
 
     async def create_topic(
         self,
@@ -124,7 +62,13 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         retry: Retry | None = None,
         group_idle_retention: Idle = UNCHANGED,
     ) -> TopicInfo:
-        """Create a topic, and wait until it can be used."""
+        """Create a topic, and wait until it can be used.
+
+        >>> await client.create_topic("orders", partitions=4, retention=Retention(max_age=86400))
+
+        To create a topic again changes nothing, and raises `TopicExists` if the settings differ.
+        `partitions` and `replication` are by default those of the brokers' settings.
+        """
         return await self._core.admin.create_topic(
             name,
             partitions,
@@ -149,7 +93,12 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         retry: Retry | Unchanged | None = UNCHANGED,
         group_idle_retention: Idle = UNCHANGED,
     ) -> TopicInfo:
-        """Change a topic: what is not given stays as it is."""
+        """Change the settings that are given. Partitions can only be added.
+
+        >>> await client.alter_topic("orders", partitions=8)
+
+        With more partitions, keys go to other partitions than before.
+        """
         return await self._core.admin.alter_topic(
             name,
             partitions,
@@ -166,11 +115,18 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         await self._core.admin.delete_topic(name)
 
     async def topics(self) -> list[TopicInfo]:
-        """All topics, by name."""
+        """Describe all topics, in the order of their names."""
         return await self._core.admin.describe([])
 
+    async def topic_names(self) -> list[str]:
+        """List the names of all topics: far less work than `topics`."""
+        return await self._core.offsets.names()
+
     async def topic(self, name: str) -> TopicInfo:
-        """One topic; raises `TopicNotFound`."""
+        """Describe one topic; raises `TopicNotFound`.
+
+        >>> (await client.topic("orders")).partitions[0].end_offset
+        """
         return (await self._core.admin.describe([name]))[0]
 
     async def produce(
@@ -184,7 +140,15 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         delay: float = 0.0,
         partition: int | None = None,
     ) -> Receipt:
-        """Store one message, and return where."""
+        """Store one message, and return its place. It is durable when this returns.
+
+        >>> await client.produce("orders", b"an order", key=b"customer 7", headers={"trace": b"1"})
+
+        Messages with the same key go to the same partition; `partition` names one outright; without
+        either, partitions take turns. Groups get a higher `priority` (0 to 7) first; `delay` is in
+        seconds. The client tries again for up to `timeout`, and never stores the message twice. It
+        raises `Timeout` if it cannot tell by then whether the message was stored.
+        """
         return await self._core.producing.produce(
             topic,
             value,
@@ -211,15 +175,44 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         epoch: int = 0,
         sequence: int = 0,
     ) -> list[BatchReceipt]:
-        """Store many messages at once."""
+        """Store many messages at once, by far the fastest way; all are durable when this returns.
+
+        >>> await client.produce_many("orders", [b"one", b"two"])
+        [BatchReceipt(partition=0, first_offset=0, count=2)]
+        >>> await client.produce_many("orders", pyarrow.table({"value": values, "key": keys}))
+
+        `values` is a sequence of bytes, or a pyarrow Array; or a RecordBatch or Table with a column
+        `value` and optionally `key`, `headers` and `timestamp`. They travel in batches of about
+        1 MB, several in flight at a time. Messages with a key go to its partition; batches without
+        keys take turns. Nothing is sent if any message is invalid. If sending fails midway, the
+        error's notes say how many messages were stored.
+
+        With `producer_id`, `epoch` and `sequence` of your own, brokers recognise the same batches
+        over several calls or processes, and do not store them again.
+        """
+        layout = Layout(priority, not_before_ms(delay), compression)
         return await self._core.producing.produce_many(
             topic,
             BulkColumns(values, keys, headers, timestamps),
-            Layout(priority, not_before_ms(delay), compression),
+            layout,
             partition,
             chosen_identity(producer_id, epoch),
             sequence,
         )
+
+    async def produce_parts(
+        self, topic: str, parts: Sequence[tuple[Any, int]], *, partition: int
+    ) -> list[list[BatchReceipt]]:
+        """Store several parts in one partition, and return the places of each.
+
+        >>> await client.produce_parts("orders", [(table, 0), (urgent, 7)], partition=2)
+        [[BatchReceipt(partition=2, first_offset=0, count=9)], [BatchReceipt(...)]]
+
+        A part is values as for `produce_many`, and its priority. Batches of all parts are in flight
+        together: for many small parts this is far faster than one call for each.
+        """
+        wanted = [(BulkColumns(values), Layout(priority)) for values, priority in parts]
+        return await self._core.producing.produce_parts(topic, wanted, partition)
 
     def producer(
         self,
@@ -233,7 +226,16 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         epoch: int = 0,
         sequence: int = 0,
     ) -> AsyncProducer:
-        """A producer that gathers single messages and sends them together: use `async with`."""
+        """Open a producer, which gathers single messages and sends them in batches.
+
+        >>> async with client.producer() as producer:
+        ...     delivery = await producer.send("orders", b"an order")
+        ...     (await delivery).offset
+
+        A message waits up to `linger` seconds for others, unless `batch_bytes` are full before.
+        When `buffer_bytes` wait to be sent, `send` waits, up to `timeout`. With a `producer_id` of
+        your own, a producer with a higher `epoch` takes over: the older one gets `Fenced`.
+        """
         settings = ProducerSettings(
             linger=linger,
             batch_bytes=batch_bytes,
@@ -244,25 +246,115 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
             epoch=epoch,
             sequence=sequence,
         )
-        producer = AsyncProducer(self._made_core, settings)
-        self._producers.add(producer)
-        return producer
+        return self._open_producer(settings)
 
-    def read(
+    async def poll(
         self,
         topic: str,
-        partition: int | None = None,
-        start: Place = "earliest",
-        stop: Place | None = None,
-        *,
-        follow: bool = False,
-        follower_ok: bool = False,
-    ) -> AsyncReader:
-        """Messages of one partition, in order, or of all: use `async for`."""
-        cursor = self._core.reading(
-            topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
+        group: str,
+        max_messages: int = 100,
+        wait: float = 1.0,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        start: str = "earliest",
+    ) -> list[AsyncLeasedMessage]:
+        """Lease messages for a group: no other consumer of the group gets them meanwhile.
+
+        >>> for message in await client.poll("orders", group="billing"):
+        ...     bill(message.value)
+        ...     await message.ack()
+
+        Returns as soon as there are messages, at most `max_messages`; an empty list if none came
+        within `wait` seconds. Messages that are not acknowledged within `visibility` seconds are
+        delivered again. With `ack="auto"` they are acknowledged before they are delivered: at most
+        once. The first poll creates the group, which begins at `start`: "earliest" or "latest".
+        """
+        request = self._core.consuming.poll_request(
+            topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
         )
-        return AsyncReader(self._core.router, topic, cursor)
+        leased_runs = await self._core.consuming.polling.poll(request)
+        return messages_of_runs(leased_runs, AsyncLeasedMessage, self._core.router.limits)
+
+    async def poll_arrow(
+        self,
+        topic: str,
+        group: str,
+        max_messages: int = 10_000,
+        wait: float = 1.0,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        start: str = "earliest",
+    ) -> AsyncLeasedTable:
+        """Lease messages like `poll`, as one Arrow table: by far the fastest way.
+
+        >>> batch = await client.poll_arrow("orders", group="billing")
+        >>> batch.table["value"]
+        >>> await batch.ack()
+        """
+        request = self._core.consuming.poll_request(
+            topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
+        )
+        leased_runs = await self._core.consuming.polling.poll(request)
+        table, rows = table_of_runs(leased_runs, self._core.router.limits)
+        return AsyncLeasedTable(table, rows, self._send_settlements)
+
+    async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
+        """Acknowledge messages: their group never gets them again. Durable when this returns.
+
+        >>> await client.ack(await client.poll("orders", group="billing"))
+
+        Raises `LeaseLost` if some of them are no longer leased to this client, after all others
+        are acknowledged.
+        """
+        await self._settle(messages, ACK)
+
+    async def nack(
+        self, messages: Iterable[AsyncLeasedMessage], delay: float | None = None
+    ) -> None:
+        """Report messages as failed: they are delivered again after `delay` seconds.
+
+        With None, after the topic's backoff.
+        """
+        await self._settle(messages, nack_terms(delay))
+
+    async def reject(self, messages: Iterable[AsyncLeasedMessage], reason: str = "") -> None:
+        """Put messages that can never succeed among the dead letters at once."""
+        await self._settle(messages, reject_terms(reason))
+
+    async def extend(self, messages: Iterable[AsyncLeasedMessage], seconds: float) -> None:
+        """Make the leases of these messages, each as a whole, end so many seconds from now."""
+        await self._settle(messages, extend_terms(seconds))
+
+    async def release(self, messages: Iterable[AsyncLeasedMessage]) -> None:
+        """Give messages back unprocessed: others get them at once, and no failure is counted."""
+        await self._settle(messages, RELEASE)
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        handler: Callable[[AsyncLeasedMessage], object] | None = None,
+        prefetch: int = 64,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        concurrency: int = 1,
+        start: str = "earliest",
+    ) -> AsyncSubscription:
+        """Have messages of a topic pushed as they come: to an iterator, or to a handler.
+
+        >>> async with client.subscribe("orders", group="billing") as subscription:
+        ...     async for message in subscription:
+        ...         bill(message.value)
+        ...         await message.ack()
+        >>> subscription = client.subscribe("orders", group="billing", handler=bill, concurrency=8)
+
+        A message is acknowledged when the handler returns, and delivered again when it raises;
+        `concurrency` handlers run at a time. The subscription holds up to `prefetch` messages, and
+        extends their leases until a handler or the loop is done with them. It goes on when leaders
+        change or brokers are lost. Use it as a context manager, or `close()` it.
+        """
+        options = SubscribeOptions(topic, group, prefetch, visibility, ack, concurrency, start)
+        return self._open_subscription(options, handler)
 
     def consumer(
         self,
@@ -279,93 +371,288 @@ class AsyncClient(AsyncGroupCalls, AsyncGroupCare, AsyncCopyCalls, AsyncOffsetCa
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
     ) -> AsyncConsumer:
-        """Join a sticky group when it is entered: use `async with`."""
+        """Join a sticky group: each partition belongs to one member, and is read in order.
+
+        >>> async with client.consumer("orders", group="billing", mode="sticky") as consumer:
+        ...     async for message in consumer:
+        ...         print(consumer.assignment, message.value)
+
+        A member without a heartbeat for `session` seconds loses its partitions to the others. A
+        group that committed nothing begins at `start`. The first member chooses the `assignor` of
+        its group: "sticky", "round-robin" or "range". `on_assigned` and `on_revoked` are called
+        with lists of partitions; `name` is shown for this member where groups are described.
+        """
         check_mode(mode)
         settings = ConsumerSettings(
             topic, group, assignor, session, start, auto_commit, prefetch_bytes, name
         )
-        consumer = AsyncConsumer(self._made_core, settings, on_assigned, on_revoked)
-        self._producers.add(consumer)
-        return consumer
+        return self._open_consumer(settings, on_assigned, on_revoked)
 
     async def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
-        """Remember where a group is: the offset of the next message that it wants."""
+        """Store the position of a group in a partition: the offset of its next message.
+
+        >>> await client.commit("orders", group="billing", partition=0, offset=message.offset + 1)
+        """
         await self._core.admin.commit(topic, group, partition, offset)
 
     async def committed(self, topic: str, group: str) -> dict[int, int]:
-        """The offsets that a group committed, by partition."""
+        """Return the offsets that a group committed, by partition, where it did."""
         return await self._core.admin.committed(topic, group)
 
+    async def groups(self, topic: str) -> list[GroupInfo]:
+        """Describe the groups of a topic, in the order of their names.
+
+        >>> for group in await client.groups("orders"):
+        ...     print(group.name, group.lag, group.in_flight)
+        """
+        return await self._core.groups.groups(topic)
+
+    async def group(self, topic: str, group: str) -> GroupInfo:
+        """Describe one group of a topic: its counts of messages by state, and its members."""
+        return await self._core.groups.group(topic, group)
+
+    async def seek(
+        self, topic: str, group: str, to: Place = "earliest", partition: int | None = None
+    ) -> dict[int, int]:
+        """Move a group to another place in a topic; returns the new offsets, by partition.
+
+        >>> await client.seek("orders", group="billing", to="earliest")
+        {0: 0}
+
+        `to` is an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" and
+        milliseconds since 1970. All leases end, and the group gets all messages from there on.
+        """
+        return await self._core.groups.seek(topic, group, to, partition)
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Delete a group: its next poll creates it anew."""
+        await self._core.groups.delete_group(topic, group)
+
+    async def delayed(self, topic: str, limit: int = 1000) -> list[DelayedInfo]:
+        """List messages that a producer delayed and that are not due yet, the next one first."""
+        return await self._core.groups.delayed(topic, limit)
+
+    async def cancel_delayed(self, topic: str, partition: int, offsets: int | Iterable[int]) -> int:
+        """Cancel delayed messages; returns how many of them were not due yet."""
+        return await self._core.groups.cancel_delayed(topic, partition, offsets)
+
+    async def dead_letters(self, topic: str, limit: int = 1000) -> list[DeadLetter]:
+        """List messages of a topic that failed too often or were rejected, the oldest first.
+
+        >>> for letter in await client.dead_letters("orders"):
+        ...     print(letter.original_offset, letter.reason, letter.value)
+        """
+        return await self._core.dead_letters.list_letters(topic, limit)
+
+    async def redrive(
+        self, topic: str, offsets: Letters | None = None, partition: int | None = None
+    ) -> int:
+        """Put dead letters of a topic back into the topic; returns how many.
+
+        >>> await client.redrive("orders")
+        >>> await client.redrive("orders", [each for each in letters if each.reason == "no stock"])
+
+        Without `offsets`, all of them. Offsets are those in the dead-letter topic.
+        """
+        return await self._core.dead_letters.redrive(topic, offsets, partition, purge=False)
+
+    async def purge_dead_letters(
+        self, topic: str, offsets: Letters | None = None, partition: int | None = None
+    ) -> int:
+        """Drop dead letters of a topic; returns how many. They are no longer listed."""
+        return await self._core.dead_letters.redrive(topic, offsets, partition, purge=True)
+
+    def read(
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: Place = "earliest",
+        stop: Place | None = None,
+        *,
+        follow: bool = False,
+        follower_ok: bool = False,
+    ) -> AsyncReader:
+        """Read one partition in order, or all, one partition after the other.
+
+        >>> async for message in client.read("orders", partition=0, start="earliest"):
+        ...     print(message.offset, message.value)
+        >>> async for batch in client.read("orders").batches():  # pyarrow.RecordBatch
+        ...     print(batch.num_rows)
+
+        `start` and `stop` (which is not read itself) are an offset, "earliest", "latest", a
+        datetime, its ISO 8601 text, or "@" and milliseconds since 1970. Without `stop`, reading
+        ends where the partitions end when it begins; with `follow` it waits for more messages of
+        any of the partitions, for ever. Offsets need a partition, unless the topic has only one.
+        `follower_ok` lets any replica answer: it may lag behind, but shows only what is committed.
+        Raises `OffsetOutOfRange` for messages that retention has deleted.
+        """
+        cursor = self._core.cursor_of(
+            topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
+        )
+        return AsyncReader(self._core.router, topic, cursor)
+
+    def read_range(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        stop: int,
+        *,
+        topic_id: str = "",
+        follower_ok: bool = False,
+    ) -> AsyncReader:
+        """Read messages that are known to exist, from `start` to before `stop`: all, or an error.
+
+        A follower that does not have them yet is passed over. Raises `OffsetOutOfRange` if
+        retention has deleted some, `TopicNotFound` if the topic with this id is gone.
+        """
+        cursor = self._core.range_cursor(
+            topic, partition, start, stop, topic_id, follower_ok=follower_ok
+        )
+        return AsyncReader(self._core.router, topic, cursor)
+
+    async def offsets(self, topic: str, partitions: Iterable[int] | None = None) -> TopicOffsets:
+        """Return the first offset and the end of each partition, confirmed by a majority.
+
+        >>> (await client.offsets("orders")).partitions[0].end
+
+        To ask a partition wakes it up if it is idle: name those that you need. With none,
+        `offsets("orders", [])` returns only the topic's id and the count of its partitions.
+        """
+        return await self._core.offsets.held(topic, partitions)
+
+    async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """Return the offset of the first message that was stored at or after a time.
+
+        The time is in milliseconds since 1970. The end of the partition, if there is none.
+        """
+        return await self._core.offsets.at(topic, partition, timestamp_ms)
+
+    async def await_offsets(
+        self, positions: Mapping[str, Mapping[int, int]], wait: float = 1.0
+    ) -> dict[str, TopicOffsets]:
+        """Wait up to `wait` seconds until a partition holds more than its position.
+
+        >>> await client.await_offsets({"orders": {0: 42, 1: 17}}, wait=5.0)
+
+        Returns only partitions that do. Brokers do no work while this waits.
+        """
+        return await self._core.offsets.beyond(positions, wait)
+
+    async def copy(
+        self,
+        topic: str,
+        ranges: Iterable[tuple[int, int, int]],
+        to: str,
+        *,
+        partition: int | None = None,
+        priority: int | None = None,
+        producer_id: int | None = None,
+        epoch: int = 0,
+        sequence: int = 0,
+        held: BatchCache | None = None,
+    ) -> list[BatchReceipt]:
+        """Copy messages into another topic, as whole batches that are not decoded.
+
+        >>> await client.copy("orders", [(0, 100, 200)], to="orders-again")
+
+        A range is a partition, a start, and a stop that is not copied itself. Messages stay in
+        their partition, or all go to `partition`. Keys, headers, delays and timestamps that their
+        producer gave stay; messages without such a timestamp get the time of the copy. `priority`
+        replaces theirs. With `producer_id`, `epoch` and `sequence` of your own, copying the same
+        ranges again stores nothing twice. Batches in `held` are not read again.
+        """
+        wanted = Copier.of(
+            topic,
+            ranges,
+            to,
+            partition=partition,
+            priority=priority,
+            producer_id=producer_id,
+            epoch=epoch,
+            sequence=sequence,
+            held=held,
+        )
+        return await wanted.copy(self._core)
+
+    async def hold(
+        self, topic: str, ranges: Iterable[tuple[int, int, int]], *, bytes_max: int = 32 << 20
+    ) -> BatchCache:
+        """Read batches to `copy` from: for many small ranges that lie close together."""
+        held = BatchCache(topic)
+        await held.read(self._core, [Range(*each) for each in ranges], bytes_max)
+        return held
+
+    async def position(
+        self, topic: str, partition: int, *, producer_id: int, epoch: int = 0
+    ) -> int:
+        """Return the sequence number that a partition expects next from a producer's epoch.
+
+        >>> await client.position("orders", 0, producer_id=77, epoch=3)
+        1200
+
+        The leader has accepted all numbers below it, but the last batch may not be stored yet: send
+        that again to be sure. Raises `Fenced` if the producer has a higher epoch there, and
+        `OutOfSequence` if the partition may have forgotten the producer: ask `stored` then.
+        """
+        return await position_of(self._core, topic, partition, producer_id, epoch)
+
+    async def stored(
+        self, topic: str, partition: int, *, producer_id: int, epoch: int, since_ms: int
+    ) -> int:
+        """Count the messages of a producer's epoch that a partition stored since a time.
+
+        Reads everything since then: for producers whose `position` may be forgotten. Raises
+        `InvalidRequest` if the partition has deleted messages of that time.
+        """
+        return await count_stored(self._core, topic, partition, producer_id, epoch, since_ms)
+
+    async def ping(self) -> None:
+        """Reach any broker; raises `ConnectionFailed` if none answers."""
+        await self._core.greet()
+
     async def cluster(self) -> ClusterInfo:
-        """The brokers, who is alive, and who leads."""
+        """Describe the brokers: which are alive, and which one leads the cluster."""
         return await self._core.admin.cluster()
 
     async def stats(self, server: str | None = None) -> dict[str, float]:
-        """Figures by name, of the broker at `server`; by default of any."""
+        """Return the metrics of the broker at `server`, by name; by default of any broker."""
         return await self._core.admin.stats(server)
 
     async def bootstrap(self, addresses: Sequence[str]) -> ClusterInfo:
-        """Make one cluster of brokers that hold nothing yet."""
+        """Make one cluster of empty brokers.
+
+        >>> await client.bootstrap(["127.0.0.1:7600", "127.0.0.1:7601", "127.0.0.1:7602"])
+        """
         return await self._core.admin.bootstrap(addresses)
 
     async def add_broker(self, address: str) -> ClusterInfo:
-        """Let a broker that holds nothing yet join this cluster."""
+        """Add an empty broker to this cluster."""
         return await self._core.admin.add_broker(address)
 
     async def remove_broker(self, node: int, *, force: bool = False) -> None:
-        """Let a broker leave: its partitions move to the others first."""
+        """Remove a broker from the cluster: its partitions move to the others first.
+
+        With `force`, even if partitions lose their last replica.
+        """
         await self._core.admin.remove_broker(node, force=force)
 
     async def replace_broker(self, node: int) -> None:
-        """A broker lost its data: let the empty directory it came back with take its place."""
+        """Accept the empty data directory of a broker that lost its data in the old one's place."""
         await self._core.admin.replace_broker(node)
 
     async def upgrade_cluster(self, to: int | None = None, *, dry_run: bool = False) -> UpgradeInfo:
-        """Raise the feature level, by default to the highest that brokers know. No way back."""
+        """Raise the feature level, by default to the highest that all brokers know. No way back."""
         return await self._core.admin.upgrade_cluster(to, dry_run=dry_run)
 
     async def rebalance(self, *, leaders_only: bool = False) -> RebalanceInfo:
-        """Begin to spread partitions and leaders evenly."""
+        """Begin to spread partitions and leaders evenly; `rebalance_status` tells the progress."""
         return await self._core.admin.rebalance(leaders_only=leaders_only, status_only=False)
 
     async def rebalance_status(self) -> RebalanceInfo:
-        """How far a rebalance is."""
+        """Return the progress of a rebalance."""
         return await self._core.admin.rebalance(leaders_only=False, status_only=True)
 
     async def transfer(self, topic: str | None, partition: int = 0, *, to: int) -> None:
-        """Let the replica on node `to` lead a partition; with topic None, the metadata group."""
+        """Make node `to` the leader of a partition; with topic None, of the cluster's metadata."""
         await self._core.admin.transfer(topic, partition, to)
-
-    async def close(self) -> None:
-        """Close subscriptions, consumers and producers, which delivers what they hold; give back
-        what was polled and is not settled; then close every connection."""
-        try:
-            # Handlers may produce.
-            for subscription in list(self._subscriptions):
-                await subscription.close()
-            for producer in list(self._producers):
-                await producer.close()
-            await all_finished()
-        finally:
-            for producer in list(self._producers):
-                await producer.abandon()
-            await self._core.consuming.release()
-            await self._core.transport.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<quivermq.aio.AsyncClient of {','.join(self._options.servers)}>"
-
-    def _made_core(self) -> Core:
-        options = self._options
-        return Core(options.transport(self._make_transport), options.servers, options.timeout)

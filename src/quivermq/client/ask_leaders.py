@@ -1,4 +1,4 @@
-"""Asking all who lead partitions of a topic, until every partition is answered for."""
+"""Asks all leaders of a topic's partitions, until there is an answer for every partition."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ async def ask_leaders(
     attempts: Attempts,
     topic_id: bytes | None = None,
 ) -> list[tuple[LeaderPartitions, Reply]]:
-    """The answers of the leaders of these partitions, or of all; each for a share of them.
+    """The answers of the leaders of these partitions, or of all, each with its partitions.
 
     With an id, only of the topic that has it: `TopicNotFound` if it was created again.
     """
@@ -27,16 +27,16 @@ async def ask_leaders(
         # It may have fewer partitions than the one that is asked for.
         await check_same(router, topic, topic_id, attempts)
     while left is None or left:
-        shares = await router.shares(topic, attempts, left)
-        asks = [(share.target.address, request_to(share)) for share in shares]
+        leaders = await router.by_leader(topic, attempts, left)
+        asks = [(led.target.address, request_to(led)) for led in leaders]
         failure: tuple[LeaderPartitions, QuiverError] | None = None
         left = []
-        for share, outcome in zip(shares, await router.ask_all(asks, attempts), strict=True):
+        for led, outcome in zip(leaders, await router.ask_all(asks, attempts), strict=True):
             if isinstance(outcome, QuiverError):
-                failure = failure or (share, outcome)
-                left += share.partitions
+                failure = failure or (led, outcome)
+                left += led.partitions
             else:
-                answers.append((share, outcome))
+                answers.append((led, outcome))
         if failure is not None:
             if topic_id is not None and isinstance(failure[1], TopicNotFound):
                 router.map.forget(topic)
@@ -46,13 +46,13 @@ async def ask_leaders(
 
 
 async def recover_partitions(
-    router: Router, topic: str, share: LeaderPartitions, error: QuiverError, attempts: Attempts
+    router: Router, topic: str, led: LeaderPartitions, error: QuiverError, attempts: Attempts
 ) -> None:
-    """Learn from a failed attempt at a share, and return when it is time for the next; or raise."""
-    if isinstance(error, NotLeader) and len(share.partitions) > 1:
-        # It does not say of which partition it speaks: a hint would be taken for the wrong one.
+    """Learn from a leader's failure, and return when it is time for the next; or raise."""
+    if isinstance(error, NotLeader) and len(led.partitions) > 1:
+        # The error does not name the partition: its hint would be taken for the wrong one.
         error = NotLeader(str(error))
-    await router.recover(topic, share.partitions[0], share.target, error, attempts)
+    await router.recover(topic, led.partitions[0], led.target, error, attempts)
 
 
 async def check_same(router: Router, topic: str, topic_id: bytes, attempts: Attempts) -> None:

@@ -1,4 +1,4 @@
-"""The asyncio door: one connection to each broker, shared by everything on one event loop."""
+"""The asyncio transport: one connection to each broker, shared by everything on one event loop."""
 
 import asyncio
 import ssl
@@ -13,12 +13,12 @@ from quivermq.client.transport import Connection, Reply
 from quivermq.errors import BrokenInvariant, ConnectionFailed, InvalidRequest, QuiverError, Timeout
 from quivermq.wire import packet, parse_response, proto
 
-# Past this, whoever posts waits until the socket has taken some.
+# Past this, `post` waits until the socket has taken some.
 WRITE_BUFFER_BYTES: Final = 4 << 20
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
-    """One socket, past its handshake. After any failure it is closed, and every waiter told."""
+    """One socket, past its handshake. A failure closes it, and every call that waits raises it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -62,7 +62,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self.forget(request_id)
 
     def forget(self, request_id: int) -> None:
-        """Nobody will take this answer; the broker is told, if it still works on it."""
+        """This answer will not be taken: tell the broker, if it still works on it."""
         answer = self._waiting.pop(request_id, None)
         if answer is None:
             return
@@ -99,7 +99,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         try:
             for packed in self._receiver.received(nbytes):
                 response = parse_response(packed.envelope)
-                # What answers nothing is the broker's last word, or its only one to a hello.
+                # A response without an id is the broker's last, or its refusal of a hello.
                 answer = self._waiting.get(response.id or HELLO_ID)
                 if answer is None and not response.id:
                     raise ConnectionFailed(response.error.message)
@@ -161,7 +161,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # seen: whoever has not come to take it may never come
+                answer.exception()  # seen: its caller may never take it
 
 
 class AsyncioLimiter:
@@ -213,9 +213,9 @@ class AsyncioTransport:
             raise InvalidRequest("the client is closed: connect again")
         opening = self._opening.get(address)
         if opening is None:
-            opening = self._loop.create_task(self._opened(address, deadline))
+            opening = self._loop.create_task(self._open(address, deadline))
             self._opening[address] = opening
-            opening.add_done_callback(lambda task: self._connected(address, task))
+            opening.add_done_callback(lambda task: self._keep_open(address, task))
         # Shielded: others may wait for the same connection.
         return await asyncio.shield(opening)
 
@@ -253,12 +253,12 @@ class AsyncioTransport:
         self._is_forked = True
         self._connections = {}
 
-    def _connected(self, address: str, opening: "asyncio.Task[AsyncioConnection]") -> None:
+    def _keep_open(self, address: str, opening: "asyncio.Task[AsyncioConnection]") -> None:
         del self._opening[address]
         if not opening.cancelled() and opening.exception() is None:
             self._connections[address] = opening.result()
 
-    async def _opened(self, address: str, deadline: float) -> AsyncioConnection:
+    async def _open(self, address: str, deadline: float) -> AsyncioConnection:
         host, port = split_address(address)
         connection = AsyncioConnection(address)
         try:
@@ -280,7 +280,7 @@ async def first_answered(posted: Sequence[tuple[Connection, int]], deadline: flo
     answered = asyncio.Event()
     for connection, request_id in posted:
         if not isinstance(connection, AsyncioConnection):
-            raise BrokenInvariant("a request was posted at a door that did not open it")
+            raise BrokenInvariant("a request was posted at a transport that did not open it")
         if connection.is_answered(request_id):
             return
         connection.when_answered(request_id, answered.set)

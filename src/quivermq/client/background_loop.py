@@ -44,13 +44,13 @@ class BackgroundLoop:
         self._running: _Running | None = None
         """Until the thread has ended."""
         self._is_stopped = False
-        self._later: set[asyncio.Task[object]] = set()
-        self._guests: WeakSet[LoopUser] = WeakSet()
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._users: WeakSet[LoopUser] = WeakSet()
         self._ending: concurrent.futures.Future[None] | None = None
         fork_safety.watch(self)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there, and wait for its result; whoever is interrupted cancels it."""
+        """Run a coroutine there, and wait for its result; an interrupt cancels it."""
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
         except BaseException:
@@ -76,9 +76,9 @@ class BackgroundLoop:
             with suppress(RuntimeError):  # it was closed meanwhile, and everything with it
                 loop.call_soon_threadsafe(self._begin, loop, work)
 
-    def host(self, guest: LoopUser) -> None:
+    def add_user(self, user: LoopUser) -> None:
         """Call its `end` there if the program ends before `stop`, and if it lives by then."""
-        self._guests.add(guest)
+        self._users.add(user)
 
     def stop(self) -> None:
         """End the thread; everything on it should have been closed before."""
@@ -94,7 +94,7 @@ class BackgroundLoop:
                 park_if_ending()
                 raise
             running.thread.join()
-            self._joined(running)
+            self._close_loop(running)
 
     def after_fork(self) -> None:
         """The thread stayed with the parent."""
@@ -103,16 +103,16 @@ class BackgroundLoop:
             # Taken apart in the child, it would complain that it was not closed.
             _loops_of_parents.append(self._running.loop)
         self._loop = self._running = self._ending = None
-        self._later = set()
+        self._tasks = set()
 
     # ---- the end of the program
 
     def begin_ending(self, deadline: float) -> None:
-        """Let every guest finish."""
+        """Let every user of the loop finish."""
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # it was closed meanwhile
-                self._ending = _call_soon(self._end_guests(deadline), loop)
+                self._ending = _call_soon(self._end_users(deadline), loop)
 
     def await_ending(self, deadline: float) -> None:
         """Wait until they have."""
@@ -129,18 +129,18 @@ class BackgroundLoop:
             _call_soon(self._cancel_and_stop(running.loop), running.loop)
         running.thread.join(max(0.0, deadline - time.monotonic()))
         if not running.thread.is_alive():
-            self._joined(running)
+            self._close_loop(running)
 
-    async def _end_guests(self, deadline: float) -> None:
-        guests = list(self._guests)
-        first = [guest for guest in guests if guest.ends_first]
-        others = [guest for guest in guests if not guest.ends_first]
+    async def _end_users(self, deadline: float) -> None:
+        users = list(self._users)
+        first = [user for user in users if user.ends_first]
+        others = [user for user in users if not user.ends_first]
         # Those behind must have some time too.
         now = time.monotonic()
         await _end_together(first, now + (deadline - now) / 2 if others else deadline)
         await _end_together(others, deadline)
-        if self._later:
-            await asyncio.wait(self._later, timeout=max(0.0, deadline - time.monotonic()))
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=max(0.0, deadline - time.monotonic()))
 
     async def _cancel_and_stop(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -152,10 +152,10 @@ class BackgroundLoop:
         finally:
             loop.stop()
 
-    def _joined(self, running: _Running) -> None:
+    def _close_loop(self, running: _Running) -> None:
         running.loop.close()
         self._running = None
-        endings.stopped(self)
+        endings.remove_thread(self)
 
     # ---- the loop
 
@@ -163,11 +163,11 @@ class BackgroundLoop:
         self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, object]]
     ) -> None:
         task = loop.create_task(work())
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _end(self) -> None:
-        await asyncio.gather(*self._later, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -192,7 +192,7 @@ class BackgroundLoop:
         thread = threading.Thread(target=loop.run_forever, name="quivermq", daemon=True)
         self._running = _Running(loop, thread)
         thread.start()
-        endings.started(self)
+        endings.add_thread(self)
         return loop
 
 
@@ -234,10 +234,10 @@ class _Loop(asyncio.SelectorEventLoop):
 _loops_of_parents: Final[list[asyncio.AbstractEventLoop]] = []
 
 
-async def _end_together(guests: list[LoopUser], deadline: float) -> None:
+async def _end_together(users: list[LoopUser], deadline: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout_at(deadline):
-            await asyncio.gather(*(guest.end(deadline) for guest in guests), return_exceptions=True)
+            await asyncio.gather(*(user.end(deadline) for user in users), return_exceptions=True)
 
 
 def _call_soon(

@@ -1,10 +1,10 @@
-"""The blocking door: plain sockets, lent to one caller at a time.
+"""The blocking transport: plain sockets, lent to one caller at a time.
 
-A connection is never shared by two threads: whoever calls takes one from those that are idle, or
-opens one more. So a quick call never waits behind a long poll, no thread has to wake another, and
+A connection is never shared by two threads: a call takes one from those that are idle, or opens one
+more. So a quick call never waits behind a long poll, no thread has to wake another, and
 a call costs one write and one read. Within the call requests may be pipelined.
 
-Its coroutines never suspend: see `door.run`.
+Its coroutines never suspend: see `transport.run`.
 """
 
 import socket
@@ -87,20 +87,20 @@ class BlockingConnection:
         return request_id in self._answers or not self.is_open
 
     def forget(self, request_id: int) -> None:
-        """Nobody will take this answer. What is still owed keeps the connection from being lent
-        out again; see `is_quiet`."""
+        """This answer will not be taken. While it is owed, the connection is not lent out
+        again; see `is_quiet`."""
         if self._answers.pop(request_id, None) is not None:
             self._owed.discard(request_id)
 
     def cancel(self, request_id: int) -> None:
-        """Nobody will take this answer; if it comes all the same, it is dropped."""
+        """This answer will not be taken; if it comes all the same, it is dropped."""
         self._answers.pop(request_id, None)
         if request_id not in self._owed or not self.is_open:
             return
         self._owed.discard(request_id)
         request = proto.Request()
         request.cancel.id = request_id
-        # A connection that cannot take so much is of no use to anybody: it is closed by this.
+        # A connection that cannot take so little is of no use: it is closed by this.
         with suppress(ConnectionFailed, Timeout):
             self._send(packet(request.SerializeToString()), time.monotonic() + _CANCEL_SECONDS)
 
@@ -108,7 +108,7 @@ class BlockingConnection:
         """For selectors."""
         return self._socket.fileno()
 
-    def take_in(self) -> None:
+    def receive(self) -> None:
         """Keep what has arrived, without waiting for more. A failure closes the connection."""
         sock = self._socket
         # So that the next operation sets its own limit.
@@ -144,7 +144,7 @@ class BlockingConnection:
         return False
 
     def end(self) -> None:
-        """Wake whoever waits for an answer: there will be none."""
+        """Wake the thread that waits for an answer: there will be none."""
         with suppress(OSError):  # closed already, on either side
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -167,12 +167,12 @@ class BlockingConnection:
         return answers.pop(request_id)
 
     def _keep(self, count: int) -> None:
-        """So many bytes were received: keep the answers in them that somebody will take."""
+        """So many bytes were received: keep the answers in them that are owed."""
         if not count:
             raise ConnectionFailed(f"{self.address} closed the connection")
         for packed in self._receiver.received(count):
             response = parse_response(packed.envelope)
-            # What answers nothing is the broker's last word, or its only one to a hello.
+            # A response without an id is the broker's last, or its refusal of a hello.
             request_id = response.id or HELLO_ID
             if request_id in self._owed:
                 self._answers[request_id] = Reply(response, packed)
@@ -241,10 +241,10 @@ class BlockingLimiter:
         try:
             self._free.get_nowait()
         except Empty:
-            return self._waited(max(0.0, deadline - time.monotonic()))
+            return self._wait(max(0.0, deadline - time.monotonic()))
         return True
 
-    def _waited(self, seconds: float) -> bool:
+    def _wait(self, seconds: float) -> bool:
         try:
             self._free.get(timeout=seconds)
         except Empty:
@@ -281,12 +281,12 @@ class BlockingTransport:
             if connection.is_alive(time.monotonic()):
                 return connection
             connection.close()
-        return self._opened(address, deadline)
+        return self._open(address, deadline)
 
     def release(self, connection: Connection) -> None:
         """Keep it for later, if it is as good as new."""
         if not isinstance(connection, BlockingConnection):
-            raise BrokenInvariant("a connection was released at a door that did not open it")
+            raise BrokenInvariant("a connection was released at a transport that did not open it")
         idle = self._idle.setdefault(connection.address, [])
         if self._is_closed or not connection.is_quiet or len(idle) >= IDLE_MAX:
             connection.close()
@@ -296,7 +296,7 @@ class BlockingTransport:
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
-        time.sleep(seconds)  # noqa: ASYNC251  (blocking is what this door is for)
+        time.sleep(seconds)  # noqa: ASYNC251  (blocking is what this transport is for)
 
     async def first_answered(
         self, posted: Sequence[tuple[Connection, int]], deadline: float
@@ -307,7 +307,7 @@ class BlockingTransport:
             for connection in dict.fromkeys(connection for connection, _ in posted):
                 if isinstance(connection, BlockingConnection) and connection.is_open:
                     # What TLS has deciphered already shows on no socket.
-                    connection.take_in()
+                    connection.receive()
                     if connection.is_open:
                         selector.register(connection, EVENT_READ)
             while not any(connection.is_answered(number) for connection, number in posted):
@@ -316,7 +316,7 @@ class BlockingTransport:
                     return
                 for key, _ in selector.select(seconds):
                     found = cast("BlockingConnection", key.fileobj)
-                    found.take_in()
+                    found.receive()
                     if not found.is_open:
                         selector.unregister(found)
 
@@ -325,7 +325,7 @@ class BlockingTransport:
         return BlockingLimiter(places)
 
     async def close(self) -> None:
-        """Close what is idle, and end what is lent out: whoever has it finds so, and closes it."""
+        """Close idle connections, and shut down lent ones: their users notice, and close them."""
         self._is_closed = True
         for idle in list(self._idle.values()):
             while idle:
@@ -334,13 +334,13 @@ class BlockingTransport:
             connection.end()
 
     def after_fork(self) -> None:
-        """The sockets belong to the parent. Whoever still holds one finds it closed, and opens
+        """The sockets belong to the parent. A call that still has one finds it closed, and opens
         another as after any lost connection."""
         for connection in list(self._all):
             connection.close()
         self._idle = {}
 
-    def _opened(self, address: str, deadline: float) -> BlockingConnection:
+    def _open(self, address: str, deadline: float) -> BlockingConnection:
         if self._is_closed:
             raise InvalidRequest("the client is closed: connect again")
         connection = BlockingConnection(address, self._socket(address, deadline))

@@ -1,43 +1,46 @@
-"""The blocking client: the same core as `quivermq.aio`, behind plain sockets."""
+"""The blocking client: every call of it, with its documentation.
+
+The calls of the asyncio client are derived from this file: run `make aio` after a change. A call
+reaches the brokers by `run(...)`, which is `await ...` there.
+"""
 
 import ssl
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
-from weakref import WeakSet
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from quivermq.batches import Compression
-from quivermq.client import fork_safety
-from quivermq.client.asyncio_transport import AsyncioTransport
-from quivermq.client.background_loop import BackgroundLoop
-from quivermq.client.blocking_transport import BlockingTransport
-from quivermq.client.cluster_calls import ClusterCalls
+from quivermq.client.checks import Payload
 from quivermq.client.connect_options import ConnectOptions, chosen_identity
-from quivermq.client.copy_calls import CopyCalls
-from quivermq.client.core import Core
 from quivermq.client.cursor import Place
-from quivermq.client.exit_hooks import endings
-from quivermq.client.group_calls import GroupCalls
-from quivermq.client.group_care import GroupCare
+from quivermq.client.dead_letter_admin import Letters
+from quivermq.client.group_models import DeadLetter, DelayedInfo, GroupInfo
+from quivermq.client.lifecycle import ClientLifecycle
 from quivermq.client.models import (
     UNCHANGED,
     BatchReceipt,
+    ClusterInfo,
     Idle,
     RateLimit,
+    RebalanceInfo,
     Receipt,
     Retention,
     Retry,
     TopicInfo,
     Unchanged,
+    UpgradeInfo,
 )
-from quivermq.client.offset_calls import OffsetCalls
-from quivermq.client.payloads import Payload
+from quivermq.client.offsets import TopicOffsets
 from quivermq.client.producer.bulk import BulkColumns, Layout
+from quivermq.client.producer.copy import BatchCache, Copier, Range
+from quivermq.client.producer.positions import count_stored, position_of
 from quivermq.client.producer.produce import not_before_ms
 from quivermq.client.producer.producer import BUFFER_BYTES, Producer, ProducerSettings
 from quivermq.client.reader import Reader
-from quivermq.client.shared.consumer import PollOutcome
+from quivermq.client.shared.leased_message import LeasedMessage
+from quivermq.client.shared.leased_table import LeasedTable
+from quivermq.client.shared.leases import ACK, RELEASE, extend_terms, nack_terms, reject_terms
+from quivermq.client.shared.poll_result import messages_of_runs, table_of_runs
+from quivermq.client.shared.prefetch import SubscribeOptions
 from quivermq.client.shared.subscription import Subscription
 from quivermq.client.sticky.consumer import Consumer, Listener, check_mode
 from quivermq.client.sticky.member import ConsumerSettings
@@ -58,9 +61,9 @@ def connect(
     >>> client.produce("orders", b"an order")
     Receipt(topic='orders', partition=0, offset=0)
 
-    Every operation is tried again for up to `timeout` seconds if what went wrong may pass. `tls` is
-    an `ssl.SSLContext`, for brokers that expect TLS. Raises `ConnectionFailed` if no server can be
-    reached.
+    The client tries every operation again for up to `timeout` seconds, unless its failure is
+    permanent. `tls` is an `ssl.SSLContext`, for brokers that expect TLS. Raises `ConnectionFailed`
+    if no server can be reached.
     """
     client = Client(ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout))
     try:
@@ -71,29 +74,12 @@ def connect(
     return client
 
 
-class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
-    """A connection to a cluster. Any number of threads may use one at the same time.
+class Client(ClientLifecycle):
+    """A connection to a cluster. Any number of threads may use it at the same time.
 
-    A forked child may go on using it: it makes connections of its own. Its producers stay with the
-    parent, and say so. Use it as a context manager, or `close()` it.
+    A forked child may go on using it, over connections of its own; its producers belong to the
+    parent and refuse to work in the child. Use it as a context manager, or `close()` it.
     """
-
-    def __init__(self, options: ConnectOptions) -> None:
-        self._options = options
-        self._core = Core(options.transport(BlockingTransport), options.servers, options.timeout)
-        self._background = BackgroundLoop()
-        self._producers: WeakSet[Producer | Consumer] = WeakSet()
-        self._subscriptions: WeakSet[Subscription] = WeakSet()
-        self._closing = threading.Lock()
-        fork_safety.watch(self)
-        self._polled = PollOutcome(self._core.consuming)
-        endings.hold(self._polled)
-
-    def ping(self) -> None:
-        """Reach a broker."""
-        run(self._core.greet())
-
-    # ---- topics
 
     def create_topic(
         self,
@@ -110,10 +96,10 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used.
 
-        >>> client.create_topic("orders", partitions=4, retention=quivermq.Retention(max_age=86400))
+        >>> client.create_topic("orders", partitions=4, retention=Retention(max_age=86400))
 
-        Doing it again changes nothing; with other settings it raises `TopicExists`. Without
-        `partitions` and `replication` it has as many as the brokers' settings say.
+        To create a topic again changes nothing, and raises `TopicExists` if the settings differ.
+        `partitions` and `replication` are by default those of the brokers' settings.
         """
         return run(
             self._core.admin.create_topic(
@@ -141,11 +127,11 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         retry: Retry | Unchanged | None = UNCHANGED,
         group_idle_retention: Idle = UNCHANGED,
     ) -> TopicInfo:
-        """Change a topic: what is not given stays as it is. Partitions can only be added.
+        """Change the settings that are given. Partitions can only be added.
 
         >>> client.alter_topic("orders", partitions=8)
 
-        More partitions send keys to other partitions than before.
+        With more partitions, keys go to other partitions than before.
         """
         return run(
             self._core.admin.alter_topic(
@@ -165,17 +151,19 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         run(self._core.admin.delete_topic(name))
 
     def topics(self) -> list[TopicInfo]:
-        """All topics, by name."""
+        """Describe all topics, in the order of their names."""
         return run(self._core.admin.describe([]))
 
+    def topic_names(self) -> list[str]:
+        """List the names of all topics: far less work than `topics`."""
+        return run(self._core.offsets.names())
+
     def topic(self, name: str) -> TopicInfo:
-        """One topic; raises `TopicNotFound`.
+        """Describe one topic; raises `TopicNotFound`.
 
         >>> client.topic("orders").partitions[0].end_offset
         """
         return run(self._core.admin.describe([name]))[0]
-
-    # ---- producing
 
     def produce(
         self,
@@ -188,14 +176,14 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         delay: float = 0.0,
         partition: int | None = None,
     ) -> Receipt:
-        """Store one message, and return where. It is durable when this returns.
+        """Store one message, and return its place. It is durable when this returns.
 
         >>> client.produce("orders", b"an order", key=b"customer 7", headers={"trace": b"1"})
 
-        Messages with the same key go to the same partition; `partition` names one outright; else
-        partitions take turns. A higher `priority` (0 to 7) is delivered to groups first; `delay` is
-        in seconds. It is tried again for up to `timeout`, and never stored twice. If even then
-        nobody knows whether it was stored, `Timeout` is raised.
+        Messages with the same key go to the same partition; `partition` names one outright; without
+        either, partitions take turns. Groups get a higher `priority` (0 to 7) first; `delay` is in
+        seconds. The client tries again for up to `timeout`, and never stores the message twice. It
+        raises `Timeout` if it cannot tell by then whether the message was stored.
         """
         return run(
             self._core.producing.produce(
@@ -233,12 +221,12 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
 
         `values` is a sequence of bytes, or a pyarrow Array; or a RecordBatch or Table with a column
         `value` and optionally `key`, `headers` and `timestamp`. They travel in batches of about
-        1 MB, several under way at a time. Messages with a key go to its partition; those without
-        are spread, batch by batch. Nothing is sent if any message is invalid. If sending fails
-        midway, the error's notes say how many were stored.
+        1 MB, several in flight at a time. Messages with a key go to its partition; batches without
+        keys take turns. Nothing is sent if any message is invalid. If sending fails midway, the
+        error's notes say how many messages were stored.
 
-        To have repeats recognised over several calls or processes, give `producer_id`, `epoch` and
-        `sequence` of your own: a repeat of the same batches is not stored again.
+        With `producer_id`, `epoch` and `sequence` of your own, brokers recognise the same batches
+        over several calls or processes, and do not store them again.
         """
         layout = Layout(priority, not_before_ms(delay), compression)
         return run(
@@ -252,6 +240,20 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
             )
         )
 
+    def produce_parts(
+        self, topic: str, parts: Sequence[tuple[Any, int]], *, partition: int
+    ) -> list[list[BatchReceipt]]:
+        """Store several parts in one partition, and return the places of each.
+
+        >>> client.produce_parts("orders", [(table, 0), (urgent, 7)], partition=2)
+        [[BatchReceipt(partition=2, first_offset=0, count=9)], [BatchReceipt(...)]]
+
+        A part is values as for `produce_many`, and its priority. Batches of all parts are in flight
+        together: for many small parts this is far faster than one call for each.
+        """
+        wanted = [(BulkColumns(values), Layout(priority)) for values, priority in parts]
+        return run(self._core.producing.produce_parts(topic, wanted, partition))
+
     def producer(
         self,
         *,
@@ -264,15 +266,15 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         epoch: int = 0,
         sequence: int = 0,
     ) -> Producer:
-        """A producer that gathers single messages and sends them together in the background.
+        """Open a producer, which gathers single messages and sends them in batches.
 
         >>> with client.producer() as producer:
         ...     delivery = producer.send("orders", b"an order")
         ...     delivery.result().offset
 
         A message waits up to `linger` seconds for others, unless `batch_bytes` are full before.
-        `buffer_bytes` may wait to be sent; then `send` waits, up to `timeout`. With a `producer_id`
-        of your own, a producer with a higher `epoch` takes over: the older one gets `Fenced`.
+        When `buffer_bytes` wait to be sent, `send` waits, up to `timeout`. With a `producer_id` of
+        your own, a producer with a higher `epoch` takes over: the older one gets `Fenced`.
         """
         settings = ProducerSettings(
             linger=linger,
@@ -284,40 +286,113 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
             epoch=epoch,
             sequence=sequence,
         )
-        producer = Producer(self._background, self._background_core, settings)
-        self._producers.add(producer)
-        return producer
+        return self._open_producer(settings)
 
-    # ---- reading
-
-    def read(
+    def poll(
         self,
         topic: str,
-        partition: int | None = None,
-        start: Place = "earliest",
-        stop: Place | None = None,
-        *,
-        follow: bool = False,
-        follower_ok: bool = False,
-    ) -> Reader:
-        """Messages of one partition, in order; or of all, one partition after the other.
+        group: str,
+        max_messages: int = 100,
+        wait: float = 1.0,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        start: str = "earliest",
+    ) -> list[LeasedMessage]:
+        """Lease messages for a group: no other consumer of the group gets them meanwhile.
 
-        >>> for message in client.read("orders", partition=0, start="earliest"):
-        ...     print(message.offset, message.value)
-        >>> for batch in client.read("orders").batches():  # pyarrow.RecordBatch
-        ...     print(batch.num_rows)
+        >>> for message in client.poll("orders", group="billing"):
+        ...     bill(message.value)
+        ...     message.ack()
 
-        `start` and `stop` (which is not read itself) are an offset, "earliest", "latest", a
-        datetime, its ISO 8601 text, or "@" and milliseconds since 1970. Without `stop` it ends
-        where the partitions end when reading begins; with `follow` it waits for more, for ever, in
-        whichever partition it comes. Offsets need a partition, unless the topic has only one.
-        `follower_ok` lets any replica answer: it may lag behind, but shows only what is committed.
-        Raises `OffsetOutOfRange` for what is not kept any more.
+        Returns as soon as there are messages, at most `max_messages`; an empty list if none came
+        within `wait` seconds. Messages that are not acknowledged within `visibility` seconds are
+        delivered again. With `ack="auto"` they are acknowledged before they are delivered: at most
+        once. The first poll creates the group, which begins at `start`: "earliest" or "latest".
         """
-        cursor = self._core.reading(
-            topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
+        request = self._core.consuming.poll_request(
+            topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
         )
-        return Reader(self._core.router, topic, cursor)
+        leased_runs = run(self._core.consuming.polling.poll(request))
+        return messages_of_runs(leased_runs, LeasedMessage, self._core.router.limits)
+
+    def poll_arrow(
+        self,
+        topic: str,
+        group: str,
+        max_messages: int = 10_000,
+        wait: float = 1.0,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        start: str = "earliest",
+    ) -> LeasedTable:
+        """Lease messages like `poll`, as one Arrow table: by far the fastest way.
+
+        >>> batch = client.poll_arrow("orders", group="billing")
+        >>> batch.table["value"]
+        >>> batch.ack()
+        """
+        request = self._core.consuming.poll_request(
+            topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
+        )
+        leased_runs = run(self._core.consuming.polling.poll(request))
+        table, rows = table_of_runs(leased_runs, self._core.router.limits)
+        return LeasedTable(table, rows, self._send_settlements)
+
+    def ack(self, messages: Iterable[LeasedMessage]) -> None:
+        """Acknowledge messages: their group never gets them again. Durable when this returns.
+
+        >>> client.ack(client.poll("orders", group="billing"))
+
+        Raises `LeaseLost` if some of them are no longer leased to this client, after all others
+        are acknowledged.
+        """
+        self._settle(messages, ACK)
+
+    def nack(self, messages: Iterable[LeasedMessage], delay: float | None = None) -> None:
+        """Report messages as failed: they are delivered again after `delay` seconds.
+
+        With None, after the topic's backoff.
+        """
+        self._settle(messages, nack_terms(delay))
+
+    def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
+        """Put messages that can never succeed among the dead letters at once."""
+        self._settle(messages, reject_terms(reason))
+
+    def extend(self, messages: Iterable[LeasedMessage], seconds: float) -> None:
+        """Make the leases of these messages, each as a whole, end so many seconds from now."""
+        self._settle(messages, extend_terms(seconds))
+
+    def release(self, messages: Iterable[LeasedMessage]) -> None:
+        """Give messages back unprocessed: others get them at once, and no failure is counted."""
+        self._settle(messages, RELEASE)
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        handler: Callable[[LeasedMessage], object] | None = None,
+        prefetch: int = 64,
+        visibility: float = 30.0,
+        ack: str = "manual",
+        concurrency: int = 1,
+        start: str = "earliest",
+    ) -> Subscription:
+        """Have messages of a topic pushed as they come: to an iterator, or to a handler.
+
+        >>> with client.subscribe("orders", group="billing") as subscription:
+        ...     for message in subscription:
+        ...         bill(message.value)
+        ...         message.ack()
+        >>> subscription = client.subscribe("orders", group="billing", handler=bill, concurrency=8)
+
+        A message is acknowledged when the handler returns, and delivered again when it raises;
+        `concurrency` handlers run at a time. The subscription holds up to `prefetch` messages, and
+        extends their leases until a handler or the loop is done with them. It goes on when leaders
+        change or brokers are lost. Use it as a context manager, or `close()` it.
+        """
+        options = SubscribeOptions(topic, group, prefetch, visibility, ack, concurrency, start)
+        return self._open_subscription(options, handler)
 
     def consumer(
         self,
@@ -340,81 +415,280 @@ class Client(ClusterCalls, GroupCalls, GroupCare, CopyCalls, OffsetCalls):
         ...     for message in consumer:
         ...         print(consumer.assignment, message.value)
 
-        A member that is silent for `session` seconds loses its partitions to the others. A group
-        that committed nothing begins at `start`. The `assignor` ("sticky", "round-robin" or
-        "range") of a group's first member holds. `on_assigned` and `on_revoked` are called with
-        lists of partitions; `name` is what people see of this member.
+        A member without a heartbeat for `session` seconds loses its partitions to the others. A
+        group that committed nothing begins at `start`. The first member chooses the `assignor` of
+        its group: "sticky", "round-robin" or "range". `on_assigned` and `on_revoked` are called
+        with lists of partitions; `name` is shown for this member where groups are described.
         """
         check_mode(mode)
         settings = ConsumerSettings(
             topic, group, assignor, session, start, auto_commit, prefetch_bytes, name
         )
-        consumer = Consumer(
-            self._background, self._background_core, settings, on_assigned, on_revoked
-        )
-        self._producers.add(consumer)
-        return consumer
+        return self._open_consumer(settings, on_assigned, on_revoked)
 
     def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
-        """Remember where a group is: the offset of the next message that it wants.
+        """Store the position of a group in a partition: the offset of its next message.
 
         >>> client.commit("orders", group="billing", partition=0, offset=message.offset + 1)
         """
         run(self._core.admin.commit(topic, group, partition, offset))
 
     def committed(self, topic: str, group: str) -> dict[int, int]:
-        """The offsets that a group committed, by partition; without those where it did not."""
+        """Return the offsets that a group committed, by partition, where it did."""
         return run(self._core.admin.committed(topic, group))
 
-    # ---- its end
+    def groups(self, topic: str) -> list[GroupInfo]:
+        """Describe the groups of a topic, in the order of their names.
 
-    def close(self) -> None:
-        """Close subscriptions, consumers and producers, which delivers what they hold; give back
-        what was polled and is not settled; then close every connection."""
-        if any(subscription.is_handling for subscription in list(self._subscriptions)):
-            # A handler that waited for itself would wait for ever.
-            threading.Thread(target=self.close, name="quivermq-close").start()
-            return
-        with self._closing:
-            self._close()
+        >>> for group in client.groups("orders"):
+        ...     print(group.name, group.lag, group.in_flight)
+        """
+        return run(self._core.groups.groups(topic))
 
-    def _close(self) -> None:
-        try:
-            # Handlers may produce.
-            for subscription in list(self._subscriptions):
-                subscription.close()
-            for producer in list(self._producers):
-                producer.close()
-        finally:
-            for producer in list(self._producers):
-                producer.abandon()
-            run(self._core.consuming.release())
-            run(self._core.transport.close())
-            self._background.stop()
+    def group(self, topic: str, group: str) -> GroupInfo:
+        """Describe one group of a topic: its counts of messages by state, and its members."""
+        return run(self._core.groups.group(topic, group))
 
-    def __enter__(self) -> Self:
-        return self
+    def seek(
+        self, topic: str, group: str, to: Place = "earliest", partition: int | None = None
+    ) -> dict[int, int]:
+        """Move a group to another place in a topic; returns the new offsets, by partition.
 
-    def __exit__(
+        >>> client.seek("orders", group="billing", to="earliest")
+        {0: 0}
+
+        `to` is an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" and
+        milliseconds since 1970. All leases end, and the group gets all messages from there on.
+        """
+        return run(self._core.groups.seek(topic, group, to, partition))
+
+    def delete_group(self, topic: str, group: str) -> None:
+        """Delete a group: its next poll creates it anew."""
+        run(self._core.groups.delete_group(topic, group))
+
+    def delayed(self, topic: str, limit: int = 1000) -> list[DelayedInfo]:
+        """List messages that a producer delayed and that are not due yet, the next one first."""
+        return run(self._core.groups.delayed(topic, limit))
+
+    def cancel_delayed(self, topic: str, partition: int, offsets: int | Iterable[int]) -> int:
+        """Cancel delayed messages; returns how many of them were not due yet."""
+        return run(self._core.groups.cancel_delayed(topic, partition, offsets))
+
+    def dead_letters(self, topic: str, limit: int = 1000) -> list[DeadLetter]:
+        """List messages of a topic that failed too often or were rejected, the oldest first.
+
+        >>> for letter in client.dead_letters("orders"):
+        ...     print(letter.original_offset, letter.reason, letter.value)
+        """
+        return run(self._core.dead_letters.list_letters(topic, limit))
+
+    def redrive(
+        self, topic: str, offsets: Letters | None = None, partition: int | None = None
+    ) -> int:
+        """Put dead letters of a topic back into the topic; returns how many.
+
+        >>> client.redrive("orders")
+        >>> client.redrive("orders", [each for each in letters if each.reason == "no stock"])
+
+        Without `offsets`, all of them. Offsets are those in the dead-letter topic.
+        """
+        return run(self._core.dead_letters.redrive(topic, offsets, partition, purge=False))
+
+    def purge_dead_letters(
+        self, topic: str, offsets: Letters | None = None, partition: int | None = None
+    ) -> int:
+        """Drop dead letters of a topic; returns how many. They are no longer listed."""
+        return run(self._core.dead_letters.redrive(topic, offsets, partition, purge=True))
+
+    def read(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        topic: str,
+        partition: int | None = None,
+        start: Place = "earliest",
+        stop: Place | None = None,
+        *,
+        follow: bool = False,
+        follower_ok: bool = False,
+    ) -> Reader:
+        """Read one partition in order, or all, one partition after the other.
 
-    def __repr__(self) -> str:
-        return f"<quivermq.Client of {','.join(self._options.servers)}>"
+        >>> for message in client.read("orders", partition=0, start="earliest"):
+        ...     print(message.offset, message.value)
+        >>> for batch in client.read("orders").batches():  # pyarrow.RecordBatch
+        ...     print(batch.num_rows)
 
-    def __del__(self) -> None:
-        polled = getattr(self, "_polled", None)
-        if polled is not None and polled.is_any:
-            endings.keep(polled)
+        `start` and `stop` (which is not read itself) are an offset, "earliest", "latest", a
+        datetime, its ISO 8601 text, or "@" and milliseconds since 1970. Without `stop`, reading
+        ends where the partitions end when it begins; with `follow` it waits for more messages of
+        any of the partitions, for ever. Offsets need a partition, unless the topic has only one.
+        `follower_ok` lets any replica answer: it may lag behind, but shows only what is committed.
+        Raises `OffsetOutOfRange` for messages that retention has deleted.
+        """
+        cursor = self._core.cursor_of(
+            topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
+        )
+        return Reader(self._core.router, topic, cursor)
 
-    def after_fork(self) -> None:
-        """Whoever was closing it stayed with the parent."""
-        self._closing = threading.Lock()
+    def read_range(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        stop: int,
+        *,
+        topic_id: str = "",
+        follower_ok: bool = False,
+    ) -> Reader:
+        """Read messages that are known to exist, from `start` to before `stop`: all, or an error.
 
-    def _background_core(self) -> Core:
-        options = self._options
-        return Core(options.transport(AsyncioTransport), options.servers, options.timeout)
+        A follower that does not have them yet is passed over. Raises `OffsetOutOfRange` if
+        retention has deleted some, `TopicNotFound` if the topic with this id is gone.
+        """
+        cursor = self._core.range_cursor(
+            topic, partition, start, stop, topic_id, follower_ok=follower_ok
+        )
+        return Reader(self._core.router, topic, cursor)
+
+    def offsets(self, topic: str, partitions: Iterable[int] | None = None) -> TopicOffsets:
+        """Return the first offset and the end of each partition, confirmed by a majority.
+
+        >>> client.offsets("orders").partitions[0].end
+
+        To ask a partition wakes it up if it is idle: name those that you need. With none,
+        `offsets("orders", [])` returns only the topic's id and the count of its partitions.
+        """
+        return run(self._core.offsets.held(topic, partitions))
+
+    def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """Return the offset of the first message that was stored at or after a time.
+
+        The time is in milliseconds since 1970. The end of the partition, if there is none.
+        """
+        return run(self._core.offsets.at(topic, partition, timestamp_ms))
+
+    def await_offsets(
+        self, positions: Mapping[str, Mapping[int, int]], wait: float = 1.0
+    ) -> dict[str, TopicOffsets]:
+        """Wait up to `wait` seconds until a partition holds more than its position.
+
+        >>> client.await_offsets({"orders": {0: 42, 1: 17}}, wait=5.0)
+
+        Returns only partitions that do. Brokers do no work while this waits.
+        """
+        return run(self._core.offsets.beyond(positions, wait))
+
+    def copy(
+        self,
+        topic: str,
+        ranges: Iterable[tuple[int, int, int]],
+        to: str,
+        *,
+        partition: int | None = None,
+        priority: int | None = None,
+        producer_id: int | None = None,
+        epoch: int = 0,
+        sequence: int = 0,
+        held: BatchCache | None = None,
+    ) -> list[BatchReceipt]:
+        """Copy messages into another topic, as whole batches that are not decoded.
+
+        >>> client.copy("orders", [(0, 100, 200)], to="orders-again")
+
+        A range is a partition, a start, and a stop that is not copied itself. Messages stay in
+        their partition, or all go to `partition`. Keys, headers, delays and timestamps that their
+        producer gave stay; messages without such a timestamp get the time of the copy. `priority`
+        replaces theirs. With `producer_id`, `epoch` and `sequence` of your own, copying the same
+        ranges again stores nothing twice. Batches in `held` are not read again.
+        """
+        wanted = Copier.of(
+            topic,
+            ranges,
+            to,
+            partition=partition,
+            priority=priority,
+            producer_id=producer_id,
+            epoch=epoch,
+            sequence=sequence,
+            held=held,
+        )
+        return run(wanted.copy(self._core))
+
+    def hold(
+        self, topic: str, ranges: Iterable[tuple[int, int, int]], *, bytes_max: int = 32 << 20
+    ) -> BatchCache:
+        """Read batches to `copy` from: for many small ranges that lie close together."""
+        held = BatchCache(topic)
+        run(held.read(self._core, [Range(*each) for each in ranges], bytes_max))
+        return held
+
+    def position(self, topic: str, partition: int, *, producer_id: int, epoch: int = 0) -> int:
+        """Return the sequence number that a partition expects next from a producer's epoch.
+
+        >>> client.position("orders", 0, producer_id=77, epoch=3)
+        1200
+
+        The leader has accepted all numbers below it, but the last batch may not be stored yet: send
+        that again to be sure. Raises `Fenced` if the producer has a higher epoch there, and
+        `OutOfSequence` if the partition may have forgotten the producer: ask `stored` then.
+        """
+        return run(position_of(self._core, topic, partition, producer_id, epoch))
+
+    def stored(
+        self, topic: str, partition: int, *, producer_id: int, epoch: int, since_ms: int
+    ) -> int:
+        """Count the messages of a producer's epoch that a partition stored since a time.
+
+        Reads everything since then: for producers whose `position` may be forgotten. Raises
+        `InvalidRequest` if the partition has deleted messages of that time.
+        """
+        return run(count_stored(self._core, topic, partition, producer_id, epoch, since_ms))
+
+    def ping(self) -> None:
+        """Reach any broker; raises `ConnectionFailed` if none answers."""
+        run(self._core.greet())
+
+    def cluster(self) -> ClusterInfo:
+        """Describe the brokers: which are alive, and which one leads the cluster."""
+        return run(self._core.admin.cluster())
+
+    def stats(self, server: str | None = None) -> dict[str, float]:
+        """Return the metrics of the broker at `server`, by name; by default of any broker."""
+        return run(self._core.admin.stats(server))
+
+    def bootstrap(self, addresses: Sequence[str]) -> ClusterInfo:
+        """Make one cluster of empty brokers.
+
+        >>> client.bootstrap(["127.0.0.1:7600", "127.0.0.1:7601", "127.0.0.1:7602"])
+        """
+        return run(self._core.admin.bootstrap(addresses))
+
+    def add_broker(self, address: str) -> ClusterInfo:
+        """Add an empty broker to this cluster."""
+        return run(self._core.admin.add_broker(address))
+
+    def remove_broker(self, node: int, *, force: bool = False) -> None:
+        """Remove a broker from the cluster: its partitions move to the others first.
+
+        With `force`, even if partitions lose their last replica.
+        """
+        run(self._core.admin.remove_broker(node, force=force))
+
+    def replace_broker(self, node: int) -> None:
+        """Accept the empty data directory of a broker that lost its data in the old one's place."""
+        run(self._core.admin.replace_broker(node))
+
+    def upgrade_cluster(self, to: int | None = None, *, dry_run: bool = False) -> UpgradeInfo:
+        """Raise the feature level, by default to the highest that all brokers know. No way back."""
+        return run(self._core.admin.upgrade_cluster(to, dry_run=dry_run))
+
+    def rebalance(self, *, leaders_only: bool = False) -> RebalanceInfo:
+        """Begin to spread partitions and leaders evenly; `rebalance_status` tells the progress."""
+        return run(self._core.admin.rebalance(leaders_only=leaders_only, status_only=False))
+
+    def rebalance_status(self) -> RebalanceInfo:
+        """Return the progress of a rebalance."""
+        return run(self._core.admin.rebalance(leaders_only=False, status_only=True))
+
+    def transfer(self, topic: str | None, partition: int = 0, *, to: int) -> None:
+        """Make node `to` the leader of a partition; with topic None, of the cluster's metadata."""
+        run(self._core.admin.transfer(topic, partition, to))

@@ -1,4 +1,4 @@
-"""What this client knows of the cluster: brokers, topics and leaders. A cache, often a bit stale.
+"""A cache of the cluster's brokers, topics and leaders, often a bit stale.
 
 Shared by threads: every change replaces a value in one step, and nothing is computed from two.
 """
@@ -13,7 +13,7 @@ from quivermq.wire import proto
 # A broker that could not be reached is left alone for so long; meanwhile others pass requests on.
 AVOID_SECONDS: Final = 5.0
 
-_random = Random()  # noqa: S311  (spreads load; nobody gains by guessing it)
+_random = Random()  # noqa: S311  (spreads load; not a secret)
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +23,7 @@ class Route:
     topic: str
     id: bytes
     leaders: list[int]
-    """By partition; 0: nobody, as far as is known."""
+    """By partition; 0: none, as far as is known."""
     replicas: list[tuple[int, ...]]
     heard_at: float
 
@@ -58,10 +58,10 @@ class ClusterMap:
         return self._addresses.get(node, "")
 
     def servers(self, now: float) -> list[str]:
-        """Everybody who could be asked, in the order to ask: first who answered last."""
+        """All known servers, in the order to ask: the one that answered last comes first."""
         known = dict.fromkeys([*self._servers, *self._addresses.values()])
         avoided = self._avoided
-        # Stable: who is avoided comes last, in case that nobody else is there.
+        # Stable: avoided servers come last, in case that there are no others.
         return sorted(known, key=lambda server: avoided.get(server, 0.0) > now)
 
     def is_avoided(self, address: str, now: float) -> bool:
@@ -81,13 +81,13 @@ class ClusterMap:
             others = (each for each in known if each in self._given or each in heard)
             self._servers = [*(each for each in others if each != address), address]
 
-    def reached(self, address: str) -> None:
-        """It answered."""
+    def stop_avoiding(self, address: str) -> None:
+        """It answered: it may be asked first again."""
         if self._avoided:
             self._avoided.pop(address, None)
 
-    def heard(self, found: proto.ClusterMap, asked: list[str], now: float) -> None:
-        """A broker told what it knows of the brokers, and of the topics `asked` for."""
+    def update(self, found: proto.ClusterMap, asked: list[str], now: float) -> None:
+        """Take over what a broker knows of the brokers, and of the topics `asked` for."""
         addresses = {broker.id: broker.address for broker in found.brokers if broker.address}
         if addresses:
             self._addresses = addresses
@@ -98,8 +98,8 @@ class ClusterMap:
             if name not in there:
                 self._routes.pop(name, None)
 
-    def hinted(self, topic: str, partition: int, leader: int, address: str) -> None:
-        """A broker that does not lead a partition says who does."""
+    def set_leader(self, topic: str, partition: int, leader: int, address: str) -> None:
+        """Take over the leader of a partition, which another broker named."""
         if leader and address:
             self._addresses = {**self._addresses, leader: address}
         route = self._routes.get(topic)
@@ -113,7 +113,7 @@ class ClusterMap:
             route.heard_at = float("-inf")
 
     def forget(self, topic: str) -> None:
-        """What is known of this topic is wrong."""
+        """Drop the route of a topic, which is wrong."""
         self._routes.pop(topic, None)
 
 

@@ -1,4 +1,4 @@
-"""How to connect: options, addresses, and the first packets on a connection."""
+"""Options of a connection, addresses of servers, and the first packets on a connection."""
 
 import os
 import ssl
@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self, TypeVar
 import quivermq
 from quivermq.addresses import split_address
 from quivermq.batches.limits import MIB
-from quivermq.client.models import check_number
+from quivermq.client.checks import check_number
 from quivermq.client.producer.sequencer import ProducerIdentity
 from quivermq.errors import InvalidRequest, QuiverError, UnsupportedFormat
 from quivermq.wire import (
@@ -30,7 +30,7 @@ D_co = TypeVar("D_co", covariant=True)
 
 
 class TransportFactory(Protocol[D_co]):
-    """The class of a door."""
+    """The class of a transport."""
 
     def __call__(
         self, *, token: str | None, tls: ssl.SSLContext | None, client_name: str
@@ -39,7 +39,7 @@ class TransportFactory(Protocol[D_co]):
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """What `connect` was told."""
+    """The parameters of `connect`."""
 
     servers: list[str]
     token: str | None
@@ -67,7 +67,7 @@ class ConnectOptions:
         return cls(parse_servers(servers), token, tls, timeout)
 
     def transport(self, make: TransportFactory[D_co]) -> D_co:
-        """A door that opens with them."""
+        """A transport that connects with them."""
         return make(token=self.token, tls=self.tls, client_name=program_name())
 
 
@@ -82,7 +82,7 @@ def chosen_identity(producer_id: int | None, epoch: int) -> ProducerIdentity | N
 
 def program_name() -> str:
     """How this client shows up at the broker: the program's name and process."""
-    # Every poll tells, and a fork is another process.
+    # Every poll sends it, and a fork is another process.
     return _name_of(sys.argv[0], os.getpid())
 
 
@@ -120,7 +120,7 @@ FIRST_ID: Final = HELLO_ID + 1
 
 
 def hello(token: str | None, client_name: str) -> proto.Request:
-    """What a client says first."""
+    """The first request of a client."""
     request = proto.Request(id=HELLO_ID)
     request.hello.protocol, request.hello.protocol_min = PROTOCOL, PROTOCOL_MIN
     request.hello.client = client_name
@@ -131,7 +131,7 @@ def hello(token: str | None, client_name: str) -> proto.Request:
 
 
 def welcome_of(response: proto.Response, address: str) -> proto.Welcome:
-    """What the broker answers to it; raises what it refused with."""
+    """The broker's answer to it; raises the error that it refused with."""
     match response.WhichOneof("body"):
         case "welcome" if PROTOCOL_MIN <= response.welcome.protocol <= PROTOCOL:
             return response.welcome
@@ -147,10 +147,10 @@ def welcome_of(response: proto.Response, address: str) -> proto.Welcome:
 
 
 def receiver() -> Receiver:
-    """What cuts a broker's bytes into packets."""
+    """A receiver, which cuts a broker's bytes into packets."""
     return Receiver(PACKET_BYTES_MAX, BROKER_ENVELOPE_BYTES_MAX, BROKER_FIRST_BYTES)
 
 
 def _with_address(error: QuiverError, address: str) -> QuiverError:
-    error.add_note(f"said by {address} to this client's hello")
+    error.add_note(f"the answer of {address} to this client's hello")
     return error

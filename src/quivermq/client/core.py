@@ -1,4 +1,4 @@
-"""The whole client behind one door: what the blocking and the asyncio client share."""
+"""Wires the parts of a client together, over one transport: shared by both clients."""
 
 from quivermq.client.admin import Admin
 from quivermq.client.cursor import Cursor, Place
@@ -15,7 +15,7 @@ from quivermq.wire import proto
 
 
 class Core:
-    """Everything a client does, as coroutines over a door."""
+    """Everything a client does, as coroutines over a transport."""
 
     def __init__(self, transport: Transport, servers: list[str], timeout: float) -> None:
         self.transport = transport
@@ -60,7 +60,29 @@ class Core:
             is_known=is_known,
         )
 
-    def reading(
+    def range_cursor(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        stop: int,
+        topic_id: str,
+        *,
+        follower_ok: bool,
+    ) -> Cursor:
+        """A place to read from, of messages that are known to exist."""
+        return self.cursor(
+            topic,
+            partition,
+            start=start,
+            stop=stop,
+            follow=False,
+            follower_ok=follower_ok,
+            topic_id=bytes.fromhex(topic_id),
+            is_known=True,
+        )
+
+    def cursor_of(
         self,
         topic: str,
         partition: int | None,

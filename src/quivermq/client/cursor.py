@@ -1,4 +1,4 @@
-"""Reading a partition: a cursor that fetches ahead, over either door.
+"""Reads a partition: a cursor that fetches ahead.
 
 While the user works on what one fetch brought, the next is already under way.
 """
@@ -17,7 +17,7 @@ from quivermq.errors import ConnectionFailed, InvalidRequest, OffsetOutOfRange, 
 from quivermq.wire import error_from_proto, frames_of, proto
 
 FETCH_BYTES: Final = 4 << 20
-"""What one fetch asks for."""
+"""The most that one fetch asks for."""
 
 WAIT_SECONDS: Final = 5.0
 """How long the broker holds a fetch until there are messages."""
@@ -85,7 +85,7 @@ class Cursor:
         self._is_known = is_known
         self._tells_pauses = tells_pauses
         # Readers spread over the followers, but each stays with one.
-        self.is_followeder = randrange(1 << 16) if follower_ok else None  # noqa: S311  (a spread)
+        self._follower = randrange(1 << 16) if follower_ok else None  # noqa: S311  (a spread)
         self._offset = 0
         """Where the next fetch goes on, once `_begin` has found it out."""
         self._has_begun = False
@@ -102,7 +102,7 @@ class Cursor:
         fetch.follower_ok = follower_ok
 
     async def next_span(self) -> Span | None:
-        """What comes next; None: this is the end."""
+        """The next frames; None: this is the end."""
         if self._is_closed:
             return None
         await self.begin()
@@ -113,7 +113,7 @@ class Cursor:
                 self.close()
                 return None
             try:
-                frames, next_offset = await self._fetched(start)
+                frames, next_offset = await self._fetch(start)
             except OffsetOutOfRange as error:
                 if not (self._turns_to_leader() or self._skips_to_kept(error)):
                     raise
@@ -168,7 +168,7 @@ class Cursor:
         try:
             if latest is not None and start > latest:
                 # Beyond the end: the broker knows what to say.
-                await self._fetched(start)
+                await self._fetch(start)
         except OffsetOutOfRange:
             self.close()
             raise
@@ -177,9 +177,9 @@ class Cursor:
 
     def _turns_to_leader(self) -> bool:
         """A follower lacks what is known to exist: from here on the leader is asked."""
-        if not self._is_known or self.is_followeder is None:
+        if not self._is_known or self._follower is None:
             return False
-        self.is_followeder = None
+        self._follower = None
         self._request.fetch.follower_ok = False
         return True
 
@@ -198,7 +198,7 @@ class Cursor:
         request = proto.Request()
         find = request.find_offset
         find.topic, find.partition = self.topic, self.partition
-        find.follower_ok = self.is_followeder is not None
+        find.follower_ok = self._follower is not None
         if place == "earliest":
             find.earliest = True
         elif place == "latest":
@@ -216,7 +216,7 @@ class Cursor:
             else:
                 return reply.response.offset_found.offset
 
-    async def _fetched(self, offset: int) -> tuple[list[Frame], int]:
+    async def _fetch(self, offset: int) -> tuple[list[Frame], int]:
         """The frames from `offset` on, and where the next ones start."""
         attempts: Attempts | None = None
         while True:
@@ -230,7 +230,7 @@ class Cursor:
                 return await self._answer(ahead)
             except QuiverError as error:
                 if target is None:
-                    raise  # nobody could be asked, for as long as there was time
+                    raise  # no broker could be asked, for as long as there was time
                 if isinstance(error, ConnectionFailed | Timeout) and self._turns_to_leader():
                     continue
                 attempts = attempts or self._attempts()
@@ -244,12 +244,12 @@ class Cursor:
         try:
             self._ahead = await self._post(offset, await self._target(attempts), attempts)
         except QuiverError:
-            self._ahead = None  # whoever needs it will ask again, and meet the trouble
+            self._ahead = None  # the next fetch asks again, and meets the trouble
 
     async def _post(self, offset: int, target: Target, attempts: Attempts) -> ReadAhead:
         router, fetch = self._router, self._request.fetch
         deadline = attempts.attempt_deadline() + WAIT_SECONDS
-        if self._is_known and self.is_followeder is not None:
+        if self._is_known and self._follower is not None:
             # It may hang; the leader is there to be asked.
             deadline = min(deadline, router.transport.now() + LAG_SECONDS + FOLLOWER_SECONDS)
         try:
@@ -280,7 +280,7 @@ class Cursor:
         if self._topic_id:
             await check_same(self._router, self.topic, self._topic_id, attempts)
         return await self._router.target(
-            self.topic, self.partition, attempts, follower=self.is_followeder
+            self.topic, self.partition, attempts, follower=self._follower
         )
 
     def _attempts(self) -> Attempts:

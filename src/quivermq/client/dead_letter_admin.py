@@ -1,13 +1,14 @@
-"""Dead letters: listing them, putting them back to where they came from, dropping them."""
+"""Administration of dead letters: lists them, puts them back into their topics, drops them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from quivermq.client.admin import Admin
+from quivermq.client.checks import check_number
 from quivermq.client.cursor import Cursor
 from quivermq.client.decode import messages_of
 from quivermq.client.group_models import DeadLetter
-from quivermq.client.models import Message, check_number
+from quivermq.client.models import Message
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
 from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
@@ -21,13 +22,13 @@ Letters = int | DeadLetter | Iterable[int | DeadLetter]
 
 
 class DeadLetterAdmin:
-    """The part of a client that looks after dead letters, over either door."""
+    """The part of a client that administers dead letters."""
 
     def __init__(self, router: Router, admin: Admin) -> None:
         self._router = router
         self._admin = admin
 
-    async def listed(self, topic: str, limit: int) -> list[DeadLetter]:
+    async def list_letters(self, topic: str, limit: int) -> list[DeadLetter]:
         """Letters of this topic that were neither redriven nor purged, the oldest first."""
         check_number("limit", limit, least=1, whole=True)
         found: list[DeadLetter] = []

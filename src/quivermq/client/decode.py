@@ -1,4 +1,4 @@
-"""Frames as they are read: into messages, and into Arrow batches of one schema. No I/O."""
+"""Decodes frames into messages, and into Arrow batches of one schema. No I/O."""
 
 from functools import lru_cache
 from itertools import count, repeat

@@ -1,8 +1,8 @@
-"""The end of the program: what clients do that were never closed, and for how long.
+"""Exit hooks: finish the work of clients that were not closed when the program ends.
 
 Python takes the interpreter apart around daemon threads: one that still runs an event loop then
 may crash the process. So before that happens every client's thread is stopped and joined. First
-there is a little time to finish: producers send what they hold and say what they could not store,
+there is a little time to finish: producers send what they hold and log what they could not store,
 consumers leave their groups, leases go back.
 
 Python joins threads that are not daemons before it calls functions of `atexit`, so programs whose
@@ -25,11 +25,11 @@ from quivermq.client import fork_safety
 logger = logging.getLogger("quivermq.client")
 
 ENDING_SECONDS: Final = 2.0
-"""What all clients of a program have together to finish."""
+"""The time that all clients of a program have together to finish."""
 
 # What a thread has to stop once that is over; it takes milliseconds, unless a callback is stuck.
 _HALT_SECONDS: Final = 1.0
-# Clients that nobody closed; what the others hold comes back when its time is over.
+# Clients that were not closed; the leases of more than these expire by themselves.
 _KEPT_MAX: Final = 100
 # Behind everything else that children of multiprocessing do at their end.
 _FINALIZER_PRIORITY: Final = -100
@@ -52,7 +52,7 @@ class ClosesAtExit(Protocol):
     """Holds what should not be lost at the end."""
 
     def end(self, deadline: float) -> None:
-        """Give it back, or say what is lost; by the deadline."""
+        """Give it back, or log what is lost; by the deadline."""
 
 
 class ExitHooks:
@@ -72,21 +72,21 @@ class ExitHooks:
         self._holders.add(holder)
 
     def keep(self, holder: ClosesAtExit) -> None:
-        """Nobody else has it any more, and it holds something. The garbage collector may call this,
-        at any point of any thread."""
+        """Keep a holder that the program dropped, until the end. The garbage collector may call
+        this, at any point of any thread."""
         self._kept = [*self._kept, holder][-_KEPT_MAX:]
 
-    def started(self, thread: EndingThread) -> None:
+    def add_thread(self, thread: EndingThread) -> None:
         """It runs, and must not when the interpreter is taken apart."""
         self._register()
         self._threads.add(thread)
 
-    def stopped(self, thread: EndingThread) -> None:
+    def remove_thread(self, thread: EndingThread) -> None:
         """It runs no more."""
         self._threads.discard(thread)
 
     def end(self) -> None:
-        """The program ends. An impatient user (Ctrl-C) cuts short what is said, and no more."""
+        """The program ends. Ctrl-C cuts the finishing short; threads are stopped all the same."""
         self.is_ending = True
         threads = list(self._threads)
         deadline = time.monotonic() + ENDING_SECONDS
@@ -94,12 +94,12 @@ class ExitHooks:
             for thread in threads:
                 thread.begin_ending(deadline)
             for holder in list(self._holders):
-                _let_end(holder, deadline)
+                _end_holder(holder, deadline)
             for thread in threads:
                 thread.await_ending(deadline)
         deadline = time.monotonic() + _HALT_SECONDS
         for thread in threads:
-            _insist(thread, deadline)
+            _halt_thread(thread, deadline)
 
     def after_fork(self) -> None:
         """The threads stayed with the parent."""
@@ -123,13 +123,13 @@ class ExitHooks:
 
 def park_if_ending() -> None:
     """Do not return to a daemon thread while the program ends: it is about to end wherever it is,
-    and an error there helps nobody."""
+    and an error there is of no use."""
     if endings.is_ending and threading.current_thread().daemon:
         while True:
             threading.Event().wait()
 
 
-def _let_end(holder: ClosesAtExit, deadline: float) -> None:
+def _end_holder(holder: ClosesAtExit, deadline: float) -> None:
     try:
         holder.end(deadline)
     except Exception:
@@ -137,7 +137,7 @@ def _let_end(holder: ClosesAtExit, deadline: float) -> None:
         logger.exception("%r could not end", holder)
 
 
-def _insist(thread: EndingThread, deadline: float) -> None:
+def _halt_thread(thread: EndingThread, deadline: float) -> None:
     while True:
         try:
             thread.halt(deadline)

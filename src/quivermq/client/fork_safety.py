@@ -1,7 +1,7 @@
 """Forked processes: a child must never use its parent's sockets, threads or producer ids.
 
-Whatever holds such things registers here and lets go of them in the child, before any code of the
-child runs. Nothing has to be checked on every call.
+An object that holds such things registers here, and lets go of them in the child before any code
+of the child runs. Nothing has to be checked on every call.
 """
 
 import os
@@ -13,7 +13,7 @@ class Forkable(Protocol):
     """Holds what a child must not use."""
 
     def after_fork(self) -> None:
-        """This is the child: let go, without a word to the other side."""
+        """This is the child: let go, without sending anything."""
 
 
 _held: WeakSet[Forkable] = WeakSet()

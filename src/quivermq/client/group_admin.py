@@ -1,44 +1,42 @@
-"""Looking after groups: what they are at, where they go on, and messages that are delayed."""
+"""Administration of groups and of delayed messages: describes, moves and deletes them."""
 
 from collections.abc import Iterable
 
-from quivermq.client.admin import checked_name
 from quivermq.client.ask_leaders import ask_leaders
+from quivermq.client.checks import check_number, checked_group, checked_name
 from quivermq.client.cursor import Place, parse_place
 from quivermq.client.group_models import ARCHIVE_PREFIX, DelayedInfo, GroupInfo, group_infos
-from quivermq.client.models import check_number
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions, Router
-from quivermq.client.shared.consumer import checked_group
 from quivermq.errors import InvalidRequest
 from quivermq.intervals import intervals_of
 from quivermq.wire import proto
 
 
 class GroupAdmin:
-    """The part of a client that looks after groups, over either door."""
+    """The part of a client that administers groups."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
 
     async def groups(self, topic: str) -> list[GroupInfo]:
         """All groups of a topic, by name."""
-        return await self._described(checked_name("topic", topic), "")
+        return await self._describe(checked_name("topic", topic), "")
 
     async def group(self, topic: str, group: str) -> GroupInfo:
         """One group."""
-        found = await self._described(checked_name("topic", topic), _checked_shown(group))
+        found = await self._describe(checked_name("topic", topic), _checked_shown(group))
         if not found:
             raise InvalidRequest(
                 f"topic {topic!r} has no group {group!r}: it begins to exist with its first poll"
             )
         return found[0]
 
-    async def _described(self, topic: str, group: str) -> list[GroupInfo]:
-        def request_to(share: LeaderPartitions) -> proto.Request:
-            request = proto.Request(direct=share.target.direct)
+    async def _describe(self, topic: str, group: str) -> list[GroupInfo]:
+        def request_to(led: LeaderPartitions) -> proto.Request:
+            request = proto.Request(direct=led.target.direct)
             request.describe_groups.topic, request.describe_groups.group = topic, group
-            request.describe_groups.partitions.extend(share.partitions)
+            request.describe_groups.partitions.extend(led.partitions)
             return request
 
         attempts = self._router.attempts(f"describing groups of {topic}")
@@ -97,7 +95,7 @@ class GroupAdmin:
             await self._router.ask_leader(topic, number, request, attempts)
 
     async def delayed(self, topic: str, limit: int) -> list[DelayedInfo]:
-        """What is not due yet, the next first."""
+        """Messages that are not due yet, the next one first."""
         check_number("limit", limit, least=1, whole=True)
         attempts = self._router.attempts(f"listing delayed messages of {topic}")
         found: list[DelayedInfo] = []

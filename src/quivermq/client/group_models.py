@@ -1,4 +1,4 @@
-"""What a client tells of groups, of delayed messages and of dead letters."""
+"""The values that a client returns about groups, delayed messages and dead letters."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from quivermq.client.models import Message, short
 from quivermq.wire import proto
 
 ARCHIVE_PREFIX: Final = "_archive."
-"""Begins the name of a group by which a table tells how far it holds a topic."""
+"""Begins the name of a group whose offsets say how far a table holds a topic."""
 
 _DEAD_HEADERS: Final = "quiver-"
-"""What brokers say about a dead letter is in headers that begin so."""
+"""Headers in which brokers describe a dead letter begin so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class GroupInfo:
 def group_infos(
     topic: str, found: Iterable[proto.GroupDescription], sticky: Iterable[proto.StickyGroup]
 ) -> list[GroupInfo]:
-    """Groups by name, merged of what all leaders told."""
+    """Groups by name, merged from the answers of all leaders."""
     shared: dict[str, list[proto.GroupDescription]] = {}
     for each in found:
         shared.setdefault(each.group, []).append(each)
@@ -226,7 +226,7 @@ class DeadLetter(NamedTuple):
     """The group that could not do it."""
     reason: str
     deliveries: int | None
-    """None, as the two below: whoever put it there did not say."""
+    """None, as the two below: it was put there without that header."""
     original_partition: int | None
     original_offset: int | None
     key: bytes | None
@@ -247,8 +247,8 @@ class DeadLetter(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> Self:
-        """A message of a dead-letter topic; whoever put it there by hand may have said less."""
-        said = {
+        """A message of a dead-letter topic; one that was put there by hand may lack headers."""
+        written = {
             name.removeprefix(_DEAD_HEADERS): value.decode(errors="replace")
             for name, value in message.headers.items()
             if name.startswith(_DEAD_HEADERS)
@@ -261,17 +261,17 @@ class DeadLetter(NamedTuple):
         return cls(
             partition=message.partition,
             offset=message.offset,
-            topic=said.get("topic", ""),
-            group=said.get("group", ""),
-            reason=said.get("reason", ""),
-            deliveries=_number(said.get("deliveries", "")),
-            original_partition=_number(said.get("partition", "")),
-            original_offset=_number(said.get("offset", "")),
+            topic=written.get("topic", ""),
+            group=written.get("group", ""),
+            reason=written.get("reason", ""),
+            deliveries=_number(written.get("deliveries", "")),
+            original_partition=_number(written.get("partition", "")),
+            original_offset=_number(written.get("offset", "")),
             key=message.key,
             value=message.value,
             headers=own,
             timestamp=message.timestamp,
-            died=said.get("time", ""),
+            died=written.get("time", ""),
         )
 
 

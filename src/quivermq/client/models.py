@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
+from quivermq.client.checks import check_number
 from quivermq.errors import InvalidRequest
-from quivermq.topic_settings import REPLICATED, SETTINGS, STORED_MAX, Setting
+from quivermq.topic_settings import REPLICATED, SETTINGS, Setting
 from quivermq.wire import proto
 
 
@@ -354,16 +355,6 @@ def _check_setting(setting: Setting, value: Any) -> None:
         unit = " s" if setting.kind == "duration" else ""
         other = ", or None" if setting.zero == "none" else ""
         raise InvalidRequest(f"{name} must be at most {most:,}{unit}{other}: {value!r}")
-
-
-def check_number(name: str, value: Any, *, least: float, whole: bool = False) -> None:
-    """Raise `InvalidRequest` unless `value` is a number from `least` up."""
-    wanted = int if whole else (int, float)
-    # True is an int too; and a NaN is not below anything.
-    good = isinstance(value, wanted) and not isinstance(value, bool)
-    if not good or not least <= value <= STORED_MAX:
-        kind = "whole number" if whole else "number"
-        raise InvalidRequest(f"{name} must be a {kind} of at least {least:g}: {value!r}")
 
 
 def _total(numbers: Iterable[int | None]) -> int | None:

@@ -1,4 +1,4 @@
-"""What topics hold: the first offsets and the ends of their partitions, and waiting for more."""
+"""The first and end offsets of partitions, and waiting for more messages."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,9 +16,9 @@ from quivermq.wire import error_from_proto, proto
 
 # A broker that waits for messages answers when its time is over; the answer takes a moment too.
 _ANSWER_SECONDS: Final = 2.0
-# Brokers that all have more answer almost together: whoever is a bit slower must not always lose.
+# Brokers that all have more answer almost together: the slower ones must not always lose.
 _GRACE_SECONDS: Final = 0.02
-# Somebody was in trouble: a moment until all are asked again.
+# After a broker's failure: a moment until all are asked again.
 _AGAIN_SECONDS: Final = 0.05
 # To one broker at a time, if it does not say how many it takes.
 _REQUESTS_MAX: Final = 100
@@ -28,7 +28,7 @@ Positions = Mapping[str, Mapping[int, int]]
 
 
 class Held(NamedTuple):
-    """What a partition holds: the messages from `start` to before `end`."""
+    """The messages that a partition holds: from `start` to before `end`."""
 
     start: int
     end: int
@@ -36,7 +36,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicOffsets:
-    """What the partitions of a topic hold, as their leaders say, confirmed by a majority."""
+    """The offsets of a topic's partitions, from their leaders, confirmed by a majority."""
 
     topic: str
     id: str
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
     """A request that waits at a broker."""
 
     topic: str
-    share: LeaderPartitions
+    led: LeaderPartitions
     connection: Connection
     request_id: int
 
@@ -68,7 +68,7 @@ class _Waiting(LeaderConnections):
 
 
 class Offsets:
-    """Asks the leaders, over either door."""
+    """Asks the leaders for offsets."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -81,7 +81,7 @@ class Offsets:
         return sorted(topic.name for topic in answer.map.topics)
 
     async def held(self, topic: str, partitions: Iterable[int] | None = None) -> TopicOffsets:
-        """What these partitions hold, or all of the topic; also those added a moment ago."""
+        """The offsets of these partitions, or of all, also of those added a moment ago."""
         attempts = self._router.attempts(f"asking what {topic!r} holds")
         wanted = None if partitions is None else sorted(set(partitions))
         while True:
@@ -89,14 +89,14 @@ class Offsets:
             topic_id = route.id
             try:
                 answers = await ask_leaders(
-                    self._router, topic, wanted, lambda share: _request(topic, share), attempts,
+                    self._router, topic, wanted, lambda led: _request(topic, led), attempts,
                     topic_id,
                 )  # fmt: skip
             except TopicNotFound as error:
                 # It may have been created again since; then that one is asked.
                 if (await self._router.refresh(topic, attempts)).id == topic_id:
                     raise
-                attempts.failed("the cluster", error)
+                attempts.record_failure("the cluster", error)
                 await attempts.pause()
                 continue
             found = TopicOffsets(topic, topic_id.hex())
@@ -126,24 +126,24 @@ class Offsets:
         until = now() + wait
         while True:
             ids: dict[str, str] = {}
-            found, troubled = await self._heard(positions, max(0.001, until - now()), ids)
+            found, troubled = await self._ask_waiting(positions, max(0.001, until - now()), ids)
             for topic in sorted(troubled):
-                # Somebody does not lead any more, or cannot be reached: `held` finds out who does.
+                # A broker no longer leads, or cannot be reached: `held` finds out who does.
                 self._router.map.doubt(topic)
                 held = await self.held(topic)
                 is_same = held.id == ids.get(topic, held.id)
                 found[topic] = _more(held, positions[topic]) if is_same else held
-            told = {topic: held for topic, held in found.items() if held.partitions}
-            if told or not troubled or now() >= until:
-                return told
+            more = {topic: held for topic, held in found.items() if held.partitions}
+            if more or not troubled or now() >= until:
+                return more
             await self._router.transport.sleep(min(_AGAIN_SECONDS, max(0.0, until - now())))
 
-    async def _heard(
+    async def _ask_waiting(
         self, positions: Positions, wait: float, ids: dict[str, str]
     ) -> tuple[dict[str, TopicOffsets], set[str]]:
-        """What brokers tell within this time, and the topics that somebody could not tell of;
-        `ids` are filled in."""
-        links = _Waiting(self._router)
+        """The answers of brokers within this time, and the topics for which one failed; `ids` are
+        filled in."""
+        connections = _Waiting(self._router)
         attempts = self._router.attempts("waiting for messages")
         deadline = self._router.transport.now() + wait + _ANSWER_SECONDS
         asked: list[Asked] = []
@@ -153,11 +153,11 @@ class Offsets:
             # In any order: if there are more than a broker hears at a time, each has its turn.
             for topic in sample(list(positions), len(positions)):
                 partitions = positions[topic]
-                for share in await self._router.shares(topic, attempts, sorted(partitions)):
-                    ids[topic] = share.target.topic_id.hex()
-                    request = _request(topic, share, partitions, wait)
+                for led in await self._router.by_leader(topic, attempts, sorted(partitions)):
+                    ids[topic] = led.target.topic_id.hex()
+                    request = _request(topic, led, partitions, wait)
                     try:
-                        await self._post(links, asked, topic, share, request, deadline)
+                        await self._post(connections, asked, topic, led, request, deadline)
                     except QuiverError:
                         troubled.add(topic)
             if not troubled:
@@ -171,33 +171,33 @@ class Offsets:
             for each in asked:
                 # What was not taken, because this was cancelled or a topic is gone.
                 each.connection.cancel(each.request_id)
-            links.release()
+            connections.release()
         return found, troubled
 
     async def _post(
         self,
-        links: _Waiting,
+        connections: _Waiting,
         asked: list[Asked],
         topic: str,
-        share: LeaderPartitions,
+        led: LeaderPartitions,
         request: proto.Request,
         deadline: float,
     ) -> None:
         """Ask, unless the broker has as many questions as it should have."""
-        router, address = self._router, share.target.address
+        router, address = self._router, led.target.address
         try:
-            connection = await links.get(address, deadline)
+            connection = await connections.get(address, deadline)
             # Past this a broker refuses; others may need the connection too.
             most = connection.welcome.requests_max // 2 or _REQUESTS_MAX
-            if links.asked[address] >= most:
+            if connections.asked[address] >= most:
                 return
             request.timeout_ms = max(1, int((deadline - router.transport.now()) * 1000))
             number = await connection.post(request, (), deadline)
         except (ConnectionFailed, Timeout):
             router.map.avoid(address, router.transport.now())
             raise
-        links.asked[address] += 1
-        asked.append(Asked(topic, share, connection, number))
+        connections.asked[address] += 1
+        asked.append(Asked(topic, led, connection, number))
 
     async def _await_answers(self, asked: list[Asked], deadline: float) -> None:
         transport = self._router.transport
@@ -210,7 +210,7 @@ class Offsets:
 
     async def _take(self, asked: Asked, found: dict[str, TopicOffsets], deadline: float) -> None:
         """Add what a broker answered; who has not answered by the deadline is in trouble."""
-        router, address = self._router, asked.share.target.address
+        router, address = self._router, asked.led.target.address
         if not asked.connection.is_answered(asked.request_id):
             asked.connection.cancel(asked.request_id)
             if router.transport.now() < deadline:
@@ -224,7 +224,7 @@ class Offsets:
             raise
         if reply.response.WhichOneof("body") == "error":
             raise error_from_proto(reply.response.error)
-        topic_id = asked.share.target.topic_id.hex()
+        topic_id = asked.led.target.topic_id.hex()
         held = found.setdefault(asked.topic, TopicOffsets(asked.topic, topic_id))
         if held.id != topic_id:
             raise TopicNotFound(f"topic {asked.topic!r} was deleted and created again")
@@ -233,15 +233,15 @@ class Offsets:
 
 def _request(
     topic: str,
-    share: LeaderPartitions,
+    led: LeaderPartitions,
     positions: Mapping[int, int] | None = None,
     wait: float = 0.0,
 ) -> proto.Request:
-    request = proto.Request(direct=share.target.direct)
+    request = proto.Request(direct=led.target.direct)
     listed = request.list_offsets
-    listed.topic, listed.topic_id = topic, share.target.topic_id
+    listed.topic, listed.topic_id = topic, led.target.topic_id
     listed.wait_ms = ceil(wait * 1000)
-    for partition in share.partitions:
+    for partition in led.partitions:
         listed.positions.add(partition=partition, offset=(positions or {}).get(partition, 0))
     return request
 

@@ -1,4 +1,4 @@
-"""What `read` returns: messages or Arrow batches, blocking or awaitable."""
+"""Readers, as `read` returns them: messages or Arrow batches, blocking or awaitable."""
 
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType

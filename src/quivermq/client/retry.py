@@ -1,4 +1,4 @@
-"""Trying again: how often, how long, and what to say in the end."""
+"""Retries with backoff: how often, how long, and the error in the end."""
 
 from random import Random
 from typing import Final
@@ -16,7 +16,7 @@ HINTS_IN_A_ROW_MAX: Final = 3
 # Less than this is not worth another attempt.
 LEFT_SECONDS_MIN: Final = 0.005
 
-_random = Random()  # noqa: S311  (spreads clients over time; nobody gains by guessing it)
+_random = Random()  # noqa: S311  (spreads clients over time; not a secret)
 
 
 class Attempts:
@@ -49,7 +49,7 @@ class Attempts:
         self.deadline = transport.now() + timeout if deadline is None else deadline
         self._transport = transport
         self.was_uncertain = False
-        """Some attempt may have had its effect, though nobody said so."""
+        """Some attempt may have had its effect, though no answer said so."""
         self._share = share
         self._last: QuiverError | None = None
         self._tried: dict[str, QuiverError] = {}
@@ -61,38 +61,38 @@ class Attempts:
         share = max(ATTEMPT_SECONDS_MIN, self._share * self.timeout)
         return min(self.deadline, self._transport.now() + share)
 
-    def failed(self, server: str, error: QuiverError) -> None:
+    def record_failure(self, server: str, error: QuiverError) -> None:
         """An attempt at this server failed in a way that may pass."""
         self._tried[server] = error
         self._last = error
         self.was_uncertain |= isinstance(error, Timeout | ConnectionFailed)
 
     def may_follow_hint(self) -> bool:
-        """True if the next attempt need not wait: somebody said whom to ask instead."""
+        """True if the next attempt need not wait: a broker said whom to ask instead."""
         self.check_time()
         self._hints += 1
         return self._hints <= HINTS_IN_A_ROW_MAX
 
     async def pause(self) -> None:
-        """Wait before the next attempt, longer each time; raises the last word when time is over.
+        """Wait before the next attempt, longer each time; raises the final error when time is over.
 
         Jittered, so that many clients that failed together do not come back together.
         """
         left = self.deadline - self._transport.now()
         if left < LEFT_SECONDS_MIN:
-            raise self.last_word()
+            raise self.final_error()
         longest = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2**self._pauses)
         self._pauses += 1
         self._hints = 0
         await self._transport.sleep(min(_random.uniform(0.5, 1.0) * longest, left / 2))
 
     def check_time(self) -> None:
-        """Raise the last word if the time is over."""
+        """Raise the final error if the time is over."""
         if self.deadline - self._transport.now() < LEFT_SECONDS_MIN:
-            raise self.last_word()
+            raise self.final_error()
 
-    def last_word(self) -> QuiverError:
-        """What to raise when the time is over: the last refusal, with who was asked."""
+    def final_error(self) -> QuiverError:
+        """The error to raise when the time is over: the last refusal, and the servers asked."""
         tried = "; ".join(f"{server}: {error}" for server, error in self._tried.items())
         story = f"{self.what} did not succeed within {self.timeout:g} s"
         match self._last:
@@ -100,8 +100,8 @@ class Attempts:
                 return Timeout(f"{story}: no time was left to ask a server")
             case NotLeader():
                 return NotEnoughReplicas(
-                    f"{story}: nobody leads. Is a majority of its brokers up? See `quiver cluster "
-                    f"status`. Asked: {tried}"
+                    f"{story}: there is no leader. Is a majority of its brokers up? See "
+                    f"`quiver cluster status`. Asked: {tried}"
                 )
             case ConnectionFailed():
                 return ConnectionFailed(

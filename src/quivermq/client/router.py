@@ -1,4 +1,4 @@
-"""Asking the right broker: requests to whoever leads, or to anybody, tried until they succeed.
+"""Sends requests to the leader of a partition, or to any broker, until they succeed.
 
 What a failure teaches is kept in the `ClusterMap`; how long to go on is the business of `Attempts`.
 """
@@ -26,7 +26,7 @@ ROUTE_SECONDS_MAX: Final = 60.0
 
 
 class Target(NamedTuple):
-    """Whom to ask about a partition."""
+    """The broker to ask about a partition."""
 
     address: str
     direct: bool
@@ -39,7 +39,7 @@ class LeaderPartitions(NamedTuple):
 
     target: Target
     leader: int
-    """0: nobody, as far as is known."""
+    """0: none, as far as is known."""
     partitions: list[int]
 
 
@@ -60,7 +60,7 @@ class Router:
         self.timeout = timeout
         self.map = ClusterMap(servers)
         self.limits: Limits = DEFAULT_LIMITS
-        """What the brokers accept, as the last one said."""
+        """The limits of the brokers, as the last one said."""
 
     def attempts(self, what: str) -> Attempts:
         """An operation begins."""
@@ -78,7 +78,7 @@ class Router:
                 except QuiverError as error:
                     if not error.retriable:
                         raise
-                    attempts.failed(server, error)
+                    attempts.record_failure(server, error)
                     self.map.ask_last(server)
                     if not isinstance(error, ConnectionFailed):
                         break
@@ -128,7 +128,7 @@ class Router:
         except (ConnectionFailed, Timeout):
             self.map.avoid(address, transport.now())
             raise
-        self.map.reached(address)
+        self.map.stop_avoiding(address)
         if reply.response.WhichOneof("body") == "error":
             raise error_from_proto(reply.response.error)
         return reply
@@ -193,13 +193,13 @@ class Router:
             raise
         finally:
             self.transport.release(posted.connection)
-        self.map.reached(posted.address)
+        self.map.stop_avoiding(posted.address)
         if reply.response.WhichOneof("body") == "error":
             raise error_from_proto(reply.response.error)
         return reply
 
     def drop(self, posted: Posted) -> None:
-        """Nobody wants the answer any more."""
+        """Give up the answer."""
         posted.connection.cancel(posted.request_id)
         self.transport.release(posted.connection)
 
@@ -227,7 +227,7 @@ class Router:
         return route
 
     async def _checked_route(self, route: Route, topic: str) -> Route:
-        """Partitions may have been added. A cluster that does not tell is no reason to stop."""
+        """Partitions may have been added. A cluster that does not answer is no reason to stop."""
         route.heard_at = self.transport.now()
         try:
             return await self.refresh(topic, Attempts(self.transport, 1.0, "asking for the map"))
@@ -246,14 +246,14 @@ class Router:
         found = (await self.ask_any(request, attempts)).map
         while not (found.topics or (found.version and found.leader)):
             # A broker that has just started knows nothing yet.
-            attempts.failed("the cluster", NotLeader("nobody leads the metadata group"))
+            attempts.record_failure("the cluster", NotLeader("the metadata has no leader"))
             await attempts.pause()
             found = (await self.ask_any(request, attempts)).map
         if not found.topics and found.leader != found.node:
-            # A broker that lags behind may not know a topic yet: the leader's word counts.
+            # A broker that lags behind may not know a topic yet: the leader's answer counts.
             leader = next((each.address for each in found.brokers if each.id == found.leader), "")
             found = (await self.ask_any(request, attempts, first=leader)).map
-        self.map.heard(found, [topic], self.transport.now())
+        self.map.update(found, [topic], self.transport.now())
         route = self.map.route(topic)
         if route is None:
             raise TopicNotFound(f"there is no topic {topic!r}: create it with create_topic")
@@ -271,7 +271,7 @@ class Router:
     async def target(
         self, topic: str, partition: int, attempts: Attempts, *, follower: int | None = None
     ) -> Target:
-        """Whom to ask about a partition: a broker that can be reached, best its leader.
+        """The broker to ask about a partition: one that can be reached, best its leader.
 
         With a number, best one of its followers: the same one for the same number.
         """
@@ -289,46 +289,46 @@ class Router:
                 return Target(address, True, route.id)
         return Target(self.map.servers(now)[0], False, route.id)
 
-    async def shares(
+    async def by_leader(
         self, topic: str, attempts: Attempts, partitions: Sequence[int] | None = None
     ) -> list[LeaderPartitions]:
-        """Whom to ask about which partitions; about all of the topic, if none are named."""
+        """These partitions, or all of the topic, by the broker that leads them."""
         route = await self.route(topic, attempts)
-        led: dict[int, list[int]] = {}
-        shares: list[LeaderPartitions] = []
+        partitions_of: dict[int, list[int]] = {}
+        leaders: list[LeaderPartitions] = []
         for partition in range(len(route.leaders)) if partitions is None else partitions:
             leader = route.leaders[route.check(partition)]
             if not leader:
-                # Each by itself: whoever is asked passes it on to whoever leads it by then.
+                # Each by itself: the broker that is asked passes it on to its leader by then.
                 target = await self.target(topic, partition, attempts)
-                shares.append(LeaderPartitions(target, leader, [partition]))
-            elif leader in led:
-                led[leader].append(partition)
+                leaders.append(LeaderPartitions(target, leader, [partition]))
+            elif leader in partitions_of:
+                partitions_of[leader].append(partition)
             else:
-                led[leader] = [partition]
+                partitions_of[leader] = [partition]
                 target = await self.target(topic, partition, attempts)
-                shares.append(LeaderPartitions(target, leader, led[leader]))
-        return shares
+                leaders.append(LeaderPartitions(target, leader, partitions_of[leader]))
+        return leaders
 
     async def recover(
         self, topic: str, partition: int, target: Target, error: QuiverError, attempts: Attempts
     ) -> None:
         """Learn from a failed attempt, and return when it is time for the next; or raise."""
         if isinstance(error, TopicNotFound):
-            # Deleted, or created again, or not yet known there: a fresh map tells.
+            # Deleted, or created again, or not yet known there: a fresh map shows.
             route = await self.refresh(topic, attempts)
             if route.id != target.topic_id:
                 return
         elif not error.retriable:
             raise error
-        attempts.failed(target.address, error)
+        attempts.record_failure(target.address, error)
         if isinstance(error, NotEnoughReplicas):
             # That is how a broker sees it that is cut off from the others; they may have a leader.
-            self.map.hinted(topic, partition, 0, "")
+            self.map.set_leader(topic, partition, 0, "")
         if isinstance(error, NotEnoughReplicas) or not target.direct:
             self.map.ask_last(target.address)
         if isinstance(error, NotLeader) and target.direct:
-            self.map.hinted(topic, partition, error.leader, error.leader_address)
+            self.map.set_leader(topic, partition, error.leader, error.leader_address)
             elsewhere = error.leader and error.leader_address not in {"", target.address}
             if elsewhere and attempts.may_follow_hint():
                 return

@@ -1,5 +1,5 @@
-"""Reading all partitions of a topic, over either door: one after the other up to their ends, or, to
-follow them, whichever has more."""
+"""Reads all partitions of a topic: one after the other up to their ends, or, to follow them,
+whichever has more."""
 
 from collections import deque
 from typing import Final
@@ -9,7 +9,7 @@ from quivermq.client.offsets import Offsets
 from quivermq.client.router import Router
 from quivermq.errors import InvalidRequest, TopicNotFound
 
-# Nobody tells of partitions that are added to a topic: so never wait for longer.
+# Brokers do not announce partitions that are added to a topic: so never wait for longer.
 _WAIT_SECONDS: Final = 2.0
 
 
@@ -45,7 +45,7 @@ class TopicCursor:
         self._is_closed = False
 
     async def next_span(self) -> Span | None:
-        """What comes next; None: this is the end."""
+        """The next frames; None: this is the end."""
         if not self._is_closed and not self._count:
             await self._begin()
         while not self._is_closed:
@@ -71,7 +71,7 @@ class TopicCursor:
         self._cursors.clear()
 
     async def _begin(self) -> None:
-        # Fresh: partitions may have been added since somebody asked.
+        # Fresh: partitions may have been added since the map was asked for.
         count = await self._partition_count()
         self._check_places(count)
         self._count = count

@@ -1,6 +1,7 @@
-"""The seam between the client's logic and the world: how it reaches brokers, waits and tells time.
+"""The interface through which the client's logic reaches brokers, waits and tells time.
 
-All logic of the client is written once, as coroutines over this seam. There are two doors:
+All logic of the client is written once, as coroutines over this interface. There are two
+transports:
 
     AsyncioTransport     connections on an event loop; a coroutine that waits lets others run
     BlockingTransport    plain blocking sockets; nothing ever suspends, so `run` takes a coroutine
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class Reply(NamedTuple):
-    """What a broker answered: the response, and the packet that its batches are in."""
+    """A broker's answer: the response, and the packet that its batches are in."""
 
     response: proto.Response
     packet: Packet
@@ -37,7 +38,7 @@ class Connection(Protocol):
     async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request under an id of its own, and return that id: `take` fetches the answer.
 
-        Raises `ConnectionFailed`; then nobody knows whether the request arrived.
+        Raises `ConnectionFailed`; then it is unknown whether the request arrived.
         """
 
     async def take(self, request_id: int, deadline: float) -> Reply:
@@ -47,10 +48,10 @@ class Connection(Protocol):
         """`take` would not wait."""
 
     def forget(self, request_id: int) -> None:
-        """Nobody will take this answer."""
+        """This answer will not be taken."""
 
     def cancel(self, request_id: int) -> None:
-        """Nobody will take this answer, and the broker is told so; the connection stays good."""
+        """This answer will not be taken: tell the broker so. The connection stays good."""
 
 
 class Limiter(Protocol):
@@ -71,7 +72,7 @@ class Transport(Protocol):
         refused the handshake with."""
 
     def release(self, connection: Connection) -> None:
-        """Done with it. A blocking door lends a connection to one user at a time."""
+        """Done with it. A blocking transport lends a connection to one user at a time."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -93,10 +94,10 @@ class Transport(Protocol):
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine over a blocking door: such a coroutine never suspends."""
+    """The result of a coroutine over a blocking transport, which never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]  # what a coroutine returns
     coroutine.close()
-    raise BrokenInvariant("a coroutine over a blocking door was suspended")
+    raise BrokenInvariant("a coroutine over a blocking transport was suspended")

@@ -1,6 +1,5 @@
-"""Messages gathered into pending batches: one open pending batch for each partition, sealed when it
-is full, when it has waited long enough, or when a message comes that cannot travel with the others.
-No I/O.
+"""Gathers messages into pending batches: one open batch for each partition, sealed when it is full,
+when it has waited long enough, or when a message comes that cannot travel with the others. No I/O.
 
 Used by the threads that send and by the sender, so everything happens under one lock, briefly.
 """
@@ -13,7 +12,7 @@ from typing import Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, Limits
 from quivermq.batches.limits import PRIORITY_MAX
-from quivermq.client.payloads import Payload, as_bytes
+from quivermq.client.checks import Payload, as_bytes
 from quivermq.client.producer.delivery import Delivery, PendingBatch
 from quivermq.client.producer.partitioner import partition_of
 from quivermq.client.producer.produce import not_before_ms
@@ -105,7 +104,7 @@ class Accumulator:
             partitions = self._partitions.get(topic)
             if partitions is None:
                 return None
-            return self._added(topic, partitions, value, key, headers, priority, delay, partition)
+            return self._add(topic, partitions, value, key, headers, priority, delay, partition)
 
     def learn(self, topic: str, partitions: int) -> None:
         """The topic has so many partitions."""
@@ -171,7 +170,7 @@ class Accumulator:
             self._call_room_waiters()
 
     def take_failure(self) -> QuiverError | None:
-        """The first failure that nobody looked at; all are forgotten then."""
+        """The first failure that the program did not look at; all are forgotten then."""
         with self._lock:
             failed = list(self._failed)
             self._failed.clear()
@@ -181,7 +180,7 @@ class Accumulator:
         return next((each for each in outcomes if isinstance(each, QuiverError)), None)
 
     def take_loss(self) -> Loss | None:
-        """What is not stored, and was given up without anybody being told, at this end; None:
+        """Messages that are not stored, and whose failure the program did not look at; None:
         nothing. From then on nothing counts as given up."""
         with self._lock:
             failed = [
@@ -196,7 +195,7 @@ class Accumulator:
         topics = sorted({pending_batch.topic for pending_batch in failed + left})
         return Loss(count, topics, reasons[0] if reasons else "") if count else None
 
-    def _added(
+    def _add(
         self,
         topic: str,
         partitions: int,
@@ -341,7 +340,7 @@ def _due_ms(delay: float) -> int:
 
 
 def _headers_bytes(headers: Mapping[str, bytes], limits: Limits) -> int:
-    """What they take; raises what would spoil a pending batch."""
+    """The bytes that headers take; raises what would spoil a pending batch."""
     if not isinstance(headers, Mapping):
         raise InvalidRequest(f"headers are a mapping of names to bytes, not {headers!r}")
     size = 0

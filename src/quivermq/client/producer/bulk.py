@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from quivermq.batches import Compression, Frame, Limits, Origin, encode_batches
-from quivermq.client.payloads import as_bytes
+from quivermq.client.checks import as_bytes
 from quivermq.client.producer.partitioner import rows_by_partition
 from quivermq.errors import InvalidRequest
 
@@ -57,7 +57,7 @@ def bulk_frames(
         frames = _frames(columns, layout, limits)
         return ((next_partition() if partition is None else partition, each) for each in frames)
     groups = [
-        (number, _frames(_selected(columns, rows), layout, limits))
+        (number, _frames(_select(columns, rows), layout, limits))
         for number, rows in rows_by_partition(keys, partitions).items()
     ]
     return _in_turns(groups, next_partition)
@@ -87,7 +87,7 @@ def _keys(columns: BulkColumns) -> list[bytes | None] | None:
     return [None if key is None else as_bytes("key", key) for key in found]
 
 
-def _selected(columns: BulkColumns, rows: list[int]) -> BulkColumns:
+def _select(columns: BulkColumns, rows: list[int]) -> BulkColumns:
     return BulkColumns(*(None if column is None else _rows_of(column, rows) for column in columns))
 
 
@@ -106,7 +106,7 @@ def _frames(columns: BulkColumns, layout: Layout, limits: Limits) -> Iterator[Fr
     rows = _plain_rows(columns, layout, limits)
     if rows:
         return _plain_frames(columns, rows, layout, limits)
-    return _encoded(columns, layout, limits)
+    return _encode(columns, layout, limits)
 
 
 def _plain_rows(columns: BulkColumns, layout: Layout, limits: Limits) -> int:
@@ -137,10 +137,10 @@ def _plain_frames(
     values, keys = columns.values, columns.keys
     for at in range(0, len(values), rows):
         piece = BulkColumns(values[at : at + rows], None if keys is None else keys[at : at + rows])
-        yield from _encoded(piece, layout, limits)
+        yield from _encode(piece, layout, limits)
 
 
-def _encoded(columns: BulkColumns, layout: Layout, limits: Limits) -> Iterator[Frame]:
+def _encode(columns: BulkColumns, layout: Layout, limits: Limits) -> Iterator[Frame]:
     return encode_batches(
         columns.values,
         keys=columns.keys,

@@ -54,7 +54,7 @@ class BatchCache:
 
 
 class Copier(NamedTuple):
-    """What is asked for, and how it is done over either door."""
+    """One call of `copy`: its parameters, checked, and how it is done."""
 
     topic: str
     ranges: tuple[Range, ...]
@@ -89,7 +89,7 @@ class Copier(NamedTuple):
             raise InvalidRequest(f"what is held is of topic {held.topic!r}, not {topic!r}")
         return cls(topic, wanted, to, partition, priority, producer_id, epoch, sequence, held)
 
-    async def carry_out(self, core: Core) -> list[BatchReceipt]:
+    async def copy(self, core: Core) -> list[BatchReceipt]:
         identity = chosen_identity(self.producer_id, self.epoch)
         return await core.producing.copy(self._frames(core), self.to, identity, self.sequence)
 
@@ -122,7 +122,7 @@ class Copier(NamedTuple):
                 )
 
     def _part(self, frame: Frame, span: Span, wanted: Range, limits: Limits) -> Frame | None:
-        """What of a batch is asked for, as a batch that was stored nowhere yet."""
+        """The part of a batch that is asked for, as a batch that was not stored yet."""
         header = frame.header
         start = max(int(header.base_offset), wanted.start, span.start)
         stop = min(int(header.next_offset), wanted.stop)

@@ -1,4 +1,4 @@
-"""What `Producer.send` returns: a delivery, cheap enough to make one for every message.
+"""Deliveries, as `Producer.send` returns them: cheap enough to make one for every message.
 
 Messages that travel together share a pending batch, and the pending batch holds their common
 outcome. A delivery is no more than a pending batch and a place in it; nothing is done per message
@@ -51,7 +51,7 @@ class PendingBatch:
         self.is_sealed = False
         self.outcome: StoredAt | QuiverError | None = None
         self.is_looked_at = False
-        """Somebody asked for the outcome, and will see a failure."""
+        """The program asked for the outcome, and will see a failure."""
         self.count = 0
         """How many messages it had when it was settled."""
         self._waiters: deque[Callable[[], object]] = deque()
@@ -84,7 +84,7 @@ class PendingBatch:
     def when_settled(self, call: Callable[[], object]) -> None:
         """Call it once there is an outcome; at once if there is."""
         self._waiters.append(call)
-        # If it was settled in between, nobody else calls; if both see it, each takes its own.
+        # If it was settled in between, only this calls; if both see it, each takes its own.
         if self.outcome is not None:
             self._call_waiters()
 
@@ -123,7 +123,7 @@ class Delivery:
         return self._pending_batch.outcome is not None
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """Where the message was stored; raises why it was not, or `Timeout` if nobody knows yet."""
+        """Where the message was stored; raises why it was not, or `Timeout` if that is open."""
         error = self.exception(timeout)
         if error is not None:
             raise error

@@ -1,7 +1,7 @@
-"""Shipments over connections: posting them to whoever leads, settling them in order, mending.
+"""Sends batches to the leader of a partition, settles them in order, and sends them again.
 
 One `PartitionStream` carries one `PartitionSequencer` to its partition. Used by single produces, by
-`produce_many` and by the sender of a producer alike, over either door.
+`produce_many` and by the sender of a producer alike.
 """
 
 from collections.abc import Awaitable, Callable
@@ -62,10 +62,10 @@ class Attempt(NamedTuple):
 
 
 class PartitionStream:
-    """An sequencer, and the way to its partition."""
+    """A sequencer, and the way to its partition."""
 
     __slots__ = (
-        "_links",
+        "_connections",
         "_new_identity",
         "_request",
         "_router",
@@ -78,7 +78,7 @@ class PartitionStream:
     def __init__(
         self,
         router: Router,
-        links: LeaderConnections,
+        connections: LeaderConnections,
         new_identity: NewIdentity,
         route: Route,
         partition: int,
@@ -88,9 +88,9 @@ class PartitionStream:
         self.route = route
         self.partition = partition
         self.target: Target | None = None
-        """Whom the last attempt asked."""
+        """The broker that the last attempt asked."""
         self._router = router
-        self._links = links
+        self._connections = connections
         self._new_identity = new_identity
         self._request = proto.Request()
         self._request.produce.topic = route.topic
@@ -98,59 +98,61 @@ class PartitionStream:
         self._request.produce.partition = partition
 
     def follow(self, route: Route) -> None:
-        """The map says so: the topic may have been created again."""
+        """Use a newer route: the topic may have been created again."""
         if route.id != self.route.id:
             self._request.produce.topic_id = route.id
             self.sequencer.restart()
         self.route = route
 
-    async def post(self, flight: InFlightBatch, attempts: Attempts | None = None) -> None:
+    async def post(self, batch: InFlightBatch, attempts: Attempts | None = None) -> None:
         """Launch a batch in flight, and send it. What goes wrong shows when it is settled."""
-        attempts = attempts or self._attempts(flight.deadline)
-        if self.sequencer.identity is None and not await self._has_new_identity(attempts, flight):
+        attempts = attempts or self._attempts(batch.deadline)
+        if self.sequencer.identity is None and not await self._adopt_new_identity(attempts, batch):
             return
-        self.sequencer.launch(flight)
-        if flight.outcome is None:
-            await self._send(flight, attempts)
+        self.sequencer.launch(batch)
+        if batch.outcome is None:
+            await self._send(batch, attempts)
 
     def first_is_answered(self) -> bool:
         """The first of those under way can be settled without waiting for its answer."""
-        ticket = self.sequencer.flying[0].ticket
-        return not isinstance(ticket, Attempt) or ticket.connection.is_answered(ticket.request_id)
+        attempt = self.sequencer.in_flight[0].attempt
+        return not isinstance(attempt, Attempt) or attempt.connection.is_answered(
+            attempt.request_id
+        )
 
     async def settle_first(self) -> None:
-        """Wait for the answer to the first of those under way; if it failed, mend."""
-        flight = self.sequencer.flying[0]
-        await self._answer(flight)
-        if isinstance(flight.outcome, StoredAt):
-            self.sequencer.flying.popleft()
+        """Wait for the answer to the first batch in flight; if it failed, send all again."""
+        batch = self.sequencer.in_flight[0]
+        await self._answer(batch)
+        if isinstance(batch.outcome, StoredAt):
+            self.sequencer.in_flight.popleft()
         else:
-            await self._mend()
+            await self._send_again()
 
     def abandon(self) -> None:
-        """Nobody will settle what is under way."""
-        for flight in self.sequencer.flying:
-            if isinstance(flight.ticket, Attempt):
-                flight.ticket.connection.forget(flight.ticket.request_id)
-        self.sequencer.flying.clear()
+        """Give up the batches in flight."""
+        for batch in self.sequencer.in_flight:
+            if isinstance(batch.attempt, Attempt):
+                batch.attempt.connection.forget(batch.attempt.request_id)
+        self.sequencer.in_flight.clear()
 
-    async def _mend(self) -> None:
+    async def _send_again(self) -> None:
         """Send what is under way again and again, in order, until all of it is settled."""
         sequencer = self.sequencer
-        attempts = self._attempts(max(flight.deadline for flight in sequencer.flying))
+        attempts = self._attempts(max(batch.deadline for batch in sequencer.in_flight))
         while True:
-            for flight in sequencer.flying:
-                await self._answer(flight)
+            for batch in sequencer.in_flight:
+                await self._answer(batch)
             await self._learn(attempts)
-            sequencer.regroup(self._router.transport.now(), attempts.last_word())
+            sequencer.regroup(self._router.transport.now(), attempts.final_error())
             if sequencer.identity is None:
-                await self._has_new_identity(attempts, *sequencer.flying)
-            if not sequencer.flying:
+                await self._adopt_new_identity(attempts, *sequencer.in_flight)
+            if not sequencer.in_flight:
                 return
-            for flight in sequencer.flying:
-                await self._send(flight, attempts)
+            for batch in sequencer.in_flight:
+                await self._send(batch, attempts)
 
-    async def _send(self, flight: InFlightBatch, attempts: Attempts) -> None:
+    async def _send(self, batch: InFlightBatch, attempts: Attempts) -> None:
         """One attempt begins; `_answer` ends it."""
         was_sent = False
         target = self.target
@@ -161,48 +163,48 @@ class PartitionStream:
             self.target = target
             if target.topic_id != self.route.id:
                 # Created again: its sequencer has to start anew, which `_learn` does.
-                flight.fail(Timeout("the topic was created again"), was_sent=False)
+                batch.fail(Timeout("the topic was created again"), was_sent=False)
                 return
             deadline = attempts.attempt_deadline()
-            connection = await self._links.get(target.address, deadline)
+            connection = await self._connections.get(target.address, deadline)
             request = self._request
             request.direct = target.direct
             request.timeout_ms = max(1, int((deadline - self._router.transport.now()) * 1000))
             was_sent = True
-            request_id = await connection.post(request, (flight.frame,), deadline)
-            flight.ticket = Attempt(connection, request_id, target, deadline)
+            request_id = await connection.post(request, (batch.frame,), deadline)
+            batch.attempt = Attempt(connection, request_id, target, deadline)
         except (ConnectionFailed, Timeout) as error:
             if target is not None:
                 self._router.map.avoid(target.address, self._router.transport.now())
-            flight.fail(error, was_sent=was_sent)
+            batch.fail(error, was_sent=was_sent)
         except QuiverError as error:
-            flight.fail(error, was_sent=was_sent)
+            batch.fail(error, was_sent=was_sent)
 
-    async def _answer(self, flight: InFlightBatch) -> None:
-        """One attempt ends: the batch in flight is stored, or says why not."""
-        ticket = flight.ticket
-        if not isinstance(ticket, Attempt) or flight.outcome is not None:
+    async def _answer(self, batch: InFlightBatch) -> None:
+        """One attempt ends: the batch in flight is stored, or has its error."""
+        attempt = batch.attempt
+        if not isinstance(attempt, Attempt) or batch.outcome is not None:
             return
         try:
-            reply = await ticket.connection.take(ticket.request_id, ticket.deadline)
+            reply = await attempt.connection.take(attempt.request_id, attempt.deadline)
         except (ConnectionFailed, Timeout) as error:
-            self._router.map.avoid(ticket.target.address, self._router.transport.now())
-            flight.fail(error, was_sent=True)
+            self._router.map.avoid(attempt.target.address, self._router.transport.now())
+            batch.fail(error, was_sent=True)
             return
         response = reply.response
         if response.WhichOneof("body") == "error":
-            flight.fail(error_from_proto(response.error), was_sent=True)
+            batch.fail(error_from_proto(response.error), was_sent=True)
         elif len(response.produced.batches) != 1:
-            problem = f"{ticket.target.address} sent nonsense: a batch was not answered"
-            flight.fail(ConnectionFailed(problem), was_sent=True)
+            problem = f"{attempt.target.address} sent nonsense: a batch was not answered"
+            batch.fail(ConnectionFailed(problem), was_sent=True)
         else:
             (stored,) = response.produced.batches
-            flight.ticket = None
-            flight.settle(StoredAt(stored.first_offset, stored.timestamp_ms))
+            batch.attempt = None
+            batch.settle(StoredAt(stored.first_offset, stored.timestamp_ms))
 
     async def _learn(self, attempts: Attempts) -> None:
         """From the first failure: who leads, and whether the topic is still the same."""
-        first = next((each for each in self.sequencer.flying if each.outcome is None), None)
+        first = next((each for each in self.sequencer.in_flight if each.outcome is None), None)
         if first is None or first.error is None:
             return
         topic = self.route.topic
@@ -211,29 +213,29 @@ class PartitionStream:
                 await self._router.recover(
                     topic, self.partition, self.target, first.error, attempts
                 )
-                self._excuse_ignorance()
+                self._retry_unknown_topic()
             self.follow(self._router.map.route(topic) or self.route)
         except QuiverError as error:
-            # The time is over, or the topic gone: the last word for all that is left.
-            for flight in self.sequencer.flying:
-                if flight.outcome is None:
-                    flight.error = error
-                    flight.deadline = 0.0
+            # The time is over, or the topic gone: the final error of all that is left.
+            for batch in self.sequencer.in_flight:
+                if batch.outcome is None:
+                    batch.error = error
+                    batch.deadline = 0.0
 
-    def _excuse_ignorance(self) -> None:
+    def _retry_unknown_topic(self) -> None:
         """There is such a topic, whatever a broker that lags behind said: ask it again."""
-        for flight in self.sequencer.flying:
-            if flight.outcome is None and isinstance(flight.error, TopicNotFound):
-                flight.error = NotLeader(str(flight.error))
+        for batch in self.sequencer.in_flight:
+            if batch.outcome is None and isinstance(batch.error, TopicNotFound):
+                batch.error = NotLeader(str(batch.error))
 
-    async def _has_new_identity(self, attempts: Attempts, *flights: InFlightBatch) -> bool:
+    async def _adopt_new_identity(self, attempts: Attempts, *batches: InFlightBatch) -> bool:
         """Get one; if there is none to be had, these are given up."""
         try:
             self.sequencer.adopt(await self._new_identity(attempts))
         except QuiverError as error:
-            self.sequencer.flying.clear()
-            for flight in flights:
-                flight.settle(error)
+            self.sequencer.in_flight.clear()
+            for batch in batches:
+                batch.settle(error)
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""How much a partition has of one producer: as its leader remembers, or as its batches tell."""
+"""Finds the last sequence number of a producer in a partition: its leader's, or its batches'."""
 
 from typing import Final
 
@@ -37,13 +37,13 @@ async def position_of(core: Core, topic: str, partition: int, producer_id: int, 
             raise InvalidRequest(f"{topic}/{partition} took number {_FAR_AHEAD} of a producer")
 
 
-async def messages_stored(
+async def count_stored(
     core: Core, topic: str, partition: int, producer_id: int, epoch: int, since_ms: int
 ) -> int:
     """How many messages of a producer's epoch a partition holds: looked for in all of its batches
     since a time."""
     start = await core.offsets.at(topic, partition, since_ms)
-    # Asked after that: what is kept from before the time tells that nothing since was dropped.
+    # Asked after that: if a batch from before the time is kept, none since was deleted.
     first = await _first_batch(core, topic, partition)
     if (start > 0) if first is None else (first.base_offset > 0 and first.timestamp_ms >= since_ms):
         kept = "nothing" if first is None else f"what it took since {first.timestamp_ms}"

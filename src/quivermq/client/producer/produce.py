@@ -8,9 +8,9 @@ from time import time
 from typing import Final
 
 from quivermq.batches import Frame, Origin, encode_batch
+from quivermq.client.checks import Payload, as_bytes, check_number
 from quivermq.client.cluster_map import Route
-from quivermq.client.models import BatchReceipt, Receipt, check_number
-from quivermq.client.payloads import Payload, as_bytes
+from quivermq.client.models import BatchReceipt, Receipt
 from quivermq.client.producer.batch_pipeline import BatchPipeline, stored_of
 from quivermq.client.producer.bulk import BulkColumns, Layout, bulk_frames
 from quivermq.client.producer.partitioner import partition_of
@@ -24,10 +24,10 @@ DELAY_SECONDS_MAX: Final = 10 * 366 * 24 * 3600.0
 
 
 class DirectProducer:
-    """The part of a client that produces, over either door."""
+    """The part of a client that produces without a `Producer`."""
 
     def __init__(self, router: Router) -> None:
-        self.lanes = SessionPool(router)
+        self.sessions = SessionPool(router)
         self._router = router
         self._turns: dict[str, int] = {}
 
@@ -52,11 +52,11 @@ class DirectProducer:
             partition = partition_of(as_bytes("key", key), len(route.leaders))
         else:
             partition = self.next_partition(route)
-        lane = await self.lanes.take(attempts)
+        session = await self.sessions.take(attempts)
         try:
-            stream = lane.stream(route, partition)
+            stream = session.stream(route, partition)
             identity, sequence = (
-                stream.sequencer.identity or _NOBODY,
+                stream.sequencer.identity or _NO_IDENTITY,
                 stream.sequencer.next_sequence,
             )
             not_before = not_before_ms(delay) if delay else 0
@@ -67,18 +67,18 @@ class DirectProducer:
                 origin=Origin(*identity, sequence, priority, not_before),
                 limits=router.limits,
             )
-            flight = InFlightBatch(frame, attempts.deadline)
-            await stream.post(flight, attempts)
-            while flight.outcome is None:
+            batch = InFlightBatch(frame, attempts.deadline)
+            await stream.post(batch, attempts)
+            while batch.outcome is None:
                 await stream.settle_first()
         except InvalidRequest:
-            self.lanes.give_back(lane)
+            self.sessions.give_back(session)
             raise
         except BaseException:
-            self.lanes.drop(lane)
+            self.sessions.drop(session)
             raise
-        self.lanes.give_back(lane)
-        return Receipt(topic, partition, stored_of(flight).first_offset)
+        self.sessions.give_back(session)
+        return Receipt(topic, partition, stored_of(batch).first_offset)
 
     async def produce_many(
         self,
@@ -102,7 +102,7 @@ class DirectProducer:
             partition=partition,
             next_partition=lambda: self.next_partition(route),
         )
-        return await self._sent(_one_by_one(frames), route, identity, sequence, attempts)
+        return await self._send_all(_one_by_one(frames), route, identity, sequence, attempts)
 
     async def copy(
         self,
@@ -114,7 +114,7 @@ class DirectProducer:
         """Store batches that were stored elsewhere, each in the partition it comes with."""
         attempts = self._router.attempts(f"producing to {topic}")
         route = await self._router.route(topic, attempts, create=True)
-        return await self._sent(frames, route, identity, sequence, attempts)
+        return await self._send_all(frames, route, identity, sequence, attempts)
 
     async def produce_parts(
         self, topic: str, parts: Sequence[tuple[BulkColumns, Layout]], partition: int
@@ -139,7 +139,7 @@ class DirectProducer:
         receipts = iter(await self.copy(frames(), topic, None, 0))
         return [list(islice(receipts, size)) for size in sizes]
 
-    async def _sent(
+    async def _send_all(
         self,
         frames: AsyncGenerator[tuple[int, Frame]],
         route: Route,
@@ -148,10 +148,10 @@ class DirectProducer:
         attempts: Attempts,
     ) -> list[BatchReceipt]:
         """Send batches, each to its partition, until all are stored or one failed for good."""
-        lane = await self._lane(identity, sequence, attempts)
-        pipeline = BatchPipeline(self._router, lane, route)
+        session = await self._open_session(identity, sequence, attempts)
+        pipeline = BatchPipeline(self._router, session, route)
         try:
-            # Whoever reads them has a connection to give back, also if one failed for good.
+            # The generator may have a connection to give back, also if one failed for good.
             async with aclosing(frames):
                 async for number, frame in frames:
                     route.check(number)
@@ -159,21 +159,21 @@ class DirectProducer:
                         break
             await pipeline.finish()
         except BaseException:
-            self._done_with(lane, identity, is_sound=False)
+            self._close_session(session, identity, is_sound=False)
             raise
-        self._done_with(lane, identity, is_sound=True)
+        self._close_session(session, identity, is_sound=True)
         return pipeline.receipts()
 
-    async def _lane(
+    async def _open_session(
         self, identity: ProducerIdentity | None, sequence: int, attempts: Attempts
     ) -> ProducerSession:
         """One for this call; with an identity of the user's own, one for that."""
         if identity is None:
-            return await self.lanes.take(attempts)
+            return await self.sessions.take(attempts)
         return ProducerSession(
             self._router,
             identity,
-            self.lanes.new_identity,
+            self.sessions.new_identity,
             sequence=sequence,
             is_replaceable=False,
             # Numbers that begin where the user said belong to what the user sends.
@@ -188,18 +188,18 @@ class DirectProducer:
         self._turns[route.topic] = turn
         return turn
 
-    def _done_with(
-        self, lane: ProducerSession, identity: ProducerIdentity | None, *, is_sound: bool
+    def _close_session(
+        self, session: ProducerSession, identity: ProducerIdentity | None, *, is_sound: bool
     ) -> None:
         if identity is not None:
-            lane.abandon()
+            session.abandon()
         elif is_sound:
-            self.lanes.give_back(lane)
+            self.sessions.give_back(session)
         else:
-            self.lanes.drop(lane)
+            self.sessions.drop(session)
 
 
-_NOBODY: Final = ProducerIdentity(0)
+_NO_IDENTITY: Final = ProducerIdentity(0)
 
 
 def not_before_ms(delay: float) -> int:

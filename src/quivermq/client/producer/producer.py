@@ -1,4 +1,4 @@
-"""Producers: messages one by one, sent together. For threads, and for asyncio.
+"""Producers, which take single messages and send them in batches: for threads, and for asyncio.
 
 Both gather messages in an `Accumulator` and ship them with a `Sender` on an event loop: the
 blocking producer on a thread in the background, the other on the loop that it is used on.
@@ -17,10 +17,9 @@ from typing import Any, Final, NamedTuple, NoReturn, Self
 from quivermq.batches import Compression
 from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
+from quivermq.client.checks import Payload, check_number
 from quivermq.client.core import Core
 from quivermq.client.exit_hooks import endings, park_if_ending
-from quivermq.client.models import check_number
-from quivermq.client.payloads import Payload
 from quivermq.client.producer.accumulator import Accumulator
 from quivermq.client.producer.delivery import Delivery, PendingBatch
 from quivermq.client.producer.sender import Sender
@@ -83,7 +82,7 @@ class ProducerSettings(NamedTuple):
         )
 
     def sender(self, core: Core, accumulator: Accumulator) -> Sender:
-        """What ships them; on a running event loop."""
+        """The sender of the messages, on a running event loop."""
         is_given = self.producer_id is not None
         return Sender(
             core,
@@ -119,9 +118,9 @@ class Producer:
         self._accumulator = settings.accumulator(self._waker.wake)
         self._add: Add = self._accumulator.add
         self._is_closed = False
-        self._sender = background.call(self._made(make_core))
+        self._sender = background.call(self._make_sender(make_core))
         fork_safety.watch(self)
-        background.host(self)
+        background.add_user(self)
 
     def send(
         self,
@@ -134,20 +133,20 @@ class Producer:
         delay: float = 0.0,
         partition: int | None = None,
     ) -> Delivery:
-        """Take a message and return at once; the delivery tells what becomes of it.
+        """Take a message and return at once; the delivery has its outcome later.
 
         Blocks while `buffer_bytes` are waiting to be sent, and raises `Overloaded` if that does not
         change within `timeout`. Messages with the same key go to the same partition in order.
-        A failure that nobody asked a delivery for is raised by `flush`.
+        `flush` raises failures of deliveries that were not looked at.
         """
-        return self._add(topic, value, key, headers, priority, delay, partition) or self._waited(
+        return self._add(
             topic, value, key, headers, priority, delay, partition
-        )
+        ) or self._wait_and_add(topic, value, key, headers, priority, delay, partition)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is delivered or given up.
 
-        Raises the first failure since the last flush that nobody has looked at.
+        Raises the first failure since the last flush that was not looked at.
         """
         if self._add is _refuse_after_fork:
             _refuse_after_fork()
@@ -213,11 +212,11 @@ class Producer:
         self._is_closed = True
         self._add = _refuse_after_fork
 
-    async def _made(self, make_core: Callable[[], Core]) -> Sender:
+    async def _make_sender(self, make_core: Callable[[], Core]) -> Sender:
         self._waker.sender = self._settings.sender(make_core(), self._accumulator)
         return self._waker.sender
 
-    def _waited(self, topic: str, *message: Any) -> Delivery:
+    def _wait_and_add(self, topic: str, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
         deadline = time.monotonic() + self._settings.timeout
         while True:
@@ -275,16 +274,16 @@ class AsyncProducer:
         """
         return self._add(
             topic, value, key, headers, priority, delay, partition
-        ) or await self._waited(topic, value, key, headers, priority, delay, partition)
+        ) or await self._wait_and_add(topic, value, key, headers, priority, delay, partition)
 
     async def flush(self) -> None:
         """Wait until everything sent so far is delivered or given up.
 
-        Raises the first failure since the last flush that nobody has looked at.
+        Raises the first failure since the last flush that was not looked at.
         """
         if self._add is _refuse_after_fork:
             _refuse_after_fork()
-        await _all_settled(self._accumulator.seal_all())
+        await _await_settled(self._accumulator.seal_all())
         failure = self._accumulator.take_failure()
         if failure is not None:
             raise failure
@@ -319,7 +318,7 @@ class AsyncProducer:
         elif not self._is_closed:
             try:
                 if issubclass(kind, Exception):
-                    await _all_settled(self._accumulator.seal_all())
+                    await _await_settled(self._accumulator.seal_all())
             finally:
                 await self.abandon()
 
@@ -332,7 +331,7 @@ class AsyncProducer:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def end(self, deadline: float) -> None:  # noqa: ARG002  (others have something to wait for)
-        """The program ends, and the event loop most likely has: only tell what is lost."""
+        """The program ends, and the event loop most likely has: only log what is lost."""
         if not self._is_closed:
             self._is_closed = True
             _report(self._accumulator)
@@ -343,7 +342,7 @@ class AsyncProducer:
         self._is_closed = True
         self._add = _refuse_after_fork
 
-    async def _waited(self, topic: str, *message: Any) -> Delivery:
+    async def _wait_and_add(self, topic: str, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.timeout
@@ -365,7 +364,7 @@ class AsyncProducer:
                 return delivery
 
 
-async def _all_settled(pending_batches: list[PendingBatch]) -> None:
+async def _await_settled(pending_batches: list[PendingBatch]) -> None:
     loop = asyncio.get_running_loop()
     for pending_batch in pending_batches:
         if pending_batch.outcome is None:
@@ -376,7 +375,7 @@ async def _all_settled(pending_batches: list[PendingBatch]) -> None:
 
 class _Waker:
     """Wakes the sender. It does not know the producer: what is under way on the event loop must not
-    keep a producer alive that nobody holds any more."""
+    keep a producer alive that the program no longer refers to."""
 
     def __init__(self) -> None:
         self.sender: Sender | None = None
@@ -388,12 +387,12 @@ class _Waker:
 
 
 async def _finish(sender: Sender, accumulator: Accumulator, deadline: float) -> None:
-    """Send what a producer holds that nobody closed, stop, and tell what is lost."""
+    """Send the messages of a producer that was not closed, stop, and log what is lost."""
     try:
         async with asyncio.timeout_at(deadline - _STOP_SECONDS):
-            await _all_settled(accumulator.seal_all())
+            await _await_settled(accumulator.seal_all())
     except TimeoutError:
-        pass  # the report says so
+        pass  # the log says so
     finally:
         _report(accumulator)
         await sender.close()

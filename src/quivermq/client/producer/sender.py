@@ -1,5 +1,4 @@
-"""The sender of a producer: takes sealed pending batches, lays them out, and ships them. On an
-event loop.
+"""The sender of a producer: encodes sealed pending batches and sends them, on an event loop.
 
 One worker for each partition that has something to send: it keeps several batches under way, in
 order, and ends when there is nothing left. The loop is woken once for a pending batch, not for a
@@ -31,8 +30,8 @@ from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, Topic
 _finishing: set[asyncio.Task[None]] = set()
 
 
-async def all_finished() -> None:
-    """Wait for those on this event loop that finish because nobody closed them."""
+async def await_finishing() -> None:
+    """Wait for producers on this event loop that were not closed, and are finishing."""
     await asyncio.sleep(0)  # some may be about to begin
     loop = asyncio.get_running_loop()
     mine = [task for task in list(_finishing) if task.get_loop() is loop]
@@ -40,7 +39,7 @@ async def all_finished() -> None:
 
 
 class Sender:
-    """Ships what an accumulator gathers. Lives on the event loop that it was made on."""
+    """Sends the batches of an accumulator. Lives on the event loop that it was made on."""
 
     def __init__(
         self,
@@ -56,8 +55,8 @@ class Sender:
         self._compression = compression
         self._identity = identity
         self._sequence = sequence
-        self._lane: ProducerSession | None = None
-        self._lane_lock = asyncio.Lock()
+        self._session: ProducerSession | None = None
+        self._session_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -117,10 +116,10 @@ class Sender:
             self._accumulator.forget(topic)
             raise
         self._accumulator.learn(topic, len(route.leaders))
-        lane = await self._get_lane(attempts)
-        return lane.stream(route, route.check(partition))
+        session = await self._get_session(attempts)
+        return session.stream(route, route.check(partition))
 
-    def flight(self, pending_batch: PendingBatch, stream: PartitionStream) -> InFlightBatch:
+    def encode(self, pending_batch: PendingBatch, stream: PartitionStream) -> InFlightBatch:
         """A pending batch, laid out as a batch."""
         sequencer = stream.sequencer
         frame = encode_batch(
@@ -154,24 +153,24 @@ class Sender:
         closed = ConnectionFailed("the producer was closed before the message was delivered")
         for pending_batch in self._accumulator.seal_all():
             self._accumulator.settle(pending_batch, closed)
-        if self._lane is not None:
-            self._lane.abandon()
+        if self._session is not None:
+            self._session.abandon()
         await self.core.transport.close()
 
-    async def _get_lane(self, attempts: Attempts) -> ProducerSession:
-        async with self._lane_lock:
-            if self._lane is None:
-                lanes = self.core.producing.lanes
+    async def _get_session(self, attempts: Attempts) -> ProducerSession:
+        async with self._session_lock:
+            if self._session is None:
+                sessions = self.core.producing.sessions
                 is_own = self._identity is None
-                identity = self._identity or await lanes.new_identity(attempts)
-                self._lane = ProducerSession(
+                identity = self._identity or await sessions.new_identity(attempts)
+                self._session = ProducerSession(
                     self.core.router,
                     identity,
-                    lanes.new_identity,
+                    sessions.new_identity,
                     sequence=self._sequence,
                     is_replaceable=is_own,
                 )
-            return self._lane
+            return self._session
 
 
 class _Worker:
@@ -203,7 +202,7 @@ class _Worker:
                 try:
                     deadline = self._pending_batches[0].deadline
                     stream = await self._sender.stream(*self._place, deadline)
-                    await self._ship(stream)
+                    await self._send_batches(stream)
                 except QuiverError as error:
                     self._give_up(error)
         finally:
@@ -219,34 +218,34 @@ class _Worker:
         ):
             self._sender.give_up(self._pending_batches.popleft(), error)
 
-    async def _ship(self, stream: PartitionStream) -> None:
+    async def _send_batches(self, stream: PartitionStream) -> None:
         """Until nothing is left: settle what is answered, post what there is room for."""
-        flying = stream.sequencer.flying
-        while self._pending_batches or flying:
+        in_flight = stream.sequencer.in_flight
+        while self._pending_batches or in_flight:
             self._wake.clear()
-            if flying and stream.first_is_answered():
+            if in_flight and stream.first_is_answered():
                 await stream.settle_first()
-            elif self._pending_batches and len(flying) < IN_FLIGHT_BATCHES_MAX:
+            elif self._pending_batches and len(in_flight) < IN_FLIGHT_BATCHES_MAX:
                 await self._post(stream, self._pending_batches.popleft())
             else:
                 await self._answer_or_pending_batch(stream)
-            flying = stream.sequencer.flying
+            in_flight = stream.sequencer.in_flight
 
     async def _post(self, stream: PartitionStream, pending_batch: PendingBatch) -> None:
         try:
-            flight = self._sender.flight(pending_batch, stream)
+            batch = self._sender.encode(pending_batch, stream)
         except InvalidRequest as error:
             self._sender.give_up(pending_batch, error)
             return
-        await stream.post(flight)
-        ticket = flight.ticket
-        if isinstance(ticket, Attempt) and isinstance(ticket.connection, AsyncioConnection):
-            ticket.connection.when_answered(ticket.request_id, self._wake.set)
+        await stream.post(batch)
+        attempt = batch.attempt
+        if isinstance(attempt, Attempt) and isinstance(attempt.connection, AsyncioConnection):
+            attempt.connection.when_answered(attempt.request_id, self._wake.set)
 
     async def _answer_or_pending_batch(self, stream: PartitionStream) -> None:
         """Wait until there is something to do; an answer that does not come is something too."""
-        ticket = stream.sequencer.flying[0].ticket
-        deadline = ticket.deadline if isinstance(ticket, Attempt) else 0.0
+        attempt = stream.sequencer.in_flight[0].attempt
+        deadline = attempt.deadline if isinstance(attempt, Attempt) else 0.0
         loop = asyncio.get_running_loop()
         timer = loop.call_at(deadline, self._wake.set)
         try:

@@ -1,4 +1,4 @@
-"""What one producer sends to one partition: numbering, and what to do after a failure. No I/O.
+"""Numbers the batches of one producer to one partition, also after failures. No I/O.
 
 A producer numbers its messages to a partition without gaps, so the broker stores each batch once,
 and in order. That holds as long as a batch that may have been stored is sent again under the same
@@ -43,7 +43,7 @@ _FORGOTTEN_AFTER: Final = 2
 
 
 class ProducerIdentity(NamedTuple):
-    """Whom a broker takes batches to be from."""
+    """The producer id and epoch under which brokers know a producer."""
 
     producer_id: int
     epoch: int = 0
@@ -60,24 +60,30 @@ class InFlightBatch:
     """One batch on its way to a partition, up to its outcome."""
 
     __slots__ = (
-        "_settled", "deadline", "error", "frame", "is_uncertain", "outcome", "ticket",
+        "_on_settled",
+        "attempt",
+        "deadline",
+        "error",
+        "frame",
+        "is_uncertain",
+        "outcome",
     )  # fmt: skip
 
     def __init__(
         self,
         frame: Frame,
         deadline: float,
-        settled: "Callable[[StoredAt | QuiverError], None] | None" = None,
+        on_settled: "Callable[[StoredAt | QuiverError], None] | None" = None,
     ) -> None:
         self.frame = frame
         self.deadline = deadline
         self.error: QuiverError | None = None
         """Why the last attempt failed."""
         self.is_uncertain = False
-        self.ticket: object = None
-        """Whoever sends it keeps here what belongs to the attempt under way."""
+        self.attempt: object = None
+        """The attempt under way; kept here by the sender of the batch."""
         self.outcome: StoredAt | QuiverError | None = None
-        self._settled = settled
+        self._on_settled = on_settled
 
     @property
     def count(self) -> int:
@@ -91,7 +97,7 @@ class InFlightBatch:
 
     def fail(self, error: QuiverError, *, was_sent: bool) -> None:
         """An attempt failed."""
-        self.ticket = None
+        self.attempt = None
         self.error = error
         if was_sent and leaves_doubt(error):
             self.is_uncertain = True
@@ -99,8 +105,8 @@ class InFlightBatch:
     def settle(self, outcome: StoredAt | QuiverError) -> None:
         """It is stored, or given up."""
         self.outcome = outcome
-        if self._settled is not None:
-            self._settled(outcome)
+        if self._on_settled is not None:
+            self._on_settled(outcome)
 
     def number(self, identity: ProducerIdentity, sequence: int) -> None:
         """Write number and identity into the frame's header; the body stays."""
@@ -119,7 +125,12 @@ class PartitionSequencer:
     """The stream of one identity to one partition."""
 
     __slots__ = (
-        "_head_refusals", "broken", "flying", "identity", "is_pinned", "is_replaceable",
+        "_head_refusals",
+        "broken",
+        "identity",
+        "in_flight",
+        "is_pinned",
+        "is_replaceable",
         "next_sequence",
     )  # fmt: skip
 
@@ -135,68 +146,68 @@ class PartitionSequencer:
         """None: the last one became unusable; `adopt` another before sending."""
         self.next_sequence = next_sequence
         self.is_replaceable = is_replaceable
-        """False: the user chose the identity, so nobody else may choose another."""
+        """False: the user chose the identity, so it must not be replaced."""
         self.is_pinned = is_pinned
         """The user chose the numbers too: what is sent again must have the number it had."""
         self.broken: QuiverError | None = None
         """Set when the user's identity became unusable: nothing can be sent any more."""
-        self.flying: deque[InFlightBatch] = deque()
+        self.in_flight: deque[InFlightBatch] = deque()
         """Launched and not settled, in the order of their numbers."""
         self._head_refusals = 0
 
-    def launch(self, flight: InFlightBatch) -> None:
+    def launch(self, batch: InFlightBatch) -> None:
         """Give the batch in flight the next number; it is under way from here on."""
         if self.broken is not None:
-            flight.settle(self.broken)
+            batch.settle(self.broken)
             return
         if self.identity is None:
-            raise BrokenInvariant("a shipment was launched without an identity")
-        flight.number(self.identity, self.next_sequence)
-        self.next_sequence += flight.count
-        self.flying.append(flight)
+            raise BrokenInvariant("a batch was launched without an identity")
+        batch.number(self.identity, self.next_sequence)
+        self.next_sequence += batch.count
+        self.in_flight.append(batch)
 
     def adopt(self, identity: ProducerIdentity) -> None:
         """Go on under another identity, with whatever is still under way."""
         self.identity = identity
         self.next_sequence = 0
-        self._renumber(self.flying)
+        self._renumber(self.in_flight)
 
     def restart(self) -> None:
         """The topic was created again: in this one nothing is stored yet, under any number."""
         if self.is_pinned:
             self._break("the topic was deleted and created again meanwhile")
             return
-        unsettled = deque(each for each in self.flying if each.outcome is None)
-        for flight in unsettled:
-            flight.is_uncertain = False
+        unsettled = deque(each for each in self.in_flight if each.outcome is None)
+        for batch in unsettled:
+            batch.is_uncertain = False
         self.next_sequence = 0
         self._renumber(unsettled)
 
-    def regroup(self, now: float, last_word: QuiverError) -> None:
+    def regroup(self, now: float, final_error: QuiverError) -> None:
         """All attempts under way have ended: settle what is decided, number the rest.
 
-        Afterwards `flying` holds what to send again, and `identity` is None if a fresh one is
-        needed for that. `last_word` is for those whose time is over.
+        Afterwards `in_flight` holds what to send again, and `identity` is None if a fresh one is
+        needed for that. `final_error` is for those whose time is over.
         """
         kept: list[InFlightBatch] = []
         hole: int | None = None
         has_doubt = False
-        for flight in self.flying:
-            error = flight.error
-            if flight.outcome is not None:
+        for batch in self.in_flight:
+            error = batch.error
+            if batch.outcome is not None:
                 continue
             if error is None:
-                raise BrokenInvariant("a shipment without an outcome is still under way")
-            flight.is_uncertain = flight.is_uncertain and hole is None
-            if error.retriable and now < flight.deadline:
-                kept.append(flight)
-            elif flight.is_uncertain:
+                raise BrokenInvariant("a batch without an outcome is still under way")
+            batch.is_uncertain = batch.is_uncertain and hole is None
+            if error.retriable and now < batch.deadline:
+                kept.append(batch)
+            elif batch.is_uncertain:
                 has_doubt = True
-                flight.settle(_unknown(error))
+                batch.settle(_unknown(error))
             else:
-                hole = flight.sequence if hole is None else hole
-                flight.settle(last_word if error.retriable else error)
-        self.flying = deque(kept)
+                hole = batch.sequence if hole is None else hole
+                batch.settle(final_error if error.retriable else error)
+        self.in_flight = deque(kept)
         if has_doubt or (hole is None and self._is_forgotten()):
             self._discard_identity()
         elif hole is not None and self.is_pinned:
@@ -206,7 +217,7 @@ class PartitionSequencer:
 
     def _is_forgotten(self) -> bool:
         """The broker refuses the first of all, again and again, because of its number."""
-        first = self.flying[0] if self.flying else None
+        first = self.in_flight[0] if self.in_flight else None
         if first is None or first.is_uncertain or not isinstance(first.error, OutOfSequence):
             self._head_refusals = 0
             return False
@@ -215,42 +226,40 @@ class PartitionSequencer:
 
     def _discard_identity(self) -> None:
         self._head_refusals = 0
-        for flight in self.flying:
-            if flight.is_uncertain and flight.error is not None:
-                flight.settle(_unknown(flight.error))
-        self.flying = deque(each for each in self.flying if each.outcome is None)
+        for batch in self.in_flight:
+            if batch.is_uncertain and batch.error is not None:
+                batch.settle(_unknown(batch.error))
+        self.in_flight = deque(each for each in self.in_flight if each.outcome is None)
         if self.is_replaceable:
             self.identity = None
             return
-        self._break(
-            "nobody knows whether an earlier batch of it was stored. Go on with a higher epoch"
-        )
+        self._break("it is unknown whether an earlier batch was stored. Go on with a higher epoch")
 
     def _break(self, reason: str) -> None:
         """Nothing can be sent any more."""
         self.broken = InvalidRequest(f"{self.identity} cannot go on in this partition: {reason}")
-        while self.flying:
-            flight = self.flying.popleft()
-            if flight.outcome is None:
-                error = flight.error if flight.is_uncertain else None
-                flight.settle(self.broken if error is None else _unknown(error))
+        while self.in_flight:
+            batch = self.in_flight.popleft()
+            if batch.outcome is None:
+                error = batch.error if batch.is_uncertain else None
+                batch.settle(self.broken if error is None else _unknown(error))
 
     def _close_hole(self, hole: int) -> None:
-        """What came behind the hole takes its number."""
-        behind = deque(each for each in self.flying if each.sequence > hole)
+        """The batches behind the hole take its number."""
+        behind = deque(each for each in self.in_flight if each.sequence > hole)
         self.next_sequence = hole
         self._renumber(behind)
 
-    def _renumber(self, flights: deque[InFlightBatch]) -> None:
-        for flight in flights:
+    def _renumber(self, batches: deque[InFlightBatch]) -> None:
+        for batch in batches:
             if self.identity is None:
-                raise BrokenInvariant("shipments cannot be numbered without an identity")
-            flight.number(self.identity, self.next_sequence)
-            self.next_sequence += flight.count
+                raise BrokenInvariant("batches cannot be numbered without an identity")
+            batch.number(self.identity, self.next_sequence)
+            self.next_sequence += batch.count
 
 
 def leaves_doubt(error: QuiverError) -> bool:
-    """After this answer, or for the lack of one, nobody knows whether the batch is stored."""
+    """After this answer, or for the lack of one, it is unknown whether the batch is stored."""
     if isinstance(error, StorageFull):
         return False
     return isinstance(error, Timeout | ConnectionFailed | StorageFailed | UnknownError)

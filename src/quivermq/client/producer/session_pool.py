@@ -1,8 +1,8 @@
-"""Producer identities for calls that come from many threads or tasks at a time.
+"""A pool of producer sessions, for calls that come from many threads or tasks at a time.
 
 A producer numbers its batches to a partition without gaps. Two calls at once under one identity
-would have to wait for each other, or leave gaps. So every call takes a lane of its own: an identity
-with its streams to partitions. One caller at a time uses one lane; many at a time use several.
+would have to wait for each other, or leave gaps. So every call takes a session of its own, which is
+an identity with its streams to partitions, and gives it back to the pool.
 """
 
 from typing import Final
@@ -20,19 +20,25 @@ from quivermq.client.router import Router
 from quivermq.errors import Overloaded
 from quivermq.wire import proto
 
-LANES_MAX: Final = 64
+SESSIONS_MAX: Final = 64
 """Calls that produce at a time; more wait for their turn."""
 
 STREAMS_MAX: Final = 10_000
-"""Partitions that one lane remembers its numbers of."""
+"""Partitions that one session remembers its numbers of."""
 
 
 class ProducerSession:
     """An identity, and its streams to partitions."""
 
     __slots__ = (
-        "_is_pinned", "_is_replaceable", "_new_identity", "_router", "_sequence", "_streams",
-        "identity", "links",
+        "_is_pinned",
+        "_is_replaceable",
+        "_new_identity",
+        "_router",
+        "_sequence",
+        "_streams",
+        "connections",
+        "identity",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +52,7 @@ class ProducerSession:
         is_pinned: bool = False,
     ) -> None:
         self.identity = identity
-        self.links = LeaderConnections(router)
+        self.connections = LeaderConnections(router)
         self._router = router
         self._new_identity = new_identity
         self._sequence = sequence
@@ -71,32 +77,32 @@ class ProducerSession:
             is_pinned=self._is_pinned,
         )
         stream = PartitionStream(
-            self._router, self.links, self._new_identity, route, partition, sequencer
+            self._router, self.connections, self._new_identity, route, partition, sequencer
         )
         self._streams[route.topic, partition] = stream
         return stream
 
     def abandon(self) -> None:
-        """Nobody will settle what is under way; nobody may go on with its numbers."""
+        """Give up the batches in flight; its numbers must not be used again."""
         for stream in self._streams.values():
             stream.abandon()
-        self.links.release()
+        self.connections.release()
 
 
 class SessionPool:
-    """All lanes of one client. Any thread may take one."""
+    """All sessions of one client. Any thread may take one."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._limiter = router.transport.limiter(LANES_MAX)
+        self._limiter = router.transport.limiter(SESSIONS_MAX)
         self._idle: list[ProducerSession] = []
         fork_safety.watch(self)
 
     async def take(self, attempts: Attempts) -> ProducerSession:
-        """A lane for one call: `give_back` it, or `drop` it."""
+        """A session for one call: `give_back` it, or `drop` it."""
         if not await self._limiter.enter(attempts.deadline):
             raise Overloaded(
-                f"more than {LANES_MAX} calls produce at a time, and none ended within "
+                f"more than {SESSIONS_MAX} calls produce at a time, and none ended within "
                 f"{attempts.timeout:g} s: use a producer() for many messages"
             )
         try:
@@ -111,20 +117,20 @@ class SessionPool:
             self._limiter.leave()
             raise
 
-    def give_back(self, lane: ProducerSession) -> None:
+    def give_back(self, session: ProducerSession) -> None:
         """The call ended, and everything it sent is settled."""
-        lane.links.release()
-        if len(lane) <= STREAMS_MAX:
-            self._idle.append(lane)
+        session.connections.release()
+        if len(session) <= STREAMS_MAX:
+            self._idle.append(session)
         self._limiter.leave()
 
-    def drop(self, lane: ProducerSession) -> None:
-        """The call was interrupted: nobody may go on with its numbers."""
-        lane.abandon()
+    def drop(self, session: ProducerSession) -> None:
+        """The call was interrupted: the session's numbers must not be used again."""
+        session.abandon()
         self._limiter.leave()
 
     async def new_identity(self, attempts: Attempts) -> ProducerIdentity:
-        """One that nobody else has."""
+        """An identity that no other producer has."""
         request = proto.Request()
         request.new_producer.SetInParent()
         granted = (await self._router.ask_any(request, attempts)).producer_granted
@@ -133,4 +139,4 @@ class SessionPool:
     def after_fork(self) -> None:
         """The identities are the parent's; the threads that took places are not here."""
         self._idle = []
-        self._limiter = self._router.transport.limiter(LANES_MAX)
+        self._limiter = self._router.transport.limiter(SESSIONS_MAX)

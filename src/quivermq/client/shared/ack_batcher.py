@@ -1,7 +1,7 @@
-"""Telling brokers what became of messages, gathered: few requests, however many messages.
+"""Batches settlements in the background: few requests, however many messages.
 
-One teller for each broker. While one request is under way, everything that comes up is gathered
-for the next; so nobody waits for a timer, and a broker that hangs holds up only its own.
+One task for each broker. While one request is in flight, further settlements are gathered for the
+next; so no settlement waits for a timer, and a broker that hangs holds up only its own.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ TRIES_MAX: Final = 3
 """Each takes as long as the client's `timeout`."""
 
 
-class _Note(NamedTuple):
-    """A settlement, and who wants to know when it is durable."""
+class _Entry(NamedTuple):
+    """A settlement, and the future of a caller that waits until it is durable."""
 
     settlement: Settlement
     waiter: Waiter | None
@@ -37,42 +37,42 @@ class _Note(NamedTuple):
 
 
 class AckBatcher:
-    """Carries settlements out in the background. Lives on the event loop that it was made on."""
+    """Sends settlements in the background. Lives on the event loop that it was made on."""
 
     def __init__(
-        self, router: Router, settling: Settler, topic: str, told: Callable[[], None]
+        self, router: Router, settling: Settler, topic: str, on_progress: Callable[[], None]
     ) -> None:
         self.messages = 0
-        """That are ruled about, and not settled yet."""
+        """Messages whose settlements are not durable yet."""
         self._router = router
         self._settling = settling
         self._topic = topic
-        self._told = told
-        self._notes: dict[int, list[_Note]] = {}
+        self._on_progress = on_progress
+        self._entries: dict[int, list[_Entry]] = {}
         self._marks: dict[int, list[Waiter]] = {}
-        """Who waits until all notes before are settled."""
+        """Callers of `flush`, who wait until all entries before are settled."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._failure: QuiverError | None = None
-        self._is_hurried = False
+        self._may_retry = True
 
-    def tell(self, settlements: Sequence[Settlement]) -> None:
-        """Carry these out, without anybody waiting; see `take_failure`."""
+    def enqueue(self, settlements: Sequence[Settlement]) -> None:
+        """Send these without waiting for the result; see `take_failure`."""
         for settlement in settlements:
-            self._add(_Note(settlement, None))
+            self._add(_Entry(settlement, None))
 
-    async def told(self, settlements: Sequence[Settlement]) -> None:
-        """Carry these out, and wait until it is durable; raises `LeaseLost` at last."""
+    async def settle(self, settlements: Sequence[Settlement]) -> None:
+        """Send these, and wait until all are durable; raises `LeaseLost` at the end."""
         waiters = []
         for settlement in settlements:
             waiters.append(asyncio.get_running_loop().create_future())
-            self._add(_Note(settlement, waiters[-1]))
+            self._add(_Entry(settlement, waiters[-1]))
         outcomes = await asyncio.gather(*waiters, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if failures:
             raise failures[0]
 
     async def flush(self) -> None:
-        """Wait until all that was told so far is carried out, or given up."""
+        """Wait until all settlements so far are durable, or given up."""
         marks = []
         for leader in self._tasks:
             marks.append(asyncio.get_running_loop().create_future())
@@ -80,13 +80,13 @@ class AckBatcher:
         await asyncio.gather(*marks)
 
     def take_failure(self) -> QuiverError | None:
-        """The first failure since the last call that nobody waited for."""
+        """The first failure since the last call, of settlements that no caller waits for."""
         failure, self._failure = self._failure, None
         return failure
 
-    def hurry(self) -> None:
-        """From here on, nothing that failed is tried again."""
-        self._is_hurried = True
+    def stop_retrying(self) -> None:
+        """From here on, failed settlements are not tried again."""
+        self._may_retry = False
 
     async def stop(self) -> None:
         """Give up what is left."""
@@ -95,101 +95,98 @@ class AckBatcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _add(self, note: _Note) -> None:
-        partition = note.settlement.lease.partition
+    def _add(self, entry: _Entry) -> None:
+        partition = entry.settlement.lease.partition
         route = self._router.map.route(self._topic)
         is_known = route is not None and partition < len(route.leaders)
         leader = route.leaders[partition] if route is not None and is_known else 0
-        self.messages += note.settlement.message_count
-        self._notes.setdefault(leader, []).append(note)
+        self.messages += entry.settlement.message_count
+        self._entries.setdefault(leader, []).append(entry)
         if leader not in self._tasks:
             self._tasks[leader] = asyncio.create_task(self._work(leader))
 
     async def _work(self, leader: int) -> None:
-        notes: list[_Note] = []
+        entries: list[_Entry] = []
         marks: list[Waiter] = []
         try:
-            while notes := self._notes.pop(leader, []):
+            while entries := self._entries.pop(leader, []):
                 marks = self._marks.pop(leader, [])
-                again = await self._settle(notes)
-                self._done(notes, again)
+                again = await self._send(entries)
+                self._count_done(entries, again)
                 if again:
-                    self._notes[leader] = [*again, *self._notes.get(leader, [])]
+                    self._entries[leader] = [*again, *self._entries.get(leader, [])]
                     self._marks[leader] = [*marks, *self._marks.get(leader, [])]
                 else:
-                    _pass(marks)
-                notes, marks = [], []
+                    _pass_marks(marks)
+                entries, marks = [], []
         finally:
             del self._tasks[leader]
             # There are any only if it was stopped.
-            left = [*notes, *self._notes.pop(leader, [])]
-            for note in left:
-                self._finish(note, ConnectionFailed("closed before these messages were settled"))
-            self._done(left)
-            _pass([*marks, *self._marks.pop(leader, [])])
+            left = [*entries, *self._entries.pop(leader, [])]
+            for entry in left:
+                self._finish(entry, ConnectionFailed("closed before these messages were settled"))
+            self._count_done(left)
+            _pass_marks([*marks, *self._marks.pop(leader, [])])
 
-    def _done(self, notes: Sequence[_Note], again: Sequence[_Note] = ()) -> None:
-        self.messages -= sum(note.settlement.message_count for note in notes)
-        self.messages += sum(note.settlement.message_count for note in again)
-        self._told()
+    def _count_done(self, entries: Sequence[_Entry], again: Sequence[_Entry] = ()) -> None:
+        self.messages -= sum(entry.settlement.message_count for entry in entries)
+        self.messages += sum(entry.settlement.message_count for entry in again)
+        self._on_progress()
 
-    async def _settle(self, notes: Sequence[_Note]) -> list[_Note]:
+    async def _send(self, entries: Sequence[_Entry]) -> list[_Entry]:
         """Returns what is to be tried again."""
         # A topic that was created again must not suffer for what is gone with the first.
-        by_topic: dict[bytes, list[_Note]] = {}
-        for note in notes:
-            by_topic.setdefault(note.settlement.lease.topic_id, []).append(note)
+        by_topic: dict[bytes, list[_Entry]] = {}
+        for entry in entries:
+            by_topic.setdefault(entry.settlement.lease.topic_id, []).append(entry)
         again = []
         for some in by_topic.values():
-            again += await self._settle_some(some)
+            again += await self._send_topic(some)
         return again
 
-    async def _settle_some(self, notes: Sequence[_Note]) -> list[_Note]:
+    async def _send_topic(self, entries: Sequence[_Entry]) -> list[_Entry]:
         try:
-            late = await self._settling.settled(_merged(notes))
+            late = await self._settling.try_settle(_merge(entries))
         except QuiverError as error:
-            again = [note for note in notes if self._is_worth_more(note, error)]
-            for note in notes:
-                if not self._is_worth_more(note, error):
-                    self._finish(note, error)
-            return [note._replace(tries=note.tries + 1) for note in again]
+            again = [entry for entry in entries if self._is_worth_more(entry, error)]
+            for entry in entries:
+                if not self._is_worth_more(entry, error):
+                    self._finish(entry, error)
+            return [entry._replace(tries=entry.tries + 1) for entry in again]
         lost = {(settlement.lease, settlement.terms): settlement.intervals for settlement in late}
-        for note in notes:
-            self._finish(note, _loss(note.settlement, lost))
+        for entry in entries:
+            self._finish(entry, _loss(entry.settlement, lost))
         return []
 
-    def _is_worth_more(self, note: _Note, error: QuiverError) -> bool:
-        """Nobody waits for it, so it can wait for the cluster: its lease may be there still."""
+    def _is_worth_more(self, entry: _Entry, error: QuiverError) -> bool:
+        """No caller waits for it, so it can wait for the cluster: its lease may still hold."""
         return (
-            error.retriable
-            and note.waiter is None
-            and note.tries < TRIES_MAX
-            and not self._is_hurried
+            error.retriable and entry.waiter is None and entry.tries < TRIES_MAX and self._may_retry
         )
 
-    def _finish(self, note: _Note, failure: QuiverError | None) -> None:
-        if note.waiter is None:
+    def _finish(self, entry: _Entry, failure: QuiverError | None) -> None:
+        if entry.waiter is None:
             if failure is not None and self._failure is None:
-                # Where only handlers work, nobody may ever ask for it.
+                # A program with handlers only may never ask for it.
                 logger.warning("%s", failure)
                 self._failure = failure
-        elif not note.waiter.done():
+        elif not entry.waiter.done():
             if failure is None:
-                note.waiter.set_result(None)
+                entry.waiter.set_result(None)
             else:
-                note.waiter.set_exception(failure)
+                entry.waiter.set_exception(failure)
 
 
-def _pass(marks: Sequence[Waiter]) -> None:
+def _pass_marks(marks: Sequence[Waiter]) -> None:
     for mark in marks:
         if not mark.done():
             mark.set_result(None)
 
 
-def _merged(notes: Sequence[_Note]) -> list[Settlement]:
-    """One settlement for all messages of a lease that have the same coming to them."""
+def _merge(entries: Sequence[_Entry]) -> list[Settlement]:
+    """One settlement for all messages of a lease that have the same terms."""
     merged: dict[tuple[Lease, SettlementTerms], list[Interval]] = {}
-    for lease, terms, intervals in (note.settlement for note in notes):
+    for lease, terms, intervals in (entry.settlement for entry in entries):
         merged.setdefault((lease, terms), []).extend(intervals)
     return [Settlement(*key, join(intervals)) for key, intervals in merged.items()]
 

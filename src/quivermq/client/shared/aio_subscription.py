@@ -1,6 +1,6 @@
-"""What `subscribe` of an asyncio client returns: messages pushed to an iterator or to a handler.
+"""The subscription of an asyncio client: messages are pushed to an iterator or to a handler.
 
-It takes from an `Prefetcher` on the event loop that it is used on.
+It takes from a `Prefetcher` on the event loop that it is used on.
 """
 
 import asyncio
@@ -48,19 +48,19 @@ class AsyncSubscription:
         self._arrival = asyncio.Event()
         self._ended = asyncio.Event()
         core = make_core()
-        self._intake = Prefetcher(
+        self._prefetcher = Prefetcher(
             core,
-            options.order(core, self._settle),
+            options.poll_request(core, self._settle),
             options.prefetch,
             AsyncLeasedMessage,
-            self._arrived,
+            self._on_arrival,
         )
         self._workers = [
             asyncio.create_task(self._work(number))
             for number in range(options.concurrency if handler is not None else 0)
         ]
         self._closer: asyncio.Task[None] | None = None
-        """Closes it, whoever waits for that."""
+        """Closes it, whether or not a task waits for that."""
 
     def __aiter__(self) -> AsyncIterator[AsyncLeasedMessage]:
         return self
@@ -68,7 +68,7 @@ class AsyncSubscription:
     async def __anext__(self) -> AsyncLeasedMessage:
         self._check_no_handler()
         worker = _current_task()
-        message = self._intake.pop(worker) or await self._waited(worker)
+        message = self._prefetcher.pop(worker) or await self._wait_for_message(worker)
         if message is None:
             raise StopAsyncIteration
         return cast("AsyncLeasedMessage", message)
@@ -76,28 +76,28 @@ class AsyncSubscription:
     async def batches(self) -> AsyncIterator[list[AsyncLeasedMessage]]:
         """All messages that are there, at least one, as a list at a time."""
         self._check_no_handler()
-        intake, worker = self._intake, _current_task()
-        while (first := intake.pop(worker) or await self._waited(worker)) is not None:
-            yield cast("list[AsyncLeasedMessage]", intake.pop_all(first, worker))
+        prefetcher, worker = self._prefetcher, _current_task()
+        while (first := prefetcher.pop(worker) or await self._wait_for_message(worker)) is not None:
+            yield cast("list[AsyncLeasedMessage]", prefetcher.pop_all(first, worker))
 
     async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
-        """These are done. Waits for nothing; `flush` waits until it is durable."""
-        self._tell(messages, ACK)
+        """Acknowledge messages. Waits for nothing; `flush` waits until it is durable."""
+        self._enqueue(messages, ACK)
 
     async def nack(
         self, messages: Iterable[AsyncLeasedMessage], delay: float | None = None
     ) -> None:
-        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
-        self._tell(messages, nack_terms(delay))
+        """Have messages delivered again after `delay` seconds; None: the topic's backoff."""
+        self._enqueue(messages, nack_terms(delay))
 
     async def reject(self, messages: Iterable[AsyncLeasedMessage], reason: str = "") -> None:
-        """These will never succeed: put them among the dead letters."""
-        self._tell(messages, reject_terms(reason))
+        """Put messages that can never succeed among the dead letters."""
+        self._enqueue(messages, reject_terms(reason))
 
     async def flush(self) -> None:
-        """Wait until all that was said so far is durable; raises the first failure."""
+        """Wait until all settlements so far are durable; raises the first failure."""
         self._check_open()
-        await self._intake.flush()
+        await self._prefetcher.flush()
 
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (as in threads)
         """Wait until it has ended; False if it has not in time. Raises why, if not by `close`."""
@@ -106,8 +106,8 @@ class AsyncSubscription:
                 await self._ended.wait()
         except TimeoutError:
             return False
-        if self._intake.error is not None:
-            raise self._intake.error
+        if self._prefetcher.error is not None:
+            raise self._prefetcher.error
         return True
 
     async def close(self) -> None:
@@ -115,7 +115,7 @@ class AsyncSubscription:
         self._closer = self._closer or asyncio.create_task(self._close())
         # A handler that waited for itself would wait for ever.
         if not self.is_handling:
-            # Shielded: it is closed also if whoever waits for it is cancelled.
+            # Shielded: it is closed also if the task that waits for it is cancelled.
             await asyncio.shield(self._closer)
 
     @property
@@ -125,9 +125,9 @@ class AsyncSubscription:
 
     async def _close(self) -> None:
         try:
-            await self._intake.stop()
+            await self._prefetcher.stop()
             await asyncio.gather(*self._workers, return_exceptions=True)
-            await self._intake.close()
+            await self._prefetcher.close()
         finally:
             self._is_closed = True
             self._ended.set()
@@ -146,30 +146,32 @@ class AsyncSubscription:
     def __repr__(self) -> str:
         return f"<{self._options}>"
 
-    async def _waited(self, worker: Worker) -> LeasedFields | None:
+    async def _wait_for_message(self, worker: Worker) -> LeasedFields | None:
         while True:
-            message = self._intake.pop(worker)
+            message = self._prefetcher.pop(worker)
             if message is not None:
                 return message
-            if self._is_closed or self._intake.is_closing:
+            if self._is_closed or self._prefetcher.is_closing:
                 return None
-            if self._intake.error is not None:
-                raise self._intake.error
+            if self._prefetcher.error is not None:
+                raise self._prefetcher.error
             self._arrival.clear()
             await self._arrival.wait()
 
     async def _work(self, number: int) -> None:
         """One of the tasks that call the handler."""
-        intake = self._intake
+        prefetcher = self._prefetcher
         try:
-            while (message := intake.pop(number) or await self._waited(number)) is not None:
-                intake.finish([(message, await self._handled(message))])
+            while (
+                message := prefetcher.pop(number) or await self._wait_for_message(number)
+            ) is not None:
+                prefetcher.finish([(message, await self._handle(message))])
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
         finally:
-            intake.hands.empty(number)
+            prefetcher.in_hand.empty(number)
 
-    async def _handled(self, message: LeasedFields) -> SettlementTerms:
+    async def _handle(self, message: LeasedFields) -> SettlementTerms:
         if self._handler is None:
             return ACK
         try:
@@ -178,24 +180,24 @@ class AsyncSubscription:
                 await found
         except (Exception, asyncio.CancelledError):
             if _current_task().cancelling():
-                raise  # not the handler was cancelled, but who calls it
+                raise  # not the handler was cancelled, but the task that calls it
             logger.exception("the handler of the %s failed at %r", self._options, message)
             return nack_terms(None)
         return ACK
 
-    def _arrived(self) -> None:
+    def _on_arrival(self) -> None:
         self._arrival.set()
-        if self._intake.error is not None:
+        if self._prefetcher.error is not None:
             self._ended.set()
 
     async def _settle(self, settlements: Sequence[Settlement]) -> None:
-        await self._intake.settle(settlements)
+        await self._prefetcher.settle(settlements)
 
-    def _tell(self, messages: Iterable[AsyncLeasedMessage], terms: SettlementTerms) -> None:
+    def _enqueue(self, messages: Iterable[AsyncLeasedMessage], terms: SettlementTerms) -> None:
         self._check_open()
         settlements = settlements_of(messages, terms)
         if settlements:
-            self._intake.tell(settlements)
+            self._prefetcher.enqueue(settlements)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -203,7 +205,7 @@ class AsyncSubscription:
 
     def _check_no_handler(self) -> None:
         if self._handler is not None:
-            raise InvalidRequest("a subscription with a handler gives its messages to nobody else")
+            raise InvalidRequest("a subscription with a handler cannot be iterated")
 
 
 def _current_task() -> asyncio.Task[Any]:

@@ -1,34 +1,31 @@
-"""Consuming by groups: what is asked for, checked; polls, settling, and giving back at the end."""
+"""Consuming by shared groups: checked poll requests, and giving leases back at the end."""
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from quivermq.client.admin import checked_name
+from quivermq.client.checks import check_number, checked_group, checked_name, one_of
 from quivermq.client.connect_options import program_name
-from quivermq.client.models import check_number
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
 from quivermq.client.shared.held_leases import HeldLeases
 from quivermq.client.shared.leases import Settlement, milliseconds
-from quivermq.client.shared.poll import LeasedRun, Poller, PollRequest
+from quivermq.client.shared.poll import Poller, PollRequest
 from quivermq.client.shared.settle import Settler
 from quivermq.client.transport import run
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.wire import proto
 
-T = TypeVar("T")
-
 MESSAGES_MAX: Final = 100_000
-"""What one poll may ask for."""
+"""Messages that one poll may ask for."""
 
-# Whoever ends does not wait longer than this to say so: leases expire by themselves.
+# A consumer that ends does not wait longer than this for brokers: leases expire by themselves.
 RELEASE_SECONDS: Final = 2.0
 
 
 class SharedConsumer:
-    """One consumer: the part of a client that takes messages for groups, over either door."""
+    """One consumer of shared groups: polls, settles, and releases its leases."""
 
     def __init__(self, router: Router) -> None:
         self.held_leases = HeldLeases()
@@ -36,7 +33,7 @@ class SharedConsumer:
         self.settling = Settler(router, self.held_leases)
         self._router = router
 
-    async def poll(
+    def poll_request(
         self,
         topic: str,
         group: str,
@@ -46,23 +43,9 @@ class SharedConsumer:
         ack: str,
         start: str,
         settle: Callable[[Sequence[Settlement]], Any],
-    ) -> list[LeasedRun]:
-        """Lease messages, waiting for them if there are none."""
-        check_number("wait", wait, least=0)
-        order = self.order(topic, group, max_messages, visibility, ack, start, settle)
-        return await self.polling.poll(order, wait)
-
-    def order(
-        self,
-        topic: str,
-        group: str,
-        max_messages: int,
-        visibility: float,
-        ack: str,
-        start: str,
-        settle: Callable[[Sequence[Settlement]], Any],
     ) -> PollRequest:
-        """What to poll, checked."""
+        """Check what a user asks for, and make one value of it."""
+        check_number("wait", wait, least=0)
         check_number("max_messages", max_messages, least=1, whole=True)
         if max_messages > MESSAGES_MAX:
             raise InvalidRequest(f"max_messages must be at most {MESSAGES_MAX:,}: {max_messages!r}")
@@ -72,6 +55,7 @@ class SharedConsumer:
             consumer=self.held_leases.consumer,
             consumer_name=program_name(),
             messages_max=max_messages,
+            wait_s=wait,
             visibility_ms=milliseconds("visibility", visibility, least=0.001),
             auto_ack=one_of("ack", ack, "manual", "auto") == "auto",
             start_latest=one_of("start", start, "earliest", "latest") == "latest",
@@ -94,18 +78,18 @@ class SharedConsumer:
     ) -> None:
         """Give back everything of these partitions."""
         asks = []
-        for share in await self._router.shares(topic, attempts, partitions):
-            request = proto.Request(direct=share.target.direct)
+        for led in await self._router.by_leader(topic, attempts, partitions):
+            request = proto.Request(direct=led.target.direct)
             release = request.release_consumer
-            release.topic, release.topic_id, release.group = topic, share.target.topic_id, group
-            release.partitions.extend(share.partitions)
+            release.topic, release.topic_id, release.group = topic, led.target.topic_id, group
+            release.partitions.extend(led.partitions)
             release.consumer = self.held_leases.consumer
-            asks.append((share.target.address, request))
+            asks.append((led.target.address, request))
         await self._router.ask_all(asks, attempts)
 
 
-class PollOutcome:
-    """What a blocking client polled, and should give back at the end of the program."""
+class ReleaseAtExit:
+    """Gives back at the end of the program what a blocking client polled and did not settle."""
 
     def __init__(self, consuming: SharedConsumer) -> None:
         self._consuming = consuming
@@ -120,17 +104,3 @@ class PollOutcome:
         seconds = deadline - time.monotonic()
         if seconds > 0:
             run(self._consuming.release(seconds))
-
-
-def checked_group(group: str) -> str:
-    """The name of a group that a user may have."""
-    if checked_name("group", group).startswith("_"):
-        raise InvalidRequest(f"names of groups that begin with _ are the brokers' own: {group!r}")
-    return group
-
-
-def one_of(name: str, value: T, *choices: T) -> T:
-    """`value`, if it is one of the choices."""
-    if value not in choices:
-        raise InvalidRequest(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
-    return value

@@ -9,11 +9,11 @@ from quivermq.client import fork_safety
 from quivermq.intervals import Interval, IntervalSet
 
 # Seeded by the system: two consumers must not draw the same number.
-_random = Random()  # noqa: S311  (nobody gains by guessing it)
+_random = Random()  # noqa: S311  (not a secret)
 
 
 class LeaseSource(NamedTuple):
-    """Something of one partition, for one group."""
+    """A group in one partition of a topic."""
 
     topic: str
     group: str
@@ -22,7 +22,7 @@ class LeaseSource(NamedTuple):
 
 class _Held(NamedTuple):
     left: IntervalSet | None
-    """None: nobody knows what, if anything."""
+    """None: unknown, perhaps nothing."""
     until: float
     """It comes back by itself then."""
 
@@ -34,11 +34,11 @@ class HeldLeases:
         self._lock = threading.Lock()
         self._held: dict[LeaseSource, dict[int, _Held]] = {}
         """By the token of the lease; 0: of an answer that was lost."""
-        self.consumer = _drawn()
+        self.consumer = _draw_id()
         """The number by which brokers know this consumer."""
         fork_safety.watch(self)
 
-    def took(
+    def add(
         self,
         source: LeaseSource,
         token: int,
@@ -46,28 +46,28 @@ class HeldLeases:
         until: float,
         now: float,
     ) -> None:
-        """These were leased."""
+        """Add a lease."""
         with self._lock:
             leases = self._held.setdefault(source, {})
             leases[token] = _Held(IntervalSet(intervals), until)
-            # What nobody settled must not gather for ever: the oldest come back first.
+            # Leases that are never settled must not gather for ever: the oldest end first.
             while leases[first := next(iter(leases))].until <= now:
                 del leases[first]
 
-    def may_have_taken(self, source: LeaseSource, until: float) -> None:
-        """Some may have been leased: the answer was lost."""
+    def add_uncertain(self, source: LeaseSource, until: float) -> None:
+        """Add a lease that may exist: the answer to a poll was lost."""
         with self._lock:
             self._held.setdefault(source, {})[0] = _Held(None, until)
 
-    def extended(self, source: LeaseSource, token: int, until: float) -> None:
-        """They come back by themselves later."""
+    def extend(self, source: LeaseSource, token: int, until: float) -> None:
+        """A lease ends later."""
         with self._lock:
             leases = self._held.get(source, {})
             if token in leases:
                 leases[token] = leases[token]._replace(until=until)
 
-    def settled(self, source: LeaseSource, token: int, intervals: Iterable[Interval]) -> None:
-        """These are not held any more; saying so twice makes no difference."""
+    def remove(self, source: LeaseSource, token: int, intervals: Iterable[Interval]) -> None:
+        """Remove messages from a lease; to do so twice makes no difference."""
         with self._lock:
             leases = self._held.get(source, {})
             left = leases[token].left if token in leases else None
@@ -86,7 +86,7 @@ class HeldLeases:
         return bool(self._held)
 
     def take_all(self, now: float) -> dict[tuple[str, str], list[int]]:
-        """What is held still: partitions by topic and group. From then on nothing is."""
+        """Empty it; returns the partitions with leases that have not ended, by topic and group."""
         with self._lock:
             found: dict[tuple[str, str], list[int]] = {}
             for source in sorted(self._held):
@@ -100,8 +100,8 @@ class HeldLeases:
         self._lock = threading.Lock()
         self._held = {}
         _random.seed()
-        self.consumer = _drawn()
+        self.consumer = _draw_id()
 
 
-def _drawn() -> int:
+def _draw_id() -> int:
     return _random.randrange(1, 1 << 63)

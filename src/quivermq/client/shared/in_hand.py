@@ -1,4 +1,4 @@
-"""What loops and handlers have in hand: handed out, and being worked on.
+"""Tracks the messages that loops and handlers are working on, so that their leases are extended.
 
 A handler has a message until it returns, a loop until it asks for the next. Any thread may take
 something in hand, while the event loop looks at all that is.
@@ -25,29 +25,29 @@ Worker = Loop | int
 
 
 class InHandTracker:
-    """Messages by who works on them."""
+    """Messages in hand, by the loop or handler that works on them."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         # With the time until which it is in hand. Plain tuples: one is made for every message.
-        self._full: dict[Worker, tuple[Sequence[LeasedFields], float]] = {}
+        self._in_hand: dict[Worker, tuple[Sequence[LeasedFields], float]] = {}
 
     def take(self, worker: Worker, messages: Sequence[LeasedFields]) -> None:
         """It works on these, and is done with what it had before."""
         until = _FOR_EVER if type(worker) is int else self._now() + LOOP_SECONDS_MAX
-        self._full[worker] = (messages, until)
+        self._in_hand[worker] = (messages, until)
 
     def empty(self, worker: Worker) -> None:
         """It is done with what it had."""
-        self._full.pop(worker, None)
+        self._in_hand.pop(worker, None)
 
     def leases(self, is_unsettled: Callable[[LeasedFields], bool]) -> set[Lease]:
         """Of all that is in hand and not settled."""
         found: set[Lease] = set()
         now = self._now()
-        for worker, (messages, until) in list(self._full.items()):
+        for worker, (messages, until) in list(self._in_hand.items()):
             if now >= until or _is_gone(worker):
-                self._full.pop(worker, None)
+                self._in_hand.pop(worker, None)
                 continue
             for message in messages:
                 # Many share a lease: each of these is looked at until one is not settled.

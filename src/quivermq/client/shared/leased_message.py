@@ -1,4 +1,4 @@
-"""What polling hands out: messages that are leased, and can be settled one by one."""
+"""Leased messages, as polls and subscriptions return them: each can be settled by itself."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ class LeasedFields(NamedTuple):
         return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
     def settlement(self, terms: SettlementTerms) -> list[Settlement]:
-        """What is to become of this one; empty: it is settled already."""
+        """The settlement of this message; empty: it is settled already."""
         if not is_open_to(self.lease, terms):
             return []
         intervals = [(self.offset, self.offset + 1)] if terms.ends_lease else []
@@ -64,20 +64,20 @@ class LeasedMessage(LeasedFields):
     __slots__ = ()
 
     def ack(self) -> None:
-        """It is done: the group never gets it again. Durable when this returns."""
+        """Acknowledge it: the group never gets it again. Durable when this returns."""
         self._settle(ACK)
 
     def nack(self, delay: float | None = None) -> None:
-        """It failed: deliver it again after `delay` seconds; None: after the topic's backoff."""
+        """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
         self._settle(nack_terms(delay))
 
     def reject(self, reason: str = "") -> None:
-        """It will never succeed: put it among the dead letters at once."""
+        """Put a message that can never succeed among the dead letters at once."""
         self._settle(reject_terms(reason))
 
     def extend(self, seconds: float) -> None:
-        """It takes longer: its lease, and that of all it was polled with from its partition, lasts
-        for so long from here."""
+        """Make its lease, which it shares with the messages polled with it from its partition, end
+        so many seconds from now."""
         self._settle(extend_terms(seconds))
 
     def _settle(self, terms: SettlementTerms) -> None:
@@ -96,19 +96,20 @@ class AsyncLeasedMessage(LeasedFields):
     __slots__ = ()
 
     async def ack(self) -> None:
-        """It is done: the group never gets it again."""
+        """Acknowledge it: the group never gets it again. Durable when this returns."""
         await self._settle(ACK)
 
     async def nack(self, delay: float | None = None) -> None:
-        """It failed: deliver it again after `delay` seconds; None: after the topic's backoff."""
+        """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
         await self._settle(nack_terms(delay))
 
     async def reject(self, reason: str = "") -> None:
-        """It will never succeed: put it among the dead letters at once."""
+        """Put a message that can never succeed among the dead letters at once."""
         await self._settle(reject_terms(reason))
 
     async def extend(self, seconds: float) -> None:
-        """It takes longer: its lease lasts for so long from here."""
+        """Make its lease, which it shares with the messages polled with it from its partition, end
+        so many seconds from now."""
         await self._settle(extend_terms(seconds))
 
     async def _settle(self, terms: SettlementTerms) -> None:

@@ -1,4 +1,4 @@
-"""What `poll_arrow` returns: a table of leased messages that can be settled by masks."""
+"""Leased messages as one Arrow table, as `poll_arrow` returns them: settled by masks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,7 +51,7 @@ class TableSettlements:
         ]
 
     def _settlements(self, chosen: Any, terms: SettlementTerms) -> list[Settlement]:
-        """What is to become of these rows."""
+        """Settlements of these rows, one for each lease."""
         offsets = self.table.column("offset").combine_chunks()
         settlements = []
         for lease, first, stop in self._rows:
@@ -62,7 +62,7 @@ class TableSettlements:
                     settlements.append(Settlement(lease, terms, found))
         return settlements
 
-    def _note(self, chosen: Any) -> None:
+    def _mark_settled(self, chosen: Any) -> None:
         """These rows are settled."""
         left = pc.invert(chosen)
         self._left = left if self._left is None else pc.and_(self._left, left)
@@ -82,37 +82,37 @@ class LeasedTable(TableSettlements):
     >>> batch.reject(pc.equal(batch.table["value"], b""), reason="empty")
     >>> batch.ack()
 
-    Without a mask, everything that was not settled before. Whatever is given, nothing is settled
-    twice.
+    Without a mask, a call settles all rows that are not settled yet. Rows that are settled already
+    are passed over.
     """
 
     def ack(self, mask: Mask | None = None) -> None:
-        """These are done. Durable when this returns."""
-        self._end(mask, ACK)
+        """Acknowledge these rows. Durable when this returns."""
+        self._settle_rows(mask, ACK)
 
     def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
-        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
-        self._end(mask, nack_terms(delay))
+        """Have rows delivered again after `delay` seconds; None: after the topic's backoff."""
+        self._settle_rows(mask, nack_terms(delay))
 
     def reject(self, mask: Mask | None = None, reason: str = "") -> None:
-        """These will never succeed: put them among the dead letters at once."""
-        self._end(mask, reject_terms(reason))
+        """Put rows that can never succeed among the dead letters at once."""
+        self._settle_rows(mask, reject_terms(reason))
 
     def extend(self, seconds: float) -> None:
-        """It takes longer: all leases last for so long from here."""
-        self._carry_out(self._extensions(seconds))
+        """Make all leases end so many seconds from now."""
+        self._send(self._extensions(seconds))
 
-    def _end(self, mask: Mask | None, terms: SettlementTerms) -> None:
+    def _settle_rows(self, mask: Mask | None, terms: SettlementTerms) -> None:
         chosen = self._chosen(mask)
         try:
-            self._carry_out(self._settlements(chosen, terms))
+            self._send(self._settlements(chosen, terms))
         except LeaseLost:
             # They are settled, if not by us; after other failures they can be settled again.
-            self._note(chosen)
+            self._mark_settled(chosen)
             raise
-        self._note(chosen)
+        self._mark_settled(chosen)
 
-    def _carry_out(self, settlements: list[Settlement]) -> None:
+    def _send(self, settlements: list[Settlement]) -> None:
         if settlements:
             self._settle(settlements)
 
@@ -121,31 +121,31 @@ class AsyncLeasedTable(TableSettlements):
     """Messages that were polled as one Arrow table: see `quivermq.LeasedTable`."""
 
     async def ack(self, mask: Mask | None = None) -> None:
-        """These are done."""
-        await self._end(mask, ACK)
+        """Acknowledge these rows. Durable when this returns."""
+        await self._settle_rows(mask, ACK)
 
     async def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
-        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
-        await self._end(mask, nack_terms(delay))
+        """Have rows delivered again after `delay` seconds; None: after the topic's backoff."""
+        await self._settle_rows(mask, nack_terms(delay))
 
     async def reject(self, mask: Mask | None = None, reason: str = "") -> None:
-        """These will never succeed: put them among the dead letters at once."""
-        await self._end(mask, reject_terms(reason))
+        """Put rows that can never succeed among the dead letters at once."""
+        await self._settle_rows(mask, reject_terms(reason))
 
     async def extend(self, seconds: float) -> None:
-        """It takes longer: all leases last for so long from here."""
-        await self._carry_out(self._extensions(seconds))
+        """Make all leases end so many seconds from now."""
+        await self._send(self._extensions(seconds))
 
-    async def _end(self, mask: Mask | None, terms: SettlementTerms) -> None:
+    async def _settle_rows(self, mask: Mask | None, terms: SettlementTerms) -> None:
         chosen = self._chosen(mask)
         try:
-            await self._carry_out(self._settlements(chosen, terms))
+            await self._send(self._settlements(chosen, terms))
         except LeaseLost:
             # They are settled, if not by us; after other failures they can be settled again.
-            self._note(chosen)
+            self._mark_settled(chosen)
             raise
-        self._note(chosen)
+        self._mark_settled(chosen)
 
-    async def _carry_out(self, settlements: list[Settlement]) -> None:
+    async def _send(self, settlements: list[Settlement]) -> None:
         if settlements:
             await self._settle(settlements)

@@ -1,4 +1,4 @@
-"""Leases, and what becomes of them: settlements over intervals of offsets. No I/O.
+"""Leases of messages, and settlements that end or extend them. No I/O.
 
 Messages that one poll brought from one partition share a lease. What a user decides about any
 number of messages is gathered into one settlement for each lease.
@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
-from quivermq.client.models import check_number
+from quivermq.client.checks import check_number
 from quivermq.errors import InvalidRequest, LeaseLost
 from quivermq.intervals import Interval, intervals_of
 from quivermq.wire import proto
@@ -17,7 +17,7 @@ from quivermq.wire import proto
 MILLISECONDS_MAX: Final = (1 << 32) - 1
 REASON_BYTES_MAX: Final = 1024
 
-# Said once here, so that nobody else has to know how protobuf spells its enums.
+# Once here, so that no other module has to know how protobuf spells its enums.
 _ACK = proto.Outcome.Value("ACK")
 _NACK = proto.Outcome.Value("NACK")
 _REJECT = proto.Outcome.Value("REJECT")
@@ -29,7 +29,7 @@ _OFFSET_OF: Final = attrgetter("offset")
 
 
 class Lease:
-    """What one poll took of one partition, for a while."""
+    """The messages that one poll brought from one partition, for a while one consumer's own."""
 
     __slots__ = ("group", "partition", "settle", "token", "topic", "topic_id")
 
@@ -47,7 +47,7 @@ class Lease:
         self.group = group
         self.partition = partition
         self.token = token
-        """0: acknowledged before they were delivered."""
+        """0: the messages were acknowledged before they were delivered."""
         self.settle = settle
         """Carries settlements out: blocking or awaitable, as the client is."""
 
@@ -56,7 +56,7 @@ class Lease:
 
 
 class SettlementTerms(NamedTuple):
-    """What is to become of messages."""
+    """The outcome of messages: acknowledged, failed, rejected, released, or extended."""
 
     outcome: int
     delay_ms: int | None = None
@@ -65,11 +65,11 @@ class SettlementTerms(NamedTuple):
 
     @property
     def ends_lease(self) -> bool:
-        """The messages are not the consumer's any more."""
+        """The consumer no longer holds the messages."""
         return self.outcome != _EXTEND
 
     def fill(self, settlement: proto.Settlement) -> None:
-        """The same as it travels."""
+        """Write the terms into a request."""
         settlement.outcome = self.outcome  # type: ignore[assignment]  # an enum is an int
         if self.delay_ms is not None:
             settlement.delay_ms = self.delay_ms
@@ -104,7 +104,7 @@ def extend_terms(seconds: float) -> SettlementTerms:
 
 
 class Settlement(NamedTuple):
-    """What is to become of some messages of a lease; without intervals, of all that is left."""
+    """The outcome of some messages of a lease; without intervals, of all that is left."""
 
     lease: Lease
     terms: SettlementTerms
@@ -126,7 +126,7 @@ class IsLeased(Protocol):
 
 
 def settlements_of(messages: Iterable[IsLeased], terms: SettlementTerms) -> list[Settlement]:
-    """The same for all these messages: one settlement for each lease."""
+    """Settlements with the same terms for all these messages: one for each lease."""
     offsets: dict[Lease, list[int]] = {}
     try:
         for lease, several in groupby(messages, _LEASE_OF):
@@ -141,7 +141,7 @@ def settlements_of(messages: Iterable[IsLeased], terms: SettlementTerms) -> list
 
 
 def by_settler(settlements: Iterable[Settlement]) -> list[list[Settlement]]:
-    """Those that one poller or subscription carries out together."""
+    """The settlements that one client or subscription sends together."""
     found: dict[Callable[[Sequence[Settlement]], Any], list[Settlement]] = {}
     for settlement in settlements:
         found.setdefault(settlement.lease.settle, []).append(settlement)
@@ -161,7 +161,7 @@ def is_open_to(lease: Lease, terms: SettlementTerms) -> bool:
 
 
 def lease_lost(lost: Sequence[Settlement]) -> LeaseLost:
-    """What to raise about settlements that came too late."""
+    """The error to raise about settlements that came too late."""
     shown = [
         f"{settlement.lease.topic}/{settlement.lease.partition} {_span(settlement.intervals)}"
         for settlement in sorted(lost, key=attrgetter("lease.partition"))[:8]

@@ -1,6 +1,8 @@
-"""What polls bring, as messages or as one Arrow table. No I/O; nothing per message in Python."""
+"""Turns the result of a poll into messages or one Arrow table. No I/O, no Python per message."""
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, compress, count, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -8,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quivermq.batches import Frame, Limits, decode_columns
-from quivermq.client.collecting import collector_paused
 from quivermq.client.decode import SCHEMA, record_batch_of
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
@@ -25,13 +26,13 @@ LEASED_SCHEMA: Final = pa.schema(
         pa.field("delivery_count", pa.int32(), nullable=False),
     ]
 )
-"""Of every table that is polled."""
+"""The schema of every table that is polled."""
 
 _ONE: Final = pa.scalar(1, pa.uint64())
 
 
 class LeasedSlice(NamedTuple):
-    """A batch, and what of it was leased."""
+    """A batch, and the rows of it that were leased."""
 
     frame: Frame
     start: int
@@ -50,32 +51,50 @@ class LeasedSlice(NamedTuple):
 
 def messages_of_runs(leased_runs: Sequence[LeasedRun], kind: type[M], limits: Limits) -> list[M]:
     """All messages, the most urgent first; then by partition, in the order of their offsets."""
-    strips = [
-        (leased_run.lease, strip) for leased_run in leased_runs for strip in slices_of(leased_run)
+    slices = [
+        (leased_run.lease, leased_slice)
+        for leased_run in leased_runs
+        for leased_slice in slices_of(leased_run)
     ]
-    strips.sort(key=lambda found: -found[1].frame.header.priority)
+    slices.sort(key=lambda found: -found[1].frame.header.priority)
     messages: list[M] = []
-    with collector_paused():
-        for lease, strip in strips:
-            messages += _messages(lease, strip, kind, limits)
+    with _collector_paused():
+        for lease, leased_slice in slices:
+            messages += _messages(lease, leased_slice, kind, limits)
     return messages
 
 
-def _messages(lease: Lease, strip: LeasedSlice, kind: type[M], limits: Limits) -> list[M]:
-    header = strip.frame.header
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Make many objects at once without the garbage collector, which would look through the young
+    ones again for every 700: for ten thousand messages that is more work than making them."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _messages(lease: Lease, leased_slice: LeasedSlice, kind: type[M], limits: Limits) -> list[M]:
+    header = leased_slice.frame.header
     timestamps, keys, values, headers = decode_columns(
-        strip.frame,
+        leased_slice.frame,
         limits,
-        first=strip.start - header.base_offset,
-        stop=strip.stop - header.base_offset,
+        first=leased_slice.start - header.base_offset,
+        stop=leased_slice.stop - header.base_offset,
     )
-    deliveries: Iterable[int] = repeat(strip.deliveries[0])
-    if len(strip.deliveries) > 1:
-        deliveries = list(chain.from_iterable(map(repeat, strip.deliveries, strip.run_lengths)))
+    deliveries: Iterable[int] = repeat(leased_slice.deliveries[0])
+    if len(leased_slice.deliveries) > 1:
+        deliveries = list(
+            chain.from_iterable(map(repeat, leased_slice.deliveries, leased_slice.run_lengths))
+        )
     columns: Iterator[tuple[Any, ...]] = zip(
         repeat(lease.topic),
         repeat(lease.partition),
-        count(strip.start),
+        count(leased_slice.start),
         keys,
         values,
         headers,
@@ -85,7 +104,7 @@ def _messages(lease: Lease, strip: LeasedSlice, kind: type[M], limits: Limits) -
         repeat(lease),
         strict=False,
     )
-    if strip.has_gaps:
+    if leased_slice.has_gaps:
         columns = compress(columns, deliveries)
     # `tuple.__new__` skips the Python-level constructor: half the time of a whole poll.
     return list(map(tuple.__new__, repeat(kind), columns))
@@ -134,29 +153,31 @@ def table_of_runs(leased_runs: Sequence[LeasedRun], limits: Limits) -> tuple[Any
     at = 0
     for leased_run in leased_runs:
         first = at
-        for strip in slices_of(leased_run):
-            batch = _record_batch(leased_run.lease.partition, strip, limits)
+        for leased_slice in slices_of(leased_run):
+            batch = _record_batch(leased_run.lease.partition, leased_slice, limits)
             batches.append(batch)
             at += batch.num_rows
         rows.append(Rows(leased_run.lease, first, at))
     return pa.Table.from_batches(batches, LEASED_SCHEMA), rows
 
 
-def _record_batch(partition: int, strip: LeasedSlice, limits: Limits) -> Any:
-    batch = record_batch_of(strip.frame, strip.start, strip.stop, limits)
+def _record_batch(partition: int, leased_slice: LeasedSlice, limits: Limits) -> Any:
+    batch = record_batch_of(leased_slice.frame, leased_slice.start, leased_slice.stop, limits)
     partitions = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
-    columns = [*batch.columns, partitions, _deliveries(strip)]
+    columns = [*batch.columns, partitions, _deliveries(leased_slice)]
     found = pa.RecordBatch.from_arrays(columns, schema=LEASED_SCHEMA)
-    if strip.has_gaps:
+    if leased_slice.has_gaps:
         found = found.filter(pc.greater(found.column("delivery_count"), 0))
     return found
 
 
-def _deliveries(strip: LeasedSlice) -> Any:
-    if len(strip.deliveries) == 1:
-        return pa.repeat(pa.scalar(strip.deliveries[0], pa.int32()), strip.run_lengths[0])
-    ends = pc.cumulative_sum(pa.array(strip.run_lengths, pa.int32()))
-    runs = pa.RunEndEncodedArray.from_arrays(ends, pa.array(strip.deliveries, pa.int32()))
+def _deliveries(leased_slice: LeasedSlice) -> Any:
+    if len(leased_slice.deliveries) == 1:
+        return pa.repeat(
+            pa.scalar(leased_slice.deliveries[0], pa.int32()), leased_slice.run_lengths[0]
+        )
+    ends = pc.cumulative_sum(pa.array(leased_slice.run_lengths, pa.int32()))
+    runs = pa.RunEndEncodedArray.from_arrays(ends, pa.array(leased_slice.deliveries, pa.int32()))
     return pc.run_end_decode(runs)
 
 

@@ -10,8 +10,8 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from quivermq.client.ask_leaders import recover_partitions
+from quivermq.client.checks import check_number
 from quivermq.client.core import Core
-from quivermq.client.models import check_number
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher
@@ -25,7 +25,7 @@ from quivermq.client.shared.leases import (
     extend_terms,
     settlements_of,
 )
-from quivermq.client.shared.poll import PollRequest, turned
+from quivermq.client.shared.poll import PollRequest, rotate_leaders
 from quivermq.client.shared.poll_result import messages_of_runs
 from quivermq.errors import InvalidRequest, LeaseLost, QuiverError
 from quivermq.intervals import IntervalSet
@@ -35,7 +35,7 @@ CONCURRENCY_MAX: Final = 1_000
 
 
 class SubscribeOptions(NamedTuple):
-    """What to subscribe to."""
+    """The parameters of `subscribe`."""
 
     topic: str
     group: str
@@ -56,10 +56,19 @@ class SubscribeOptions(NamedTuple):
                 f"a handler is called with a message: {handler!r} cannot be called"
             )
 
-    def order(self, core: Core, settle: Callable[[Sequence[Settlement]], Any]) -> PollRequest:
-        """The same as it is polled, checked."""
-        return core.consuming.order(
-            self.topic, self.group, self.prefetch, self.visibility, self.ack, self.start, settle
+    def poll_request(
+        self, core: Core, settle: Callable[[Sequence[Settlement]], Any]
+    ) -> PollRequest:
+        """The request that is polled again and again, checked."""
+        return core.consuming.poll_request(
+            self.topic,
+            self.group,
+            self.prefetch,
+            WAIT_SECONDS,
+            self.visibility,
+            self.ack,
+            self.start,
+            settle,
         )
 
     def __str__(self) -> str:
@@ -68,78 +77,78 @@ class SubscribeOptions(NamedTuple):
 
 # A parked poll does not hear of partitions that its leader has come to lead: so never for long.
 WAIT_SECONDS: Final = 2.0
-LOOK_SECONDS: Final = 2.0
-KEEPER_SECONDS_MIN: Final = 0.02
+REFRESH_SECONDS: Final = 2.0
+EXTEND_SECONDS_MIN: Final = 0.02
 
 _LEASE_OF: Final = attrgetter("lease")
 _COUNT_OF: Final = attrgetter("count")
 
 
 class Prefetcher:
-    """Where the messages of one subscription come in."""
+    """Polls for one subscription: keeps messages ready, and extends their leases."""
 
     def __init__(
         self,
         core: Core,
-        order: PollRequest,
+        request: PollRequest,
         prefetch: int,
         kind: type[LeasedFields],
-        arrived: Callable[[], None],
+        on_arrival: Callable[[], None],
     ) -> None:
         self.error: QuiverError | None = None
         """Why it ended by itself."""
         self.is_closing = False
-        """It takes nothing more in."""
+        """It polls no more."""
         self._is_closed = False
         """Nor can anything be settled."""
         self.messages: deque[LeasedFields] = deque()
         """Not handed out yet."""
         self._core = core
-        self._order = order
+        self._request = request
         self._prefetch = prefetch
         self._kind = kind
-        self._arrived = arrived
+        self._on_arrival = on_arrival
         self._loop = asyncio.get_running_loop()
-        self.hands = InHandTracker(self._loop.time)
-        self._visibility_s = order.visibility_ms / 1000
+        self.in_hand = InHandTracker(self._loop.time)
+        self._visibility_s = request.visibility_ms / 1000
         self._left: dict[Lease, IntervalSet] = {}
-        """What is not settled, of leases that are ours."""
+        """Messages that are not settled, of leases that this consumer holds."""
         self._lost: dict[Lease, IntervalSet] = {}
-        """The same of leases that are over while somebody works on their messages: if nobody else
-        has these by then, they can still be acknowledged."""
+        """The same of leases that ended while their messages are in hand: unless another consumer
+        has them by then, they can still be acknowledged."""
         self._until: dict[Lease, float] = {}
         self._ack_batcher = AckBatcher(
-            core.router, core.consuming.settling, order.topic, self._wake
+            core.router, core.consuming.settling, request.topic, self._wake
         )
-        self._shares: dict[int, LeaderPartitions] = {}
-        self._stations: dict[int, asyncio.Task[None]] = {}
+        self._leaders: dict[int, LeaderPartitions] = {}
+        self._pollers: dict[int, asyncio.Task[None]] = {}
         self._extensions: set[asyncio.Task[None]] = set()
         self._turns = count()
         self._credit_changed = asyncio.Event()
-        self._look = asyncio.Event()
+        self._refresh_soon = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise())
-        self._keeper = asyncio.create_task(self._keep())
+        self._lease_extender = asyncio.create_task(self._extend_leases())
 
     # ---- handing out
 
     def pop(self, worker: Worker | None = None) -> LeasedFields | None:
-        """The next message, if there is one, into the hands of whoever works on it. Any thread may
-        call this."""
+        """The next message, if there is one; it is in the hand of `worker` from then on. Any
+        thread may call this."""
         messages = self.messages
         while messages:
             try:
                 message = messages.popleft()
             except IndexError:
                 break
-            if not messages or (self._order.auto_ack and 2 * len(messages) <= self._prefetch):
+            if not messages or (self._request.auto_ack and 2 * len(messages) <= self._prefetch):
                 self._loop.call_soon_threadsafe(self._wake)
-            # What was lost while it waited here is somebody else's by now.
+            # A message whose lease ended while it waited here may be another consumer's by now.
             if not message.lease.token or message.lease in self._left:
                 if worker is not None:
-                    self.hands.take(worker, (message,))
+                    self.in_hand.take(worker, (message,))
                 return message
         if worker is not None:
-            self.hands.empty(worker)
+            self.in_hand.empty(worker)
         return None
 
     def pop_all(self, first: LeasedFields, worker: Worker) -> list[LeasedFields]:
@@ -154,11 +163,11 @@ class Prefetcher:
         lost.discard(first.lease)
         if lost:
             found = [message for message in found if message.lease not in lost]
-        self.hands.take(worker, found)
+        self.in_hand.take(worker, found)
         return found
 
     def is_unsettled(self, message: LeasedFields) -> bool:
-        """Nobody said yet what became of it."""
+        """It has no settlement yet."""
         left = self._remainder(message.lease)
         return left is not None and bool(left.within(message.offset, message.offset + 1))
 
@@ -167,7 +176,7 @@ class Prefetcher:
         return self._lost.get(lease) if left is None else left
 
     def finish(self, done: Iterable[tuple[LeasedFields, SettlementTerms]]) -> None:
-        """Handlers are done with messages, and may have settled some themselves."""
+        """Settle messages that handlers are done with, unless these settled them themselves."""
         for terms, some in groupby(done, itemgetter(1)):
             open_ones = [message for message, _ in some if message.lease.token]
             for settlement in settlements_of(open_ones, terms):
@@ -176,28 +185,28 @@ class Prefetcher:
                     spans = settlement.intervals
                     parts = [part for start, end in spans for part in left.within(start, end)]
                     if parts:
-                        self.tell([settlement._replace(intervals=parts)])
+                        self.enqueue([settlement._replace(intervals=parts)])
 
     # ---- settling
 
     async def settle(self, settlements: Sequence[Settlement]) -> None:
-        """Carry settlements out, and wait until it is durable."""
-        self._note(settlements)
-        await self._ack_batcher.told(settlements)
+        """Send settlements, and wait until they are durable."""
+        self._record(settlements)
+        await self._ack_batcher.settle(settlements)
 
-    def tell(self, settlements: Sequence[Settlement]) -> None:
-        """Carry settlements out some time soon."""
-        self._note(settlements)
-        self._ack_batcher.tell(settlements)
+    def enqueue(self, settlements: Sequence[Settlement]) -> None:
+        """Send settlements soon, without waiting for the result."""
+        self._record(settlements)
+        self._ack_batcher.enqueue(settlements)
 
     async def flush(self) -> None:
-        """Wait for all that was told; raises the first failure that nobody waited for."""
+        """Wait for all settlements; raises the first failure that no caller waited for."""
         await self._ack_batcher.flush()
         failure = self._ack_batcher.take_failure()
         if failure is not None:
             raise failure
 
-    def _note(self, settlements: Sequence[Settlement]) -> None:
+    def _record(self, settlements: Sequence[Settlement]) -> None:
         if self._is_closed:
             raise InvalidRequest("the subscription is closed: its messages went back to the group")
         for settlement in settlements:
@@ -220,25 +229,25 @@ class Prefetcher:
     # ---- the end
 
     async def stop(self) -> None:
-        """Take nothing more in, and give back what was not handed out."""
+        """Stop polling, and give back messages that were not handed out."""
         self.is_closing = True
-        tasks = [self._supervisor, *self._stations.values()]
+        tasks = [self._supervisor, *self._pollers.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         waiting = [message for message in iter(self.pop, None) if message.lease.token]
         if waiting and not self._is_closed:
-            self.tell(settlements_of(waiting, RELEASE))
-        self._arrived()
+            self.enqueue(settlements_of(waiting, RELEASE))
+        self._on_arrival()
 
     async def close(self) -> None:
-        """Tell what is left to tell, give back all that is held, and close the connections."""
-        self._ack_batcher.hurry()
+        """Send the last settlements, give back all leases, and close the connections."""
+        self._ack_batcher.stop_retrying()
         await self.stop()
         await self._ack_batcher.flush()
         self._is_closed = True
-        self._keeper.cancel()
-        await asyncio.gather(self._keeper, return_exceptions=True)
+        self._lease_extender.cancel()
+        await asyncio.gather(self._lease_extender, return_exceptions=True)
         await self._ack_batcher.stop()
         await self._core.consuming.release()
         await self._core.transport.close()
@@ -248,87 +257,87 @@ class Prefetcher:
         if self.error is None and not self.is_closing:
             self.error = error
             self._supervisor.cancel()
-            for task in self._stations.values():
+            for task in self._pollers.values():
                 task.cancel()
-            self._arrived()
+            self._on_arrival()
 
     # ---- taking in
 
     async def _supervise(self) -> None:
-        """Know who leads, and keep a station for each."""
+        """Know the leaders, and keep a task that polls each."""
         try:
             while True:
-                self._look.clear()
+                self._refresh_soon.clear()
                 try:
-                    await self._learn(self._attempts())
+                    await self._refresh_leaders(self._attempts())
                 except QuiverError as error:
                     if not error.retriable:
                         raise
                     continue  # it was tried for long, with pauses
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._look.wait()
+                    async with asyncio.timeout(REFRESH_SECONDS):
+                        await self._refresh_soon.wait()
         except QuiverError as error:
             self._end(error)
 
-    async def _learn(self, attempts: Attempts) -> None:
-        shares = await self._core.consuming.polling.shares(self._order.topic, attempts)
-        # Partitions that nobody leads each have their own.
-        self._shares = {share.leader or -1 - share.partitions[0]: share for share in shares}
-        for key in self._shares:
-            if key not in self._stations:
-                self._stations[key] = asyncio.create_task(self._serve(key))
+    async def _refresh_leaders(self, attempts: Attempts) -> None:
+        leaders = await self._core.consuming.polling.by_leader(self._request.topic, attempts)
+        # Partitions without a leader each have their own.
+        self._leaders = {led.leader or -1 - led.partitions[0]: led for led in leaders}
+        for key in self._leaders:
+            if key not in self._pollers:
+                self._pollers[key] = asyncio.create_task(self._poll_leader(key))
 
-    async def _serve(self, key: int) -> None:
+    async def _poll_leader(self, key: int) -> None:
         """Poll one leader for as long as it is one."""
         attempts: Attempts | None = None
         try:
             while True:
                 free = await self._credit()
-                share = self._shares.get(key)
-                if share is None:
+                led = self._leaders.get(key)
+                if led is None:
                     return
                 try:
-                    await self._take_in(share, free)
+                    await self._poll_once(led, free)
                     attempts = None
                 except QuiverError as error:
-                    attempts = await self._recovered(share, error, attempts or self._attempts())
+                    attempts = await self._recover(led, error, attempts or self._attempts())
         except QuiverError as error:
             self._end(error)
         except Exception as error:
             self._end(QuiverError(f"the subscription failed: {error!r}"))
             raise
         finally:
-            del self._stations[key]
-            self._look.set()
+            del self._pollers[key]
+            self._refresh_soon.set()
 
-    async def _take_in(self, share: LeaderPartitions, free: int) -> None:
-        order = self._order._replace(messages_max=free)
-        (share,) = turned([share], next(self._turns))
-        catch = await self._core.consuming.polling.poll_share(
-            order, share, WAIT_SECONDS, self._attempts()
+    async def _poll_once(self, led: LeaderPartitions, free: int) -> None:
+        request = self._request._replace(messages_max=free)
+        (led,) = rotate_leaders([led], next(self._turns))
+        result = await self._core.consuming.polling.poll_leader(
+            request, led, WAIT_SECONDS, self._attempts()
         )
-        if not catch.is_led:
-            self._look.set()
-        messages = messages_of_runs(catch.leased_runs, self._kind, self._core.router.limits)
+        if not result.is_led:
+            self._refresh_soon.set()
+        messages = messages_of_runs(result.leased_runs, self._kind, self._core.router.limits)
         until = self._loop.time() + self._visibility_s
-        for leased_run in catch.leased_runs:
+        for leased_run in result.leased_runs:
             if leased_run.lease.token:
                 self._left[leased_run.lease] = IntervalSet(piece[:2] for piece in leased_run.pieces)
                 self._until[leased_run.lease] = until
         if messages:
             self.messages.extend(messages)
-            self._arrived()
-        elif catch.throttled_s:
-            await asyncio.sleep(catch.throttled_s)
+            self._on_arrival()
+        elif result.throttled_s:
+            await asyncio.sleep(result.throttled_s)
 
-    async def _recovered(
-        self, share: LeaderPartitions, error: QuiverError, attempts: Attempts
+    async def _recover(
+        self, led: LeaderPartitions, error: QuiverError, attempts: Attempts
     ) -> Attempts:
         """Return when it is time to go on, with the patience that is left; for ever, if need be."""
         try:
-            await recover_partitions(self._core.router, self._order.topic, share, error, attempts)
-            await self._learn(attempts)
+            await recover_partitions(self._core.router, self._request.topic, led, error, attempts)
+            await self._refresh_leaders(attempts)
         except QuiverError as last:
             if not last.retriable:
                 raise
@@ -343,9 +352,9 @@ class Prefetcher:
         return free
 
     def _free(self) -> int:
-        is_auto = self._order.auto_ack
+        is_auto = self._request.auto_ack
         held = len(self.messages) if is_auto else sum(map(_COUNT_OF, self._left.values()))
-        # Also what is not told yet takes room.
+        # Messages whose settlements are not sent yet take room too.
         free = self._prefetch - held - max(0, self._ack_batcher.messages - self._prefetch)
         # As long as there is work here, not for every single message.
         return free if free > 0 and (2 * free >= self._prefetch or not self.messages) else 0
@@ -355,13 +364,13 @@ class Prefetcher:
 
     # ---- keeping
 
-    async def _keep(self) -> None:
-        """Extend what waits here or is in hand, long before its lease ends."""
+    async def _extend_leases(self) -> None:
+        """Extend leases of messages that wait here or are in hand, long before they end."""
         terms = extend_terms(self._visibility_s)
         while True:
-            await asyncio.sleep(max(KEEPER_SECONDS_MIN, self._visibility_s / 6))
+            await asyncio.sleep(max(EXTEND_SECONDS_MIN, self._visibility_s / 6))
             now = self._loop.time()
-            worked_on = self.hands.leases(self.is_unsettled)
+            worked_on = self.in_hand.leases(self.is_unsettled)
             held = {message.lease for message in self.messages.copy()} | worked_on
             self._lost = {lease: left for lease, left in self._lost.items() if lease in worked_on}
             for lease, until in list(self._until.items()):
@@ -371,13 +380,13 @@ class Prefetcher:
                     self._extensions.add(extension)
                     extension.add_done_callback(self._extensions.discard)
                 elif lease not in held and until <= now:
-                    # Whoever it was handed to let it expire: the group has it again.
+                    # The user let it expire: the group has it again.
                     self._drop(lease)
                     self._wake()
 
     async def _extend(self, settlement: Settlement) -> None:
         try:
-            await self._ack_batcher.told([settlement])
+            await self._ack_batcher.settle([settlement])
         except LeaseLost:
             if settlement.lease in self._left:
                 self._lost[settlement.lease] = self._left[settlement.lease]
@@ -387,4 +396,4 @@ class Prefetcher:
             pass  # whether it lasted shows when its messages are settled
 
     def _attempts(self) -> Attempts:
-        return self._core.router.attempts(f"subscribing to {self._order.topic}")
+        return self._core.router.attempts(f"subscribing to {self._request.topic}")

@@ -1,4 +1,4 @@
-"""Settling: settlements to whoever leads their partitions, one request for each broker."""
+"""Sends settlements to the leaders of their partitions, one request for each broker."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -14,34 +14,34 @@ PORTION_BYTES: Final = 512 << 10
 """Brokers take requests of up to 1 MiB, of 10,000 settlements and of 100,000 intervals."""
 INTERVALS_MAX: Final = 10_000
 # What these take at most, and so that no limit is reached before that of the bytes.
-_VERDICT_BYTES: Final = 64
+_SETTLEMENT_BYTES: Final = 64
 _INTERVAL_BYTES: Final = 24
 _CHARACTER_BYTES: Final = 4
 
 
 class Settler:
-    """The part of a client that tells brokers what became of messages, over either door."""
+    """The part of a client that acknowledges, rejects, releases and extends leased messages."""
 
     def __init__(self, router: Router, held_leases: HeldLeases) -> None:
         self._router = router
         self._held_leases = held_leases
 
     async def settle(self, settlements: Sequence[Settlement]) -> None:
-        """Carry settlements out; raises `LeaseLost` after all others were carried out."""
-        lost = await self.settled(settlements)
+        """Send settlements; raises `LeaseLost` once all others are durable."""
+        lost = await self.try_settle(settlements)
         if lost:
             raise lease_lost(lost)
 
-    async def settled(self, settlements: Sequence[Settlement]) -> list[Settlement]:
-        """Carry settlements out, and return what of them came too late."""
+    async def try_settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Send settlements, and return those that came too late."""
         groups: dict[tuple[str, bytes, str], list[Settlement]] = {}
         for settlement in settlements:
             lease = settlement.lease
             groups.setdefault((lease.topic, lease.topic_id, lease.group), []).append(settlement)
         lost: list[Settlement] = []
         failure: QuiverError | None = None
-        for (topic, topic_id, group), ruled in groups.items():
-            for some in _portions(ruled):
+        for (topic, topic_id, group), sent in groups.items():
+            for some in _portions(sent):
                 try:
                     lost += await self._settle_group(topic, topic_id, group, some)
                 except QuiverError as error:
@@ -58,23 +58,23 @@ class Settler:
         for settlement in settlements:
             by_partition.setdefault(settlement.lease.partition, []).append(settlement)
 
-        def request_to(share: LeaderPartitions) -> proto.Request:
-            request = proto.Request(direct=share.target.direct)
+        def request_to(led: LeaderPartitions) -> proto.Request:
+            request = proto.Request(direct=led.target.direct)
             settle = request.settle
             settle.topic, settle.topic_id, settle.group = topic, topic_id, group
             settle.consumer = self._held_leases.consumer
-            for partition in share.partitions:
-                _add_verdicts(settle, by_partition[partition])
+            for partition in led.partitions:
+                _add_settlements(settle, by_partition[partition])
             return request
 
         attempts = self._router.attempts(f"settling messages of {topic} for group {group!r}")
         lost: list[Settlement] = []
-        for share, reply in await ask_leaders(
+        for led, reply in await ask_leaders(
             self._router, topic, list(by_partition), request_to, attempts, topic_id
         ):
-            ruled = [settlement for each in share.partitions for settlement in by_partition[each]]
-            self._note(ruled)
-            late = _late(ruled, reply.response.settled)
+            sent = [settlement for each in led.partitions for settlement in by_partition[each]]
+            self._record(sent)
+            late = _late(sent, reply.response.settled)
             if attempts.was_uncertain:
                 # Whether an attempt whose answer was lost released them, or they were lost before:
                 # others get them. A nack has a delay and a rejection makes dead letters, and of
@@ -83,15 +83,15 @@ class Settler:
             lost += late
         return lost
 
-    def _note(self, ruled: Sequence[Settlement]) -> None:
-        for settlement in ruled:
+    def _record(self, sent: Sequence[Settlement]) -> None:
+        for settlement in sent:
             lease = settlement.lease
             source = LeaseSource(lease.topic, lease.group, lease.partition)
             if settlement.terms.ends_lease:
-                self._held_leases.settled(source, lease.token, settlement.intervals)
+                self._held_leases.remove(source, lease.token, settlement.intervals)
             else:
                 until = self._router.transport.now() + settlement.terms.visibility_ms / 1000
-                self._held_leases.extended(source, lease.token, until)
+                self._held_leases.extend(source, lease.token, until)
 
 
 def _portions(settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:
@@ -102,7 +102,7 @@ def _portions(settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:
         spans = settlement.intervals
         for first in range(0, len(spans) or 1, INTERVALS_MAX):
             part = settlement._replace(intervals=spans[first : first + INTERVALS_MAX])
-            cost = _VERDICT_BYTES + len(settlement.terms.reason) * _CHARACTER_BYTES
+            cost = _SETTLEMENT_BYTES + len(settlement.terms.reason) * _CHARACTER_BYTES
             cost += len(part.intervals) * _INTERVAL_BYTES
             if portion and size + cost > PORTION_BYTES:
                 yield portion
@@ -113,7 +113,7 @@ def _portions(settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:
         yield portion
 
 
-def _add_verdicts(settle: proto.Settle, settlements: Sequence[Settlement]) -> None:
+def _add_settlements(settle: proto.Settle, settlements: Sequence[Settlement]) -> None:
     for lease, terms, intervals in settlements:
         settlement = settle.settlements.add(partition=lease.partition, lease=lease.token)
         terms.fill(settlement)
@@ -121,11 +121,11 @@ def _add_verdicts(settle: proto.Settle, settlements: Sequence[Settlement]) -> No
             settlement.intervals.add(start=start, end=end)
 
 
-def _late(ruled: Sequence[Settlement], settled: proto.Settled) -> list[Settlement]:
+def _late(sent: Sequence[Settlement], settled: proto.Settled) -> list[Settlement]:
     late = []
     for each in settled.lost:
-        if each.settlement >= len(ruled):
-            raise BrokenInvariant(f"verdict {each.settlement} of {len(ruled)} was lost")
+        if each.settlement >= len(sent):
+            raise BrokenInvariant(f"settlement {each.settlement} of {len(sent)} was lost")
         intervals = [(interval.start, interval.end) for interval in each.intervals]
-        late.append(ruled[each.settlement]._replace(intervals=intervals))
+        late.append(sent[each.settlement]._replace(intervals=intervals))
     return late

@@ -1,6 +1,6 @@
-"""What `subscribe` of a blocking client returns: messages pushed to an iterator or to a handler.
+"""The subscription of a blocking client: messages are pushed to an iterator or to a handler.
 
-It takes from an `Prefetcher` on an event loop, on a thread in the background.
+It takes from a `Prefetcher` on an event loop, on a thread in the background.
 """
 
 import asyncio
@@ -56,9 +56,9 @@ class Subscription:
         make_core: Callable[[], Core],
         options: SubscribeOptions,
         handler: Callable[[LeasedMessage], object] | None,
-        begun: Callable[["Subscription"], None],
+        on_begin: Callable[["Subscription"], None],
     ) -> None:
-        """`begun` is told of it before a handler runs: the first may close the client."""
+        """`on_begin` is called before a handler runs: the first may close the client."""
         self._is_closed = True
         self._refusal = _CLOSED
         options.check(handler)
@@ -66,18 +66,18 @@ class Subscription:
         self._background = background
         self._handler = handler
         self._arrival = threading.Condition()
-        """Told of messages, and of the end."""
+        """Notified of messages, and of the end."""
         self._closing = threading.Lock()
-        self._intake = background.call(_started(options, make_core, background, self._arrival))
-        self._outbox = _Outbox(self._intake, background)
+        self._prefetcher = background.call(_start(options, make_core, background, self._arrival))
+        self._outbox = _Outbox(self._prefetcher, background)
         self._is_closed = False
         self._workers = [
             threading.Thread(target=self._work, args=(number,), name=f"quivermq-{options.group}")
             for number in range(options.concurrency if handler is not None else 0)
         ]
         fork_safety.watch(self)
-        background.host(self)
-        begun(self)
+        background.add_user(self)
+        on_begin(self)
         for worker in self._workers:
             worker.daemon = True
             worker.start()
@@ -88,7 +88,7 @@ class Subscription:
     def __next__(self) -> LeasedMessage:
         self._check_may_iterate()
         worker = threading.current_thread()
-        message = self._intake.pop(worker) or self._waited(worker)
+        message = self._prefetcher.pop(worker) or self._wait_for_message(worker)
         if message is None:
             raise StopIteration
         return cast("LeasedMessage", message)
@@ -96,36 +96,36 @@ class Subscription:
     def batches(self) -> Iterator[list[LeasedMessage]]:
         """All messages that are there, at least one, as a list at a time."""
         self._check_may_iterate()
-        intake, worker = self._intake, threading.current_thread()
-        while (first := intake.pop(worker) or self._waited(worker)) is not None:
-            yield cast("list[LeasedMessage]", intake.pop_all(first, worker))
+        prefetcher, worker = self._prefetcher, threading.current_thread()
+        while (first := prefetcher.pop(worker) or self._wait_for_message(worker)) is not None:
+            yield cast("list[LeasedMessage]", prefetcher.pop_all(first, worker))
 
     def ack(self, messages: Iterable[LeasedMessage]) -> None:
-        """These are done. Returns at once; `flush` waits until it is durable."""
-        self._tell(messages, ACK)
+        """Acknowledge messages. Returns at once; `flush` waits until it is durable."""
+        self._enqueue(messages, ACK)
 
     def nack(self, messages: Iterable[LeasedMessage], delay: float | None = None) -> None:
-        """These failed: deliver them again after `delay` seconds; None: the topic's backoff."""
-        self._tell(messages, nack_terms(delay))
+        """Have messages delivered again after `delay` seconds; None: the topic's backoff."""
+        self._enqueue(messages, nack_terms(delay))
 
     def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
-        """These will never succeed: put them among the dead letters."""
-        self._tell(messages, reject_terms(reason))
+        """Put messages that can never succeed among the dead letters."""
+        self._enqueue(messages, reject_terms(reason))
 
     def flush(self) -> None:
-        """Wait until all that was said so far is durable.
+        """Wait until all settlements so far are durable.
 
         Raises the first failure since the last flush, as `LeaseLost`.
         """
         self._check_open()
-        self._background.call(self._intake.flush())
+        self._background.call(self._prefetcher.flush())
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it has ended; False if it has not in time. Raises why, if not by `close`."""
         with self._arrival:
-            self._arrival.wait_for(lambda: self._is_closed or self._intake.error, timeout)
-        if self._intake.error is not None:
-            raise self._intake.error
+            self._arrival.wait_for(lambda: self._is_closed or self._prefetcher.error, timeout)
+        if self._prefetcher.error is not None:
+            raise self._prefetcher.error
         return self._is_closed
 
     def close(self) -> None:
@@ -138,13 +138,13 @@ class Subscription:
             if self._is_closed:
                 return
             try:
-                self._background.call(self._intake.stop())
+                self._background.call(self._prefetcher.stop())
                 for worker in self._workers:
                     worker.join()
-                self._background.call(self._intake.close())
+                self._background.call(self._prefetcher.close())
             except BaseException:
-                # Whoever is too impatient to wait for it leaves no lease behind.
-                self._background.later(self._intake.close)
+                # Interrupted: the leases are given back in the background all the same.
+                self._background.later(self._prefetcher.close)
                 raise
             finally:
                 self._is_closed = True
@@ -169,8 +169,8 @@ class Subscription:
 
     def __del__(self) -> None:
         if not self._is_closed:
-            # Nobody can take its messages any more: others are to have them.
-            self._background.later(self._intake.close)
+            # Its messages cannot be taken any more: other consumers get them.
+            self._background.later(self._prefetcher.close)
             warnings.warn(f"the {self._options} was not closed", ResourceWarning, 2, source=self)
 
     async def end(self, deadline: float) -> None:
@@ -180,11 +180,11 @@ class Subscription:
         now = time.monotonic()
         patience = now + (deadline - now) / 2
         # What was not handed out is not given back one by one: all goes back together.
-        self._intake.messages.clear()
-        await self._intake.stop()
+        self._prefetcher.messages.clear()
+        await self._prefetcher.stop()
         with suppress(RuntimeError):  # no more threads can be started
             await asyncio.to_thread(self._join_workers, patience)
-        await self._intake.close()
+        await self._prefetcher.close()
         self._is_closed = True
         with self._arrival:
             self._arrival.notify_all()
@@ -200,29 +200,29 @@ class Subscription:
         self._arrival = threading.Condition()
         self._closing = threading.Lock()
 
-    def _waited(self, worker: Worker) -> LeasedFields | None:
+    def _wait_for_message(self, worker: Worker) -> LeasedFields | None:
         """The next message, as soon as there is one; None: this is the end."""
         with self._arrival:
             while True:
-                message = self._intake.pop(worker)
+                message = self._prefetcher.pop(worker)
                 if message is not None:
                     return message
-                if self._is_closed or self._intake.is_closing:
+                if self._is_closed or self._prefetcher.is_closing:
                     return None
-                if self._intake.error is not None:
-                    raise self._intake.error
+                if self._prefetcher.error is not None:
+                    raise self._prefetcher.error
                 self._arrival.wait()
 
     def _work(self, number: int) -> None:
         """One of the threads that call the handler."""
-        intake = self._intake
+        prefetcher = self._prefetcher
         try:
-            while (message := intake.pop(number) or self._waited(number)) is not None:
-                self._outbox.put(message, self._handled(message))
+            while (message := prefetcher.pop(number) or self._wait_for_message(number)) is not None:
+                self._outbox.put(message, self._handle(message))
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
 
-    def _handled(self, message: LeasedFields) -> SettlementTerms:
+    def _handle(self, message: LeasedFields) -> SettlementTerms:
         if self._handler is None:
             return ACK
         try:
@@ -236,11 +236,11 @@ class Subscription:
         for worker in self._workers:
             worker.join(max(0.0, deadline - time.monotonic()))
 
-    def _tell(self, messages: Iterable[LeasedMessage], terms: SettlementTerms) -> None:
+    def _enqueue(self, messages: Iterable[LeasedMessage], terms: SettlementTerms) -> None:
         self._check_open()
         settlements = settlements_of(messages, terms)
         if settlements:
-            self._background.post(_tell, self._intake, settlements)
+            self._background.post(_enqueue, self._prefetcher, settlements)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -250,53 +250,53 @@ class Subscription:
         if self._refusal is _FORKED:
             raise InvalidRequest(_FORKED)
         if self._handler is not None:
-            raise InvalidRequest("a subscription with a handler gives its messages to nobody else")
+            raise InvalidRequest("a subscription with a handler cannot be iterated")
 
 
 # Functions and not methods: what runs in the background must not keep a subscription alive that
-# nobody holds any more.
+# the program no longer refers to.
 
 
-async def _started(
+async def _start(
     options: SubscribeOptions,
     make_core: Callable[[], Core],
     background: BackgroundLoop,
     arrival: threading.Condition,
 ) -> Prefetcher:
     core = make_core()
-    intakes: list[Prefetcher] = []
+    prefetchers: list[Prefetcher] = []
 
     def settle(settlements: Sequence[Settlement]) -> None:
-        background.call(intakes[0].settle(settlements))
+        background.call(prefetchers[0].settle(settlements))
 
-    def arrived() -> None:
+    def on_arrival() -> None:
         with arrival:
             arrival.notify_all()
 
     try:
-        order = options.order(core, settle)
+        request = options.poll_request(core, settle)
         await core.router.route(
             options.topic, core.router.attempts(f"subscribing to {options.topic}")
         )
     except BaseException:
         await core.transport.close()
         raise
-    intakes.append(Prefetcher(core, order, options.prefetch, LeasedMessage, arrived))
-    return intakes[0]
+    prefetchers.append(Prefetcher(core, request, options.prefetch, LeasedMessage, on_arrival))
+    return prefetchers[0]
 
 
-def _tell(intake: Prefetcher, settlements: list[Settlement]) -> None:
+def _enqueue(prefetcher: Prefetcher, settlements: list[Settlement]) -> None:
     try:
-        intake.tell(settlements)
+        prefetcher.enqueue(settlements)
     except InvalidRequest:
         logger.warning("messages were settled after their subscription was closed: not settled")
 
 
 class _Outbox:
-    """What handlers are done with, on its way to the event loop: one call for many messages."""
+    """Handled messages on their way to the event loop: one call for many messages."""
 
-    def __init__(self, intake: Prefetcher, background: BackgroundLoop) -> None:
-        self._intake = intake
+    def __init__(self, prefetcher: Prefetcher, background: BackgroundLoop) -> None:
+        self._prefetcher = prefetcher
         self._background = background
         self._done: deque[tuple[LeasedFields, SettlementTerms]] = deque()
         self._is_posted = False
@@ -309,7 +309,7 @@ class _Outbox:
             self._background.post(self._empty)
 
     def _empty(self) -> None:
-        # First: whoever puts something in from here on posts again.
+        # First: a thread that puts something in from here on posts again.
         self._is_posted = False
         done = self._done
-        self._intake.finish([done.popleft() for _ in range(len(done))])
+        self._prefetcher.finish([done.popleft() for _ in range(len(done))])

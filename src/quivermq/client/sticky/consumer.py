@@ -10,13 +10,14 @@ from typing import Any, Final, Self
 
 from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
+from quivermq.client.checks import check_number
 from quivermq.client.core import Core
-from quivermq.client.models import Message, check_number
-from quivermq.client.sticky.member import READY_MAX, ConsumerSettings, StickyMember, Told
+from quivermq.client.models import Message
+from quivermq.client.sticky.member import READY_MAX, ConsumerSettings, Notify, StickyMember
 from quivermq.errors import InvalidRequest
 
 Listener = Callable[[list[int]], Any]
-"""A function of yours that is told which partitions came, or go."""
+"""A function of the user's that is called with the partitions that come, or go."""
 
 _FORKED: Final = "this consumer was made before the process was forked: make one in the child"
 
@@ -37,9 +38,10 @@ class Consumer:
     ...     for message in consumer:
     ...         handle(message)
 
-    It beats in the background, so a slow handler loses nothing. What the loop is past is committed
-    every second, when a partition goes to another member, and at the end; `commit()` commits at
-    once, the message at hand included. One thread at a time may take messages.
+    It sends heartbeats in the background, so a slow handler loses nothing. Messages that the loop
+    is past are committed every second, when a partition goes to another member, and at the end;
+    `commit()` commits at once, the message at hand included. One thread at a time may take
+    messages.
     """
 
     ends_first = False
@@ -58,16 +60,16 @@ class Consumer:
         self._background = background
         self._refusal = "the consumer is closed: make another"
 
-        async def made() -> StickyMember:
-            told = _on_thread(on_assigned), _on_thread(on_revoked)
-            member = StickyMember(make_core(), settings, *told)
+        async def make() -> StickyMember:
+            listeners = _on_thread(on_assigned), _on_thread(on_revoked)
+            member = StickyMember(make_core(), settings, *listeners)
             await member.join()
             return member
 
-        self._member = background.call(made())
+        self._member = background.call(make())
         self._is_closed = False
         fork_safety.watch(self)
-        background.host(self)
+        background.add_user(self)
 
     @property
     def assignment(self) -> list[int]:
@@ -76,16 +78,16 @@ class Consumer:
 
     @property
     def generation(self) -> int:
-        """How the group stood when it was last heard: grows with every change."""
+        """A number that grows with every change of the group."""
         return self._member.generation
 
     def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
-        """The next messages, waiting so long for the first; those of the last poll are done."""
+        """Take the next messages, waiting so long for one; those of the last poll are done."""
         _check_poll(max_messages, wait)
         self._check_open()
-        taken = self._member.hand.take(max_messages)
+        taken = self._member.buffer.take(max_messages)
         if not taken and self._background.call(self._member.refill(max_messages, wait)):
-            taken = self._member.hand.take(max_messages)
+            taken = self._member.buffer.take(max_messages)
         return taken
 
     def commit(self) -> None:
@@ -98,11 +100,11 @@ class Consumer:
         self._background.call(self._member.commit())
 
     def close(self) -> None:
-        """Commit what was given out, if that is its business, and leave the group at once."""
+        """Commit what was given out, if `auto_commit`, and leave the group at once."""
         self._close(is_clean=True)
 
     def abandon(self) -> None:
-        """Vanish without a word, as if it had died."""
+        """Stop without leaving the group, as if it had died."""
         if not self._is_closed:
             self._is_closed = True
             self._background.call(self._member.abandon())
@@ -114,7 +116,7 @@ class Consumer:
         while True:
             if self._is_closed:
                 raise StopIteration
-            taken = self._member.hand.take()
+            taken = self._member.buffer.take()
             if taken:
                 return taken[0]
             self._background.call(self._member.refill(READY_MAX, None))
@@ -132,7 +134,7 @@ class Consumer:
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
-            # Nobody can take its messages any more: others are to have its partitions.
+            # Its messages cannot be taken any more: other members get its partitions.
             self._background.later(partial(self._member.close, is_clean=False))
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
@@ -143,7 +145,7 @@ class Consumer:
             await self._member.close(is_clean=False, is_brief=True)
 
     def after_fork(self) -> None:
-        """The thread that beats stayed with the parent."""
+        """The thread that sends heartbeats stayed with the parent."""
         self._is_closed = True
         self._refusal = _FORKED
 
@@ -177,8 +179,8 @@ class AsyncConsumer:
         self._is_closed = True
         settings.check()
         _check_listeners(on_assigned, on_revoked)
-        told = _on_loop(on_assigned), _on_loop(on_revoked)
-        self._member = StickyMember(make_core(), settings, *told)
+        listeners = _on_loop(on_assigned), _on_loop(on_revoked)
+        self._member = StickyMember(make_core(), settings, *listeners)
         self._joining: asyncio.Task[None] | None = None
         self._is_closed = False
         self._refusal = "the consumer is closed: make another"
@@ -191,29 +193,29 @@ class AsyncConsumer:
 
     @property
     def generation(self) -> int:
-        """How the group stood when it was last heard: grows with every change."""
+        """A number that grows with every change of the group."""
         return self._member.generation
 
     async def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
-        """The next messages, waiting so long for the first; those of the last poll are done."""
+        """Take the next messages, waiting so long for one; those of the last poll are done."""
         _check_poll(max_messages, wait)
-        await self._joined()
-        taken = self._member.hand.take(max_messages)
+        await self._ensure_joined()
+        taken = self._member.buffer.take(max_messages)
         if not taken and await self._member.refill(max_messages, wait):
-            taken = self._member.hand.take(max_messages)
+            taken = self._member.buffer.take(max_messages)
         return taken
 
     async def commit(self) -> None:
         """Commit everything that was given out; see `quivermq.client.Consumer.commit`."""
-        await self._joined()
+        await self._ensure_joined()
         await self._member.commit()
 
     async def close(self) -> None:
-        """Commit what was given out, if that is its business, and leave the group at once."""
+        """Commit what was given out, if `auto_commit`, and leave the group at once."""
         await self._close(is_clean=True)
 
     async def abandon(self) -> None:
-        """Vanish without a word, as if it had died."""
+        """Stop without leaving the group, as if it had died."""
         if not self._is_closed:
             self._is_closed = True
             await self._member.abandon()
@@ -223,18 +225,18 @@ class AsyncConsumer:
 
     async def __anext__(self) -> Message:
         if not self._is_closed:
-            await self._joined()
+            await self._ensure_joined()
         while True:
             if self._is_closed:
                 raise StopAsyncIteration
-            taken = self._member.hand.take()
+            taken = self._member.buffer.take()
             if taken:
                 return taken[0]
             await self._member.refill(READY_MAX, None)
 
     async def __aenter__(self) -> Self:
         try:
-            await self._joined()
+            await self._ensure_joined()
         except BaseException:
             await self._close(is_clean=False)
             raise
@@ -258,7 +260,7 @@ class AsyncConsumer:
         self._is_closed = True
         self._refusal = _FORKED
 
-    async def _joined(self) -> None:
+    async def _ensure_joined(self) -> None:
         if self._is_closed:
             raise InvalidRequest(self._refusal)
         if self._joining is None:
@@ -288,21 +290,21 @@ def _check_listeners(*listeners: Listener | None) -> None:
             )
 
 
-def _on_thread(listener: Listener | None) -> Told:
+def _on_thread(listener: Listener | None) -> Notify:
     """Called on a thread of its own: it may use the consumer, which needs the event loop."""
 
-    async def tell(partitions: list[int]) -> None:
+    async def notify(partitions: list[int]) -> None:
         if listener is not None:
             await asyncio.to_thread(listener, sorted(partitions))
 
-    return tell
+    return notify
 
 
-def _on_loop(listener: Listener | None) -> Told:
-    async def tell(partitions: list[int]) -> None:
+def _on_loop(listener: Listener | None) -> Notify:
+    async def notify(partitions: list[int]) -> None:
         if listener is not None:
             answer = listener(sorted(partitions))
             if inspect.isawaitable(answer):
                 await answer
 
-    return tell
+    return notify

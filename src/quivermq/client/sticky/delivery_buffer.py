@@ -1,4 +1,4 @@
-"""What the user of a sticky consumer has in hand, and how far it has come.
+"""Buffers the next messages of a sticky consumer, and tracks how far its user has come.
 
 The user takes messages on one thread, while partitions come and go on another. A message that was
 given out is being worked on until the user asks for more: then the user is *past* it. What lies
@@ -15,7 +15,7 @@ from quivermq.client.sticky.owned_partition import OwnedPartition
 
 
 class DeliveryBuffer:
-    """Messages at hand, in the order to give them out. Any thread may use it."""
+    """Messages in the order to give them out. Any thread may use it."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
@@ -25,11 +25,11 @@ class DeliveryBuffer:
         self._working: dict[OwnedPartition, None] = {}
         """In the order in which they were given out."""
         self.valid_until = 0.0
-        """By then a beat must have been answered: past that, others may have been given what is
-        in here."""
+        """By then a heartbeat must have been answered: past that, other members may have these
+        partitions."""
 
     def take(self, most: int = 1) -> list[Message]:
-        """The next messages, if there are any at hand; whatever was given out before is done."""
+        """The next messages, if there are any; those that were given out before are done."""
         with self._lock:
             self._finish()
             taken: list[Message] = []
@@ -45,7 +45,7 @@ class DeliveryBuffer:
 
     @property
     def is_stale(self) -> bool:
-        """Nobody can say whether the partitions are still ours."""
+        """It is unknown whether the partitions are still this member's."""
         return time.monotonic() >= self.valid_until
 
     def put(self, owned_partition: OwnedPartition, messages: list[Message]) -> None:
@@ -59,8 +59,7 @@ class DeliveryBuffer:
             self._finish()
 
     def withdraw(self, owned_partition: OwnedPartition) -> None:
-        """Give out nothing more of it; `owned partition.freed` tells when the user is done with the
-        rest."""
+        """Give out nothing more of it; its `freed` is set when the user is done with the rest."""
         with self._lock:
             owned_partition.is_withdrawn = True
             if owned_partition not in self._working:

@@ -1,4 +1,4 @@
-"""A member of a sticky group: beats in the background, and does what the answers say.
+"""A member of a sticky group: sends heartbeats, and takes and releases partitions as told.
 
 Partitions that stay are never touched. One that is revoked is handed over: what the user was given
 of it is finished and committed, what was only read ahead is dropped, then it is released. One that
@@ -14,10 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from quivermq.client.admin import checked_name
+from quivermq.client.checks import check_number, checked_group, checked_name, one_of
 from quivermq.client.core import Core
-from quivermq.client.models import check_number
-from quivermq.client.shared.consumer import checked_group, one_of
 from quivermq.client.sticky.delivery_buffer import DeliveryBuffer
 from quivermq.client.sticky.heartbeat import Heartbeat
 from quivermq.client.sticky.owned_partition import FETCHES_AT_ONCE, OwnedPartition, Ownership, Start
@@ -30,13 +28,13 @@ FINISH_SECONDS_MAX: Final = 300.0
 """How long a partition that is revoked waits for a user that works on its messages."""
 COMMIT_SECONDS_MAX: Final = 5.0
 """How long it then waits for the user to commit, where that is the user's business."""
-TENURE_BYTES_MIN: Final = 256 << 10
+PARTITION_BYTES_MIN: Final = 256 << 10
 COMMITS_AT_ONCE: Final = 64
 READY_MAX: Final = 500
-"""Messages at hand at a time: few, because what is at hand is not fairly shared any more."""
+"""Messages in the buffer at a time: few, because they are no longer shared fairly by partition."""
 
-Told = Callable[[list[int]], Awaitable[object]]
-"""Told of partitions."""
+Notify = Callable[[list[int]], Awaitable[object]]
+"""Called with partitions."""
 
 
 class ConsumerSettings(NamedTuple):
@@ -70,19 +68,19 @@ class StickyMember:
     """Takes part in a group, and has messages of its partitions ready."""
 
     def __init__(
-        self, core: Core, settings: ConsumerSettings, on_assigned: Told, on_revoked: Told
+        self, core: Core, settings: ConsumerSettings, on_assigned: Notify, on_revoked: Notify
     ) -> None:
         self.assignment: tuple[int, ...] = ()
-        """What it may read; replaced in one step."""
+        """The partitions that it may read; replaced in one step."""
         self._core = core
         self._settings = settings
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
-        self._beats = Heartbeat(core.router, settings, secrets.randbelow((1 << 63) - 1) + 1)
+        self._heartbeat = Heartbeat(core.router, settings, secrets.randbelow((1 << 63) - 1) + 1)
         self._loop = asyncio.get_running_loop()
-        self.hand = DeliveryBuffer(self._loop.call_soon_threadsafe)
+        self.buffer = DeliveryBuffer(self._loop.call_soon_threadsafe)
         self._owned_partitions: dict[int, OwnedPartition] = {}
         self._tasks: dict[OwnedPartition, asyncio.Task[None]] = {}
-        self._chores: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._turn = 0
         self._arrived = asyncio.Event()
         self._lost: set[int] = set()
@@ -95,33 +93,33 @@ class StickyMember:
     @property
     def generation(self) -> int:
         """As it was last heard."""
-        return self._beats.generation
+        return self._heartbeat.generation
 
     async def join(self) -> None:
         """Become a member; raises what the cluster refuses it with."""
         began = time.monotonic()
         try:
-            self._obey(await self._beats.say(), began)
+            self._apply(await self._heartbeat.send(), began)
         except asyncio.CancelledError:
-            # It may be a member by now, and nobody wants it to be.
+            # It may be a member by now, which the caller no longer wants.
             await self._finish(is_leaving=True)
             raise
         except BaseException:
             await self.abandon()
             raise
-        self._chore(self._beat_on())
+        self._start_background(self._send_heartbeats())
         if self._settings.auto_commit:
-            self._chore(self._commit_now_and_then())
+            self._start_background(self._commit_periodically())
 
     # For the user.
 
     async def refill(self, most: int, wait: float | None) -> bool:
-        """Have messages at hand, waiting for them so long; False if there are none, or no more.
+        """Fill the buffer, waiting so long for messages; False if there are none, or no more.
 
         Raises what ended the membership for good.
         """
         deadline = None if wait is None else self._loop.time() + wait
-        # A user that never waits for anything must not keep the beats from being said.
+        # A user that never waits for anything must not keep heartbeats from being sent.
         await asyncio.sleep(0)
         while True:
             if self._failure is not None:
@@ -129,7 +127,7 @@ class StickyMember:
             if self._is_closed:
                 return False
             self._arrived.clear()
-            if not self.hand.is_stale and self._share_out(min(most, READY_MAX)):
+            if not self.buffer.is_stale and self._fill_buffer(min(most, READY_MAX)):
                 return True
             try:
                 async with asyncio.timeout_at(deadline):
@@ -137,7 +135,7 @@ class StickyMember:
             except TimeoutError:
                 return False
 
-    def _share_out(self, most: int) -> bool:
+    def _fill_buffer(self, most: int) -> bool:
         """Take from all partitions that have messages, alike; a different one first each time."""
         owned_partitions = [
             owned_partition
@@ -150,7 +148,7 @@ class StickyMember:
         first = self._turn % len(owned_partitions)
         each = max(1, most // len(owned_partitions))
         for owned_partition in (owned_partitions[first:] + owned_partitions[:first])[:most]:
-            self.hand.put(owned_partition, owned_partition.take(each))
+            self.buffer.put(owned_partition, owned_partition.take(each))
         return True
 
     @property
@@ -159,15 +157,15 @@ class StickyMember:
 
     async def commit(self) -> None:
         """Commit everything that the user was given; raises `Fenced` if some of it was lost."""
-        self.hand.finish()
+        self.buffer.finish()
         for failure in await self._commit(self._owned_partitions.values()):
             raise failure
         lost, self._lost = sorted(self._lost), set()
         if lost:
             raise Fenced(
                 f"partitions {lost} of {self._settings.topic} went to other members of group "
-                f"{self._settings.group} before their messages were committed: whoever has them "
-                "works on these messages again"
+                f"{self._settings.group} before their messages were committed: those members "
+                "get these messages again"
             )
 
     async def close(self, *, is_clean: bool = True, is_brief: bool = False) -> None:
@@ -176,10 +174,10 @@ class StickyMember:
         if self._is_closed:
             return
         try:
-            await self._stop_chores()
+            await self._stop_background()
             if is_clean:
-                self.hand.finish()
-            if self._settings.auto_commit and not self.hand.is_stale:
+                self.buffer.finish()
+            if self._settings.auto_commit and not self.buffer.is_stale:
                 await self._commit(self._owned_partitions.values())
         finally:
             await self._finish(is_leaving=self.generation > 0, is_brief=is_brief)
@@ -187,78 +185,80 @@ class StickyMember:
     def close_soon(self) -> None:
         """Close it, without waiting for that. Any thread may call this, and the collector."""
         with suppress(RuntimeError):  # the loop is closed, and everything on it
-            self._loop.call_soon_threadsafe(lambda: self._chore(self.close(is_clean=False)))
+            self._loop.call_soon_threadsafe(
+                lambda: self._start_background(self.close(is_clean=False))
+            )
 
     async def abandon(self) -> None:
-        """Vanish without a word, as if it had died."""
+        """Stop without leaving the group, as if it had died."""
         await self._finish(is_leaving=False)
 
-    async def _stop_chores(self) -> None:
+    async def _stop_background(self) -> None:
         self._is_closed = True
         self._arrived.set()
-        chores = self._chores - {asyncio.current_task()}
-        for task in chores:
+        tasks = self._background - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _finish(self, *, is_leaving: bool, is_brief: bool = False) -> None:
-        await self._stop_chores()
+        await self._stop_background()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._owned_partitions, self.assignment = {}, ()
         with suppress(QuiverError):
-            # Those that remain find out by its silence, if they are not told.
+            # Without this, the others get its partitions when its session ends.
             if is_leaving:
-                await self._beats.leave(is_brief=is_brief)
+                await self._heartbeat.leave(is_brief=is_brief)
         await self._core.transport.close()
 
-    # Beats, and what they tell.
+    # Heartbeats, and their answers.
 
-    async def _beat_on(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while self._failure is None:
             began = time.monotonic()
             try:
-                self._obey(await self._beats.say(), began)
+                self._apply(await self._heartbeat.send(), began)
             except QuiverError as error:
                 if not error.retriable:
                     self._fail(error)
         with suppress(QuiverError):
             # Its partitions go to members that can work.
-            await self._beats.leave()
+            await self._heartbeat.leave()
 
     def _fail(self, error: QuiverError) -> None:
-        """Something is wrong for good: the user is told with the next call."""
+        """Something is wrong for good: the next call of the user raises it."""
         self._failure = self._failure or error
-        self._beats.hurry()
+        self._heartbeat.send_now()
         for owned_partition in list(self._owned_partitions.values()):
             self._lose(owned_partition)
         self._arrived.set()
 
-    def _obey(self, state: proto.StickyState, began: float) -> None:
-        """Begin, hand over and drop partitions until it is as the coordinator says."""
+    def _apply(self, state: proto.StickyState, began: float) -> None:
+        """Take, hand over and drop partitions as the coordinator says."""
         if self._failure is not None or 0 < state.generation < self.generation:
             return  # the latter is of a coordinator that does not know yet that it is none any more
-        self._beats.generation = state.generation
-        self.hand.valid_until = began + self._settings.session
+        self._heartbeat.generation = state.generation
+        self.buffer.valid_until = began + self._settings.session
         assigned = {each.partition: each.epoch for each in state.assigned}
         revoked = set(state.revoked)
         for number, owned_partition in list(self._owned_partitions.items()):
             if number in revoked:
                 if not owned_partition.is_withdrawn:
-                    self._note_assignment(without=number)
-                    self.hand.withdraw(owned_partition)
-                    self._chore(self._hand_over(owned_partition))
+                    self._update_assignment(without=number)
+                    self.buffer.withdraw(owned_partition)
+                    self._start_background(self._hand_over(owned_partition))
             elif assigned.get(number) != owned_partition.epoch:
                 self._lose(owned_partition)
-        self._beats.release(revoked - self._owned_partitions.keys(), revoked)
+        self._heartbeat.release(revoked - self._owned_partitions.keys(), revoked)
         begun = [number for number in assigned if number not in self._owned_partitions]
         for number in begun:
             self._begin(number, assigned[number])
         if begun:
-            self._note_assignment()
-            self._chore(self._tell(self._on_assigned, begun))
+            self._update_assignment()
+            self._start_background(self._notify(self._on_assigned, begun))
         self._arrived.set()
 
     def _begin(self, partition: int, epoch: int) -> None:
@@ -268,25 +268,25 @@ class StickyMember:
             self._core.router,
             owned,
             settings.start,
-            self._owned_bytes(),
+            self._bytes_per_partition(),
             self._fetches,
             self._arrived.set,
         )
         self._owned_partitions[partition] = owned_partition
         task = self._loop.create_task(owned_partition.run())
         self._tasks[owned_partition] = task
-        task.add_done_callback(lambda _: self._ended(owned_partition))
+        task.add_done_callback(lambda _: self._on_end(owned_partition))
 
-    def _owned_bytes(self) -> int:
+    def _bytes_per_partition(self) -> int:
         share = max(
-            TENURE_BYTES_MIN, self._settings.prefetch_bytes // (len(self._owned_partitions) + 1)
+            PARTITION_BYTES_MIN, self._settings.prefetch_bytes // (len(self._owned_partitions) + 1)
         )
         for owned_partition in self._owned_partitions.values():
             owned_partition.bytes_max = share
         return share
 
-    def _ended(self, owned_partition: OwnedPartition) -> None:
-        """A owned partition runs until it is cancelled, or until something is wrong for good."""
+    def _on_end(self, owned_partition: OwnedPartition) -> None:
+        """An owned partition runs until it is cancelled, or until something is wrong for good."""
         task = self._tasks.pop(owned_partition)
         error = None if task.cancelled() else task.exception()
         if (
@@ -296,11 +296,11 @@ class StickyMember:
         ):
             return
         self._lose(owned_partition)
-        # Whoever deletes a group takes its claims away too: they can be made again.
+        # Deleting a group takes its claims away too: they can be made again.
         was_claimed = isinstance(error, InvalidRequest) and owned_partition.committed >= 0
         if was_claimed or isinstance(error, Fenced | TopicNotFound):
-            # The next beat tells what became of it; at once, unless it is told over and over.
-            self._chore(self._ask_soon())
+            # The next heartbeat tells what became of it; soon, but never in a hot loop.
+            self._start_background(self._ask_soon())
         elif isinstance(error, QuiverError):
             self._fail(error)
         else:
@@ -308,20 +308,20 @@ class StickyMember:
 
     async def _ask_soon(self) -> None:
         await asyncio.sleep(0.1)
-        self._beats.hurry()
+        self._heartbeat.send_now()
 
     def _lose(self, owned_partition: OwnedPartition) -> None:
         """It is not ours any more, and nothing can be done about what was given out."""
         if self._owned_partitions.get(owned_partition.partition) is not owned_partition:
             return
         del self._owned_partitions[owned_partition.partition]
-        self.hand.withdraw(owned_partition)
-        self._note_loss(owned_partition)
+        self.buffer.withdraw(owned_partition)
+        self._record_loss(owned_partition)
         self._stop(owned_partition)
-        self._note_assignment()
-        self._chore(self._tell(self._on_revoked, [owned_partition.partition]))
+        self._update_assignment()
+        self._start_background(self._notify(self._on_revoked, [owned_partition.partition]))
 
-    def _note_loss(self, owned_partition: OwnedPartition) -> None:
+    def _record_loss(self, owned_partition: OwnedPartition) -> None:
         if owned_partition.yielded > owned_partition.committed >= 0:
             self._lost.add(owned_partition.partition)
 
@@ -336,26 +336,26 @@ class StickyMember:
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_SECONDS_MAX):
                 await owned_partition.freed.wait()
-        await self._tell(self._on_revoked, [owned_partition.partition])
+        await self._notify(self._on_revoked, [owned_partition.partition])
         if self._settings.auto_commit:
             await self._commit([owned_partition])
         elif owned_partition.yielded > owned_partition.committed >= 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(COMMIT_SECONDS_MAX):
-                    await owned_partition.reached(owned_partition.yielded)
+                    await owned_partition.await_committed(owned_partition.yielded)
         if self._owned_partitions.get(owned_partition.partition) is owned_partition:
             del self._owned_partitions[owned_partition.partition]
-            self._note_loss(owned_partition)
-            self._beats.release([owned_partition.partition])
-            self._beats.hurry()
+            self._record_loss(owned_partition)
+            self._heartbeat.release([owned_partition.partition])
+            self._heartbeat.send_now()
 
-    async def _tell(self, told: Told, partitions: list[int]) -> None:
+    async def _notify(self, notify: Notify, partitions: list[int]) -> None:
         try:
-            await told(partitions)
+            await notify(partitions)
         except Exception as error:
-            self._fail(InvalidRequest(f"a function that was to be told failed: {error!r}"))
+            self._fail(InvalidRequest(f"on_assigned or on_revoked failed: {error!r}"))
 
-    def _note_assignment(self, without: int | None = None) -> None:
+    def _update_assignment(self, without: int | None = None) -> None:
         numbers = (
             n
             for n, owned_partition in self._owned_partitions.items()
@@ -365,13 +365,13 @@ class StickyMember:
 
     # Commits.
 
-    async def _commit_now_and_then(self) -> None:
+    async def _commit_periodically(self) -> None:
         while True:
             await asyncio.sleep(AUTO_COMMIT_SECONDS)
             await self._commit(self._owned_partitions.values())
 
     async def _commit(self, owned_partitions: Iterable[OwnedPartition]) -> list[BaseException]:
-        """What the user is past of these. What is fenced is lost; returns what else went wrong."""
+        """Commit how far the user is past. Fenced partitions are lost; returns other failures."""
         wanted = [
             owned_partition
             for owned_partition in owned_partitions
@@ -384,7 +384,7 @@ class StickyMember:
         for owned_partition, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, Fenced):
                 self._lose(owned_partition)
-                self._beats.hurry()
+                self._heartbeat.send_now()
         return [
             outcome
             for outcome in outcomes
@@ -395,7 +395,7 @@ class StickyMember:
         async with self._commits:
             await owned_partition.commit(owned_partition.past)
 
-    def _chore(self, work: Coroutine[None, None, None]) -> None:
+    def _start_background(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,4 +1,4 @@
-"""One partition in the hands of one member of a sticky group: claimed, read ahead, committed.
+"""One partition that a member of a sticky group owns: claims it, prefetches, and commits.
 
 Lives on an event loop. Where the user stands in it is kept by the `DeliveryBuffer`.
 """
@@ -30,7 +30,7 @@ Start = Literal["earliest", "latest"]
 
 
 class Ownership(NamedTuple):
-    """What is owned, by which group, since when."""
+    """The partition that is owned, by which group, in which epoch."""
 
     topic: str
     group: str
@@ -130,7 +130,7 @@ class OwnedPartition:
             self.committed = offset
             self._moved.set()
 
-    async def reached(self, offset: int) -> None:
+    async def await_committed(self, offset: int) -> None:
         """Wait until so much is committed."""
         while self.committed < offset:
             self._moved.clear()
@@ -141,13 +141,13 @@ class OwnedPartition:
         body = request.claim
         body.topic, body.group, body.partition, body.epoch = self._named
         claimed = (await self._ask(request, body, "claiming")).response.claimed
-        offset = claimed.offset if claimed.has_committed else await self._first()
+        offset = claimed.offset if claimed.has_committed else await self._start_offset()
         if not claimed.has_committed and self._start == "latest":
-            # Whoever takes over before the first commit must not start at a later "latest".
+            # A member that takes over before the first commit must not start at a later "latest".
             await self.commit(offset)
         self.committed = self._next = self.yielded = self.past = offset
 
-    async def _first(self) -> int:
+    async def _start_offset(self) -> int:
         request = proto.Request()
         find = request.find_offset
         find.topic, find.partition = self.owned.topic, self.partition
@@ -187,7 +187,7 @@ class OwnedPartition:
         attempts = router.attempts(f"{what} {topic}/{partition}")
         route = await router.route(topic, attempts)
         while partition >= len(route.leaders):
-            # It was just added: whoever assigned it knows more than the map, and who tells it.
+            # It was just added: the coordinator that assigned it knows more than the map.
             route = await router.refresh(topic, attempts)
             await attempts.pause()
         while True:
@@ -210,7 +210,7 @@ class OwnedPartition:
 
 
 async def _pause(error: QuiverError) -> None:
-    """What may pass is waited for, as long as it takes: the partition is owned meanwhile."""
+    """Wait after a failure that may pass, as often as it takes; raise one that may not."""
     if not error.retriable:
         raise error
     await asyncio.sleep(AGAIN_SECONDS)

@@ -1,4 +1,4 @@
-"""A door without a world: time passes only when somebody sleeps."""
+"""A transport without brokers: time passes only when a caller sleeps."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -7,7 +7,7 @@ from quivermq.client.transport import Connection
 from quivermq.errors import ConnectionFailed
 
 
-class VirtualDoor:
+class VirtualTransport:
     def __init__(self) -> None:
         self.time = 100.0
         self.slept: list[float] = []

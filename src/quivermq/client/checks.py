@@ -1,0 +1,56 @@
+"""Checks of arguments: each raises `InvalidRequest` with the value, or returns it as it travels."""
+
+from typing import Any, Final, TypeVar
+
+from quivermq.errors import InvalidRequest
+
+T = TypeVar("T")
+
+Payload = bytes | bytearray | memoryview | str
+"""Values and keys as users pass them; text travels as UTF-8."""
+
+_NUMBER_MAX: Final = (1 << 63) - 1
+
+
+def as_bytes(name: str, payload: Payload) -> bytes:
+    """The payload as bytes that cannot change any more; `name` is for the error."""
+    if isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, str):
+        return payload.encode()
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise InvalidRequest(f"a {name} is bytes, not {type(payload).__name__}")
+
+
+def check_number(name: str, value: Any, *, least: float, whole: bool = False) -> None:
+    """Raise `InvalidRequest` unless `value` is a number from `least` up."""
+    wanted = int if whole else (int, float)
+    # True is an int too; and a NaN is not below anything.
+    good = isinstance(value, wanted) and not isinstance(value, bool)
+    if not good or not least <= value <= _NUMBER_MAX:
+        kind = "whole number" if whole else "number"
+        raise InvalidRequest(f"{name} must be a {kind} of at least {least:g}: {value!r}")
+
+
+def checked_name(kind: str, name: str) -> str:
+    """A name that can travel; brokers decide which characters it may have."""
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(f"a {kind} has a name, as in 'orders': {name!r}")
+    if not name.isprintable():
+        raise InvalidRequest(f"the name of a {kind} has unprintable characters: {name!r}")
+    return name
+
+
+def checked_group(group: str) -> str:
+    """The name of a group that a user may have."""
+    if checked_name("group", group).startswith("_"):
+        raise InvalidRequest(f"names of groups that begin with _ are the brokers' own: {group!r}")
+    return group
+
+
+def one_of(name: str, value: T, *choices: T) -> T:
+    """`value`, if it is one of the choices."""
+    if value not in choices:
+        raise InvalidRequest(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
+    return value
