@@ -98,7 +98,7 @@ async def test_a_catalog_that_cannot_be_read_stops_nothing(
         talker = await Talker.by_socket(server)
         await make_topic(talker)
         metadata = server.broker.metadata
-        group, view = metadata.leading_group(), metadata.view
+        group, view = metadata.leading_replica(), metadata.view
         put = {"topic/bad": {"name": "bad"}}
         await ask(
             group,

@@ -91,7 +91,7 @@ class Broker:
         """Low to high: each part knows only what stands before it."""
         settings = self.settings
         self.limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
-        self._make_runner()
+        self._make_scheduler()
         self.metadata = Metadata(self._view_changed, self._unfit)
         self.coordinator = StickyCoordinator(self.metadata)
         self.partitions = PartitionLookup(self.metadata, self.scheduler, self.leaders)
@@ -129,7 +129,7 @@ class Broker:
         self._hosting_wanted = asyncio.Event()
         self._hosting_task = asyncio.create_task(self._keep_hosting(), name="hosting")
 
-    def _make_runner(self) -> None:
+    def _make_scheduler(self) -> None:
         settings, limits = self.settings, self.limits
         is_inline = settings.fsync != "always"
         self.disk = (
@@ -281,8 +281,7 @@ class Broker:
                 logger.exception("the partitions of this broker are not as they should be")
                 await asyncio.sleep(1.0)
                 self._hosting_wanted.set()
-            groups = [partition_id(topic.id, number) for topic, number, _ in view.partitions()]
-            self.leaders.exist(groups)
+            self.leaders.exist(partition_id(topic.id, n) for topic, n, _ in view.partitions())
             self.counters.keep_only(
                 {(topic.name, number) for topic, number, _ in view.partitions()}
             )
@@ -344,7 +343,7 @@ class Broker:
         if not self.membership.is_current:
             return NotEnoughReplicas("this broker is still learning what its cluster holds")
         if not self.metadata.leader:
-            return NotEnoughReplicas("no leader of the metadata group is known")
+            return NotEnoughReplicas("no leader of the metadata partition is known")
         # Of what it holds: a partition whose disks are lost elsewhere is no reason to avoid it.
         leaderless = [
             f"{topic.name}/{number}"
@@ -361,7 +360,7 @@ class Broker:
         return None
 
     def stats(self) -> dict[str, float]:
-        groups = self.scheduler.replicas.values()
+        replicas = self.scheduler.replicas.values()
         traffic = self.counters.total_traffic()
         return {
             "messages_produced_total": traffic.messages_in,
@@ -373,9 +372,9 @@ class Broker:
             "overloaded_total": self.counters.overloaded,
             "connections": self.counters.connections,
             "partitions": len(self.scheduler.replicas),
-            "partitions_led": sum(hosted.was_serving for hosted in groups),
+            "partitions_led": sum(hosted.was_serving for hosted in replicas),
             "partitions_awake": self.scheduler.awake,
-            "log_size_bytes": sum(hosted.log.size_bytes for hosted in groups),
+            "log_size_bytes": sum(hosted.log.size_bytes for hosted in replicas),
         }
 
     # Stopping.
@@ -395,7 +394,7 @@ class Broker:
             self.consumers.close,
             self._stop_hosting,
             self.links.close,
-            self._close_groups,
+            self._close_replicas,
             self.forwarding.close,
             self.disk_thread.close,
         ):
@@ -410,7 +409,7 @@ class Broker:
     async def _stop_hosting(self) -> None:
         await end_tasks(self._hosting_task)
 
-    async def _close_groups(self) -> None:
+    async def _close_replicas(self) -> None:
         self.scheduler.stop_ticking()
         for hosted in list(self.scheduler.replicas.values()):
             self.scheduler.remove(hosted)

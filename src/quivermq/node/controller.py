@@ -1,8 +1,8 @@
-"""What the leader of the metadata group does beside answering requests.
+"""Runs the cluster in the background, on the broker that leads the metadata partition.
 
 One thing at a time, each of which may be repeated: found the cluster, keep the members of the
-metadata group in line with the brokers, move one replica, let a broker that is empty go. So a new
-leader goes on wherever the last one stopped.
+metadata partition in line with the brokers, move one replica, let a broker that is empty go. So a
+new leader goes on wherever the last one stopped.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _TRANSFER_S: Final = 10.0
 
 
 class Controller:
-    """Runs on every broker, and works on the one that leads the metadata group."""
+    """Runs on every broker, and works on the one that leads the metadata partition."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Controller:
         view = self._metadata.view
         if view.cluster is None:
             cluster_id = secrets.token_hex(8)
-            now_ms = self._metadata.leading_group().now_ms()
+            now_ms = self._metadata.leading_replica().now_ms()
             await self._metadata.edit(
                 lambda view: None if view.cluster else found_cluster(cluster_id, now_ms, ())
             )
@@ -125,11 +125,11 @@ class Controller:
         self.moving = ""
 
     async def _keep_members(self, view: View) -> None:
-        """The metadata group has all brokers as members, and those alone."""
+        """Give the metadata partition all brokers as members, and those alone."""
         if not view.brokers:
             return
-        group = self._metadata.leading_group()
-        configuration = group.replica.configuration
+        hosted = self._metadata.leading_replica()
+        configuration = hosted.replica.configuration
         voters, learners = metadata_voters(view, configuration.voters)
         # Founders that never came are kept until they register: the founding set was given.
         unregistered = {
@@ -142,7 +142,7 @@ class Controller:
             set(learners),
         ):
             await reconfigure(
-                group,
+                hosted,
                 {*voters, *unregistered},
                 learners,
                 is_alive=self._is_alive,
@@ -210,8 +210,8 @@ class Controller:
         self.trouble = trouble
 
     def _leader_moves(self, view: View) -> list[LeaderMove]:
-        groups = [partition_id(topic.id, partition) for topic, partition, _ in view.partitions()]
-        leaders = {group: self._partitions.leader_of(group) for group in groups}
+        ids = [partition_id(topic.id, partition) for topic, partition, _ in view.partitions()]
+        leaders = {wanted: self._partitions.leader_of(wanted) for wanted in ids}
         return rebalance_leaders(view, leaders, set(filter(self._is_alive, view.brokers)))
 
     def progress(self) -> proto.RebalanceProgress:

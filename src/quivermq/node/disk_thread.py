@@ -1,9 +1,9 @@
 """The thread that writes to a data directory. The event loop never waits for a disk.
 
-While a group's work is under way, whatever the group wants next gathers, and is then written and
-synced as one: the slower the disk, the larger the groups. The work of many groups that waits at the
-same time is done at the same time: one after the other, a thousand elections would wait for a
-thousand votes to be synced, while a disk syncs dozens as fast as one.
+While the work of a log is under way, further work for it gathers, and is then written and synced as
+one: the slower the disk, the more gathers. The work of many logs that waits at the same time is
+done at the same time: one after the other, a thousand elections would wait for a thousand votes to
+be synced, while a disk syncs dozens as fast as one.
 """
 
 import asyncio

@@ -36,7 +36,7 @@ from quivermq.replica import (
     Wake,
 )
 
-logger = logging.getLogger("quivermq.group")
+logger = logging.getLogger("quivermq.replica")
 
 RETRY_FULL_DISK_S: Final = 0.5
 _PACKED_IN_TURN_BYTES_MAX: Final = 256 * KIB
@@ -73,7 +73,7 @@ class HostedReplica(ReplicaHalts):
         self._refusal: QuiverError | None = None
         """While it does not run, and what was applied can still be read: the answer to the rest."""
         self.incarnation = 0
-        """Counts the replicas that the runner was given."""
+        """Counts the replicas that the scheduler was given."""
         self.is_stirred = False
         self.was_serving = False
         self.leaderless_ticks = 0
@@ -120,9 +120,9 @@ class HostedReplica(ReplicaHalts):
     def with_leases(self, act: Callable[[LeaseManager], T], done: Done | None = None) -> T:
         """Serve a consumer: what `act` returns, or raises; `NotLeader` where nobody is served.
 
-        `done` is called once, when everything that was said at the lease manager so far is
-        committed, or that is not known. If this raises, it is not called. What nobody waits for is
-        proposed with what comes next, or a moment later.
+        `done` is called once, when all lease operations so far are committed, or when that cannot
+        be known. If this raises, it is not called. Without `done` the operations are proposed with
+        what comes next, or a moment later.
         """
         if self.trouble or self.is_closed:
             raise NotLeader(f"{self.name} does not run here: {self.trouble or 'it is closed'}")
@@ -184,7 +184,7 @@ class HostedReplica(ReplicaHalts):
 
     def transfer_leader(self, target: int) -> None:
         if not (self.trouble or self.is_closed):
-            # What was said at the lease manager goes with the leadership.
+            # Lease operations that wait are proposed before the leadership goes.
             self.go_on()
             self._step(self.replica.transfer_leader, target)
 

@@ -90,7 +90,7 @@ class Hosting:
             hosted = partition_id(topic.id, partition)
             yield Wanted(hosted, name, member, placement.founders, is_preferred)
 
-    async def open_group(self, want: Wanted) -> HostedReplica:
+    async def open_replica(self, want: Wanted) -> HostedReplica:
         """Open or make one log, and run it; raises if it cannot be."""
         async with self._lock:
             await self._start([want])
@@ -104,7 +104,7 @@ class Hosting:
         log = directory.logs.get(hosted) or directory.unlisted.get(hosted)
         return log is not None and log.member == member
 
-    async def remove_group(self, partition_id: bytes) -> None:
+    async def remove_replica(self, partition_id: bytes) -> None:
         """Stop a replica, if it runs, and remove its log."""
         async with self._lock:
             hosted = self._scheduler.replicas.get(partition_id)

@@ -1,6 +1,6 @@
-"""How a broker becomes and stays a member: founding, joining, registering, being refused.
+"""Makes this broker a member of its cluster: founds, joins, registers, and judges other brokers.
 
-A broker registers at every start with the leader of the metadata replica, which knows whose data
+A broker registers at every start with the leader of the metadata partition, which knows whose data
 directory is whose. Brokers check each other when they connect, by what the catalog says: one that
 was emptied, swapped or restored from an old copy is not let in.
 
@@ -52,7 +52,7 @@ from quivermq.wire import (
     protocols,
 )
 
-logger = logging.getLogger("quivermq.admission")
+logger = logging.getLogger("quivermq.membership")
 
 METADATA_NAME: Final = PartitionName(METADATA_TOPIC, 0)
 _AGAIN_S: Final = 0.1
@@ -103,8 +103,8 @@ class Membership:
         if identity.member:
             if not self.hosting.is_made(METADATA_PARTITION, identity.member):
                 raise Corrupt(
-                    f"the log of the metadata group is lost from {self.directory.root}: start the "
-                    f"broker with an empty directory, and run `quiver cluster replace "
+                    f"the log of the metadata partition is lost from {self.directory.root}: start "
+                    f"the broker with an empty directory, and run `quiver cluster replace "
                     f"{self.node_id}`"
                 )
             await self._run_metadata(identity.member, ())
@@ -117,7 +117,7 @@ class Membership:
             raise self.metadata.unfit
         for node, address in self.settings.peers.items():
             self.links.know(node, address)
-        self._task = asyncio.create_task(self._stay_registered(), name="admission")
+        self._task = asyncio.create_task(self._stay_registered(), name="membership")
 
     @property
     def node_id(self) -> int:
@@ -159,7 +159,7 @@ class Membership:
     async def _run_metadata(self, member: int, founders: tuple[int, ...]) -> None:
         first = bool(founders) and member == founders[0]
         want = Wanted(METADATA_PARTITION, METADATA_NAME, member, founders, first)
-        hosted = await self.hosting.open_group(want)
+        hosted = await self.hosting.open_replica(want)
         self.directory.settle(self.directory.identity.cluster_id, member)
         # What is known to be committed, at once: others are judged by it.
         hosted.go_on()
@@ -274,10 +274,10 @@ class Membership:
         """
         self.metadata.stop()
         self.directory.settle("", 0)
-        await self.hosting.remove_group(METADATA_PARTITION)
+        await self.hosting.remove_replica(METADATA_PARTITION)
 
     async def _become(self, member: int) -> None:
-        """Take the number that the cluster gave, with an empty log of the metadata replica."""
+        """Take the number that the cluster gave, with an empty log of the metadata partition."""
         await self.leave()
         await self._run_metadata(member, ())
 
@@ -287,7 +287,7 @@ class Membership:
         await self.leave()
         self.is_registered = False
         self.join_address = address
-        self._task = asyncio.create_task(self._stay_registered(), name="admission")
+        self._task = asyncio.create_task(self._stay_registered(), name="membership")
         # Whoever asked may give up waiting; the broker has left, and must get in.
         await asyncio.shield(self._task)
         if not self.is_registered:

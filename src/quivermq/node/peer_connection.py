@@ -156,7 +156,7 @@ class Incoming(PeerProtocol):
         try:
             frames = frames_of(found, self._limits, PARCEL_FRAMES_MAX)
         except UnsupportedFormat as error:
-            # Only the groups whose entries they are have to wait for a later release.
+            # Only the partitions whose entries they are have to wait for a later release.
             logger.warning(
                 "node %d sends what this release cannot read: %s", self.hello.node, error
             )

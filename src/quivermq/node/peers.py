@@ -121,7 +121,7 @@ class PeerLink:
                 )
 
     def say(self, peer_packet: proto.PeerPacket, bytes_max: int) -> None:
-        """Something about the broker itself rather than a group."""
+        """Send a packet about the broker itself rather than a partition."""
         if self.connection is None:
             return
         if self.connection.unsent_bytes > bytes_max:
@@ -217,7 +217,7 @@ class LinkHooks:
     welcome: Callable[[proto.PeerHello], str]
     """Why a broker that dialled us is refused; "" if it is welcome."""
     deliver: Callable[[bytes, int, int, Mail], None]
-    """Mail for a group: group, sender, receiver, mail."""
+    """Mail for a replica: partition, sender, receiver, mail."""
     objection: Callable[[proto.PeerHello], str]
     """Why a broker that is connected must not be any longer; "" if it may."""
     leads: Callable[[int, Iterable[proto.Leadership]], None]
@@ -338,7 +338,7 @@ class PeerLinks:
                 self.hooks.silent(peer.node)
 
     def tell_leadership(self, leads: list[proto.Leadership], node: int | None = None) -> None:
-        """Tell all, or one, which groups are led here."""
+        """Tell all brokers, or one, which partitions are led here."""
         for first in range(0, len(leads), _LEADS_TOLD_AT_ONCE):
             peer_packet = proto.PeerPacket(leads=leads[first : first + _LEADS_TOLD_AT_ONCE])
             for peer in self.peers.values():

@@ -1,5 +1,4 @@
-"""How a replica ends, halts and begins again: what it does when its log or its replica cannot go
-on.
+"""What a replica does when its log or its state machine cannot go on: halts, begins again, or ends.
 
 Damage is mended from other replicas, by a replica made anew over the same log. A disk that failed
 is read anew, until that succeeds. What a later release wrote waits for that release. Meanwhile
@@ -28,7 +27,7 @@ from quivermq.node.group_names import PartitionName
 from quivermq.node.remedies import lost_text, repair_text
 from quivermq.replica import Mail, Replica, ReplicaState, Rouse, Send
 
-logger = logging.getLogger("quivermq.group")
+logger = logging.getLogger("quivermq.replica")
 
 _OPEN_AGAIN_S: Final = 1.0
 STUMBLES: Final = (

@@ -24,7 +24,7 @@ from quivermq.node.token_bucket import Throttle
 from quivermq.raft import Dice
 from quivermq.replica import Chunk, Consensus, Mail, ReplicaSettings
 
-logger = logging.getLogger("quivermq.runner")
+logger = logging.getLogger("quivermq.scheduler")
 
 _PASSES_MAX: Final = 8
 """Before the loop gets to read sockets and to tick again."""

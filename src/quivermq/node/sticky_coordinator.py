@@ -1,4 +1,4 @@
-"""Who is in which sticky group: beats of the members, judged by the leader of the metadata group.
+"""Coordinates sticky groups, on the leader of the metadata partition, by heartbeats of members.
 
 The catalog holds what was decided. Who was heard when is known here only: whoever takes the
 leadership over gives everybody a whole session. What changes is gathered for a moment and becomes
@@ -215,7 +215,7 @@ class StickyCoordinator:
 
     def _take_leadership(self) -> None:
         """Raise `NotLeader` unless this broker leads; count sessions from when it began to."""
-        term = self._metadata.leading_group().replica.term
+        term = self._metadata.leading_replica().replica.term
         if term != self._term:
             self._resign()
             self._term, self._since = term, self._attention.now()
@@ -232,7 +232,7 @@ class StickyCoordinator:
             self._confirmed, present = present, (self._term, self._lapses())
 
     def _lapses(self) -> int:
-        return self._metadata.leading_group().lapses()
+        return self._metadata.leading_replica().lapses()
 
     def _resign(self) -> None:
         self._term = 0
@@ -241,7 +241,7 @@ class StickyCoordinator:
         rounds, self._rounds = self._rounds, {}
         waiters = [*rounds.values(), *(w for parked in self._parked.values() for w in parked)]
         for waiter in waiters:
-            _fail(waiter, NotLeader("this broker does not lead the metadata group any more"))
+            _fail(waiter, NotLeader("this broker does not lead the metadata partition any more"))
 
     async def _run(self) -> None:
         while True:

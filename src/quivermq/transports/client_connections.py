@@ -15,7 +15,7 @@ from quivermq.node.listener import Accepted, address_of
 from quivermq.node.service import Service
 from quivermq.transports.session import Session, SessionSettings
 
-logger = logging.getLogger("quivermq.reception")
+logger = logging.getLogger("quivermq.connections")
 
 _SWEEP_S: Final = 1.0
 _JOINED_BYTES_MAX: Final = 64 << 10

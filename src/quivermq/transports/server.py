@@ -36,7 +36,7 @@ class Server:
         try:
             await broker.start()
             self.peer_listen = broker.addresses.peer
-            self.client_connections = self._made_reception()
+            self.client_connections = self._make_connections()
             self.client_connections.open()
             self._tcp = TcpListener(self.client_connections)
             self.listen = await self._tcp.listen(settings.listen)
@@ -55,7 +55,7 @@ class Server:
         self._http = HttpListener(self.broker)
         self.http = await self._http.listen(address)
 
-    def _made_reception(self) -> ClientConnections:
+    def _make_connections(self) -> ClientConnections:
         settings, broker = self.settings, self.broker
         return ClientConnections(
             broker.service,

@@ -52,30 +52,30 @@ class Delivery:
     def bulky(self) -> dict[str, Bulky]:
         return {**self._requests.bulky(), **self._groups.bulky()}
 
-    def leadership_changed(self, group: HostedReplica) -> None:
+    def leadership_changed(self, hosted: HostedReplica) -> None:
         """This broker began to lead a partition, or ceased to."""
-        self.dispatchers.leadership_changed(group)
-        if not group.was_serving:
-            self.cache.drop(group.id)
+        self.dispatchers.leadership_changed(hosted)
+        if not hosted.was_serving:
+            self.cache.drop(hosted.id)
 
-    def stored(self, group: HostedReplica, frame: Frame, place: Produced) -> None:
+    def stored(self, hosted: HostedReplica, frame: Frame, place: Produced) -> None:
         """A batch was stored. Those who wait for it are woken next, and find it in memory."""
-        dispatcher = self.dispatchers.of(group)
+        dispatcher = self.dispatchers.of(hosted)
         if dispatcher is not None and len(dispatcher.waiting):
             header = frame.header._replace(
                 base_offset=place.base_offset, timestamp_ms=place.timestamp_ms
             )
-            self.cache.add(group.id, Frame(header, frame.body))
+            self.cache.add(hosted.id, Frame(header, frame.body))
 
-    def used(self, group: HostedReplica, name: str) -> None:
+    def used(self, hosted: HostedReplica, name: str) -> None:
         """Somebody committed an offset for a group of consumers."""
-        dispatcher = self.dispatchers.of(group)
+        dispatcher = self.dispatchers.of(hosted)
         if dispatcher is not None:
             dispatcher.use(name)
 
-    def dropped(self, group: HostedReplica) -> None:
+    def dropped(self, hosted: HostedReplica) -> None:
         """Retention may have taken what groups have not done."""
-        dispatcher = self.dispatchers.of(group)
+        dispatcher = self.dispatchers.of(hosted)
         if dispatcher is not None:
             with suppress(NotLeader, Overloaded):
                 dispatcher.trim()

@@ -24,7 +24,7 @@ from quivermq.node.lost_time import LONG_AGO, Moment
 from quivermq.queue import Interval, LeaseManager, TopicSettings
 from quivermq.replica import Replica, Result
 
-logger = logging.getLogger("quivermq.clerk")
+logger = logging.getLogger("quivermq.dispatcher")
 
 _T = TypeVar("_T")
 
@@ -58,9 +58,9 @@ class DeliveryDispatcher:
     """The lease manager of one partition, for as long as it is led here."""
 
     def __init__(
-        self, group: HostedReplica, on_dying: Callable[["DeliveryDispatcher"], None]
+        self, hosted: HostedReplica, on_dying: Callable[["DeliveryDispatcher"], None]
     ) -> None:
-        self.hosted = group
+        self.hosted = hosted
         self.waiting = WaitTable()
         self.is_closed = False
         self.names: dict[int, str] = {}
@@ -453,7 +453,7 @@ class DeliveryDispatcher:
         try:
             self.hosted.with_leases(lambda leases: leases.expire(now_ms, steady_ms))
         except (NotLeader, Overloaded):
-            # Also an leadership that is being handed over may stay.
+            # Also a leadership that is being handed over may stay.
             self._set_alarm(_BUSY_MS)
             return
         self._stirs_all = True

@@ -49,14 +49,14 @@ class DispatcherRegistry:
             if topic is not None and topic.group_idle_ms and not dispatcher.settings.delete_acked:
                 dispatcher.forget_idle(self._time, topic.group_idle_ms)
 
-    def leadership_changed(self, group: HostedReplica) -> None:
+    def leadership_changed(self, hosted: HostedReplica) -> None:
         """This broker began to lead a partition, or ceased to."""
-        former = self._dispatchers.pop(group.id, None)
+        former = self._dispatchers.pop(hosted.id, None)
         if former is not None:
             former.close()
-        if group.was_serving and not group.is_metadata:
-            dispatcher = self._dispatchers[group.id] = DeliveryDispatcher(group, self._on_dying)
-            if group.replica.groups:
+        if hosted.was_serving and not hosted.is_metadata:
+            dispatcher = self._dispatchers[hosted.id] = DeliveryDispatcher(hosted, self._on_dying)
+            if hosted.replica.groups:
                 # What was leased and delayed under the leader before goes on here.
                 dispatcher.look_after()
 
@@ -74,16 +74,16 @@ class DispatcherRegistry:
 
     def leading(self, topic: str, topic_id: bytes, partition: int) -> DeliveryDispatcher:
         """The dispatcher of a partition; raises `NotLeader` unless it is led here."""
-        group = self._partitions.leading(topic, topic_id, partition)
-        dispatcher = self._dispatchers.get(group.id)
-        if dispatcher is None or dispatcher.hosted is not group:
-            raise self._partitions.not_leading(group.id, str(group.name))
+        hosted = self._partitions.leading(topic, topic_id, partition)
+        dispatcher = self._dispatchers.get(hosted.id)
+        if dispatcher is None or dispatcher.hosted is not hosted:
+            raise self._partitions.not_leading(hosted.id, str(hosted.name))
         return dispatcher
 
-    def of(self, group: HostedReplica) -> DeliveryDispatcher | None:
-        """The dispatcher of a group, if it is led here."""
-        dispatcher = self._dispatchers.get(group.id)
-        return dispatcher if dispatcher is not None and dispatcher.hosted is group else None
+    def of(self, hosted: HostedReplica) -> DeliveryDispatcher | None:
+        """The dispatcher of a partition, if it is led here."""
+        dispatcher = self._dispatchers.get(hosted.id)
+        return dispatcher if dispatcher is not None and dispatcher.hosted is hosted else None
 
     def __iter__(self) -> Iterator[DeliveryDispatcher]:
         return iter(list(self._dispatchers.values()))

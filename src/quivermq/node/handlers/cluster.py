@@ -88,7 +88,7 @@ class ClusterHandlers:
         body = request.register_broker
 
         def build(view: View) -> Edit | None:
-            configuration = self._metadata.leading_group().replica.configuration
+            configuration = self._metadata.leading_replica().replica.configuration
             is_founder = member_of(body.id, 0) in configuration.voters
             return register_broker(
                 view,
@@ -162,7 +162,7 @@ class ClusterHandlers:
 
     async def rebalance(self, request: proto.Request) -> proto.Response:
         body = request.rebalance
-        self._metadata.leading_group()
+        self._metadata.leading_replica()
         if not body.status_only:
             await self._metadata.edit(
                 lambda view: start_rebalance(view, leaders_only=body.leaders_only)
@@ -173,7 +173,7 @@ class ClusterHandlers:
     async def transfer(self, request: proto.Request) -> proto.Response:
         body = request.transfer
         if body.metadata:
-            hosted = self._metadata.leading_group()
+            hosted = self._metadata.leading_replica()
         else:
             hosted = self._parts.partitions.leading(body.topic, b"", body.partition)
         await transfer(hosted, body.to)
@@ -198,7 +198,7 @@ class ClusterHandlers:
     async def upgrade_cluster(self, request: proto.Request) -> proto.Response:
         """Raise the feature level, or tell whether that is possible."""
         body = request.upgrade_cluster
-        self._metadata.leading_group()
+        self._metadata.leading_replica()
         # Who leads must know of every broker that registered, also to tell.
         await self._metadata.catch_up()
         upgrade = plan_upgrade(self._metadata.view, body.to)

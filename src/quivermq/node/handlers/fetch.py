@@ -73,7 +73,7 @@ class FetchHandler:
         return self._answer(hosted, await self._read(hosted, body), end)
 
     async def _readable_by(self, body: proto.Fetch) -> HostedReplica:
-        """The same, if the member of a sticky replica that asks still has the partition."""
+        """The replica to read from; raises `Fenced` if the sticky member lost the partition."""
         if not body.epoch:
             return await self._readable(body)
         hosted = await self._leading(body, body.partition)
@@ -81,7 +81,7 @@ class FetchHandler:
         return hosted
 
     async def _readable(self, body: proto.Fetch | proto.FindOffset) -> HostedReplica:
-        """The replica, once it is fit to answer this."""
+        """The replica to read from: any that is readable, if a follower will do, or the leader."""
         if body.follower_ok:
             hosted = self._partitions.local(body.topic, body.topic_id, body.partition)
             if hosted is not None and hosted.is_readable:

@@ -35,7 +35,7 @@ class OffsetHandlers:
         self._partitions = partitions
         self._fetching = fetching
         self._metadata = metadata
-        # Producer ids that the metadata group has granted to this broker: first and behind last.
+        # Producer ids that the metadata partition granted to this broker: first and behind last.
         self._granted = (0, 0)
         self._granting = asyncio.Lock()
 
@@ -63,15 +63,15 @@ class OffsetHandlers:
     async def commit_offset(self, request: proto.Request) -> proto.Response:
         body = request.commit_offset
         check_bookkeeper(body.group)
-        group = self._partitions.leading(body.topic, body.topic_id, body.partition)
-        await _check_end(group, body.offset)
-        self._used(group, body.group)
+        hosted = self._partitions.leading(body.topic, body.topic_id, body.partition)
+        await _check_end(hosted, body.offset)
+        self._used(hosted, body.group)
 
         def commit(leases: LeaseManager) -> None:
             check_not_shared(leases, body.group)
             leases.commit(body.group, body.offset, body.epoch)
 
-        await commit_lease_ops(group, commit)
+        await commit_lease_ops(hosted, commit)
         return done()
 
     async def committed_offsets(self, request: proto.Request) -> proto.Response:
@@ -80,10 +80,10 @@ class OffsetHandlers:
         topic = self._partitions.topic(body.topic)
         offsets: dict[int, int] = {}
         for number in dict.fromkeys(body.partitions) or range(len(topic.partitions)):
-            group = self._partitions.leading(body.topic, b"", number)
-            await ask(group, Replica.read)
+            hosted = self._partitions.leading(body.topic, b"", number)
+            await ask(hosted, Replica.read)
             # Not before it is committed indeed: the lease manager knows more than that.
-            committed = await commit_lease_ops(group, lambda leases: leases.committed(body.group))
+            committed = await commit_lease_ops(hosted, lambda leases: leases.committed(body.group))
             if committed is not None:
                 offsets[number] = committed
         return proto.Response(offsets_committed=proto.OffsetsCommitted(offsets=offsets))
@@ -110,18 +110,18 @@ class OffsetHandlers:
         return first, first + _GRANTED_AT_ONCE
 
 
-async def _check_end(group: HostedReplica, offset: int) -> None:
+async def _check_end(hosted: HostedReplica, offset: int) -> None:
     """Raise `OffsetOutOfRange` for what is not there yet: the group would never see messages that
     come there. What is not kept any more may be committed: nothing is skipped by that."""
-    if offset <= group.readable_end:
+    if offset <= hosted.readable_end:
         return
     # A leader that is new may not know yet how far it goes.
-    await ask(group, Replica.read)
-    end = int(group.readable_end)
+    await ask(hosted, Replica.read)
+    end = int(hosted.readable_end)
     if offset > end:
         raise OffsetOutOfRange(
-            f"offset {offset} of {group.name} cannot be committed: the partition ends at {end}. "
+            f"offset {offset} of {hosted.name} cannot be committed: the partition ends at {end}. "
             "Commit the offset of the last message that was done, plus one",
-            earliest=int(group.log.start.next_offset),
+            earliest=int(hosted.log.start.next_offset),
             end=end,
         )

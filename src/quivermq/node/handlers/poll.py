@@ -186,8 +186,8 @@ class PollHandler:
             dispatcher.park(group, waiter, in_front=in_front)
         is_coming = False
         try:
-            # Something may have come while the last of the partitions was looked at; or an
-            # leadership was lost, and nobody is woken there any more.
+            # Something may have come while the last of the partitions was looked at; or a
+            # leadership was lost, and no waiter is woken there any more.
             if not await _first_ready(dispatchers, group):
                 async with asyncio.timeout_at(visit.deadline_s):
                     await waiter.woken

@@ -38,7 +38,7 @@ class StickyHandlers:
         return {"sticky_beat": self.beat, "describe_sticky": self.describe}
 
     async def beat(self, request: proto.Request) -> proto.Response:
-        self._metadata.leading_group()
+        self._metadata.leading_replica()
         beat = beat_of(request.sticky_beat)
         standing = await self._coordinator.beat(beat)
         return proto.Response(

@@ -140,7 +140,7 @@ class TopicHandlers:
     def _check_founders(self, view: View) -> None:
         """A cluster that is just being founded does not know all its brokers yet: a topic would
         get too few replicas. One that stays away is not waited for."""
-        hosted = self._metadata.leading_group()
+        hosted = self._metadata.leading_replica()
         missing = [
             member
             for member in hosted.replica.configuration.voters

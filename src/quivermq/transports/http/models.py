@@ -42,7 +42,7 @@ class ReadyAnswer(ApiAnswer):
 
     status: Literal["ready"] = "ready"
     node: int = Field(description="The node id of this broker.")
-    leader: int = Field(description="The node that leads the metadata group.")
+    leader: int = Field(description="The node that leads the metadata partition.")
 
 
 class NodeAnswer(ApiAnswer):
@@ -64,7 +64,9 @@ class ClusterAnswer(ApiAnswer):
 
     cluster_id: str = Field(description="Drawn when the cluster was founded.")
     version: U64 = Field(description="Of the catalog; grows with every change.")
-    leader: int = Field(description="The node that leads the metadata group; 0: nobody just then.")
+    leader: int = Field(
+        description="The node that leads the metadata partition; 0: nobody just then."
+    )
     node: int = Field(description="The broker that answers.")
     nodes: list[NodeAnswer] = Field(description="All brokers, by node id.")
 
