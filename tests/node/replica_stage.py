@@ -9,9 +9,9 @@ from threading import Event
 
 from quivermq.batches import encode_batch
 from quivermq.log import Log, LogSettings
+from quivermq.node.data_dir import PartitionName
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disk_work import opened
-from quivermq.node.group_names import PartitionName
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import Produced, ReplicaSettings, Result, founding_checkpoint

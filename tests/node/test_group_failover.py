@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from quivermq.errors import NotLeader
-from quivermq.node.lost_time import LONG_AGO
+from quivermq.node.clock import LONG_AGO
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
 from tests.node.consumer_stage import (

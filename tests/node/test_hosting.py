@@ -23,9 +23,8 @@ from quivermq.cluster import (
 )
 from quivermq.errors import QuiverError
 from quivermq.log import Log, RealDisk
-from quivermq.node.data_dir import DataDirectory
+from quivermq.node.data_dir import DataDirectory, PartitionName
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.group_names import PartitionName
 from quivermq.node.hosting import Hosting, Wanted
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import ReplicaSettings

@@ -1,4 +1,4 @@
-"""A broker: all its parts, put together, started and stopped in order."""
+"""Puts the parts of a broker together, and starts and stops them in order."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ _NAMED_MAX: Final = 10
 
 
 class Broker:
-    """One node of a cluster, without its doors: whoever has it opens those on `service`."""
+    """One node of a cluster, without transports: a `Server` opens those on `service`."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -58,12 +58,12 @@ class Broker:
         self.counters = Counters()
         self.leaders = KnownLeaders()
         self.on_unfit: Callable[[QuiverError], None] = lambda _: None
-        """Set by whoever runs it: this build does not fit the cluster, and has to stop."""
+        """Set by the process that runs it: this build does not fit the cluster, and has to stop."""
         self._is_open = False
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Open the data directory and take part. Doors may be opened once this returns."""
+        """Open the data directory and listen for peers; transports may be opened afterwards."""
         settings = self.settings
         raise_file_limit()
         self.directory = DataDirectory(settings.data_dir, settings.node_id)
@@ -75,7 +75,7 @@ class Broker:
         self.addresses.peer = settings.advertise_peer or reachable(peer_address, "advertise_peer")
 
     async def take_part(self, client_address: str, http_address: str = "") -> None:
-        """The doors are open at these addresses: found, join or come back to a cluster."""
+        """Transports are open at these addresses: found, join or come back to a cluster."""
         settings, addresses = self.settings, self.addresses
         addresses.client = settings.advertise or reachable(client_address, "advertise")
         addresses.http = settings.advertise_http
@@ -88,7 +88,8 @@ class Broker:
         self.retaining.start()
 
     def _make_parts(self) -> None:
-        """Low to high: each part knows only what stands before it."""
+        """Low to high: each part knows only what stands before it. Requests and peers come in at
+        the bottom, at `service` and `links`: these are told last where to take them."""
         settings = self.settings
         self.limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
         self._make_scheduler()
@@ -97,6 +98,13 @@ class Broker:
         self.partitions = PartitionLookup(self.metadata, self.scheduler, self.leaders)
         self.maps = ClusterMaps(settings.node_id, self.partitions, self.is_alive)
         self.forwarding = Forwarding(self._address_of, STORED_LIMITS, f"broker {settings.node_id}")
+        self.service = Service(
+            self.forwarding,
+            self.counters,
+            settings.request_timeout_ms / 1000,
+            self.has_left,
+            self.metadata.catch_up,
+        )
         self._make_links()
         self.hosting = Hosting(settings.node_id, self.directory, self.disk_thread, self.scheduler)
         self.membership = Membership(
@@ -112,20 +120,20 @@ class Broker:
             on_unfit=self._unfit,
         )
         self.controller = Controller(
-            self.metadata,
-            self.partitions,
-            self.is_alive,
-            lambda request: self.service.call(request, []),
+            self.metadata, self.partitions, self.is_alive, self.service.call
         )
+        self.fetching = FetchHandler(self.partitions, self.counters)
+        self.consumers = Delivery(self.partitions, self.fetching, self.counters, self.service.call)
         self.retaining = RetentionTimer(
             settings,
             self.partitions,
             self.scheduler,
             self.disk_thread,
             self.disk,
-            lambda hosted: self.consumers.dropped(hosted),  # noqa: PLW0108  (made later)
+            self.consumers.trim,
         )
-        self._make_service()
+        self._register_handlers()
+        self._connect_links()
         self._hosting_wanted = asyncio.Event()
         self._hosting_task = asyncio.create_task(self._keep_hosting(), name="hosting")
 
@@ -156,42 +164,34 @@ class Broker:
 
     def _make_links(self) -> None:
         settings = self.settings
-        election_s = settings.tick_ms * settings.election_ticks / 1000
-        hooks = LinkHooks(
-            # The admission needs the links, so it is looked up when it is needed.
-            hello=lambda: self.membership.hello(),  # noqa: PLW0108
-            judge=lambda node, answer: self.membership.recognise(node, answer),  # noqa: PLW0108
-            welcome=lambda hello: self.membership.welcome(hello),  # noqa: PLW0108
-            objection=lambda hello: self.membership.objection(hello),  # noqa: PLW0108
-            deliver=self.scheduler.deliver,
-            leads=self._heard_of_leaders,
-            silent=self.scheduler.wake_all_of,
-            connected=self._connected,
-            clock=self.scheduler.clock,
-        )
         self.links = PeerLinks(
-            hooks,
             STORED_LIMITS,
             settings.outbox_bytes_max,
-            silence_s=election_s,
+            silence_s=settings.tick_ms * settings.election_ticks / 1000,
             hello_s=settings.hello_timeout_ms / 1000,
             given=settings.peers,
             connections_max=settings.peer_connections_max,
         )
         self.scheduler.links = self.links
 
-    def _make_service(self) -> None:
-        settings = self.settings
-        self.fetching = FetchHandler(self.partitions, self.counters)
-        self.consumers = Delivery(
-            self.partitions,
-            self.fetching,
-            self.counters,
-            # The service is made of it, so it is looked up when it is needed.
-            lambda request, frames: self.service.call(request, frames),  # noqa: PLW0108
+    def _connect_links(self) -> None:
+        self.links.connect(
+            LinkHooks(
+                hello=self.membership.hello,
+                judge=self.membership.recognise,
+                welcome=self.membership.welcome,
+                objection=self.membership.objection,
+                deliver=self.scheduler.deliver,
+                leads=self._heard_of_leaders,
+                silent=self.scheduler.wake_all_of,
+                connected=self._connected,
+                clock=self.scheduler.clock,
+            )
         )
+
+    def _register_handlers(self) -> None:
         topics = TopicHandlers(
-            settings,
+            self.settings,
             self.metadata,
             self.partitions,
             self.scheduler,
@@ -199,7 +199,9 @@ class Broker:
             self.forwarding,
             self.hosting.lost,
         )
-        offsets = OffsetHandlers(self.partitions, self.fetching, self.metadata, self.consumers.used)
+        offsets = OffsetHandlers(
+            self.partitions, self.fetching, self.metadata, self.consumers.mark_used
+        )
         cluster = ClusterHandlers(
             ClusterParts(
                 metadata=self.metadata,
@@ -213,8 +215,8 @@ class Broker:
                 stats=self.stats,
             )
         )
-        self.service = Service(
-            ProduceHandler(self.partitions, self.counters, self.consumers.stored),
+        self.service.register(
+            ProduceHandler(self.partitions, self.counters, self.consumers.cache_stored),
             {
                 **topics.handlers(),
                 **offsets.handlers(),
@@ -223,14 +225,9 @@ class Broker:
                 **StickyHandlers(self.metadata, self.coordinator).handlers(),
             },
             {**topics.bulky(), **offsets.bulky(), **self.consumers.bulky()},
-            self.forwarding,
-            self.counters,
-            settings.request_timeout_ms / 1000,
-            self.has_left,
-            self.metadata.catch_up,
         )
 
-    # What the parts tell each other through here.
+    # Events that concern several parts.
 
     def is_alive(self, node: int) -> bool:
         """Whether a broker was heard lately."""
@@ -420,7 +417,7 @@ class Broker:
             self.disk.sync_now()
 
     async def _hand_over(self) -> None:
-        """Nobody should have to wait for an election because this broker stops."""
+        """Hand leadership over, so that no partition has to wait for an election."""
         deadline = asyncio.get_running_loop().time() + min(
             _HANDOVER_S, self.settings.stop_timeout_ms / 1000
         )

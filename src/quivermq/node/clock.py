@@ -11,13 +11,19 @@ Two times come out of it, both in milliseconds since 1970:
   clock ahead at once, but only when most brokers agree with it, or after a day.
 
 Idempotence, order and leases go by neither of them.
+
+A `Moment` is a point in time that knows of time that was lost: while this process was stopped or
+its machine suspended, others may have elected another leader. The clock of the event loop stands
+still while a machine is suspended, so a moment reads a clock that counts suspension, and the wall
+clock, which a machine that was paused from outside has set right afterwards. A wall clock that is
+set looks like lost time too, and costs no more than a question to the quorum.
 """
 
 import logging
 import time
 from collections.abc import Callable
 from statistics import median_low
-from typing import Final
+from typing import Final, NamedTuple
 
 from quivermq.batches.limits import TIMESTAMP_MS_MAX
 
@@ -178,3 +184,37 @@ def _difference(difference_ms: int) -> str:
     size = abs(difference_ms) / 1000
     shown = f"{size:.0f} s" if size < 7200 else f"{size / 3600:.1f} h"
     return f"{shown} {'ahead of' if difference_ms > 0 else 'behind'}"
+
+
+class Moment(NamedTuple):
+    """What the clocks showed."""
+
+    awake_or_not_s: float
+    wall_s: float
+
+    @classmethod
+    def now(cls) -> "Moment":
+        return cls(time.clock_gettime(_STEADY_CLOCK), time.time())
+
+    def age_s(self) -> float:
+        """How long ago this was, by the clock that says longest."""
+        now = Moment.now()
+        return max(now.awake_or_not_s - self.awake_or_not_s, abs(now.wall_s - self.wall_s))
+
+
+LONG_AGO: Final = Moment(float("-inf"), 0.0)
+
+
+class Lapses:
+    """Counts how often this broker stood still. To be looked at often."""
+
+    def __init__(self) -> None:
+        self._seen = Moment.now()
+        self._count = 0
+
+    def look(self, longest_s: float) -> int:
+        """The count; one more if the last look is longer ago than `longest_s`."""
+        if self._seen.age_s() > longest_s:
+            self._count += 1
+        self._seen = Moment.now()
+        return self._count

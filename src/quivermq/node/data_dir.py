@@ -67,6 +67,21 @@ _IDENTITY_KEYS: Final = frozenset(item.name for item in fields(DirectoryIdentity
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionName:
+    """Which partition it is, for people and for the disk."""
+
+    topic: str
+    partition: int
+
+    @property
+    def folder(self) -> str:
+        return f"{_FOLDER}/{self.topic}/{self.partition}"
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
 class ListedLog:
     """A log that this broker made, and as which member of its partition."""
 

@@ -18,12 +18,10 @@ from typing import Final, NamedTuple
 from quivermq.cluster import View, epoch_of, partition_id
 from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, UnsupportedFormat
 from quivermq.log import Owner, name_logs, prepare_log
-from quivermq.node.data_dir import DataDirectory, ListedLog
+from quivermq.node.data_dir import DataDirectory, ListedLog, PartitionName
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disk_work import Opened, open_log, opened
-from quivermq.node.group_names import PartitionName
-from quivermq.node.hosted_replica import HostedReplica
-from quivermq.node.remedies import lost_text
+from quivermq.node.hosted_replica import HostedReplica, lost_text
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import founding_checkpoint
 

@@ -35,9 +35,8 @@ from quivermq.errors import (
     StorageFailed,
     UnsupportedFormat,
 )
-from quivermq.node.data_dir import DataDirectory
+from quivermq.node.data_dir import DataDirectory, PartitionName
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.group_names import PartitionName
 from quivermq.node.hosting import Hosting, Wanted
 from quivermq.node.metadata import Metadata
 from quivermq.node.peers import STARTING, PeerLinks
@@ -162,7 +161,7 @@ class Membership:
         hosted = await self.hosting.open_replica(want)
         self.directory.settle(self.directory.identity.cluster_id, member)
         # What is known to be committed, at once: others are judged by it.
-        hosted.go_on()
+        hosted.advance()
         self.metadata.run_on(hosted)
 
     async def close(self) -> None:

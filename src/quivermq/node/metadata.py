@@ -17,7 +17,6 @@ from quivermq.errors import (
     QuiverError,
     UnsupportedFormat,
 )
-from quivermq.node.asking import ask
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.replica import Replica
 
@@ -89,7 +88,7 @@ class Metadata:
         """Know all that the catalog said when this was called; raises if no quorum answers."""
         if self.hosted is None:
             raise NotLeader("this broker is not a member of a cluster yet; try again")
-        await ask(self.hosted, Replica.read)
+        await self.hosted.call(Replica.read)
         self.refresh()
 
     async def edit(self, build: Callable[[View], Edit | None]) -> View:
@@ -121,7 +120,7 @@ class Metadata:
 
     async def _is_latest(self, hosted: HostedReplica, view: View) -> bool:
         """Whether a quorum confirms that no other leader has a later view."""
-        await ask(hosted, Replica.read)
+        await hosted.call(Replica.read)
         self.refresh()
         return self.view is view
 
@@ -140,8 +139,7 @@ class Metadata:
         put, delete = edit.put, edit.delete
         now_ms = hosted.now_ms()
         try:
-            await ask(
-                hosted,
+            await hosted.call(
                 lambda replica, token: replica.change_catalog(
                     token, view.version, put, delete, now_ms
                 ),

@@ -8,10 +8,9 @@ from quivermq.errors import (
     QuiverError,
     TopicNotFound,
 )
-from quivermq.node.hosted_replica import HostedReplica
+from quivermq.node.hosted_replica import HostedReplica, on_broker
 from quivermq.node.known_leaders import KnownLeaders
 from quivermq.node.metadata import Metadata
-from quivermq.node.remedies import on_broker
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.node.time_slices import Slices
 

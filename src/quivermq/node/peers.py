@@ -231,7 +231,6 @@ class PeerLinks:
 
     def __init__(
         self,
-        hooks: LinkHooks,
         limits: Limits,
         outbox_bytes_max: int,
         silence_s: float,
@@ -240,7 +239,7 @@ class PeerLinks:
         connections_max: int = 400,
     ) -> None:
         """`given` are addresses that win over whatever is said or heard of these nodes."""
-        self.hooks = hooks
+        self.hooks: LinkHooks
         self.peers: dict[int, Peer] = {}
         self.dice = Random()  # noqa: S311  (spreads reconnects, hides nothing)
         self._limits = limits
@@ -252,6 +251,10 @@ class PeerLinks:
         self._incoming = IncomingConnections(connections_max)
         self._posted: set[PeerLink] = set()
         self._is_closed = False
+
+    def connect(self, hooks: LinkHooks) -> None:
+        """Before the first peer is known: what the broker does with what peers say."""
+        self.hooks = hooks
 
     async def listen(self, address: str) -> str:
         """Accept other brokers; returns the address with its real port."""

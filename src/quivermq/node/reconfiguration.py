@@ -12,7 +12,6 @@ from typing import Final
 
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, NotEnoughReplicas, NotLeader, Timeout
-from quivermq.node.asking import ask
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.raft import Act, Change, Configuration, MembershipChange
 
@@ -128,7 +127,7 @@ def _is_up_to_date(hosted: HostedReplica, member: int) -> bool:
 
 
 async def _propose(hosted: HostedReplica, change: MembershipChange) -> None:
-    await ask(hosted, lambda replica, token: replica.change_membership(token, change))
+    await hosted.call(lambda replica, token: replica.change_membership(token, change))
 
 
 async def _hand_over(hosted: HostedReplica, voters: set[int]) -> None:

@@ -7,9 +7,9 @@ everybody agrees on: a repeat after a failover is recognised by the target.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from quivermq.batches import Frame, Limits
 from quivermq.errors import (
@@ -42,7 +42,13 @@ from quivermq.wire import error_from_proto, proto
 logger = logging.getLogger("quivermq.dead_letters")
 
 T = TypeVar("T")
-Call = Callable[[proto.Request, list[Frame]], Awaitable[Answer]]
+
+
+class Call(Protocol):
+    """`Service.call`: a request to whichever broker answers it."""
+
+    async def __call__(self, request: proto.Request, frames: Sequence[Frame] = ()) -> Answer: ...
+
 
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 10.0
@@ -154,7 +160,7 @@ class DeadLetterMovers:
         if name not in self._partitions.view.topics:
             creation = proto.CreateTopic(name=name, partitions=len(origin.partitions))
             with suppress(TopicExists):
-                await self._ask(proto.Request(create_topic=creation), [])
+                await self._ask(proto.Request(create_topic=creation))
             # It was made elsewhere; that it is known here takes a moment.
             await self._until_known(name)
         return name
@@ -166,7 +172,7 @@ class DeadLetterMovers:
             await asyncio.sleep(0.02)
         raise TopicNotFound(f"the topic {name!r} was made, but is not known here yet")
 
-    async def _ask(self, request: proto.Request, frames: list[Frame]) -> None:
+    async def _ask(self, request: proto.Request, frames: Sequence[Frame] = ()) -> None:
         response, _ = await self._call(request, frames)
         if response.WhichOneof("body") == "error":
             raise error_from_proto(response.error)

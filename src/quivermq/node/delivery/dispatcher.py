@@ -15,12 +15,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from quivermq.batches import Offset
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
-from quivermq.node.asking import commit_lease_ops
+from quivermq.node.clock import LONG_AGO, Moment
 from quivermq.node.delivery.idle_groups import CountedTime, IdleGroups
 from quivermq.node.delivery.rate_limiter import RateLimiter
 from quivermq.node.delivery.wait_table import Waiter, WaitTable
 from quivermq.node.hosted_replica import HostedReplica
-from quivermq.node.lost_time import LONG_AGO, Moment
 from quivermq.queue import Interval, LeaseManager, TopicSettings
 from quivermq.replica import Replica, Result
 
@@ -136,7 +135,7 @@ class DeliveryDispatcher:
         self.look_after(of)
         if of is not None:
             self.use(of)
-        return await commit_lease_ops(self.hosted, act)
+        return await self.hosted.commit_lease_ops(act)
 
     def now_ms(self) -> int:
         """The wall clock: what delays go by."""
@@ -271,7 +270,7 @@ class DeliveryDispatcher:
             return
         self._is_adopting = True
         now_ms = self.now_ms()
-        self.hosted.ask(
+        self.hosted.submit(
             self._adopted, lambda replica, token: replica.change_settings(token, settings, now_ms)
         )
 
@@ -321,7 +320,7 @@ class DeliveryDispatcher:
             if not confirming.done():
                 confirming.set_result(result)
 
-        self.hosted.ask(done, Replica.read)
+        self.hosted.submit(done, Replica.read)
         return confirming
 
     # Waiting.

@@ -14,7 +14,7 @@ from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.rate_limiter import RateLimiter
 from quivermq.node.delivery.registry import DispatcherRegistry
 from quivermq.node.partition_lookup import PartitionLookup
-from quivermq.node.service import Answer
+from quivermq.node.service import Answer, Handler
 from quivermq.node.tasks import end_tasks
 from quivermq.queue import TopicSettings
 from quivermq.wire import error_from_proto, proto
@@ -120,6 +120,9 @@ class RateLimitClient:
             returning.add_done_callback(self._tasks.discard)
 
     # Where the limit is kept.
+
+    def handlers(self) -> dict[str, Handler]:
+        return {"take_tokens": self.take_tokens}
 
     async def take_tokens(self, request: proto.Request) -> proto.Response:
         """Answer somebody who wants to deliver; here, if partition 0 is led here."""

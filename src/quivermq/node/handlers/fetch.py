@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 from quivermq.batches import Frame, FrameKind, Index, Offset
 from quivermq.errors import Corrupt, OffsetOutOfRange, StorageFailed, UnsupportedFormat
 from quivermq.log import Log
-from quivermq.node.asking import ask
 from quivermq.node.counters import Counters
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
@@ -99,7 +98,7 @@ class FetchHandler:
                 return halted
             hosted = self._partitions.leading(body.topic, body.topic_id, partition)
             replica = hosted.replica
-            await ask(hosted, Replica.read)
+            await hosted.call(Replica.read)
             if hosted.replica is replica:
                 return hosted
             # It was made anew since it answered, and knows less for a while.
@@ -141,7 +140,7 @@ class FetchHandler:
         try:
             return await loop.run_in_executor(self.readers, partial(read, *args, **rest))
         except (Corrupt, StorageFailed, UnsupportedFormat) as error:
-            raise hosted.meet_unreadable(error) from error
+            raise hosted.report_unreadable(error) from error
 
     def _answer(
         self, hosted: HostedReplica, part: Part, end: Offset

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from quivermq.cluster import Edit, View, grant_producers
 from quivermq.errors import OffsetOutOfRange
-from quivermq.node.asking import ask, commit_lease_ops
 from quivermq.node.delivery.registry import check_bookkeeper, check_not_shared
 from quivermq.node.handlers.fetch import FetchHandler, bytes_wanted
 from quivermq.node.handlers.topics import done
@@ -71,7 +70,7 @@ class OffsetHandlers:
             check_not_shared(leases, body.group)
             leases.commit(body.group, body.offset, body.epoch)
 
-        await commit_lease_ops(hosted, commit)
+        await hosted.commit_lease_ops(commit)
         return done()
 
     async def committed_offsets(self, request: proto.Request) -> proto.Response:
@@ -81,9 +80,9 @@ class OffsetHandlers:
         offsets: dict[int, int] = {}
         for number in dict.fromkeys(body.partitions) or range(len(topic.partitions)):
             hosted = self._partitions.leading(body.topic, b"", number)
-            await ask(hosted, Replica.read)
+            await hosted.call(Replica.read)
             # Not before it is committed indeed: the lease manager knows more than that.
-            committed = await commit_lease_ops(hosted, lambda leases: leases.committed(body.group))
+            committed = await hosted.commit_lease_ops(lambda leases: leases.committed(body.group))
             if committed is not None:
                 offsets[number] = committed
         return proto.Response(offsets_committed=proto.OffsetsCommitted(offsets=offsets))
@@ -116,7 +115,7 @@ async def _check_end(hosted: HostedReplica, offset: int) -> None:
     if offset <= hosted.readable_end:
         return
     # A leader that is new may not know yet how far it goes.
-    await ask(hosted, Replica.read)
+    await hosted.call(Replica.read)
     end = int(hosted.readable_end)
     if offset > end:
         raise OffsetOutOfRange(

@@ -26,7 +26,7 @@ from quivermq.node.delivery.lease_reader import LeaseRead, PendingLease, beyond,
 from quivermq.node.delivery.rate_limit_client import RateLimitClient
 from quivermq.node.delivery.registry import DispatcherRegistry, check_group, open_all
 from quivermq.node.delivery.wait_table import Waiter
-from quivermq.node.service import Answer, Room
+from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.queue import Interval, LeaseManager, LeaseRequest, Piece
 from quivermq.wire import proto
 
@@ -111,7 +111,14 @@ class PollHandler:
         self._readers = readers
         self._counters = counters
 
-    async def poll(self, body: proto.Poll, room: Room) -> Answer:
+    def handlers(self) -> dict[str, Handler]:
+        return {"await_ready": self.await_ready}
+
+    def bulky(self) -> dict[str, Bulky]:
+        return {"poll": Bulky(self.poll, lambda request: bytes_wanted(request.poll))}
+
+    async def poll(self, request: proto.Request, room: Room) -> Answer:
+        body = request.poll
         check_poll(body)
         loop = asyncio.get_running_loop()
         wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
@@ -202,8 +209,9 @@ class PollHandler:
                     dispatcher.wake_later(group)
         return is_coming
 
-    async def await_ready(self, body: proto.AwaitReady) -> proto.Response:
+    async def await_ready(self, request: proto.Request) -> proto.Response:
         """Tell which partitions have something to lease, once any has."""
+        body = request.await_ready
         check_names(body.group, body.partitions)
         loop = asyncio.get_running_loop()
         wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
@@ -339,7 +347,7 @@ class PollHandler:
     def _meet_trouble(self, dispatcher: DeliveryDispatcher, trouble: QuiverError) -> None:
         if isinstance(trouble, Corrupt | StorageFailed | UnsupportedFormat):
             # The log remembers what is damaged; its replica finds out, and mends it.
-            raise dispatcher.hosted.meet_unreadable(trouble) from trouble
+            raise dispatcher.hosted.report_unreadable(trouble) from trouble
         if not isinstance(trouble, OffsetOutOfRange):
             raise trouble
         # Retention was faster: the group is told, and the poll goes on.

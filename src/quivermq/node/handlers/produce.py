@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -39,7 +39,7 @@ class ProduceHandler:
         self._due = 0.0
 
     def produce(
-        self, body: proto.Produce, frames: list[Frame], finished: Finished, timeout_s: float
+        self, body: proto.Produce, frames: Sequence[Frame], finished: Finished, timeout_s: float
     ) -> None:
         """Store batches; `finished` is called once, maybe at once, at the latest in `timeout_s`.
 
@@ -100,7 +100,7 @@ class PendingProduce:
     def __init__(
         self,
         hosted: HostedReplica,
-        frames: list[Frame],
+        frames: Sequence[Frame],
         finished: Finished,
         counters: Counters,
         on_stored: Callable[[HostedReplica, Frame, Produced], None],

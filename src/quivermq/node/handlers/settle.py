@@ -11,6 +11,7 @@ from quivermq.errors import InvalidRequest
 from quivermq.node.counters import Counters
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.registry import DispatcherRegistry, check_group
+from quivermq.node.service import Handler
 from quivermq.queue import Interval, LeaseManager
 from quivermq.queue.lease_manager import VISIBILITY_MS_MAX
 from quivermq.wire import proto
@@ -37,7 +38,11 @@ class SettleHandler:
         self._dispatchers = dispatchers
         self._counters = counters
 
-    async def settle(self, body: proto.Settle) -> proto.Response:
+    def handlers(self) -> dict[str, Handler]:
+        return {"settle": self.settle, "release_consumer": self.release_consumer}
+
+    async def settle(self, request: proto.Request) -> proto.Response:
+        body = request.settle
         check_group(body.group)
         _check(body.settlements)
         if len(body.settlements) > _VERDICTS_AT_ONCE:
@@ -101,8 +106,9 @@ class SettleHandler:
             for number, intervals in lost.items()
         ]
 
-    async def release_consumer(self, body: proto.ReleaseConsumer) -> proto.Response:
+    async def release_consumer(self, request: proto.Request) -> proto.Response:
         """A consumer ends: what it holds goes back at once."""
+        body = request.release_consumer
         check_group(body.group)
         dispatchers = [
             self._dispatchers.leading(body.topic, body.topic_id, number)

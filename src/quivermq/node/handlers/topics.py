@@ -28,9 +28,9 @@ from quivermq.node.cluster_maps import (
     without_figures,
 )
 from quivermq.node.forwarding import Forwarding
+from quivermq.node.hosted_replica import on_broker
 from quivermq.node.metadata import Metadata
 from quivermq.node.partition_lookup import PartitionLookup
-from quivermq.node.remedies import on_broker
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.settings import BrokerSettings
