@@ -201,7 +201,7 @@ async def test_a_log_of_another_group_in_its_folder_is_not_opened() -> None:
         it.scheduler.remove(group)
         other = HostedReplica(bytes(16), group.name, 1, opened(group.log), it.scheduler)
         it.scheduler.add(other)
-        other._open_again(StorageFailed("something"))
+        other._reopen(StorageFailed("something"))
         await until(lambda: "another log" in other.trouble)
 
 

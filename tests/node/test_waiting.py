@@ -313,11 +313,11 @@ async def test_whoever_waits_to_hear_and_goes_away_as_it_is_woken_passes_it_on(
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic()
-        consuming = server.broker.consumers._requests._consuming
+        consuming = server.broker.consumers._polls
         body = proto.AwaitReady(topic="orders", partitions=[0], group=GROUP, wait_ms=30_000)
-        first = asyncio.create_task(consuming.await_ready(body))
+        first = asyncio.create_task(consuming.await_ready(proto.Request(await_ready=body)))
         await parked(server, 1)
-        second = asyncio.create_task(consuming.await_ready(body))
+        second = asyncio.create_task(consuming.await_ready(proto.Request(await_ready=body)))
         await parked(server, 2)
         dispatcher = dispatcher_of(server)
         # Woken for a message, and cancelled before it gets to run.
