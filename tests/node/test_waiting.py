@@ -351,20 +351,20 @@ async def test_an_alarm_at_a_desk_that_takes_nothing_in_is_patient(tmp_path: Pat
         office = dispatcher.hosted.replica._live._intake  # type: ignore[union-attr]
         assert office is not None
         rings = 0
-        ring = dispatcher._ring
+        expire = dispatcher._expire_leases
 
         def counted() -> None:
             nonlocal rings
             rings += 1
-            ring()
+            expire()
 
-        dispatcher._ring = counted  # type: ignore[method-assign]
+        dispatcher._expire_leases = counted  # type: ignore[method-assign]
         # As many requests wait as may.
         office._requests += 1_000_000
-        dispatcher.look_after()
+        dispatcher.schedule_dispatch()
         await asyncio.sleep(0.4)
         assert rings < 30
-        assert len(dispatcher._to_wake) <= 1
+        assert len(dispatcher._dispatching_later) <= 1
         office._requests -= 1_000_000
         async with asyncio.timeout(5):
             assert values(await polling) == [b"a"]

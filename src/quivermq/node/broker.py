@@ -253,7 +253,7 @@ class Broker:
 
     def _view_changed(self) -> None:
         self.membership.learn_level()
-        self.coordinator.look()
+        self.coordinator.catalog_changed()
         if self.metadata.view.layout_version == self.metadata.view.version:
             self._catalog_changed()
 
@@ -265,7 +265,7 @@ class Broker:
         self.links.judge_again()
         self._hosting_wanted.set()
         self.consumers.dispatchers.catalog_changed()
-        self.controller.stir()
+        self.controller.schedule()
 
     async def _keep_hosting(self) -> None:
         while True:
@@ -292,7 +292,7 @@ class Broker:
 
     def _leadership_changed(self, hosted: HostedReplica) -> None:
         if hosted.id == METADATA_PARTITION:
-            self.controller.stir()
+            self.controller.schedule()
             return
         self.consumers.leadership_changed(hosted)
         if hosted.was_serving:

@@ -57,7 +57,7 @@ class Controller:
         self._partitions = partitions
         self._is_alive = is_alive
         self._call = call
-        self._stirred = asyncio.Event()
+        self._is_due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.moving = ""
         """What moves, for people."""
@@ -71,16 +71,16 @@ class Controller:
         if self._task is not None:
             await end_tasks(self._task)
 
-    def stir(self) -> None:
-        """Something changed: look now."""
-        self._stirred.set()
+    def schedule(self) -> None:
+        """Something changed: run a pass now."""
+        self._is_due.set()
 
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN_S):
-                    await self._stirred.wait()
-            self._stirred.clear()
+                    await self._is_due.wait()
+            self._is_due.clear()
             if not self._metadata.is_leader:
                 self.moving = ""
                 continue
@@ -113,7 +113,7 @@ class Controller:
             # A broker that is down must not hold up moves: they may be what lets it go.
             self._note(str(error))
         if await self._move_one(view):
-            self.stir()
+            self.schedule()
             return
         if is_rebalancing(view):
             await self._move_leaders(view)
@@ -233,4 +233,4 @@ class Controller:
         # The catalog says it while the broker still hears: that is how it learns that it may stop.
         await self._metadata.edit(lambda view: remove_broker(view, node))
         logger.info("node %d has left the cluster", node)
-        self.stir()
+        self.schedule()

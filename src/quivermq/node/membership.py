@@ -228,7 +228,7 @@ class Membership:
         error: QuiverError | None = None
         for address in self._whom_to_ask():
             try:
-                response, _ = await self.forwarding.ask(address, request, (), _REGISTER_S)
+                response, _ = await self.forwarding.send(address, request, (), _REGISTER_S)
             except UnsupportedFormat as failure:
                 # Whoever listens there speaks another protocol; that says nothing of the cluster.
                 error = ConnectionFailed(str(failure))

@@ -29,7 +29,7 @@ from quivermq.node.peer_connection import (
     Outgoing,
 )
 from quivermq.node.tasks import end_tasks
-from quivermq.raft import MessageKind as Said
+from quivermq.raft import MessageKind
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
 from quivermq.wire import proto
 
@@ -59,7 +59,7 @@ class LinkLane(Enum):
 
 def lane_of(mail: Mail) -> LinkLane:
     if isinstance(mail, Consensus):
-        return LinkLane.BULK if mail.message.kind is Said.APPEND else LinkLane.EXPRESS
+        return LinkLane.BULK if mail.message.kind is MessageKind.APPEND else LinkLane.EXPRESS
     return LinkLane.BULK if isinstance(mail, Offer | Chunk | EntriesReply) else LinkLane.EXPRESS
 
 

@@ -100,7 +100,7 @@ class StickyCoordinator:
         self._known: dict[str, StickyGroup] = {}
         """What those that are parked were compared with."""
         self._edit_s = 0.0
-        self._stirred = asyncio.Event()
+        self._is_due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -111,8 +111,8 @@ class StickyCoordinator:
             await end_tasks(self._task)
         self._resign()
 
-    def look(self) -> None:
-        """The catalog changed: tell whoever waits and is concerned."""
+    def catalog_changed(self) -> None:
+        """Answer the heartbeats of members whose share has changed."""
         sticky = self._metadata.view.sticky
         for key, parked in self._parked.items():
             group = sticky.get(key)
@@ -124,7 +124,7 @@ class StickyCoordinator:
                 ) and not waiter.done():
                     waiter.set_result(None)
         self._known = sticky
-        self._stirred.set()
+        self._is_due.set()
 
     # Beats.
 
@@ -135,7 +135,7 @@ class StickyCoordinator:
         key = sticky_key(view.topic(beat.name.topic).id, beat.name.group)
         if beat.is_leaving:
             await self._leave(key, beat)
-            return await self._standing(key, beat.member)
+            return await self._session(key, beat.member)
         group = view.sticky.get(key)
         if group is not None and beat.member not in group.members:
             self._check_room(beat, group)
@@ -153,7 +153,7 @@ class StickyCoordinator:
             )
         elif (share := group.share(beat.member)).since <= beat.generation:
             await self._park(key, beat.member, share, beat.interval_ms / 1000)
-        return await self._standing(key, beat.member)
+        return await self._session(key, beat.member)
 
     def _check_room(self, beat: Heartbeat, group: StickyGroup) -> None:
         """Raise `Overloaded` if the group is full. Here, because a join that is refused later takes
@@ -171,7 +171,7 @@ class StickyCoordinator:
         if beat.name in self._pending or (group is not None and beat.member in group.members):
             await self._change(beat, lambda changes: changes.leave(beat.member))
 
-    async def _standing(self, key: str, member: int) -> MemberSession:
+    async def _session(self, key: str, member: int) -> MemberSession:
         await self._confirm()
         group = self._metadata.view.sticky.get(key)
         if group is None:
@@ -207,7 +207,7 @@ class StickyCoordinator:
         done = self._rounds.get(beat.name)
         if done is None:
             done = self._rounds[beat.name] = asyncio.get_running_loop().create_future()
-        self._stirred.set()
+        self._is_due.set()
         # Shielded: others wait for the same edit.
         await asyncio.shield(done)
 
@@ -247,8 +247,8 @@ class StickyCoordinator:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
-                    await self._stirred.wait()
-            self._stirred.clear()
+                    await self._is_due.wait()
+            self._is_due.clear()
             try:
                 await self._work()
             except QuiverError:

@@ -103,7 +103,7 @@ class BrokerCollector(Collector):
         standings = [
             ({**self._labels(dispatcher.hosted), "group": standing.group}, standing)
             for dispatcher in self._broker.consumers.dispatchers
-            for standing in dispatcher.standings()
+            for standing in dispatcher.group_progress()
         ]
         yield _gauge(
             "quiver_group_lag",

@@ -31,7 +31,7 @@ class Delivery:
     ) -> None:
         self.cache = FrameCache(_CACHE_BYTES)
         self.dead_letters = DeadLetterMovers(partitions, fetching, counters, STORED_LIMITS, call)
-        self.dispatchers = DispatcherRegistry(partitions, self.dead_letters.carry)
+        self.dispatchers = DispatcherRegistry(partitions, self.dead_letters.move)
         self.limits = RateLimitClient(partitions, self.dispatchers, call)
         self._polls = PollHandler(
             self.dispatchers, self.limits, self.cache, fetching.readers, counters

@@ -58,19 +58,19 @@ class DispatcherRegistry:
             dispatcher = self._dispatchers[hosted.id] = DeliveryDispatcher(hosted, self._on_dying)
             if hosted.replica.groups:
                 # What was leased and delayed under the leader before goes on here.
-                dispatcher.look_after()
+                dispatcher.schedule_dispatch()
 
-            self._instruct(dispatcher)
+            self._apply_settings(dispatcher)
 
     def catalog_changed(self) -> None:
         """The settings of topics may have changed."""
         for dispatcher in self:
-            self._instruct(dispatcher)
+            self._apply_settings(dispatcher)
 
-    def _instruct(self, dispatcher: DeliveryDispatcher) -> None:
+    def _apply_settings(self, dispatcher: DeliveryDispatcher) -> None:
         topic = self._partitions.view.topics.get(dispatcher.hosted.name.topic)
         if topic is not None:
-            dispatcher.adopt(topic.topic_settings)
+            dispatcher.apply_settings(topic.topic_settings)
 
     def leading(self, topic: str, topic_id: bytes, partition: int) -> DeliveryDispatcher:
         """The dispatcher of a partition; raises `NotLeader` unless it is led here."""

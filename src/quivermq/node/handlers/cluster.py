@@ -106,7 +106,7 @@ class ClusterHandlers:
             )
 
         view = await self._metadata.edit(build)
-        self._parts.controller.stir()
+        self._parts.controller.schedule()
         brokers = await self._parts.maps.brokers(view)
         return proto.Response(
             broker_registered=proto.BrokerRegistered(
@@ -127,7 +127,7 @@ class ClusterHandlers:
             return (leave or Edit()) | (moves or Edit()) if leave or moves else None
 
         await self._metadata.edit(build)
-        self._parts.controller.stir()
+        self._parts.controller.schedule()
         return done()
 
     def _check_nothing_is_lost(self, view: View, node: int) -> None:
@@ -157,7 +157,7 @@ class ClusterHandlers:
             return fresh | (set_targets(view, moves) or Edit())
 
         await self._metadata.edit(build)
-        self._parts.controller.stir()
+        self._parts.controller.schedule()
         return done()
 
     async def rebalance(self, request: proto.Request) -> proto.Response:
@@ -167,7 +167,7 @@ class ClusterHandlers:
             await self._metadata.edit(
                 lambda view: start_rebalance(view, leaders_only=body.leaders_only)
             )
-            self._parts.controller.stir()
+            self._parts.controller.schedule()
         return proto.Response(rebalance_progress=self._parts.controller.progress())
 
     async def transfer(self, request: proto.Request) -> proto.Response:
@@ -224,7 +224,7 @@ class ClusterHandlers:
             if address in own:
                 continue
             ask = proto.Request(join_cluster=proto.JoinCluster(address=here))
-            response, _ = await self._parts.forwarding.ask(address, ask, (), _JOIN_S)
+            response, _ = await self._parts.forwarding.send(address, ask, (), _JOIN_S)
             if response.WhichOneof("body") == "error":
                 raise error_from_proto(response.error)
         return done()

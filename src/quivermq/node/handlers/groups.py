@@ -125,7 +125,7 @@ class GroupHandlers:
                 )
         else:
             offset = int(dispatcher.start)
-        await dispatcher.agreed(lambda leases: leases.seek(body.group, offset))
+        await dispatcher.commit_lease_ops(lambda leases: leases.seek(body.group, offset))
         dispatcher.use(body.group)
         return proto.Response(group_sought=proto.GroupSought(offset=offset))
 
@@ -133,7 +133,7 @@ class GroupHandlers:
         body = request.delete_group
         check_bookkeeper(body.group)
         dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
-        await dispatcher.agreed(lambda leases: leases.drop(body.group))
+        await dispatcher.commit_lease_ops(lambda leases: leases.drop(body.group))
         self._counted.shares.pop((body.topic, body.partition, body.group), None)
         return done()
 
@@ -162,7 +162,9 @@ class GroupHandlers:
         dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
         cancelled = 0
         for part in batched(intervals):
-            cancelled += await dispatcher.agreed(partial(_cancel, part, dispatcher.now_ms()))
+            cancelled += await dispatcher.commit_lease_ops(
+                partial(_cancel, part, dispatcher.now_ms())
+            )
         return proto.Response(delayed_cancelled=proto.DelayedCancelled(cancelled=cancelled))
 
     async def redrive(self, request: proto.Request) -> proto.Response:
@@ -175,7 +177,7 @@ class GroupHandlers:
         kept = dispatcher.start, dispatcher.end
         messages = 0
         for part in batched(intervals) if intervals else [None]:
-            while moved := await dispatcher.agreed(partial(send, dispatcher, kept, part)):
+            while moved := await dispatcher.commit_lease_ops(partial(send, dispatcher, kept, part)):
                 # There may be more.
                 messages += moved
         return proto.Response(redriven=proto.Redriven(messages=messages))
@@ -213,7 +215,7 @@ class GroupHandlers:
             check_not_shared(leases, body.group)
             return leases.claim(body.group, body.epoch)
 
-        committed = await dispatcher.agreed(claim)
+        committed = await dispatcher.commit_lease_ops(claim)
         dispatcher.use(body.group)
         offset = dispatcher.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)

@@ -80,9 +80,7 @@ class SettleHandler:
                     # All that is left of a lease may be more than can be settled in one turn.
                     waiting.extend([(number, settlement, part)] for part in parts)
                     continue
-                found = _carry_out(
-                    leases, group, consumer, settlement, intervals, now_ms, steady_ms
-                )
+                found = _apply(leases, group, consumer, settlement, intervals, now_ms, steady_ms)
                 if found is not None:
                     lost.setdefault(number, []).extend(found)
             return _done(leases, group) - before
@@ -95,7 +93,7 @@ class SettleHandler:
                 # Others wait for their turn.
                 await asyncio.sleep(0)
             else:
-                acked += await dispatcher.agreed(turn, of=group)
+                acked += await dispatcher.commit_lease_ops(turn, of=group)
         name = dispatcher.hosted.name
         self._counters.shares[name.topic, name.partition, group].acked += acked
         return [
@@ -116,7 +114,7 @@ class SettleHandler:
         ]
 
         async def release(dispatcher: DeliveryDispatcher) -> None:
-            while await dispatcher.agreed(
+            while await dispatcher.commit_lease_ops(
                 lambda leases: leases.release_consumer(body.group, body.consumer), of=body.group
             ):
                 # There may be more.
@@ -142,7 +140,7 @@ def _portions(settlements: Sequence[Numbered]) -> Iterator[list[Part]]:
     yield portion
 
 
-def _carry_out(
+def _apply(
     leases: LeaseManager,
     group: str,
     consumer: int,

@@ -3,6 +3,6 @@
 Nothing here is imported unless the door is opened: FastAPI takes longer to load than a broker does.
 """
 
-from quivermq.transports.http.door import HttpListener
+from quivermq.transports.http.listener import HttpListener
 
 __all__ = ["HttpListener"]
