@@ -52,7 +52,7 @@ async def test_only_a_process_that_has_grown_is_looked_through() -> None:
         for size, collections in (
             (100 * MIB + GROWTH_BYTES_MIN, 0),
             (101 * MIB + GROWTH_BYTES_MIN, 1),
-            (360 * MIB + GROWTH_BYTES_MIN, 1),
+            (350 * MIB + GROWTH_BYTES_MIN, 1),
             (1024 * MIB, 2),
             (1500 * MIB, 2),
         ):

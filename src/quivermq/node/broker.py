@@ -8,8 +8,7 @@ from typing import Final
 from quivermq.batches import Limits
 from quivermq.cluster import METADATA_PARTITION, node_of, partition_id
 from quivermq.errors import ConnectionFailed, Forbidden, NotEnoughReplicas, QuiverError
-from quivermq.log import LogSettings
-from quivermq.log.settings import STORED_LIMITS
+from quivermq.log import STORED_LIMITS, LogSettings
 from quivermq.node.cluster_maps import ClusterMaps
 from quivermq.node.controller import Controller
 from quivermq.node.counters import Counters

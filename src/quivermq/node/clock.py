@@ -25,7 +25,7 @@ from collections.abc import Callable
 from statistics import median_low
 from typing import Final, NamedTuple
 
-from quivermq.batches.limits import TIMESTAMP_MS_MAX
+from quivermq.batches import TIMESTAMP_MS_MAX
 
 logger = logging.getLogger("quivermq.clock")
 

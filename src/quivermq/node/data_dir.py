@@ -24,9 +24,7 @@ from typing import Any, Final
 import quivermq
 from quivermq.cluster import METADATA_TOPIC, OWN_LEVELS, BrokerRecord, node_of, why_unfit
 from quivermq.errors import Corrupt, InvalidRequest, QuiverError, StorageFailed, UnsupportedFormat
-from quivermq.log import Disk, Owner, RealDisk, read_owner
-from quivermq.log.layout import TEMPORARY
-from quivermq.log.verify import Severity
+from quivermq.log import TEMPORARY, Disk, Owner, RealDisk, Severity, read_owner
 from quivermq.node.mirrored_file import MirroredFile
 
 logger = logging.getLogger("quivermq.directory")

@@ -8,10 +8,7 @@ from typing import Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import StorageFailed
-from quivermq.log import RealDisk
-from quivermq.log.disk import File
-from quivermq.log.layout import SEGMENT, TEMPORARY
-from quivermq.log.real_disk import RealFile
+from quivermq.log import SEGMENT, TEMPORARY, File, RealDisk, RealFile
 from quivermq.node.counters import Histogram
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from quivermq.batches import Frame, Limits
-from quivermq.client.asyncio_transport import AsyncioTransport
+from quivermq.client import AsyncioTransport
 from quivermq.errors import NotLeader
 from quivermq.node.service import Answer
 from quivermq.wire import frames_of, proto

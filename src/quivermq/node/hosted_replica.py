@@ -15,8 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from quivermq.batches import Frame, Offset
-from quivermq.batches.limits import KIB
+from quivermq.batches import KIB, Frame, Offset
 from quivermq.cluster import METADATA_PARTITION, node_of
 from quivermq.errors import (
     BrokenInvariant,

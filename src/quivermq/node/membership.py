@@ -18,6 +18,7 @@ import quivermq
 from quivermq.cluster import (
     METADATA_PARTITION,
     METADATA_TOPIC,
+    NODE_MAX,
     OWN_LEVELS,
     Levels,
     judge,
@@ -26,7 +27,6 @@ from quivermq.cluster import (
     node_of,
     why_unfit,
 )
-from quivermq.cluster.records import NODE_MAX
 from quivermq.errors import (
     ConnectionFailed,
     Corrupt,

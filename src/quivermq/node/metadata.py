@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import quivermq
-from quivermq.cluster import OWN_LEVELS, Edit, View, level_of, node_of, why_unfit
-from quivermq.cluster.records import CLUSTER_KEY
+from quivermq.cluster import CLUSTER_KEY, OWN_LEVELS, Edit, View, level_of, node_of, why_unfit
 from quivermq.errors import (
     Corrupt,
     Forbidden,

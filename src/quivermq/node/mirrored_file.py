@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 from crc32c import crc32c
 
 from quivermq.errors import Corrupt, UnsupportedFormat
-from quivermq.log import Disk
-from quivermq.log.disk import Unreadable
+from quivermq.log import Disk, Unreadable
 
 VERSION: Final = 1
 BYTES_MAX: Final = 1 << 30

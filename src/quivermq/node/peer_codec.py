@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Final, NoReturn
 
-from quivermq.batches import Frame, FrameKind, Index
-from quivermq.batches.limits import COUNTER_MAX, KIB
+from quivermq.batches import COUNTER_MAX, KIB, Frame, FrameKind, Index
 from quivermq.errors import InvalidRequest
 from quivermq.raft import (
     Configuration,
@@ -20,8 +19,8 @@ from quivermq.raft import (
     Message,
     MessageKind,
     Snapshot,
+    check_configuration,
 )
-from quivermq.raft.membership import check as check_configuration
 from quivermq.replica import (
     Chunk,
     ChunkRequest,

@@ -20,8 +20,7 @@ from quivermq.errors import (
 from quivermq.node.counters import Counters
 from quivermq.node.handlers.produce import ProduceHandler
 from quivermq.node.tasks import end_tasks
-from quivermq.wire import error_to_proto, proto
-from quivermq.wire.limits import check_items
+from quivermq.wire import check_items, error_to_proto, proto
 
 logger = logging.getLogger("quivermq.service")
 

@@ -10,9 +10,7 @@ from typing import Final, cast
 
 from quivermq.batches import Buffer
 from quivermq.errors import Overloaded, QuiverError
-from quivermq.node.counters import Counters
-from quivermq.node.listener import Accepted, address_of
-from quivermq.node.service import Service
+from quivermq.node import Accepted, Counters, Service, address_of
 from quivermq.transports.session import Session, SessionSettings
 
 logger = logging.getLogger("quivermq.connections")

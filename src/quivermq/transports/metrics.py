@@ -21,9 +21,7 @@ from prometheus_client.samples import Sample
 
 import quivermq
 from quivermq.cluster import node_of
-from quivermq.node.broker import Broker
-from quivermq.node.counters import Histogram
-from quivermq.node.hosted_replica import HostedReplica
+from quivermq.node import Broker, Histogram, HostedReplica
 from quivermq.raft import Role
 
 STOPPED: Final = 0

@@ -3,8 +3,7 @@
 import logging
 from typing import TYPE_CHECKING
 
-from quivermq.node.broker import Broker
-from quivermq.node.loop_watch import LoopWatch
+from quivermq.node import Broker, LoopWatch
 from quivermq.settings import BrokerSettings
 from quivermq.transports.client_connections import ClientConnections
 from quivermq.transports.session import SessionSettings

@@ -22,10 +22,11 @@ from quivermq.errors import (
     Unauthenticated,
     UnsupportedFormat,
 )
-from quivermq.node.service import Service
+from quivermq.node import Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
+    FRAMES_MAX,
     HELLO_BYTES_MAX,
     PROTOCOL,
     PROTOCOL_MIN,
@@ -39,7 +40,6 @@ from quivermq.wire import (
     proto,
     protocols,
 )
-from quivermq.wire.limits import FRAMES_MAX
 
 logger = logging.getLogger("quivermq.session")
 

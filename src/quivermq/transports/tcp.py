@@ -4,7 +4,7 @@ import asyncio
 import ssl
 
 from quivermq.addresses import join_address, split_address
-from quivermq.node.listener import listening_at
+from quivermq.node import listening_at
 from quivermq.transports.client_connections import ClientConnections
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from quivermq.batches import Frame
 from quivermq.errors import NotLeader, Overloaded
-from quivermq.log.settings import STORED_LIMITS
+from quivermq.log import STORED_LIMITS
 from quivermq.node.counters import Counters
 from quivermq.node.delivery.dead_letter_mover import Call, DeadLetterMovers
 from quivermq.node.delivery.frame_cache import FrameCache

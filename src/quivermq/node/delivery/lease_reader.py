@@ -6,12 +6,10 @@ from typing import Final, NamedTuple
 
 from quivermq.batches import Frame, FrameKind, Index, Offset, cut
 from quivermq.errors import Corrupt, QuiverError, StorageFailed
-from quivermq.log import Log
-from quivermq.log.settings import STORED_LIMITS
+from quivermq.log import STORED_LIMITS, Log
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.frame_cache import FrameCache
-from quivermq.queue import GrantedLease, Interval, Piece
-from quivermq.queue.intervals import IntervalSet
+from quivermq.queue import GrantedLease, Interval, IntervalSet, Piece
 
 _READ_BYTES_MIN: Final = 8 << 20
 """Batches that are cut are larger on disk than in the answer."""

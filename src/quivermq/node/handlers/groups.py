@@ -20,8 +20,7 @@ from quivermq.node.handlers.topics import done
 from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.queue import GroupStats, Interval, LeaseManager
-from quivermq.wire import proto
-from quivermq.wire.limits import check_answer
+from quivermq.wire import check_answer, proto
 
 _LISTED_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000

@@ -12,8 +12,7 @@ from quivermq.node.counters import Counters
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.registry import DispatcherRegistry, check_group
 from quivermq.node.service import Handler
-from quivermq.queue import Interval, LeaseManager
-from quivermq.queue.lease_manager import VISIBILITY_MS_MAX
+from quivermq.queue import VISIBILITY_MS_MAX, Interval, LeaseManager
 from quivermq.wire import proto
 
 _VERDICTS_MAX: Final = 10_000

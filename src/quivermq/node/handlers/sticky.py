@@ -16,8 +16,7 @@ from quivermq.node.metadata import Metadata
 from quivermq.node.service import Handler
 from quivermq.node.sticky_coordinator import Heartbeat, StickyCoordinator
 from quivermq.node.time_slices import Slices
-from quivermq.wire import proto
-from quivermq.wire.limits import check_answer
+from quivermq.wire import check_answer, proto
 
 SESSION_MS_DEFAULT: Final = 10_000
 SESSION_MS_MIN: Final = 500

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 import quivermq
-from quivermq.client.models import ClusterInfo, TopicInfo
+from quivermq.client import ClusterInfo, TopicInfo
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.node.broker import Broker
+from quivermq.node import Broker
 from quivermq.transports.http.docs_page import docs_page
 from quivermq.transports.http.models import (
     ClusterAnswer,

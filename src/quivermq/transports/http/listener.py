@@ -8,8 +8,7 @@ from typing import Final
 import uvicorn
 
 from quivermq.addresses import join_address, split_address
-from quivermq.node.broker import Broker
-from quivermq.node.listener import listening_at
+from quivermq.node import Broker, listening_at
 from quivermq.transports.http.app import make_app
 from quivermq.transports.http.protocol import BoundedConfig, HttpLimits
 from quivermq.transports.metrics import Metrics

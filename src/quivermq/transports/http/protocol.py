@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
-from quivermq.node.listener import Accepted, address_of
+from quivermq.node import Accepted, address_of
 from quivermq.transports.http.statuses import error_answer
 from quivermq.wire import error_to_proto
 
