@@ -1,12 +1,12 @@
-"""The time that a broker goes by, though its machine's clock may be set to anything at any moment.
+"""The clock of a broker, though its machine's clock may be set to anything at any moment.
 
 Two times come out of it, both in milliseconds since 1970:
 
 - `now_ms`: what entries are stamped with and delays are measured by. It runs with the steady clock,
-  which nobody sets. At every tick it is compared with the machine's clock and follows that, unless
+  which is never set. At every tick it is compared with the machine's clock and follows that, unless
   most brokers, by what they say of theirs, agree on another time: then it follows them. Where
-  nobody can tell, a clock that was set ahead is followed after a minute: what is stamped with a
-  time to come cannot be put right.
+  there is no majority, a clock that was set ahead is followed after a minute: what is stamped with
+  a time to come cannot be put right.
 - `age_ms`: what retention goes by, since what it deletes is gone. It never follows the machine's
   clock ahead at once, but only when most brokers agree with it, or after a day.
 
@@ -34,7 +34,7 @@ DIFFERENCE_MS_MAX: Final = 5_000
 HEARD_MS: Final = 10_000
 """What a broker said of its clock counts for so long."""
 HELD_MS: Final = 60 * 1000
-"""A clock that was set ahead is followed after so long, where nobody confirms it."""
+"""A clock that was set ahead is followed after so long, where no majority confirms it."""
 BELIEVED_AFTER_MS: Final = 24 * 3600 * 1000
 """And retention follows it so long after that."""
 _REPEAT_MS: Final = 3600 * 1000
@@ -48,7 +48,7 @@ def machine_ms() -> int:
 
 
 def steady_ms() -> int:
-    """Of a clock that nobody sets, and that goes on while the machine is suspended."""
+    """Of a clock that is never set, and that goes on while the machine is suspended."""
     return time.clock_gettime_ns(_STEADY_CLOCK) // 1_000_000
 
 
@@ -206,7 +206,7 @@ LONG_AGO: Final = Moment(float("-inf"), 0.0)
 
 
 class Lapses:
-    """Counts how often this broker stood still. To be looked at often."""
+    """Counts how often this broker stood still, by calls of `look` that come often."""
 
     def __init__(self) -> None:
         self._seen = Moment.now()

@@ -1,4 +1,4 @@
-"""What a broker counts, by batch and never by message, for metrics and `stats`."""
+"""Counts what a broker does, by batch and never by message, for metrics and `stats`."""
 
 from bisect import bisect_left
 from collections import defaultdict

@@ -40,7 +40,7 @@ _LIVES_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """Who lives in a data directory."""
+    """The identity of a data directory: its broker, its starts, its cluster."""
 
     node_id: int
     directory_id: str
@@ -130,7 +130,7 @@ class DataDirectory:
             os.close(self._lock)
             self._lock = -1
 
-    # Whose it is.
+    # Identity.
 
     def _boot(self, node_id: int) -> DirectoryIdentity:
         if self._identity_file.exists(self.disk):
@@ -191,7 +191,7 @@ class DataDirectory:
             self._identity_file.write(self.disk, asdict(identity))
             self.identity = identity
 
-    # What it holds.
+    # The list of logs.
 
     def _load_logs(self) -> dict[str, ListedLog]:
         if not self._logs_file.exists(self.disk):

@@ -1,4 +1,4 @@
-"""What a replica asks of the disk thread, and how it is done there."""
+"""Carries out the disk work of a replica, in the disk thread."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -98,13 +98,13 @@ class Opened(NamedTuple):
 def opened(log: Log) -> Opened:
     """A log with its state."""
     if log.damage:
-        # Who mends it looks at its newest checkpoint, on the event loop.
+        # The repair looks at its newest checkpoint, on the event loop.
         log.preload_checkpoint()
         return Opened(log, None)
     try:
         return Opened(log, newest_state(log))
     except (QuiverError, BrokenInvariant):
-        # Whoever makes a replica of it meets the same, and tells.
+        # Making a replica of it raises the same, and reports it.
         return Opened(log, None)
 
 

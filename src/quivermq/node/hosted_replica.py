@@ -97,7 +97,7 @@ class ReplicaHost(Protocol):
 
 
 class HostedReplica:
-    """One replica, its log, and everything that waits for either."""
+    """One replica, its log, and the requests that wait for either."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class HostedReplica:
         self.name = name
         self.member = member
         self.is_preferred = is_preferred
-        """Whether this replica should lead if nobody does."""
+        """Whether this replica should lead if no other does."""
         self.log = found.log
         self._host = host
         self.replica = self._replica(found.state)
@@ -133,7 +133,7 @@ class HostedReplica:
         self._disk_queue: list[Work] = []
         self._writing: list[Work] = []
         self._readers: dict[object, Callable[[], None]] = {}
-        # Grows when the replica is made anew: disk work of the one before reports to nobody.
+        # Grows when the replica is made anew: disk work of the one before is not reported.
         self._life = 0
         self.is_closed = False
         # Whether a state is being packed.
@@ -150,7 +150,7 @@ class HostedReplica:
         """Store a batch; `done` is called once. Returns a token for `forget`."""
         token = self._token(done)
         if token:
-            # What `_step` does, which every batch would pay for.
+            # `_step` written out: every batch would pay for the call.
             try:
                 self.replica.produce(token, frame, self._host.now_ms())
             except _FAILURES as error:
@@ -176,7 +176,7 @@ class HostedReplica:
             self.forget(token)
 
     def with_leases(self, act: Callable[[LeaseManager], T], done: Done | None = None) -> T:
-        """Serve a consumer: what `act` returns, or raises; `NotLeader` where nobody is served.
+        """Let `act` use the lease manager; returns or raises what it does, or `NotLeader`.
 
         `done` is called once, when all lease operations so far are committed, or when that cannot
         be known. If this raises, it is not called. Without `done` the operations are proposed with
@@ -209,7 +209,7 @@ class HostedReplica:
         return found
 
     def forget(self, token: int) -> None:
-        """Whoever asked does not wait any more; what was asked may happen all the same."""
+        """The request is not waited for any more; it may be carried out all the same."""
         self._waiting.pop(token, None)
 
     def _token(self, done: Done) -> int:
@@ -234,11 +234,11 @@ class HostedReplica:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody has led for so long that a majority must be missing."""
+        """Whether there was no leader for so long that a majority must be missing."""
         return self.leaderless_ticks > self._host.replica_settings.election_ticks
 
     def campaign(self) -> None:
-        """Lead, if this is the replica that should, without waiting for others to miss a leader."""
+        """Stand for election at once, if this replica should lead."""
         voters = self.replica.configuration.voters
         if self.is_preferred or voters == (self.member,):
             self._step(self.replica.campaign)
@@ -256,7 +256,7 @@ class HostedReplica:
     def _step(
         self, act: Callable[_Input, object], *args: _Input.args, **rest: _Input.kwargs
     ) -> None:
-        """An input to the replica, which may stumble over its log, or over itself."""
+        """Give the replica an input; begin again if it fails over its log, or over itself."""
         try:
             act(*args, **rest)
         except _FAILURES as error:
@@ -279,12 +279,12 @@ class HostedReplica:
         return self._host.steady_ms()
 
     def lapses(self) -> int:
-        """How often this broker stood still for longer than others wait for a leader."""
+        """How often this broker stood still for longer than an election takes."""
         return self._host.lapses()
 
     @property
     def election_s(self) -> float:
-        """How long others wait for a leader before they look for another, at least."""
+        """The least time after which other replicas elect another leader."""
         settings = self._host.replica_settings
         return settings.tick_ms * settings.election_ticks / 1000
 
@@ -361,7 +361,7 @@ class HostedReplica:
     def _pack(self, work: SaveCheckpoint) -> None:
         """Have a state packed aside if it is large, and then written in turn with all else.
 
-        Nobody waits for it; while one is being packed, the next is left out.
+        No request waits for it; while one is being packed, the next is left out.
         """
         if work.state.size_bytes <= _PACKED_IN_TURN_BYTES_MAX:
             self._disk_queue.append(work)
@@ -476,7 +476,7 @@ class HostedReplica:
 
     @property
     def ailment(self) -> str:
-        """What is wrong here, and what to do about it; "" if nothing is."""
+        """What is wrong here, and what to do about it; "" if all is well."""
         return self.trouble or repair_text(self.replica, self.member)
 
     def _look_for_damage(self) -> None:
@@ -486,10 +486,10 @@ class HostedReplica:
             logger.error("%s is damaged: %s", self.name, self.ailment)
 
     def report_unreadable(self, error: QuiverError) -> QuiverError:
-        """A reader could not read what is stored here. Returns what to tell whoever asked.
+        """A reader could not read what is stored here. Returns the error to answer with.
 
-        Others have it: they are to lead, while this replica mends its log. One that is alone stays,
-        for all the rest that it has.
+        Others have it: they are to lead, while this replica repairs its log. One that is alone
+        stays, for all the rest that it has.
         """
         if self.replica.is_alone or self.replica.mends_alone:
             kind = Corrupt if isinstance(error, Corrupt) else StorageFailed
@@ -506,14 +506,14 @@ class HostedReplica:
 
     @property
     def refusal(self) -> QuiverError | None:
-        """Why nobody serves this partition, where that is known for sure: there is no other
+        """Why no broker serves this partition, where that is known for sure: there is no other
         replica."""
         if self.replica.mends_alone:
             return Corrupt(f"{self.name} has lost data: {self.ailment}")
         return self._refusal if self.replica.is_alone else None
 
     def _recover_from(self, error: object) -> None:
-        """What a replica, or its disk work, ended in: begin again where that is known to help."""
+        """Begin again after the error that the replica or its disk work ended in, if that helps."""
         if isinstance(error, QuiverError):
             # What our own code broke is not asked for anything more.
             self._hand_over()
@@ -531,7 +531,7 @@ class HostedReplica:
             self._fail(f"it failed: {error!r}")
 
     def _hand_over(self) -> None:
-        """Let who has most stand for election now: nobody should have to miss this leader first."""
+        """Let the follower with the longest log stand for election, before an election timeout."""
         replica = self.replica
         others = [voter for voter in replica.configuration.voters if voter != self.member]
         if not (replica.is_leader and others):
@@ -560,7 +560,7 @@ class HostedReplica:
         self._replace_log(f"it begins again after: {error}", lambda: log, must_mend=must_mend)
 
     def _reopen(self, error: QuiverError) -> None:
-        """Nobody knows what the disk holds: read it. In the thread, behind what it is doing."""
+        """It is not known what the disk holds: read it. In the thread, behind what it is doing."""
         logger.error("%s is opened anew: %s", self.name, error)
         disk, folder, settings = self._host.disk, self.name.folder, self._host.log_settings
         owner = Owner(self.id, self.member)
@@ -610,7 +610,7 @@ class HostedReplica:
         self.schedule()
 
     def give_up(self, error: Exception) -> None:
-        """Something that nobody foresaw: nothing of this replica can be trusted any more."""
+        """Stop after an unforeseen error: nothing of this replica can be trusted any more."""
         logger.error("%s failed", self.name, exc_info=error)
         if not (self.trouble or self.is_closed):
             self._fail(f"it failed: {error!r}")
@@ -620,7 +620,7 @@ class HostedReplica:
         logger.critical("%s stops: %s", self.name, reason)
         for member in self.replica.configuration.members:
             if member != self.member:
-                # Those who sleep may believe that this one leads them.
+                # Replicas that sleep may believe that this one leads them.
                 self._host.post(self, member, Rouse())
         self._end_requests()
         self.schedule()
@@ -659,7 +659,7 @@ def repair_text(replica: Replica, member: int) -> str:
 
 
 def lost_text(reason: str, member: int) -> str:
-    """Of a replica that cannot be mended, because nobody knows what it had."""
+    """Of a replica that cannot be repaired, because it is not known what it had."""
     node = node_of(member)
     return (
         f"{reason}. This replica does not take part any more: {_restore()}. If others have copies, "
@@ -668,7 +668,7 @@ def lost_text(reason: str, member: int) -> str:
 
 
 def on_broker(member: int, ailment: str) -> str:
-    """Said so that one knows where to look."""
+    """With the broker where to look."""
     return f"broker {node_of(member)}: {ailment}" if ailment else ""
 
 

@@ -1,4 +1,4 @@
-"""Which partitions live on this broker: logs made, opened and removed as the catalog says.
+"""Makes, opens and removes the logs of the partitions on this broker, as the catalog says.
 
 A replica takes part only once its log is listed in the directory. A log that is listed and cannot
 be found was lost: it is never made anew under the same number, because it may have voted. Nor is
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     member: int
     founders: tuple[int, ...]
     is_preferred: bool = False
-    """Whether it should lead, if nobody does."""
+    """Whether it should lead, if no other replica does."""
 
 
 class Hosting:
@@ -127,7 +127,7 @@ class Hosting:
 
     async def _remove_logs(self, gone: list[str]) -> None:
         """In the disk thread, behind all that was written to these logs. Files are removed aside:
-        there may be thousands, and nobody's fsync is to wait for them."""
+        there may be thousands, and no fsync is to wait for them."""
         if gone:
             directory = self._directory
             topics = await self._disk_thread.run(lambda: directory.take_out(gone))

@@ -104,7 +104,7 @@ class Metadata:
                 except QuiverError as error:
                     # Also a refusal counts only if it is that of the latest view: a broker that
                     # has just come to lead, or does not any more, may not know all others yet.
-                    # Who is not let in is told so at once: it may be the one that is missing.
+                    # A broker that is not let in is told so at once: it may be the missing one.
                     if error.retriable or isinstance(error, Forbidden):
                         raise
                     if await self._is_latest(hosted, view):

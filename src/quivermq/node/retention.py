@@ -1,4 +1,4 @@
-"""Retention: which segments a partition need not keep, and the timer that drops them."""
+"""Retention: finds the segments that a partition need not keep, and drops them by a timer."""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
 """Coordinates sticky groups, on the leader of the metadata partition, by heartbeats of members.
 
-The catalog holds what was decided. Who was heard when is known here only: whoever takes the
-leadership over gives everybody a whole session. What changes is gathered for a moment and becomes
+The catalog holds what was decided. When a member was last heard is known here only: the next leader
+gives every member a whole session. What changes is gathered for a moment and becomes
 one edit, however many join and leave. A beat that has nothing to tell its member waits here until
 it has, so that hand-over does not wait for beats.
 """
@@ -40,7 +40,7 @@ _PARKED_MAX: Final = 50_000
 
 
 class Heartbeat(NamedTuple):
-    """What a member says."""
+    """A heartbeat of a member."""
 
     name: StickyName
     member: int
@@ -57,7 +57,7 @@ class Heartbeat(NamedTuple):
 
 
 class MemberSession(NamedTuple):
-    """What a member is told."""
+    """The answer to a heartbeat."""
 
     generation: int
     share: MemberShare
@@ -65,7 +65,7 @@ class MemberSession(NamedTuple):
 
 
 class Attention:
-    """Time that passed while this broker could hear: one that stood still blames nobody."""
+    """Time that passed while this broker could hear: a pause of its own is not counted."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -144,7 +144,7 @@ class StickyCoordinator:
             try:
                 await self._change(beat, lambda changes: changes.join(beat.member, beat.enrolled))
             except QuiverError:
-                # Whoever is refused is not remembered: there may be any number of them.
+                # A member that is refused is not remembered: there may be any number of them.
                 self._heard.get(key, {}).pop(beat.member, None)
                 raise
         elif beat.released:

@@ -1,6 +1,6 @@
-"""All clients of a broker, whatever carries their bytes: let in, listened to, and shown out.
+"""The connections of all clients of a broker, whatever the transport, with their limits.
 
-Who says nothing for too long is shown out; so is who takes nothing of what it asked for.
+A connection that says nothing for too long is closed; so is one that takes no answers.
 """
 
 import asyncio
@@ -206,7 +206,7 @@ class ClientConnections:
             connection.sweep(now)
 
     async def close(self) -> None:
-        """Show everybody out, and wait until they are."""
+        """Close all connections, and wait until they are."""
         self.is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()

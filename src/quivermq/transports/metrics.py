@@ -1,6 +1,6 @@
-"""A broker's figures as Prometheus wants them. The names are listed in `docs/metrics.md`.
+"""Exports a broker's counters to Prometheus. The names are listed in `docs/metrics.md`.
 
-The broker counts in plain numbers; they become metrics only when somebody asks. That is done in
+The broker counts in plain numbers; they become metrics only at a scrape. That is done in
 small parts, with a breath between, so that no tick of a broker with thousands of partitions waits.
 """
 
@@ -334,7 +334,7 @@ class Metrics:
         self._scraping = asyncio.Lock()
 
     async def text(self) -> bytes:
-        """All metrics in the text format of Prometheus; whoever else runs on the loop goes on."""
+        """All metrics in the text format of Prometheus; other work on the loop goes on."""
         parts = []
         # One at a time: many scrapes at once must not follow each other without a breath.
         async with self._scraping:

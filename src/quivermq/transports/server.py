@@ -1,4 +1,4 @@
-"""A broker with its doors: what `quiver serve` runs."""
+"""Runs a broker with its transports: `quiver serve`."""
 
 import logging
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The TCP door: packets over sockets."""
+"""The TCP transport: packets over sockets."""
 
 import asyncio
 import ssl
@@ -29,6 +29,6 @@ class TcpListener:
         return join_address(host, self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept nobody more; those who are in stay."""
+        """Accept no more connections; those that are open stay."""
         if self._server is not None:
             self._server.close()

@@ -1,4 +1,4 @@
-"""Requests about the cluster itself: brokers come, go, are replaced; replicas and leaders move."""
+"""Answers requests about the cluster: brokers that come and go, replicas and leaders that move."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Reading from partitions: whole batches, only what is committed, waiting for more if asked to.
+"""Answers fetches: whole batches, only what is committed, waiting for more if asked to.
 
 Files are read in threads, so that a cold disk never holds the event loop.
 """
@@ -67,7 +67,7 @@ class FetchHandler:
                 return self._answer(hosted, Part([], Offset(body.offset)), end)
             # It may have lost its leadership, or its topic, meanwhile.
             hosted = await self._readable_by(body)
-        # Not before there is something to read: who waits for messages takes room from nobody.
+        # Not before there is something to read: a fetch that waits takes no room from others.
         await room(bytes_wanted(body))
         return self._answer(hosted, await self._read(hosted, body), end)
 
@@ -94,7 +94,7 @@ class FetchHandler:
         while True:
             halted = self._partitions.local(body.topic, body.topic_id, partition)
             if halted is not None and halted.refusal is not None and halted.is_readable:
-                # It is alone, and takes no writes: nobody knows more than what is applied here.
+                # It is alone, and takes no writes: no broker knows more than what is applied here.
                 return halted
             hosted = self._partitions.leading(body.topic, body.topic_id, partition)
             replica = hosted.replica

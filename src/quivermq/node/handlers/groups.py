@@ -1,4 +1,4 @@
-"""Requests about groups that are not polls: shown, moved, deleted; delayed and dead messages."""
+"""Answers requests about groups: describe, seek, delete; delayed messages and dead letters."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -73,7 +73,7 @@ class GroupHandlers:
             1 if body.group else dispatcher.with_leases(_count_groups) for dispatcher in dispatchers
         )
         check_answer(expected, _FEWER_GROUPS)
-        # Once, for all: whoever has some room and waits for more may wait for another who does.
+        # Once, for all: two requests that each have some room could wait for each other.
         await room(expected)
         found = proto.GroupsDescribed()
         size = 0

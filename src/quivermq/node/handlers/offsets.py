@@ -1,4 +1,4 @@
-"""Requests about messages that are not produces: fetches, offsets, producer ids."""
+"""Answers requests for fetches, committed offsets and producer ids."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Polls: messages leased to consumers, and consumers that wait for some."""
+"""Answers polls: leases messages to consumers, and lets consumers wait for some."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ _WAIT_MS_MAX: Final = 60_000
 _VISIBILITY_MS: Final = 30_000
 _ENVELOPE_BYTES: Final = 4_096
 _VAIN_S: Final = 0.002
-# Whoever asks for partitions that are led elsewhere hears of it after so long at the latest.
+# A client that asks for partitions that are led elsewhere hears of it after so long at the latest.
 _ELSEWHERE_S: Final = 0.25
 _PARTITIONS_AT_ONCE: Final = 500
 """So many are looked at before others on the loop go on."""
@@ -132,7 +132,7 @@ class PollHandler:
                 await self._take(poll, dispatchers)
                 if poll.pending:
                     return self._answer(poll)
-                # Who waits for messages takes room from nobody.
+                # A poll that waits for messages takes no room from others.
                 await room(0)
                 if poll.is_in_vain:
                     # Others were faster, or there is no leave to deliver: never in a hot circle.
@@ -145,7 +145,7 @@ class PollHandler:
                 if not await self._wait(poll, dispatchers, waiter, in_front=was_woken):
                     return self._nothing(poll)
         finally:
-            # Whoever was woken, and took nothing, lets the next one look.
+            # A poll that was woken, and took nothing, lets the next one look.
             if waiter is not None and waiter.woken.done():
                 for number in dict.fromkeys(body.partitions):
                     self._dispatch(body, number)
@@ -154,7 +154,7 @@ class PollHandler:
         try:
             self._dispatchers.leading(body.topic, body.topic_id, number).dispatch(body.group)
         except QuiverError:
-            # Gone: so are all who waited there.
+            # Gone: so are all polls that waited there.
             return
 
     def _led(self, poll: _OpenPoll) -> list[DeliveryDispatcher]:
@@ -257,7 +257,7 @@ class PollHandler:
             if poll.pending:
                 await self._read(poll)
             elif len(troubles) == len(dispatchers):
-                # Nothing to be had is another answer than nobody to have it from.
+                # No message is another answer than no leader.
                 raise troubles[0]
             if poll.body.auto_ack:
                 await self._acknowledge(poll)
@@ -279,7 +279,7 @@ class PollHandler:
         # Should this one be held up, by a client that reads slowly, say, others get their chance.
         dispatcher.dispatch_later(body.group)
         if not poll.pending:
-            # For all that may come, at once: nobody waits for room with leases in hand.
+            # For all that may come, at once: no poll waits for room with leases in hand.
             expected = int(body.messages_max * dispatcher.message_bytes) + _ENVELOPE_BYTES
             await poll.room(min(poll.bytes_max, expected))
         # Last, as all that is waited for makes it old.
@@ -287,7 +287,7 @@ class PollHandler:
         if not dispatcher.settings.rate_per_second:
             self._lease(dispatcher, poll, wanted, tokens=0)
             return
-        # Not while it has something: whoever waits for more keeps nothing from anybody.
+        # Not while it has something: messages that are leased do not wait for more.
         loop = asyncio.get_running_loop()
         wait_s = 0.0 if poll.pending else max(0.0, poll.deadline_s - loop.time())
         taken = await self._limits.take(body.topic, body.topic_id, ready, wait_s)
@@ -310,7 +310,7 @@ class PollHandler:
         self, dispatcher: DeliveryDispatcher, poll: _OpenPoll, wanted: int, tokens: int
     ) -> None:
         body = poll.body
-        # Also for who acknowledges at once: what is not sent after all goes back. It has to last
+        # Also with auto-ack: what is not sent after all goes back. It has to last
         # until the answer is made, and the consumer has no use for it.
         visibility_ms = (not body.auto_ack and body.visibility_ms) or _VISIBILITY_MS
         ask = LeaseRequest(body.group, body.consumer, wanted, visibility_ms, auto_ack=False)
@@ -346,7 +346,7 @@ class PollHandler:
 
     def _meet_trouble(self, dispatcher: DeliveryDispatcher, trouble: QuiverError) -> None:
         if isinstance(trouble, Corrupt | StorageFailed | UnsupportedFormat):
-            # The log remembers what is damaged; its replica finds out, and mends it.
+            # The log remembers what is damaged; its replica finds out, and repairs it.
             raise dispatcher.hosted.report_unreadable(trouble) from trouble
         if not isinstance(trouble, OffsetOutOfRange):
             raise trouble

@@ -1,4 +1,4 @@
-"""Produce: from a request to its answer without a task, a future or a copy in between."""
+"""Answers produce requests, without a task, a future or a copy in between."""
 
 import asyncio
 import time
@@ -130,7 +130,7 @@ class PendingProduce:
             self._finish()
 
     def give_up(self) -> None:
-        """Answer that nobody knows. What is stored after all is still counted."""
+        """Answer that the outcome is unknown. What is stored after all is still counted."""
         name, waited_s = self._hosted.name, time.perf_counter() - self._began
         self._closed(self)
         finished, self._finished = self._finished, lambda _: None

@@ -1,4 +1,4 @@
-"""What became of leased messages: all settlements of a request at once, answered when committed."""
+"""Settles leased messages: all settlements of a request at once, answered when committed."""
 
 import asyncio
 from collections import deque
@@ -124,7 +124,7 @@ class SettleHandler:
 
 
 def _portions(settlements: Sequence[Numbered]) -> Iterator[list[Part]]:
-    """All of them, in portions that hold up nobody; mostly there is one."""
+    """All of them, in portions that do not hold the event loop; mostly there is one."""
     portion: list[Part] = []
     left = _PORTION
     for number, settlement in settlements:
@@ -151,7 +151,7 @@ def _apply(
     """One settlement, or a part of it; what was lost, or None if nothing was."""
     lease = settlement.lease
     if intervals is None and not _is_known(leases, group, consumer, lease):
-        # Nobody knows what was left of it.
+        # It is not known what was left of it.
         return []
     if settlement.outcome == proto.EXTEND:
         is_held = leases.extend(group, lease, settlement.visibility_ms, steady_ms, consumer)
@@ -182,7 +182,7 @@ def _scattered(
 
 
 def _is_known(leases: LeaseManager, group: str, consumer: int, lease: int) -> bool:
-    """Whether it is known what a consumer means by all of a lease; of a group that nobody knows
+    """Whether it is known what a consumer means by all of a lease; of an unknown group
     the lease manager says so itself."""
     found = leases.groups.by_name.get(group)
     return found is None or found.is_known(consumer, lease)

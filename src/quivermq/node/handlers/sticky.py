@@ -1,4 +1,4 @@
-"""Requests of the members of sticky groups, and about them."""
+"""Answers heartbeats of the members of sticky groups, and describes the groups."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ _RELEASED_MAX: Final = 100_000
 
 
 class StickyHandlers:
-    """Beats, and who owns what."""
+    """Heartbeats, and assignments."""
 
     def __init__(self, metadata: Metadata, coordinator: StickyCoordinator) -> None:
         self._metadata = metadata

@@ -1,4 +1,4 @@
-"""uvicorn inside a broker: on its loop, started and stopped with it, silent."""
+"""Runs uvicorn inside a broker: on its loop, started and stopped with it, silent."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ from quivermq.transports.http.protocol import BoundedConfig, HttpLimits
 from quivermq.transports.metrics import Metrics
 
 _FINISH_S: Final = 1.0
-"""How long requests that are under way may take once the door closes."""
+"""How long requests that are under way may take once the listener closes."""
 _DATE_S: Final = 1.0
 
 
@@ -59,7 +59,7 @@ class HttpListener:
             await asyncio.sleep(_DATE_S)
 
     async def close(self) -> None:
-        """Accept nobody more, finish what is under way, and close."""
+        """Accept no more connections, finish what is under way, and close."""
         if self._dating is None:
             return
         self._dating.cancel()

@@ -1,4 +1,4 @@
-"""What the HTTP API says, in the words of the Python client."""
+"""The answers of the HTTP API, in the words of the Python client."""
 
 from typing import Annotated, Literal
 
@@ -65,7 +65,7 @@ class ClusterAnswer(ApiAnswer):
     cluster_id: str = Field(description="Drawn when the cluster was founded.")
     version: U64 = Field(description="Of the catalog; grows with every change.")
     leader: int = Field(
-        description="The node that leads the metadata partition; 0: nobody just then."
+        description="The node that leads the metadata partition; 0: none just then."
     )
     node: int = Field(description="The broker that answers.")
     nodes: list[NodeAnswer] = Field(description="All brokers, by node id.")
@@ -75,7 +75,7 @@ class PartitionAnswer(ApiAnswer):
     """One partition, as its leader sees it; null: only its leader knows, and did not answer."""
 
     partition: int = Field(description="Its number, from 0.")
-    leader: int = Field(description="The node that leads it; 0: nobody just then.")
+    leader: int = Field(description="The node that leads it; 0: none just then.")
     replicas: list[int] = Field(description="The nodes that hold it.")
     in_sync: list[int] | None = Field(description="Those that have everything that is committed.")
     target: list[int] = Field(description="Where it is being moved to; empty: it is not.")
