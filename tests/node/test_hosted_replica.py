@@ -8,7 +8,7 @@ from quivermq.batches import Index, Offset
 from quivermq.errors import Corrupt, OffsetOutOfRange, QuiverError, StorageFailed, Timeout
 from quivermq.log import Log
 from quivermq.node import hosted_replica
-from quivermq.node.disk_work import opened
+from quivermq.node.disk_work import read_state
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.raft import Message, MessageKind
 from quivermq.replica import Consensus
@@ -199,7 +199,7 @@ async def test_a_log_of_another_group_in_its_folder_is_not_opened() -> None:
     async with stage() as it:
         group = await it.serving_group()
         it.scheduler.remove(group)
-        other = HostedReplica(bytes(16), group.name, 1, opened(group.log), it.scheduler)
+        other = HostedReplica(bytes(16), group.name, 1, read_state(group.log), it.scheduler)
         it.scheduler.add(other)
         other._reopen(StorageFailed("something"))
         await until(lambda: "another log" in other.trouble)

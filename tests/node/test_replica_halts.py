@@ -16,7 +16,7 @@ from quivermq.errors import Corrupt, QuiverError, StorageFailed, UnsupportedForm
 from quivermq.log import Checkpoint, Owner
 from quivermq.log.checkpoints import Checkpoints
 from quivermq.node import hosted_replica
-from quivermq.node.disk_work import opened
+from quivermq.node.disk_work import read_state
 from quivermq.node.handlers.fetch import read_batches
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.queue import Partition
@@ -94,7 +94,7 @@ async def test_a_later_release_goes_on_with_the_entry(monkeypatch: pytest.Monkey
             )
         )
         monkeypatch.setattr(Partition, "_command", lambda *_: True)
-        group = HostedReplica(group.id, group.name, group.member, opened(log), it.scheduler)
+        group = HostedReplica(group.id, group.name, group.member, read_state(log), it.scheduler)
         it.scheduler.add(group)
         await until(lambda: group.was_serving)
         assert (await produced(group)).base_offset == 1
@@ -365,7 +365,7 @@ async def reopened(it: Stage, group: HostedReplica) -> HostedReplica:
             it.disk, group.name.folder, SMALL, Owner(group.id, group.member)
         )
     )
-    again = HostedReplica(group.id, group.name, group.member, opened(log), it.scheduler)
+    again = HostedReplica(group.id, group.name, group.member, read_state(log), it.scheduler)
     it.scheduler.add(again)
     return again
 

@@ -115,7 +115,7 @@ class Broker:
             self.forwarding,
             self.addresses,
             on_settled=self._catalog_changed,
-            on_new_life=self._began_anew,
+            on_new_life=self._broker_restarted,
             on_unfit=self._unfit,
         )
         self.controller = Controller(
@@ -181,7 +181,7 @@ class Broker:
                 welcome=self.membership.welcome,
                 objection=self.membership.objection,
                 deliver=self.scheduler.deliver,
-                leads=self._heard_of_leaders,
+                leads=self._learn_leaders,
                 silent=self.scheduler.wake_all_of,
                 connected=self._connected,
                 clock=self.scheduler.clock,
@@ -277,7 +277,7 @@ class Broker:
                 logger.exception("the partitions of this broker are not as they should be")
                 await asyncio.sleep(1.0)
                 self._hosting_wanted.set()
-            self.leaders.exist(partition_id(topic.id, n) for topic, n, _ in view.partitions())
+            self.leaders.keep_only(partition_id(topic.id, n) for topic, n, _ in view.partitions())
             self.counters.keep_only(
                 {(topic.name, number) for topic, number, _ in view.partitions()}
             )
@@ -296,17 +296,17 @@ class Broker:
         self.consumers.leadership_changed(hosted)
         if hosted.was_serving:
             term = hosted.replica.term
-            self.leaders.heard(hosted.id, Leadership(term, self.settings.node_id))
+            self.leaders.learn(hosted.id, Leadership(term, self.settings.node_id))
             self.links.tell_leadership([proto.Leadership(partition=hosted.id, term=term)])
         else:
-            self.leaders.lost(hosted.id, self.settings.node_id)
+            self.leaders.end(hosted.id, self.settings.node_id)
 
-    def _heard_of_leaders(self, node: int, leads: Iterable[proto.Leadership]) -> None:
+    def _learn_leaders(self, node: int, leads: Iterable[proto.Leadership]) -> None:
         for lead in leads:
-            self.leaders.heard(lead.partition, Leadership(lead.term, node))
+            self.leaders.learn(lead.partition, Leadership(lead.term, node))
 
-    def _began_anew(self, node: int) -> None:
-        self.leaders.began_anew(node)
+    def _broker_restarted(self, node: int) -> None:
+        self.leaders.end_all_of(node)
         self.scheduler.wake_all_of(node)
 
     def _connected(self, node: int) -> None:

@@ -32,7 +32,7 @@ logger = logging.getLogger("quivermq.clock")
 DIFFERENCE_MS_MAX: Final = 5_000
 """Clocks that differ by no more than this agree."""
 HEARD_MS: Final = 10_000
-"""What a broker said of its clock counts for so long."""
+"""The clock of another broker counts for so long after it was heard."""
 HELD_MS: Final = 60 * 1000
 """A clock that was set ahead is followed after so long, where no majority confirms it."""
 BELIEVED_AFTER_MS: Final = 24 * 3600 * 1000
@@ -43,7 +43,7 @@ _CLOCKS_MIN: Final = 3
 
 
 def machine_ms() -> int:
-    """What the machine's clock shows."""
+    """The machine's clock."""
     return min(max(time.time_ns() // 1_000_000, 0), TIMESTAMP_MS_MAX)
 
 
@@ -84,7 +84,7 @@ class BrokerClock:
         return max(self._steady() + self._age_offset, 0)
 
     def machine_ms(self) -> int:
-        """What the machine's clock shows, right or wrong: what other brokers are told."""
+        """The machine's clock, right or wrong: other brokers are told this."""
         return self._machine()
 
     def heard(self, node: int, clock_ms: int) -> None:
@@ -187,7 +187,7 @@ def _difference(difference_ms: int) -> str:
 
 
 class Moment(NamedTuple):
-    """What the clocks showed."""
+    """A point in time, by two clocks."""
 
     awake_or_not_s: float
     wall_s: float

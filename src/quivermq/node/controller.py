@@ -60,9 +60,9 @@ class Controller:
         self._is_due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.moving = ""
-        """What moves, for people."""
+        """The move that is under way, for people."""
         self.trouble = ""
-        """What went wrong last, for people."""
+        """The last failure, for people."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="controller")
@@ -180,7 +180,7 @@ class Controller:
         await self._metadata.edit(lambda view: finish_moves(view, [move]))
 
     async def _ask(self, wanted: bytes, request: proto.Request, timeout_s: float) -> None:
-        """Ask whoever leads a partition; raises what it refuses with."""
+        """Ask the leader of a partition; raises its refusal."""
         loop = asyncio.get_running_loop()
         patience = loop.time() + _LEADER_S
         while not self._partitions.leader_of(wanted):

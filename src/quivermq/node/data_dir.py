@@ -5,8 +5,8 @@
     *.copy.json     a second copy of each
     lock            held by the running process
     log/            the logs, each of which says itself whose it is
-    removed/        logs that are being deleted: that nobody needs them any more was proven
-    quarantine/     logs that nobody wants, and that could not say whose they are
+    removed/        logs that are being deleted: it was proven that they are not needed
+    quarantine/     logs that are not wanted, and that could not say whose they are
 
 Nothing is made or deleted by the word of one file. A folder that lies beside the list is looked
 into; a folder that stands where a log is to be made is never replaced.
@@ -141,7 +141,7 @@ class DataDirectory:
                     f"start it with --node-id {identity.node_id}, or name another --data-dir"
                 )
         elif self._logs_file.exists(self.disk) or self.disk.names(_FOLDER):
-            # With a fresh identity the logs would speak for a broker that nobody knows.
+            # With a fresh identity the logs would speak for an unknown broker.
             raise self._lost(self._identity_file, node_id, "it is missing")
         else:
             identity = DirectoryIdentity(node_id, secrets.token_hex(16), boot=0)
@@ -287,7 +287,7 @@ class DataDirectory:
         self.list_logs({**self.logs, **adopted})
 
     def _finish_removals(self) -> None:
-        """What is in that folder was wanted by nobody when it was moved there."""
+        """Delete what was moved to `removed/`: it was not wanted when it was moved."""
         gone = set()
         for name in self.disk.names(_REMOVED):
             owner = self.owner_of(f"{_REMOVED}/{name}")
@@ -300,7 +300,7 @@ class DataDirectory:
         self.delete_removed()
 
     def take_out(self, partitions: Iterable[str]) -> set[str]:
-        """Logs that are proven to be wanted by nobody leave the list, and their folders `log/`.
+        """Take logs that are proven to be unwanted off the list, and their folders out of `log/`.
 
         A log that says itself that it is the one can be deleted; any other goes into quarantine.
         The move comes first and decides: a crash behind it is finished at the next start. Returns
@@ -332,7 +332,7 @@ class DataDirectory:
         target = _REMOVED if is_it and partition in self.logs else QUARANTINE
         if target == QUARANTINE and len(self.disk.names(QUARANTINE)) >= QUARANTINE_MAX:
             logger.error(
-                "%s stays where it is: %s holds %d logs, look at them and delete what nobody needs",
+                "%s stays where it is: %s holds %d logs, look at them, delete what is not needed",
                 log.folder, self.root / QUARANTINE, QUARANTINE_MAX,
             )  # fmt: skip
             return False
@@ -341,8 +341,8 @@ class DataDirectory:
         self.disk.rename(log.folder, f"{target}/{name}")
         if target == QUARANTINE:
             logger.warning(
-                "%s is wanted by nobody, but did not say for sure whose it is: it is now %s, "
-                "delete it if nobody needs it", log.folder, self.root / target / name,
+                "%s is not wanted, but did not say for sure whose it is: it is now %s, "
+                "delete it if it is not needed", log.folder, self.root / target / name,
             )  # fmt: skip
         return True
 

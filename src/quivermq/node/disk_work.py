@@ -95,8 +95,8 @@ class Opened(NamedTuple):
     """None: it is damaged, or there is none."""
 
 
-def opened(log: Log) -> Opened:
-    """A log with its state."""
+def read_state(log: Log) -> Opened:
+    """A log with the state at its newest checkpoint."""
     if log.damage:
         # The repair looks at its newest checkpoint, on the event loop.
         log.preload_checkpoint()

@@ -38,7 +38,7 @@ class GarbagePolicy:
         self.full_collections = 0
 
     def start(self) -> None:
-        """What was made so far, modules mostly, is never looked at again."""
+        """Freeze what was made so far, modules mostly: it is never looked at again."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, NEVER)

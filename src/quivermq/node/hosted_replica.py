@@ -35,7 +35,7 @@ from quivermq.node.disk_work import (
     Work,
     do_disk_work,
     open_log,
-    opened,
+    read_state,
     waits_for_no_disk,
 )
 from quivermq.queue import LeaseManager
@@ -63,7 +63,7 @@ _REOPEN_S: Final = 1.0
 _FAILURES: Final = (
     Corrupt, OffsetOutOfRange, StorageFailed, UnsupportedFormat, BrokenInvariant,
 )  # fmt: skip
-"""What a replica, or its disk work, may end in."""
+"""The errors that a replica, or its disk work, may end in."""
 _PACKED_IN_TURN_BYTES_MAX: Final = 256 * KIB
 """A state that is larger is packed where no write waits for it."""
 _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
@@ -73,7 +73,7 @@ Done = Callable[[Result], None]
 
 
 class ReplicaHost(Protocol):
-    """What a replica needs of the broker around it: `ReplicaScheduler` has it."""
+    """The broker around a replica: implemented by `ReplicaScheduler`."""
 
     disk: Disk
     dice: Dice
@@ -202,7 +202,7 @@ class HostedReplica:
         return result
 
     async def commit_lease_ops(self, act: Callable[[LeaseManager], T]) -> T:
-        """What `act` returns, once all lease operations so far are committed."""
+        """Let `act` use the lease manager; returns once all operations so far are committed."""
         future, done = _result_future()
         found = self.with_leases(act, done)
         _raise_refusal(await future)
@@ -476,7 +476,7 @@ class HostedReplica:
 
     @property
     def ailment(self) -> str:
-        """What is wrong here, and what to do about it; "" if all is well."""
+        """The trouble here, and what to do about it; "" if all is well."""
         return self.trouble or repair_text(self.replica, self.member)
 
     def _look_for_damage(self) -> None:
@@ -594,7 +594,7 @@ class HostedReplica:
                 self._refusal = StorageFailed(f"{self.name} takes no writes: {result}")
                 self._host.call_later(_REOPEN_S, lambda: again(result))
 
-        self._host.write(self, lambda: opened(get()), got)
+        self._host.write(self, lambda: read_state(get()), got)
 
     def _renew(self, found: Opened, *, must_mend: bool) -> None:
         self._end_requests()

@@ -20,7 +20,7 @@ from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, UnsupportedFo
 from quivermq.log import Owner, name_logs, prepare_log
 from quivermq.node.data_dir import DataDirectory, ListedLog, PartitionName
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.disk_work import Opened, open_log, opened
+from quivermq.node.disk_work import Opened, open_log, read_state
 from quivermq.node.hosted_replica import HostedReplica, lost_text
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import founding_checkpoint
@@ -164,7 +164,7 @@ class Hosting:
         )
 
     async def _remove_other_members(self, batch: list[Wanted]) -> None:
-        """What another member of a replica knew must not speak for the one that is wanted."""
+        """Remove logs of other members: they must not speak for the member that is wanted."""
         directory = self._directory
         known = {**directory.unlisted, **directory.logs}
         other = [
@@ -222,7 +222,7 @@ class Hosting:
         owner = Owner(want.partition_id, want.member)
         try:
             self._check_place(want)
-            found = opened(open_log(self._scheduler.disk, folder, settings, owner))
+            found = read_state(open_log(self._scheduler.disk, folder, settings, owner))
         except Exception as error:
             # One log that cannot be opened must not keep the others closed.
             if not isinstance(error, QuiverError):
@@ -245,12 +245,12 @@ class Hosting:
         if log is None:
             raise Corrupt(
                 f"{folder} stands where its log is to be made, and does not say whose it is. If "
-                "nobody needs it, stop the broker, move the folder out of the data directory, "
+                "it is not needed, stop the broker, move the folder out of the data directory, "
                 "and start the broker again"
             )
 
     def _lost(self, want: Wanted, error: Exception) -> QuiverError:
-        """What is wrong, and what to do about it."""
+        """The error with a remedy."""
         directory, folder = self._directory, want.name.folder
         if isinstance(error, Corrupt):
             found = directory.folder_of(want.partition_id.hex(), want.member)

@@ -22,7 +22,7 @@ class KnownLeaders:
         self._existing: set[bytes] = set()
         self.version = 0
 
-    def heard(self, partition: bytes, leadership: Leadership) -> None:
+    def learn(self, partition: bytes, leadership: Leadership) -> None:
         known = self._leaderships.get(partition)
         if known is None or leadership.term > known.term:
             self._leaderships[partition] = leadership
@@ -34,24 +34,24 @@ class KnownLeaders:
     def __len__(self) -> int:
         return len(self._leaderships)
 
-    def lost(self, partition: bytes, node: int) -> None:
-        """A broker gave a leadership up without knowing which broker has it now."""
+    def end(self, partition: bytes, node: int) -> None:
+        """A broker gave its leadership up, and does not know the next leader."""
         known = self._leaderships.get(partition)
         if known is not None and known.node == node:
             self._leaderships[partition] = Leadership(known.term, 0)
             self.version += 1
 
-    def began_anew(self, node: int) -> None:
+    def end_all_of(self, node: int) -> None:
         """A broker was started: it leads nothing until it says so."""
         for partition in [g for g, known in self._leaderships.items() if known.node == node]:
-            self.lost(partition, node)
+            self.end(partition, node)
 
     def node(self, partition: bytes, later_than: int = -1) -> int:
         """The node that leads, in a term past `later_than`, as far as is known; 0 if it is not."""
         known = self._leaderships.get(partition)
         return known.node if known and known.term > later_than else 0
 
-    def exist(self, partitions: Iterable[bytes]) -> None:
+    def keep_only(self, partitions: Iterable[bytes]) -> None:
         """These are all partitions that there are: forget those that are gone.
 
         Not those that were never seen: brokers that know more of the catalog may tell of them.

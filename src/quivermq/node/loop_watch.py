@@ -36,7 +36,7 @@ _UNSEEN: Final = "(no stack: the thread did not let go of the interpreter meanwh
 
 @dataclass(slots=True)
 class Stalls:
-    """What was seen since the broker started."""
+    """Stalls since the broker started."""
 
     count: int = 0
     seconds_max: float = 0.0

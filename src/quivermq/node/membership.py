@@ -143,7 +143,7 @@ class Membership:
             try:
                 self.directory.learn_level(cluster.level, cluster.release)
             except (StorageFailed, OSError):
-                # It goes on at the old one, which everybody can read, until the next change.
+                # It goes on at the old one, which all can read, until the next change.
                 logger.exception("feature level %d cannot be noted", cluster.level)
             else:
                 logger.info("node %d is at feature level %d", self.node_id, cluster.level)
@@ -207,7 +207,7 @@ class Membership:
             await asyncio.sleep(_AGAIN_S)
 
     async def _ask_to_register(self) -> proto.BrokerRegistered:
-        """Of whoever leads, as far as anybody knows; others pass it on."""
+        """Register with the leader, as far as it is known; other brokers forward it."""
         identity, addresses = self.directory.identity, self.addresses
         request = proto.Request(
             register_broker=proto.RegisterBroker(
@@ -230,7 +230,7 @@ class Membership:
             try:
                 response, _ = await self.forwarding.send(address, request, (), _REGISTER_S)
             except UnsupportedFormat as failure:
-                # Whoever listens there speaks another protocol; that says nothing of the cluster.
+                # The process there speaks another protocol; that says nothing of the cluster.
                 error = ConnectionFailed(str(failure))
                 continue
             except QuiverError as failure:
@@ -287,7 +287,7 @@ class Membership:
         self.is_registered = False
         self.join_address = address
         self._task = asyncio.create_task(self._stay_registered(), name="membership")
-        # Whoever asked may give up waiting; the broker has left, and must get in.
+        # The request may be given up; the broker has left, and must get in.
         await asyncio.shield(self._task)
         if not self.is_registered:
             raise UnsupportedFormat(self.refusal)
@@ -319,8 +319,8 @@ class Membership:
             return objection
         self.heard_addresses[hello.node] = hello.address
         if hello.node in self.links.peers or not self.metadata.view.brokers:
-            # Whoever joins hears of the others from the catalog, and gets that from one of them,
-            # who needs an answer. The first leader may not have been in the catalog itself.
+            # A broker that joins hears of the others from the catalog, and gets that from one of
+            # them, which needs an answer. The first leader may not have been in the catalog itself.
             self.links.know(hello.node, hello.peer_address)
         if hello.boot > self.heard_boots.get(hello.node, 0):
             self.heard_boots[hello.node] = hello.boot

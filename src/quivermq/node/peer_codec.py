@@ -290,7 +290,7 @@ def _decode_plain(plain: proto.PlainEntry) -> Entry:
 
 
 def _check_change(data: bytes) -> None:
-    """A change that nobody can make would stop every member once it is committed."""
+    """Refuse a change that cannot be made: it would stop every member once it is committed."""
     if len(data) > MEMBERSHIP_BYTES_MAX:
         _refuse(f"a membership change of {len(data):,} bytes")
     for change in MembershipChange.decode(data).changes:
@@ -324,7 +324,7 @@ def _decode_configuration(body: proto.Configuration) -> Configuration:
     check_configuration(configuration)
     members = configuration.members
     if not configuration.voters or not members[0]:
-        _refuse(f"nobody can be a member of {configuration}")
+        _refuse(f"no member can be in {configuration}")
     _check_numbers(*members)
     return configuration
 

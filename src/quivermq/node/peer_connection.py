@@ -118,7 +118,7 @@ class Incoming(PeerProtocol):
         """`take` decodes one message of a packet with each step."""
         super().__init__()
         self.hello: proto.PeerHello | None = None
-        """Who it is, once it was let in."""
+        """The hello of the broker, once it was let in."""
         self._answer = answer
         self._take = take
         self._connections = connections
@@ -257,7 +257,7 @@ class Outgoing(PeerProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         if not self.answered.done():
             self.answered.set_exception(ConnectionFailed("the peer closed the connection"))
-            self.answered.exception()  # seen: whoever dialled may have given up
+            self.answered.exception()  # seen: the dialler may have given up
         if not self.lost.done():
             self.lost.set_result(None)
 

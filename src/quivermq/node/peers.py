@@ -65,7 +65,7 @@ def lane_of(mail: Mail) -> LinkLane:
 
 @dataclass(slots=True)
 class Outbox:
-    """What waits for the end of this pass of the loop."""
+    """Messages that wait for the end of this pass of the loop."""
 
     peer_messages: list[proto.PeerMessage] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -209,7 +209,7 @@ class Peer:
 
 @dataclass(slots=True)
 class LinkHooks:
-    """What the links need of the broker."""
+    """The broker, as the links need it."""
 
     hello: Callable[[], proto.PeerHello]
     judge: Callable[[int, proto.PeerHello], str]

@@ -98,7 +98,7 @@ class StickyCoordinator:
         self._parked: dict[str, dict[asyncio.Future[None], tuple[int, MemberShare]]] = {}
         self._parked_count = 0
         self._known: dict[str, StickyGroup] = {}
-        """What those that are parked were compared with."""
+        """The groups that parked heartbeats were compared with."""
         self._edit_s = 0.0
         self._is_due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -129,7 +129,7 @@ class StickyCoordinator:
     # Beats.
 
     async def beat(self, beat: Heartbeat) -> MemberSession:
-        """What the member may read and has to give up, once that is not what it knows."""
+        """The share of a member, once that is not what it knows."""
         self._take_leadership()
         view = self._metadata.view
         key = sticky_key(view.topic(beat.name.topic).id, beat.name.group)
@@ -337,4 +337,4 @@ def _finish(waiter: asyncio.Future[None]) -> None:
 def _fail(waiter: asyncio.Future[None], error: QuiverError) -> None:
     if not waiter.done():
         waiter.set_exception(error)
-        waiter.exception()  # seen: whoever waited may be gone
+        waiter.exception()  # seen: the request may be gone

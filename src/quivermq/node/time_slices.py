@@ -18,7 +18,7 @@ SLICE_S: Final = 0.01
 
 
 class Slices:
-    """Whose turn it is, and how much of the slice is left."""
+    """The slice of this turn of the loop, shared by all long work."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

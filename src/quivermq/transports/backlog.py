@@ -18,7 +18,7 @@ class _Waiter:
 
 
 class Backlog:
-    """What waits for one client, and what was promised to wait for it."""
+    """The bytes that wait for one client, and those that are promised."""
 
     def __init__(self, bytes_max: int, unread: Callable[[], int]) -> None:
         self._bytes_max = bytes_max

@@ -304,7 +304,7 @@ def _lag(hosted: HostedReplica, member: int) -> int:
 
 
 class _One:
-    """What `generate_latest` takes for a registry: one family."""
+    """A registry of one family, for `generate_latest`."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family

@@ -149,7 +149,7 @@ def _encoded(
     origin: Origin,
     limits: Limits,
 ) -> Iterator[Frame]:
-    """What is too large for one batch with its headers becomes several."""
+    """Encode messages; what is too large for one batch with its headers becomes several."""
     has_times = frame.header.flags & int(Flag.TIMESTAMP)
     has_keys = frame.header.flags & int(Flag.KEY)
     return encode_batches(

@@ -77,7 +77,7 @@ def _apart(wanted: list[Frame], read_bytes: int) -> list[Frame]:
 def pack(
     frames: Sequence[Frame], runs: Sequence[Interval], bytes_max: int, *, at_least_one: bool
 ) -> Packed:
-    """What to send of batches that hold these messages, or the first of them."""
+    """The parts of batches to send for these messages, or for the first of them."""
     sent: list[Frame] = []
     end, at = 0, 0
     for frame in frames:
@@ -119,14 +119,14 @@ def _leased_parts(frame: Frame, wanted: Sequence[Interval]) -> list[Frame]:
 
 
 def beyond(pieces: Iterable[Piece], end: int) -> list[Interval]:
-    """What of these pieces lies from an offset on."""
+    """The parts of these pieces from an offset on."""
     return runs_of(
         piece._replace(start=max(piece.start, end)) for piece in pieces if piece.end > end
     )
 
 
 def before(pieces: Iterable[Piece], end: int) -> list[Piece]:
-    """What of these pieces lies before an offset."""
+    """The parts of these pieces before an offset."""
     return [piece._replace(end=min(piece.end, end)) for piece in pieces if piece.start < end]
 
 

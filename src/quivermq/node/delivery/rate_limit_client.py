@@ -26,7 +26,7 @@ Call = Callable[[proto.Request], Awaitable[Answer]]
 _WAIT_S_MAX: Final = 5.0
 """After so long a request asks again: the limit, or its leader, may have changed."""
 _AGAIN_S_MAX: Final = 3_600.0
-"""What is told of a limit that has nothing for years: it may be changed before."""
+"""The longest pause that is told: a slower limit may be changed before."""
 _GRACE_MS: Final = 2_000
 _PAUSE_S: Final = 0.1
 """Before a limiter that cannot be reached is asked again."""

@@ -38,7 +38,7 @@ class DispatcherRegistry:
         self._sweep_handle = self._loop.call_later(_SWEEP_MS / 1000, self._sweep)
 
     def _sweep(self) -> None:
-        """Forget groups that nobody uses, where the cluster is at a level that allows it."""
+        """Forget groups that are not used, where the cluster is at a level that allows it."""
         self._sweep_handle = self._loop.call_later(_SWEEP_MS / 1000, self._sweep)
         self._time.count(int(self._loop.time() * 1000))
         if self._partitions.level < Level.IDLE_GROUPS:
@@ -131,8 +131,8 @@ def check_not_shared(leases: LeaseManager, name: str) -> None:
 def check_bookkeeper(name: str) -> None:
     """Raise `InvalidRequest` unless offsets may be kept under this name.
 
-    Besides groups of consumers these are tables and queries that say how far they are: nobody can
-    consume under their names, so nobody else moves what they have committed.
+    Besides groups of consumers these are tables and queries that say how far they are: no
+    consumer can use their names, so nothing else moves what they have committed.
     """
     if name.startswith(_BOOKKEEPERS):
         check_name("group", name)

@@ -46,7 +46,7 @@ _JOIN_S: Final = 30.0
 
 @dataclass(slots=True)
 class ClusterParts:
-    """What these requests work on."""
+    """The parts of a broker that these requests use."""
 
     metadata: Metadata
     partitions: PartitionLookup
@@ -152,7 +152,7 @@ class ClusterHandlers:
                 )
             fresh = replace_broker(view, node)
             member = int(fresh.put[view.broker(node).key]["member"])
-            # Where too few others are left, nobody can decide to let it go.
+            # Where too few others are left, no quorum can decide to let it go.
             moves = [move for move in replace(view, node, member) if move.keeps_majority]
             return fresh | (set_targets(view, moves) or Edit())
 
@@ -182,7 +182,7 @@ class ClusterHandlers:
     async def reconfigure(self, request: proto.Request) -> proto.Response:
         body = request.reconfigure
         hosted = self._parts.partitions.leading(body.topic, body.topic_id, body.partition)
-        # On nobody's word but the catalog's.
+        # Only the catalog decides.
         await self._metadata.catch_up()
         planned = self._metadata.view.placement(body.topic, body.partition).planned
         if set(body.members) != set(planned):

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Part(NamedTuple):
-    """What a read found."""
+    """The result of a read."""
 
     frames: list[Frame]
     next_offset: Offset
@@ -135,7 +135,7 @@ class FetchHandler:
         *args: _Asked.args,
         **rest: _Asked.kwargs,
     ) -> T:
-        """What a read of a replica's log finds. Where it cannot be read, its replica finds out."""
+        """Read a replica's log in a reader thread. The replica learns what cannot be read."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self.readers, partial(read, *args, **rest))
@@ -169,8 +169,8 @@ class FetchHandler:
         return proto.Response(offset_found=proto.OffsetFound(offset=offset))
 
     async def list_offsets(self, body: proto.ListOffsets) -> proto.Response:
-        """What partitions hold. Who waits asks no quorum, and wakes no replica that sleeps: that is
-        done for those that have more than is known."""
+        """The offsets that partitions hold. A request that waits asks no quorum, and wakes no
+        sleeping replica: that is done for those that have more than is known."""
         wanted = {position.partition: position.offset for position in body.positions}
         for number in wanted:
             self._partitions.partition_id(body.topic, body.topic_id, number)

@@ -27,7 +27,7 @@ _INTERVALS_MAX: Final = 100_000
 _INTERVALS_AT_ONCE: Final = 2_000
 """Intervals that are settled in one turn of the event loop."""
 _LIST_BYTES: Final = 1 << 20
-"""What is expected of a list before it is made."""
+"""The expected size of a list before it is made."""
 _INTERVAL_BYTES: Final = 20
 _GROUP_BYTES: Final = 100
 """About what one entry takes."""
@@ -221,7 +221,7 @@ class GroupHandlers:
         return proto.Response(claimed=claimed)
 
     def _assigned_epoch(self, body: proto.Claim) -> int:
-        """Of the last member that got this partition, as far as is known here; 0: nobody did."""
+        """Of the last member that got this partition, as far as is known here; 0: none did."""
         topic = self._partitions.topic(body.topic, body.topic_id)
         group = self._partitions.view.sticky.get(sticky_key(topic.id, body.group))
         owners = () if group is None else group.owners

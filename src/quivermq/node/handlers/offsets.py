@@ -29,7 +29,7 @@ class OffsetHandlers:
         metadata: Metadata,
         used: Callable[[HostedReplica, str], None],
     ) -> None:
-        """`used` is told which groups somebody commits for."""
+        """`used` is told for which groups offsets are committed."""
         self._used = used
         self._partitions = partitions
         self._fetching = fetching
@@ -97,7 +97,7 @@ class OffsetHandlers:
         return proto.Response(producer_granted=granted)
 
     async def _grant(self) -> tuple[int, int]:
-        """A run of ids that nobody else gets; raises `NotLeader` where that is not known."""
+        """A run of ids that no other broker gets; raises `NotLeader` where that is not known."""
         first = 0
 
         def build(view: View) -> Edit | None:

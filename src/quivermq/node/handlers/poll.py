@@ -403,7 +403,7 @@ class PollHandler:
 
     async def _keep_leased(self, poll: _OpenPoll) -> None:
         """Nothing leaves whose lease was lost while its batches were read: with the leadership, by
-        a seek, or since this broker stood still and another leads. Nobody would know of it."""
+        a seek, or since this broker stood still and another leads. No leader would know of it."""
         trouble: QuiverError | None = None
         for dispatcher in [pending.dispatcher for pending in poll.pending]:
             try:

@@ -162,7 +162,7 @@ class PendingProduce:
         self._finished(response)
 
     def _count(self) -> None:
-        """What was stored, and not what was stored before."""
+        """Count what was stored, and not what was stored before."""
         name = self._hosted.name
         traffic = self._counters.traffic[name.topic, name.partition]
         for frame, stored in zip(self._frames, self._stored, strict=True):

@@ -172,7 +172,7 @@ def _apply(
 def _scattered(
     leases: LeaseManager, group: str, consumer: int, settlement: proto.Settlement
 ) -> list[list[Interval]]:
-    """What is left of a lease, in portions, if that is more than one."""
+    """The rest of a lease, in portions, if that is more than one."""
     found = leases.groups.by_name.get(group)
     held = None if found is None else found.held_by(consumer, settlement.lease)
     if held is None or len(held.pieces) <= _PORTION or settlement.outcome == proto.EXTEND:

@@ -38,7 +38,7 @@ class StickyHandlers:
 
     async def beat(self, request: proto.Request) -> proto.Response:
         self._metadata.leading_replica()
-        beat = beat_of(request.sticky_beat)
+        beat = parse_heartbeat(request.sticky_beat)
         standing = await self._coordinator.beat(beat)
         return proto.Response(
             sticky_state=proto.StickyState(
@@ -64,15 +64,15 @@ class StickyHandlers:
         async with self._slices.turn() as turn:
             for group in view.sticky.values():
                 if group.topic_id == topic.id and body.group in {"", group.group}:
-                    found.groups.append(described(body.topic, group))
+                    found.groups.append(describe_group(body.topic, group))
                     size += found.groups[-1].ByteSize()
                     check_answer(size, "name a group")
                 await turn.rest()
         return proto.Response(sticky_described=found)
 
 
-def described(topic: str, group: StickyGroup) -> proto.StickyGroup:
-    """Partitions stand with whoever holds them, also while they are being handed over."""
+def describe_group(topic: str, group: StickyGroup) -> proto.StickyGroup:
+    """Partitions stand with the member that holds them, also while they are being handed over."""
     held: dict[int, list[int]] = {member: [] for member in group.members}
     for partition, owner in enumerate(group.owners):
         held[owner.member].append(partition)
@@ -90,8 +90,8 @@ def described(topic: str, group: StickyGroup) -> proto.StickyGroup:
     )
 
 
-def beat_of(body: proto.StickyBeat) -> Heartbeat:
-    """What was said, checked."""
+def parse_heartbeat(body: proto.StickyBeat) -> Heartbeat:
+    """The heartbeat in a request, checked."""
     check_group_name(body.group)
     assignor = body.assignor or "sticky"
     if assignor not in ASSIGNORS:

@@ -46,7 +46,7 @@ class HttpListener:
         return join_address(host, bound.getsockname()[1])
 
     async def _start(self, bound: socket.socket) -> None:
-        """What `uvicorn.Server.serve` does, but for signals, which are the process's own."""
+        """Start as `uvicorn.Server.serve` does, but for signals, which are the process's own."""
         server, config = self._server, self._server.config
         config.load()
         server.lifespan = config.lifespan_class(config)

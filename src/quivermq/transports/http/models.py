@@ -9,7 +9,7 @@ U64 = Annotated[int, PlainSerializer(str, return_type=str)]
 
 
 class ApiAnswer(BaseModel):
-    """What every answer shares."""
+    """The base of every answer."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
 

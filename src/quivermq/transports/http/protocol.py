@@ -23,7 +23,7 @@ KEEP_ALIVE_S: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What an HTTP client may cost."""
+    """The limits of an HTTP client."""
 
     connections_max: int
     body_bytes_max: int
