@@ -20,7 +20,7 @@ from quivermq.node.forwarding import Forwarding
 from quivermq.node.handlers.cluster import ClusterHandlers, ClusterParts
 from quivermq.node.handlers.fetch import FetchHandler
 from quivermq.node.handlers.offsets import OffsetHandlers
-from quivermq.node.handlers.produce import ProduceHandler
+from quivermq.node.handlers.produce import ProduceHandler, ProducerIds
 from quivermq.node.handlers.sticky import StickyHandlers
 from quivermq.node.handlers.topics import TopicHandlers
 from quivermq.node.hosted_replica import HostedReplica
@@ -198,9 +198,7 @@ class Broker:
             self.forwarding,
             self.hosting.lost,
         )
-        offsets = OffsetHandlers(
-            self.partitions, self.fetching, self.metadata, self.consumers.mark_used
-        )
+        offsets = OffsetHandlers(self.partitions, self.consumers.mark_used)
         cluster = ClusterHandlers(
             ClusterParts(
                 metadata=self.metadata,
@@ -218,12 +216,14 @@ class Broker:
             ProduceHandler(self.partitions, self.counters, self.consumers.cache_stored),
             {
                 **topics.handlers(),
+                **self.fetching.handlers(),
                 **offsets.handlers(),
+                **ProducerIds(self.metadata).handlers(),
                 **cluster.handlers(),
                 **self.consumers.handlers(),
                 **StickyHandlers(self.metadata, self.coordinator).handlers(),
             },
-            {**topics.bulky(), **offsets.bulky(), **self.consumers.bulky()},
+            {**topics.bulky(), **self.fetching.bulky(), **self.consumers.bulky()},
         )
 
     # Events that concern several parts.

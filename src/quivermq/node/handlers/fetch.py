@@ -15,7 +15,7 @@ from quivermq.log import Log
 from quivermq.node.counters import Counters
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
-from quivermq.node.service import Room
+from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.replica import Replica
 from quivermq.wire import proto
 
@@ -49,7 +49,14 @@ class FetchHandler:
     def close(self) -> None:
         self.readers.shutdown(wait=True, cancel_futures=True)
 
-    async def fetch(self, body: proto.Fetch, room: Room) -> tuple[proto.Response, list[Frame]]:
+    def handlers(self) -> dict[str, Handler]:
+        return {"find_offset": self.find_offset, "list_offsets": self.list_offsets}
+
+    def bulky(self) -> dict[str, Bulky]:
+        return {"fetch": Bulky(self.fetch, lambda request: bytes_wanted(request.fetch))}
+
+    async def fetch(self, request: proto.Request, room: Room) -> Answer:
+        body = request.fetch
         hosted = await self._readable_by(body)
         deadline = asyncio.get_running_loop().time() + min(body.wait_ms, _WAIT_MS_MAX) / 1000
         while True:
@@ -156,7 +163,8 @@ class FetchHandler:
         traffic.bytes_out += sum(map(len, part.frames))
         return response, part.frames
 
-    async def find_offset(self, body: proto.FindOffset) -> proto.Response:
+    async def find_offset(self, request: proto.Request) -> proto.Response:
+        body = request.find_offset
         hosted = await self._readable(body)
         end = hosted.readable_end
         where = body.WhichOneof("where")
@@ -168,9 +176,10 @@ class FetchHandler:
             offset = hosted.log.start.next_offset
         return proto.Response(offset_found=proto.OffsetFound(offset=offset))
 
-    async def list_offsets(self, body: proto.ListOffsets) -> proto.Response:
+    async def list_offsets(self, request: proto.Request) -> proto.Response:
         """The offsets that partitions hold. A request that waits asks no quorum, and wakes no
         sleeping replica: that is done for those that have more than is known."""
+        body = request.list_offsets
         wanted = {position.partition: position.offset for position in body.positions}
         for number in wanted:
             self._partitions.partition_id(body.topic, body.topic_id, number)
