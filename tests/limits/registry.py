@@ -123,9 +123,11 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "node/peer_codec.py:PLAIN_ENTRIES_MAX",
     ),
     "of a connection, gone with it: tests/node/test_peer_limits.py": (
-        "node/peer_connection.py:LINKS_OF_NODE_MAX", "node/peer_connection.py:PARCEL_BYTES_MAX",
-        "node/peer_connection.py:PARCEL_ENVELOPE_BYTES_MAX",
-        "node/peer_connection.py:PARCEL_FRAMES_MAX", "node/peer_connection.py:STRANGERS_MAX",
+        "node/peer_connection.py:LINKS_OF_NODE_MAX",
+        "node/peer_connection.py:PEER_PACKET_BYTES_MAX",
+        "node/peer_connection.py:PEER_PACKET_ENVELOPE_BYTES_MAX",
+        "node/peer_connection.py:PEER_PACKET_FRAMES_MAX",
+        "node/peer_connection.py:STRANGERS_MAX",
         "node/peer_connection.py:STRANGERS_OF_ADDRESS_MAX", "settings.py:peer_connections_max",
     ),
     "what does not fit is dropped and sent again: tests/node/test_peers.py": (

@@ -200,7 +200,7 @@ async def faults(origin: Origin, damage: Damage, root: Path) -> list[str]:
         if identity.member != origin.held[METADATA_PARTITION].member:
             return [f"it takes itself for member {identity.member}"]
         try:
-            await it.hosting.open_group(
+            await it.hosting.open_replica(
                 Wanted(METADATA_PARTITION, METADATA_NAME, identity.member, ())
             )
         except QuiverError:

@@ -9,9 +9,9 @@ from threading import Event
 
 from quivermq.batches import encode_batch
 from quivermq.log import Log, LogSettings
+from quivermq.node.data_dir import PartitionName
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.disk_work import opened
-from quivermq.node.group_names import PartitionName
+from quivermq.node.disk_work import read_state
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import Produced, ReplicaSettings, Result, founding_checkpoint
@@ -36,7 +36,7 @@ class Stage:
         name, log_id = PartitionName("orders", number), bytes([number]) * 16
         founding = founding_checkpoint(founders)
         log = Log.create(self.disk, name.folder, log_id, SMALL, founding, member)
-        group = HostedReplica(log_id, name, member, opened(log), self.scheduler)
+        group = HostedReplica(log_id, name, member, read_state(log), self.scheduler)
         self.scheduler.add(group)
         return group
 

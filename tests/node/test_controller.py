@@ -1,4 +1,4 @@
-"""What the leader of the metadata group does by itself: moves, whoever is down."""
+"""The controller: moves replicas and leaders, and goes on while a broker is down."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ async def dead_letters(
 
 
 def carries(brokers_or_server: Consumer) -> int:
-    return len(brokers_or_server.server.broker.consumers.dead_letters._carrying)
+    return len(brokers_or_server.server.broker.consumers.dead_letters._moving)
 
 
 @on_loop
@@ -347,12 +347,12 @@ async def test_what_dies_as_the_carrier_leaves_is_carried_too(tmp_path: Path) ->
         await consumer.make_topic()
         await consumer.store(b"a", b"b")
         first, second = await consumer.poll()
-        office = server.broker.consumers.dead_letters
+        movers = server.broker.consumers.dead_letters
         dispatcher = server.broker.consumers.dispatchers.leading("orders", b"", 0)
-        # A carrier that has seen that there is nothing, and is about to go.
+        # A mover that has seen that there is nothing, and is about to go.
         leaving = asyncio.get_running_loop().create_task(asyncio.sleep(0.2))
-        office._carrying[dispatcher] = leaving
-        leaving.add_done_callback(lambda _: office._carried(dispatcher))
+        movers._moving[dispatcher] = leaving
+        leaving.add_done_callback(lambda _: movers._moved(dispatcher))
         await consumer.reject([first], "now")
         assert carries(consumer) == 1
         assert [letter.value for letter in await dead_letters(consumer, 1)] == [b"a"]

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from quivermq.errors import NotLeader
-from quivermq.node.lost_time import LONG_AGO
+from quivermq.node.clock import LONG_AGO
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
 from tests.node.consumer_stage import (
@@ -55,7 +55,7 @@ async def test_a_lease_expires_under_the_next_leader_though_nobody_polls(tmp_pat
         # A grant is not waited for, and may be lost with its leader; what is settled is not.
         await consumer.settle(proto.EXTEND, held, visibility_ms=1_500)
         await move_leader(brokers, 3)
-        standing = dispatcher_of(brokers, 3).standings
+        standing = dispatcher_of(brokers, 3).group_progress
         await until(lambda: standing()[0].in_flight == 1)
         await until(lambda: standing()[0].in_flight == 0)
         await consumer.close()

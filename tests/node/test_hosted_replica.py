@@ -7,8 +7,8 @@ import pytest
 from quivermq.batches import Index, Offset
 from quivermq.errors import Corrupt, OffsetOutOfRange, QuiverError, StorageFailed, Timeout
 from quivermq.log import Log
-from quivermq.node import replica_halts
-from quivermq.node.disk_work import opened
+from quivermq.node import hosted_replica
+from quivermq.node.disk_work import read_state
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.raft import Message, MessageKind
 from quivermq.replica import Consensus
@@ -51,7 +51,7 @@ async def test_nothing_is_answered_before_the_disk_has_it() -> None:
 
 async def produced_nothing(group: HostedReplica) -> None:
     assert group.readable_end == 0
-    await until(lambda: not group.is_stirred)
+    await until(lambda: not group.is_scheduled)
 
 
 @on_loop
@@ -60,16 +60,16 @@ async def test_a_replica_made_anew_remembers_the_vote_that_was_being_written() -
         group = it.group(founders=(1, 2, 3))
         with it.stuck_disk():
             group.receive(2, vote_request(2, term=7))
-            group.go_on()
+            group.advance()
             assert group.is_writing
             before = group.replica
-            group._stumbled(dropped_meanwhile())
+            group._recover_from(dropped_meanwhile())
             assert group.replica is before
             assert group.trouble
         await until(lambda: group.replica is not before)
         assert (group.trouble, group.log.term, group.log.vote) == ("", 7, 2)
         group.receive(3, vote_request(3, term=7))
-        await until(lambda: not group.is_stirred and not group.is_writing)
+        await until(lambda: not group.is_scheduled and not group.is_writing)
         assert (group.trouble, group.log.vote) == ("", 2)
 
 
@@ -81,7 +81,7 @@ async def test_who_waits_is_told_when_the_replica_is_made_anew() -> None:
         group.on_messages("reader", lambda: woken.append("woken"))
         with it.stuck_disk():
             answers = begin_produce(group)
-            group._stumbled(dropped_meanwhile())
+            group._recover_from(dropped_meanwhile())
             assert isinstance(answers[0], Timeout)
             assert woken == ["woken"]
             assert it.leaderships[-1] == (group.id, False)
@@ -109,7 +109,7 @@ async def test_a_full_disk_is_waited_for_and_nothing_is_lost(writes_inline: bool
         await produced(group)
         it.disk.faults.capacity_bytes = 0
         answers = [begin_produce(group, 8_000) for _ in range(3)]
-        await until(lambda: not group.is_stirred)
+        await until(lambda: not group.is_scheduled)
         assert not any(answers)
         it.disk.faults.capacity_bytes = None
         await until(lambda: all(answers))
@@ -128,7 +128,7 @@ async def test_what_makes_room_does_not_wait_behind_what_needs_it() -> None:
         def make_room(_: Log) -> None:
             it.disk.faults.capacity_bytes = None
 
-        await until(lambda: group._writing and not group.is_stirred)
+        await until(lambda: group._writing and not group.is_scheduled)
         group.drop_before(make_room)
         await until(lambda: answers)
         assert group.readable_end == 2
@@ -181,7 +181,7 @@ async def test_a_closed_group_touches_its_folder_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A topic of the same name may have been made there meanwhile."""
-    monkeypatch.setattr(replica_halts, "_OPEN_AGAIN_S", 0.01)
+    monkeypatch.setattr(hosted_replica, "_REOPEN_S", 0.01)
     async with stage() as it:
         group = await it.serving_group()
         it.disk.faults.read_only = True
@@ -199,9 +199,9 @@ async def test_a_log_of_another_group_in_its_folder_is_not_opened() -> None:
     async with stage() as it:
         group = await it.serving_group()
         it.scheduler.remove(group)
-        other = HostedReplica(bytes(16), group.name, 1, opened(group.log), it.scheduler)
+        other = HostedReplica(bytes(16), group.name, 1, read_state(group.log), it.scheduler)
         it.scheduler.add(other)
-        other._open_again(StorageFailed("something"))
+        other._reopen(StorageFailed("something"))
         await until(lambda: "another log" in other.trouble)
 
 
@@ -216,7 +216,7 @@ async def test_a_group_that_fails_takes_nobody_with_it(caplog: pytest.LogCapture
 
         bad.after = stumble
         for group in (bad, *good):
-            group.stir()
+            group.schedule()
         await until(lambda: bad.trouble)
         assert "nobody foresaw" in caplog.text
         for group in good:

@@ -7,8 +7,8 @@ GROUP, OTHER = b"a" * 16, b"b" * 16
 
 def test_the_later_term_is_believed_in_any_order() -> None:
     leaders = KnownLeaders()
-    for office in (Leadership(3, 1), Leadership(5, 2), Leadership(4, 3), Leadership(5, 3)):
-        leaders.heard(GROUP, office)
+    for leadership in (Leadership(3, 1), Leadership(5, 2), Leadership(4, 3), Leadership(5, 3)):
+        leaders.learn(GROUP, leadership)
     assert leaders.node(GROUP) == 2
     assert leaders.node(GROUP, later_than=4) == 2
     assert leaders.node(GROUP, later_than=5) == 0
@@ -16,39 +16,39 @@ def test_the_later_term_is_believed_in_any_order() -> None:
 
 def test_who_gave_up_is_forgotten_and_an_old_word_does_not_bring_it_back() -> None:
     leaders = KnownLeaders()
-    leaders.heard(GROUP, Leadership(5, 2))
-    leaders.lost(GROUP, 1)
+    leaders.learn(GROUP, Leadership(5, 2))
+    leaders.end(GROUP, 1)
     assert leaders.node(GROUP) == 2
-    leaders.lost(GROUP, 2)
-    leaders.heard(GROUP, Leadership(5, 2))
-    leaders.heard(GROUP, Leadership(4, 1))
+    leaders.end(GROUP, 2)
+    leaders.learn(GROUP, Leadership(5, 2))
+    leaders.learn(GROUP, Leadership(4, 1))
     assert leaders.node(GROUP) == 0
-    leaders.heard(GROUP, Leadership(6, 2))
+    leaders.learn(GROUP, Leadership(6, 2))
     assert leaders.node(GROUP) == 2
 
 
 def test_a_broker_that_was_started_leads_nothing() -> None:
     leaders = KnownLeaders()
-    leaders.heard(GROUP, Leadership(5, 2))
-    leaders.heard(OTHER, Leadership(5, 3))
-    leaders.began_anew(2)
+    leaders.learn(GROUP, Leadership(5, 2))
+    leaders.learn(OTHER, Leadership(5, 3))
+    leaders.end_all_of(2)
     assert (leaders.node(GROUP), leaders.node(OTHER)) == (0, 3)
 
 
 def test_groups_that_are_gone_are_forgotten_and_those_to_come_are_not() -> None:
     leaders = KnownLeaders()
-    leaders.exist([GROUP])
-    leaders.heard(GROUP, Leadership(1, 1))
-    leaders.heard(OTHER, Leadership(1, 2))
-    leaders.exist([])
+    leaders.keep_only([GROUP])
+    leaders.learn(GROUP, Leadership(1, 1))
+    leaders.learn(OTHER, Leadership(1, 2))
+    leaders.keep_only([])
     assert (leaders.node(GROUP), leaders.node(OTHER)) == (0, 2)
 
 
 def test_what_is_heard_of_groups_that_never_come_does_not_pile_up() -> None:
     leaders = KnownLeaders()
-    leaders.exist([GROUP])
-    leaders.heard(GROUP, Leadership(1, 1))
+    leaders.keep_only([GROUP])
+    leaders.learn(GROUP, Leadership(1, 1))
     for number in range(50_000):
-        leaders.heard(number.to_bytes(16, "big"), Leadership(1, 2))
+        leaders.learn(number.to_bytes(16, "big"), Leadership(1, 2))
     assert len(leaders) < 20_000
     assert leaders.node(GROUP) == 1

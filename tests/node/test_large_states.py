@@ -59,7 +59,7 @@ async def test_a_state_too_large_for_a_checkpoint_is_told_and_the_partition_goes
         group = await it.serving_group()
         it.scheduler.log_settings = replace(it.scheduler.log_settings, checkpoint_bytes_max=10)
         before = group.log.checkpoints()
-        with caplog.at_level(logging.ERROR, "quivermq.group"):
+        with caplog.at_level(logging.ERROR, "quivermq.replica"):
             for _ in range(60):
                 await produced(group, 1_000)
             await until(lambda: "checkpoint_bytes_max" in caplog.text)

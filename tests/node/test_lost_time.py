@@ -6,8 +6,8 @@ from random import SystemRandom
 
 import pytest
 
+from quivermq.node.clock import Lapses, Moment
 from quivermq.node.handlers import poll
-from quivermq.node.lost_time import Lapses, Moment
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
 from tests.node.consumer_stage import GROUP, Consumer, led, move_leader, refusal, values

@@ -8,7 +8,6 @@ import pytest
 
 from quivermq.cluster import Edit, View
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.node.asking import ask
 from quivermq.transports import Server
 from tests.node.cluster_stage import cluster
 from tests.transports.stage import Talker, make_topic, on_loop, serving, until
@@ -47,7 +46,7 @@ async def test_an_edit_that_was_made_from_an_older_version_is_built_again(tmp_pa
                 assert metadata.hosted is not None
                 put = {"between": 1}
                 version, now_ms = view.version, metadata.hosted.now_ms()
-                metadata.hosted.ask(
+                metadata.hosted.submit(
                     lambda _: None,
                     lambda replica, token: replica.change_catalog(token, version, put, (), now_ms),
                 )
@@ -70,7 +69,7 @@ async def test_a_refusal_that_was_made_from_an_older_version_does_not_count(tmp_
                 if len(seen) == 1:
                     assert metadata.hosted is not None
                     put, version, now_ms = {"between": 1}, view.version, metadata.hosted.now_ms()
-                    metadata.hosted.ask(
+                    metadata.hosted.submit(
                         lambda _: None,
                         lambda replica, token: replica.change_catalog(
                             token, version, put, (), now_ms
@@ -98,10 +97,9 @@ async def test_a_catalog_that_cannot_be_read_stops_nothing(
         talker = await Talker.by_socket(server)
         await make_topic(talker)
         metadata = server.broker.metadata
-        group, view = metadata.leading_group(), metadata.view
+        group, view = metadata.leading_replica(), metadata.view
         put = {"topic/bad": {"name": "bad"}}
-        await ask(
-            group,
+        await group.call(
             lambda replica, token: replica.change_catalog(
                 token, view.version, put, (), group.now_ms()
             ),
@@ -113,8 +111,7 @@ async def test_a_catalog_that_cannot_be_read_stops_nothing(
             await metadata.edit(lambda _: Edit({"more": 1}))
         # Once it can be read again, everything goes on.
         delete = ["topic/bad"]
-        await ask(
-            group,
+        await group.call(
             lambda replica, token: replica.change_catalog(
                 token, view.version + 1, {}, delete, group.now_ms()
             ),

@@ -238,7 +238,7 @@ def test_the_letters_that_the_lies_below_start_from_are_well_formed() -> None:
 
 PLAIN_LIES: dict[str, Callable[[proto.PeerMessage], object]] = {
     "no partition": lambda letter: letter.ClearField("partition"),
-    "a short partition": lambda letter: setattr(letter, "partition", bytes(15)),
+    "a short partition id": lambda letter: setattr(letter, "partition", bytes(15)),
     "nobody sent it": lambda letter: letter.ClearField("sender"),
     "for nobody": lambda letter: letter.ClearField("to"),
     "a sender past 2**63": lambda letter: setattr(letter, "sender", 1 << 63),

@@ -10,8 +10,8 @@ from quivermq.addresses import split_address
 from quivermq.batches import Frame
 from quivermq.node.peer_connection import (
     LINKS_OF_NODE_MAX,
-    PARCEL_ENVELOPE_BYTES_MAX,
-    PARCEL_FRAMES_MAX,
+    PEER_PACKET_ENVELOPE_BYTES_MAX,
+    PEER_PACKET_FRAMES_MAX,
     STRANGERS_OF_ADDRESS_MAX,
 )
 from quivermq.raft import MessageKind
@@ -98,7 +98,7 @@ def test_every_kind_of_letter_is_here() -> None:
 
 def full_parcel(one: proto.PeerMessage) -> bytes:
     alone = proto.PeerPacket(peer_messages=[one]).SerializeToString()
-    return alone * max(1, PARCEL_ENVELOPE_BYTES_MAX // len(alone))
+    return alone * max(1, PEER_PACKET_ENVELOPE_BYTES_MAX // len(alone))
 
 
 @pytest.mark.parametrize("kind", WORST)
@@ -126,8 +126,8 @@ async def test_a_full_parcel_does_not_hold_the_loop(kind: str) -> None:
 @pytest.mark.parametrize(
     "envelope",
     [
-        b"\x0a\x00" * (PARCEL_ENVELOPE_BYTES_MAX // 2),
-        b"\x1a\x00" * (PARCEL_ENVELOPE_BYTES_MAX // 2),
+        b"\x0a\x00" * (PEER_PACKET_ENVELOPE_BYTES_MAX // 2),
+        b"\x1a\x00" * (PEER_PACKET_ENVELOPE_BYTES_MAX // 2),
     ],
     ids=["letters", "leads"],
 )
@@ -147,7 +147,7 @@ async def test_a_parcel_of_nothing_but_empty_parts_does_not_hold_the_loop(envelo
 async def test_an_envelope_above_the_limit_is_refused_before_it_is_read() -> None:
     async with broker(1) as one:
         caller = await Caller.to(one, node=2)
-        caller.say(bytes(PARCEL_ENVELOPE_BYTES_MAX + 1))
+        caller.say(bytes(PEER_PACKET_ENVELOPE_BYTES_MAX + 1))
         assert await caller.is_closed()
         caller.hang_up()
 
@@ -158,7 +158,7 @@ async def test_frames_above_the_limit_are_refused() -> None:
         caller = await Caller.to(one, node=2)
         frame = Frame.of(3, b"")  # type: ignore[arg-type]
         STALL_BUDGET.longest_s = 0.0
-        caller.say(b"", *[frame] * (PARCEL_FRAMES_MAX + 1))
+        caller.say(b"", *[frame] * (PEER_PACKET_FRAMES_MAX + 1))
         assert await caller.is_closed()
         assert not one.mail
         caller.hang_up()

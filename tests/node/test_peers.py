@@ -60,9 +60,8 @@ async def broker(
         silent=it.silent.append,
         connected=it.connected,
     )
-    it.links = PeerLinks(
-        hooks, DEFAULT_LIMITS, outbox_bytes_max, silence_s=0.1, hello_s=hello_s, given={}
-    )
+    it.links = PeerLinks(DEFAULT_LIMITS, outbox_bytes_max, silence_s=0.1, hello_s=hello_s, given={})
+    it.links.connect(hooks)
     it.address = await it.links.listen("127.0.0.1:0")
     try:
         yield it

@@ -452,7 +452,7 @@ async def test_at_most_once_delivers_what_is_done_though_another_partition_is_no
             loop.call_soon(dispatcher.close)
 
         body = consumer.poll_request(partitions=[0, 1], auto_ack=True)
-        response, frames = await consumers._requests._consuming.poll(body, room)
+        response, frames = await consumers._polls.poll(proto.Request(poll=body), room)
         assert values(deliveries(response.polled, list(frames))) == [b"0"]
         assert (await consumer.describe()).done == 1
         await consumer.close()
@@ -484,7 +484,7 @@ async def test_at_most_once_does_not_deliver_what_somebody_else_has(tmp_path: Pa
             loop.call_soon(take_over)
 
         body = consumer.poll_request(auto_ack=True)
-        response, frames = await consumers._requests._consuming.poll(body, room)
+        response, frames = await consumers._polls.poll(proto.Request(poll=body), room)
         assert values(deliveries(response.polled, list(frames))) == [b"b"]
         await consumer.close()
 

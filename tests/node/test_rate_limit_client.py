@@ -1,4 +1,4 @@
-"""Rate limits: tokens at a steady pace, one keeper for all partitions, first come, first served."""
+"""Rate limits: tokens at a steady pace, one limiter for all partitions, first come first."""
 
 import asyncio
 from pathlib import Path
@@ -57,36 +57,36 @@ def test_whoever_asks_when_told_to_gets_the_whole_rate(per_second: float, late_s
 
 @on_loop
 async def test_tokens_go_to_those_who_asked_first() -> None:
-    keeper = RateLimiter(200.0, 2)
+    limiter = RateLimiter(200.0, 2)
     order: list[str] = []
 
     async def ask(name: str, wanted: int) -> None:
-        assert await keeper.take(wanted, 10.0) > 0
+        assert await limiter.take(wanted, 10.0) > 0
         order.append(name)
 
     asking = [asyncio.create_task(ask(name, wanted)) for name, wanted in
               (("a", 2), ("b", 100), ("c", 1), ("d", 1))]  # fmt: skip
     await asyncio.gather(*asking)
     assert order == ["a", "b", "c", "d"]
-    assert keeper.asking == 0
+    assert limiter.waiting == 0
 
 
 @on_loop
 async def test_whoever_leaves_or_loses_patience_takes_nothing_along() -> None:
-    keeper = RateLimiter(1.0, 1)
-    assert await keeper.take(5, 0.0) == 1
-    assert await keeper.take(1, 0.02) == 0
-    waiting = asyncio.create_task(keeper.take(1, 60.0))
-    await until(lambda: keeper.asking)
+    limiter = RateLimiter(1.0, 1)
+    assert await limiter.take(5, 0.0) == 1
+    assert await limiter.take(1, 0.02) == 0
+    waiting = asyncio.create_task(limiter.take(1, 60.0))
+    await until(lambda: limiter.waiting)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert keeper.asking == 0
-    keeper.give_back(1)
-    assert await keeper.take(1, 0.0) == 1
-    last = asyncio.create_task(keeper.take(1, 60.0))
-    await until(lambda: keeper.asking)
-    keeper.close()
+    assert limiter.waiting == 0
+    limiter.give_back(1)
+    assert await limiter.take(1, 0.0) == 1
+    last = asyncio.create_task(limiter.take(1, 60.0))
+    await until(lambda: limiter.waiting)
+    limiter.close()
     assert await last == 0
 
 
@@ -151,7 +151,7 @@ async def test_a_limit_that_is_lifted_holds_nobody_up(tmp_path: Path) -> None:
         assert len(await consumer.poll()) == 1
         polling = asyncio.create_task(consumer.poll(wait_ms=30_000))
         dispatcher = next(iter(server.broker.consumers.dispatchers))
-        await until(lambda: dispatcher.keeper is not None and dispatcher.keeper.asking)
+        await until(lambda: dispatcher.limiter is not None and dispatcher.limiter.waiting)
         settings = proto.TopicSettings(rate_per_second=1_000.0)
         await other.ask(alter_topic=proto.AlterTopic(name="orders", settings=settings))
         assert len(await polling) == 1

@@ -15,8 +15,8 @@ from quivermq.batches import Frame, FrameKind, Index, Offset, encode_batch
 from quivermq.errors import Corrupt, QuiverError, StorageFailed, UnsupportedFormat
 from quivermq.log import Checkpoint, Owner
 from quivermq.log.checkpoints import Checkpoints
-from quivermq.node import replica_halts
-from quivermq.node.disk_work import opened
+from quivermq.node import hosted_replica
+from quivermq.node.disk_work import read_state
 from quivermq.node.handlers.fetch import read_batches
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.queue import Partition
@@ -37,7 +37,7 @@ def admit(group: HostedReplica, frame: Frame) -> None:
     live = group.replica._live
     assert live is not None
     live._proposal_queue().admit_command(999, frame, group.now_ms())
-    group.stir()
+    group.schedule()
 
 
 def read_from(group: HostedReplica, offset: int) -> list[Frame]:
@@ -57,7 +57,7 @@ def read_from(group: HostedReplica, offset: int) -> list[Frame]:
 async def test_an_entry_of_a_later_release_stops_its_group_once(
     frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_halts, "_OPEN_AGAIN_S", 0.01)
+    monkeypatch.setattr(hosted_replica, "_REOPEN_S", 0.01)
     async with stage() as it:
         other = await it.serving_group(2)
         group = await it.serving_group(1)
@@ -89,12 +89,12 @@ async def test_a_later_release_goes_on_with_the_entry(monkeypatch: pytest.Monkey
         await until(lambda: group.trouble)
         it.scheduler.remove(group)
         log = await it.disk_thread.run(
-            lambda: replica_halts.open_log(
+            lambda: hosted_replica.open_log(
                 it.disk, group.name.folder, SMALL, Owner(group.id, group.member)
             )
         )
         monkeypatch.setattr(Partition, "_command", lambda *_: True)
-        group = HostedReplica(group.id, group.name, group.member, opened(log), it.scheduler)
+        group = HostedReplica(group.id, group.name, group.member, read_state(log), it.scheduler)
         it.scheduler.add(group)
         await until(lambda: group.was_serving)
         assert (await produced(group)).base_offset == 1
@@ -119,7 +119,7 @@ def test_an_unknown_operation_leaves_the_state_as_it_was() -> None:
 async def test_a_replica_that_is_alone_is_read_from_a_disk_that_takes_no_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replica_halts, "_OPEN_AGAIN_S", 0.05)
+    monkeypatch.setattr(hosted_replica, "_REOPEN_S", 0.05)
     async with stage() as it:
         group = await it.serving_group()
         for _ in range(60):
@@ -149,7 +149,7 @@ async def test_who_writes_to_a_disk_that_takes_no_writes_is_told_so(
         await topic(talker)
         await store(talker, 3)
         monkeypatch.setattr(os, "pwritev", refused)
-        monkeypatch.setattr(replica_halts, "open_log", refused_opening)
+        monkeypatch.setattr(hosted_replica, "open_log", refused_opening)
         group = group_of(server)
         codes = set()
         while group.refusal is None:
@@ -361,11 +361,11 @@ async def test_a_replica_that_is_alone_runs_without_what_a_checkpoint_replaces()
 
 async def reopened(it: Stage, group: HostedReplica) -> HostedReplica:
     log = await it.disk_thread.run(
-        lambda: replica_halts.open_log(
+        lambda: hosted_replica.open_log(
             it.disk, group.name.folder, SMALL, Owner(group.id, group.member)
         )
     )
-    again = HostedReplica(group.id, group.name, group.member, opened(log), it.scheduler)
+    again = HostedReplica(group.id, group.name, group.member, read_state(log), it.scheduler)
     it.scheduler.add(again)
     return again
 
@@ -377,6 +377,6 @@ async def test_what_only_another_replica_can_answer_is_left_to_it() -> None:
         group = it.group(founders=(1, 2, 3))
         log = found_log(it.disk, "log/else/0", bytes(16), (1, 2, 3), SMALL)
         assert log.damage == []
-        told: QuiverError = group.meet_unreadable(StorageFailed("cannot open it"))
+        told: QuiverError = group.report_unreadable(StorageFailed("cannot open it"))
         assert told.retriable
         await until(lambda: not group.trouble)

@@ -103,13 +103,13 @@ async def test_many_groups_that_go_on_together_do_not_hold_the_loop(
     async with serving(tmp_path, tick_ms=500) as server:
         talker = await Talker.in_memory(server)
         await make_topic(talker, partitions=60)
-        go_on = HostedReplica.go_on
+        advance = HostedReplica.advance
 
         def slowly(group: HostedReplica) -> None:
             work(0.005)
-            go_on(group)
+            advance(group)
 
-        monkeypatch.setattr(HostedReplica, "go_on", slowly)
+        monkeypatch.setattr(HostedReplica, "advance", slowly)
         gaps = Gaps()
         # Each of them has to confirm that it leads.
         positions = [proto.Position(partition=n) for n in range(60)]

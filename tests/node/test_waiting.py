@@ -313,11 +313,11 @@ async def test_whoever_waits_to_hear_and_goes_away_as_it_is_woken_passes_it_on(
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic()
-        consuming = server.broker.consumers._requests._consuming
+        consuming = server.broker.consumers._polls
         body = proto.AwaitReady(topic="orders", partitions=[0], group=GROUP, wait_ms=30_000)
-        first = asyncio.create_task(consuming.await_ready(body))
+        first = asyncio.create_task(consuming.await_ready(proto.Request(await_ready=body)))
         await parked(server, 1)
-        second = asyncio.create_task(consuming.await_ready(body))
+        second = asyncio.create_task(consuming.await_ready(proto.Request(await_ready=body)))
         await parked(server, 2)
         dispatcher = dispatcher_of(server)
         # Woken for a message, and cancelled before it gets to run.
@@ -348,24 +348,24 @@ async def test_an_alarm_at_a_desk_that_takes_nothing_in_is_patient(tmp_path: Pat
         polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
         await parked(server, 1)
         dispatcher = dispatcher_of(server)
-        proposals = dispatcher.hosted.replica._live._proposals  # type: ignore[union-attr]
-        assert proposals is not None
+        office = dispatcher.hosted.replica._live._proposals  # type: ignore[union-attr]
+        assert office is not None
         rings = 0
-        ring = dispatcher._ring
+        expire = dispatcher._expire_leases
 
         def counted() -> None:
             nonlocal rings
             rings += 1
-            ring()
+            expire()
 
-        dispatcher._ring = counted  # type: ignore[method-assign]
+        dispatcher._expire_leases = counted  # type: ignore[method-assign]
         # As many requests wait as may.
-        proposals._requests += 1_000_000
-        dispatcher.look_after()
+        office._requests += 1_000_000
+        dispatcher.schedule_dispatch()
         await asyncio.sleep(0.4)
         assert rings < 30
-        assert len(dispatcher._to_wake) <= 1
-        proposals._requests -= 1_000_000
+        assert len(dispatcher._dispatching_later) <= 1
+        office._requests -= 1_000_000
         async with asyncio.timeout(5):
             assert values(await polling) == [b"a"]
         await waiting.close()

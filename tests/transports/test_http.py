@@ -93,7 +93,7 @@ async def test_partitions_without_a_leader_are_named(tmp_path: Path) -> None:
         for group in server.broker.scheduler.replicas.values():
             if not group.is_metadata:
                 group.trouble = "the test stopped it"
-        server.broker.leaders.exist([])
+        server.broker.leaders.keep_only([])
         page = await get(server, "/ready")
         assert page.status == 503
         message = page.json["error"]["message"]

@@ -15,12 +15,21 @@ from quivermq.batches.decode import (
 from quivermq.batches.encode import Compression, Origin, encode_batch, encode_batches
 from quivermq.batches.frame import Frame
 from quivermq.batches.header import HEADER_BYTES, Buffer, Flag, FrameKind, Header, Index, Offset
-from quivermq.batches.limits import DEFAULT_LIMITS, Limits
+from quivermq.batches.limits import (
+    COUNTER_MAX,
+    DEFAULT_LIMITS,
+    KIB,
+    TIMESTAMP_MS_MAX,
+    Limits,
+)
 from quivermq.batches.schema import schema_of
 
 __all__ = [
+    "COUNTER_MAX",
     "DEFAULT_LIMITS",
     "HEADER_BYTES",
+    "KIB",
+    "TIMESTAMP_MS_MAX",
     "Buffer",
     "Compression",
     "Flag",

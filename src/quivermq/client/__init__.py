@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quivermq.client.aio_client import AsyncClient
+    from quivermq.client.asyncio_transport import AsyncioTransport
     from quivermq.client.client import Client, connect
     from quivermq.client.cursor import parse_place
     from quivermq.client.decode import SCHEMA
@@ -56,6 +57,7 @@ _PLACES = {
     "AsyncProducer": "producer.producer",
     "AsyncReader": "reader",
     "AsyncSubscription": "shared.aio_subscription",
+    "AsyncioTransport": "asyncio_transport",
     "BatchReceipt": "models",
     "Client": "client",
     "ClusterInfo": "models",
@@ -101,6 +103,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncReader",
     "AsyncSubscription",
+    "AsyncioTransport",
     "BatchCache",
     "BatchReceipt",
     "Client",

@@ -46,9 +46,11 @@ from quivermq.cluster.plan import (
     replace,
 )
 from quivermq.cluster.records import (
+    CLUSTER_KEY,
     LEAVING,
     METADATA_PARTITION,
     METADATA_TOPIC,
+    NODE_MAX,
     SERVING,
     BrokerRecord,
     ClusterRecord,
@@ -74,6 +76,7 @@ from quivermq.cluster.upgrading import Upgrade, plan_upgrade, raise_level
 
 __all__ = [
     "ASSIGNORS",
+    "CLUSTER_KEY",
     "FEATURE_LEVEL_MAX",
     "FEATURE_LEVEL_MIN",
     "LEAVING",
@@ -82,6 +85,7 @@ __all__ = [
     "METADATA_PARTITION",
     "METADATA_TOPIC",
     "METADATA_VOTERS_MAX",
+    "NODE_MAX",
     "OWN_LEVELS",
     "REPLICATION_DEFAULT",
     "SERVING",

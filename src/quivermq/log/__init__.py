@@ -8,13 +8,24 @@ from quivermq.log.creation import name_logs, prepare_log
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, File, Unreadable
 from quivermq.log.edge import Edge
+from quivermq.log.layout import SEGMENT, TEMPORARY
 from quivermq.log.log import Log
-from quivermq.log.real_disk import ReadOnlyDisk, RealDisk
-from quivermq.log.settings import LogSettings
+from quivermq.log.real_disk import ReadOnlyDisk, RealDisk, RealFile
+from quivermq.log.settings import STORED_LIMITS, LogSettings
 from quivermq.log.state import Owner, read_owner
-from quivermq.log.verify import Finding, Report, Verification, find_logs, log_bytes
+from quivermq.log.verify import (
+    Finding,
+    Report,
+    Severity,
+    Verification,
+    find_logs,
+    log_bytes,
+)
 
 __all__ = [
+    "SEGMENT",
+    "STORED_LIMITS",
+    "TEMPORARY",
     "Checkpoint",
     "CheckpointSummary",
     "Damage",
@@ -27,7 +38,9 @@ __all__ = [
     "Owner",
     "ReadOnlyDisk",
     "RealDisk",
+    "RealFile",
     "Report",
+    "Severity",
     "Unreadable",
     "Verification",
     "find_logs",

@@ -2,3 +2,60 @@
 
 Knows everything below it; must never know which transport a request came through.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quivermq.node.broker import Broker
+    from quivermq.node.counters import Counters, Histogram
+    from quivermq.node.data_dir import SET_ASIDE, damaged_files
+    from quivermq.node.garbage import GarbagePolicy
+    from quivermq.node.hosted_replica import HostedReplica
+    from quivermq.node.listener import Accepted, address_of, listening_at
+    from quivermq.node.loop_watch import BLOCKED_FACTOR, HELD, LoopWatch, waited_s
+    from quivermq.node.service import Service
+
+# By module, so that a tool that needs one part does not load a whole broker.
+_PLACES = {
+    "BLOCKED_FACTOR": "loop_watch",
+    "HELD": "loop_watch",
+    "SET_ASIDE": "data_dir",
+    "Accepted": "listener",
+    "Broker": "broker",
+    "Counters": "counters",
+    "GarbagePolicy": "garbage",
+    "Histogram": "counters",
+    "HostedReplica": "hosted_replica",
+    "LoopWatch": "loop_watch",
+    "Service": "service",
+    "address_of": "listener",
+    "damaged_files": "data_dir",
+    "listening_at": "listener",
+    "waited_s": "loop_watch",
+}
+
+__all__ = [
+    "BLOCKED_FACTOR",
+    "HELD",
+    "SET_ASIDE",
+    "Accepted",
+    "Broker",
+    "Counters",
+    "GarbagePolicy",
+    "Histogram",
+    "HostedReplica",
+    "LoopWatch",
+    "Service",
+    "address_of",
+    "damaged_files",
+    "listening_at",
+    "waited_s",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = __import__(f"{__name__}.{_PLACES[name]}", fromlist=[name])
+    value = globals()[name] = getattr(module, name)
+    return value

@@ -1,4 +1,4 @@
-"""A broker: all its parts, put together, started and stopped in order."""
+"""Puts the parts of a broker together, and starts and stops them in order."""
 
 import asyncio
 import logging
@@ -8,8 +8,7 @@ from typing import Final
 from quivermq.batches import Limits
 from quivermq.cluster import METADATA_PARTITION, node_of, partition_id
 from quivermq.errors import ConnectionFailed, Forbidden, NotEnoughReplicas, QuiverError
-from quivermq.log import LogSettings
-from quivermq.log.settings import STORED_LIMITS
+from quivermq.log import STORED_LIMITS, LogSettings
 from quivermq.node.cluster_maps import ClusterMaps
 from quivermq.node.controller import Controller
 from quivermq.node.counters import Counters
@@ -21,7 +20,7 @@ from quivermq.node.forwarding import Forwarding
 from quivermq.node.handlers.cluster import ClusterHandlers, ClusterParts
 from quivermq.node.handlers.fetch import FetchHandler
 from quivermq.node.handlers.offsets import OffsetHandlers
-from quivermq.node.handlers.produce import ProduceHandler
+from quivermq.node.handlers.produce import ProduceHandler, ProducerIds
 from quivermq.node.handlers.sticky import StickyHandlers
 from quivermq.node.handlers.topics import TopicHandlers
 from quivermq.node.hosted_replica import HostedReplica
@@ -50,7 +49,7 @@ _NAMED_MAX: Final = 10
 
 
 class Broker:
-    """One node of a cluster, without its doors: whoever has it opens those on `service`."""
+    """One node of a cluster, without transports: a `Server` opens those on `service`."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -58,12 +57,12 @@ class Broker:
         self.counters = Counters()
         self.leaders = KnownLeaders()
         self.on_unfit: Callable[[QuiverError], None] = lambda _: None
-        """Set by whoever runs it: this build does not fit the cluster, and has to stop."""
+        """Set by the process that runs it: this build does not fit the cluster, and has to stop."""
         self._is_open = False
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Open the data directory and take part. Doors may be opened once this returns."""
+        """Open the data directory and listen for peers; transports may be opened afterwards."""
         settings = self.settings
         raise_file_limit()
         self.directory = DataDirectory(settings.data_dir, settings.node_id)
@@ -75,7 +74,7 @@ class Broker:
         self.addresses.peer = settings.advertise_peer or reachable(peer_address, "advertise_peer")
 
     async def take_part(self, client_address: str, http_address: str = "") -> None:
-        """The doors are open at these addresses: found, join or come back to a cluster."""
+        """Transports are open at these addresses: found, join or come back to a cluster."""
         settings, addresses = self.settings, self.addresses
         addresses.client = settings.advertise or reachable(client_address, "advertise")
         addresses.http = settings.advertise_http
@@ -88,15 +87,23 @@ class Broker:
         self.retaining.start()
 
     def _make_parts(self) -> None:
-        """Low to high: each part knows only what stands before it."""
+        """Low to high: each part knows only what stands before it. Requests and peers come in at
+        the bottom, at `service` and `links`: these are told last where to take them."""
         settings = self.settings
         self.limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
-        self._make_runner()
+        self._make_scheduler()
         self.metadata = Metadata(self._view_changed, self._unfit)
         self.coordinator = StickyCoordinator(self.metadata)
         self.partitions = PartitionLookup(self.metadata, self.scheduler, self.leaders)
         self.maps = ClusterMaps(settings.node_id, self.partitions, self.is_alive)
         self.forwarding = Forwarding(self._address_of, STORED_LIMITS, f"broker {settings.node_id}")
+        self.service = Service(
+            self.forwarding,
+            self.counters,
+            settings.request_timeout_ms / 1000,
+            self.has_left,
+            self.metadata.catch_up,
+        )
         self._make_links()
         self.hosting = Hosting(settings.node_id, self.directory, self.disk_thread, self.scheduler)
         self.membership = Membership(
@@ -108,28 +115,28 @@ class Broker:
             self.forwarding,
             self.addresses,
             on_settled=self._catalog_changed,
-            on_new_life=self._began_anew,
+            on_new_life=self._broker_restarted,
             on_unfit=self._unfit,
         )
         self.controller = Controller(
-            self.metadata,
-            self.partitions,
-            self.is_alive,
-            lambda request: self.service.call(request, []),
+            self.metadata, self.partitions, self.is_alive, self.service.call
         )
+        self.fetching = FetchHandler(self.partitions, self.counters)
+        self.consumers = Delivery(self.partitions, self.fetching, self.counters, self.service.call)
         self.retaining = RetentionTimer(
             settings,
             self.partitions,
             self.scheduler,
             self.disk_thread,
             self.disk,
-            lambda hosted: self.consumers.dropped(hosted),  # noqa: PLW0108  (made later)
+            self.consumers.trim,
         )
-        self._make_service()
+        self._register_handlers()
+        self._connect_links()
         self._hosting_wanted = asyncio.Event()
         self._hosting_task = asyncio.create_task(self._keep_hosting(), name="hosting")
 
-    def _make_runner(self) -> None:
+    def _make_scheduler(self) -> None:
         settings, limits = self.settings, self.limits
         is_inline = settings.fsync != "always"
         self.disk = (
@@ -156,42 +163,34 @@ class Broker:
 
     def _make_links(self) -> None:
         settings = self.settings
-        election_s = settings.tick_ms * settings.election_ticks / 1000
-        hooks = LinkHooks(
-            # The admission needs the links, so it is looked up when it is needed.
-            hello=lambda: self.membership.hello(),  # noqa: PLW0108
-            judge=lambda node, answer: self.membership.recognise(node, answer),  # noqa: PLW0108
-            welcome=lambda hello: self.membership.welcome(hello),  # noqa: PLW0108
-            objection=lambda hello: self.membership.objection(hello),  # noqa: PLW0108
-            deliver=self.scheduler.deliver,
-            leads=self._heard_of_leaders,
-            silent=self.scheduler.wake_all_of,
-            connected=self._connected,
-            clock=self.scheduler.clock,
-        )
         self.links = PeerLinks(
-            hooks,
             STORED_LIMITS,
             settings.outbox_bytes_max,
-            silence_s=election_s,
+            silence_s=settings.tick_ms * settings.election_ticks / 1000,
             hello_s=settings.hello_timeout_ms / 1000,
             given=settings.peers,
             connections_max=settings.peer_connections_max,
         )
         self.scheduler.links = self.links
 
-    def _make_service(self) -> None:
-        settings = self.settings
-        self.fetching = FetchHandler(self.partitions, self.counters)
-        self.consumers = Delivery(
-            self.partitions,
-            self.fetching,
-            self.counters,
-            # The service is made of it, so it is looked up when it is needed.
-            lambda request, frames: self.service.call(request, frames),  # noqa: PLW0108
+    def _connect_links(self) -> None:
+        self.links.connect(
+            LinkHooks(
+                hello=self.membership.hello,
+                judge=self.membership.recognise,
+                welcome=self.membership.welcome,
+                objection=self.membership.objection,
+                deliver=self.scheduler.deliver,
+                leads=self._learn_leaders,
+                silent=self.scheduler.wake_all_of,
+                connected=self._connected,
+                clock=self.scheduler.clock,
+            )
         )
+
+    def _register_handlers(self) -> None:
         topics = TopicHandlers(
-            settings,
+            self.settings,
             self.metadata,
             self.partitions,
             self.scheduler,
@@ -199,7 +198,7 @@ class Broker:
             self.forwarding,
             self.hosting.lost,
         )
-        offsets = OffsetHandlers(self.partitions, self.fetching, self.metadata, self.consumers.used)
+        offsets = OffsetHandlers(self.partitions, self.consumers.mark_used)
         cluster = ClusterHandlers(
             ClusterParts(
                 metadata=self.metadata,
@@ -213,24 +212,21 @@ class Broker:
                 stats=self.stats,
             )
         )
-        self.service = Service(
-            ProduceHandler(self.partitions, self.counters, self.consumers.stored),
+        self.service.register(
+            ProduceHandler(self.partitions, self.counters, self.consumers.cache_stored),
             {
                 **topics.handlers(),
+                **self.fetching.handlers(),
                 **offsets.handlers(),
+                **ProducerIds(self.metadata).handlers(),
                 **cluster.handlers(),
                 **self.consumers.handlers(),
                 **StickyHandlers(self.metadata, self.coordinator).handlers(),
             },
-            {**topics.bulky(), **offsets.bulky(), **self.consumers.bulky()},
-            self.forwarding,
-            self.counters,
-            settings.request_timeout_ms / 1000,
-            self.has_left,
-            self.metadata.catch_up,
+            {**topics.bulky(), **self.fetching.bulky(), **self.consumers.bulky()},
         )
 
-    # What the parts tell each other through here.
+    # Events that concern several parts.
 
     def is_alive(self, node: int) -> bool:
         """Whether a broker was heard lately."""
@@ -256,7 +252,7 @@ class Broker:
 
     def _view_changed(self) -> None:
         self.membership.learn_level()
-        self.coordinator.look()
+        self.coordinator.catalog_changed()
         if self.metadata.view.layout_version == self.metadata.view.version:
             self._catalog_changed()
 
@@ -268,7 +264,7 @@ class Broker:
         self.links.judge_again()
         self._hosting_wanted.set()
         self.consumers.dispatchers.catalog_changed()
-        self.controller.stir()
+        self.controller.schedule()
 
     async def _keep_hosting(self) -> None:
         while True:
@@ -281,8 +277,7 @@ class Broker:
                 logger.exception("the partitions of this broker are not as they should be")
                 await asyncio.sleep(1.0)
                 self._hosting_wanted.set()
-            groups = [partition_id(topic.id, number) for topic, number, _ in view.partitions()]
-            self.leaders.exist(groups)
+            self.leaders.keep_only(partition_id(topic.id, n) for topic, n, _ in view.partitions())
             self.counters.keep_only(
                 {(topic.name, number) for topic, number, _ in view.partitions()}
             )
@@ -296,22 +291,22 @@ class Broker:
 
     def _leadership_changed(self, hosted: HostedReplica) -> None:
         if hosted.id == METADATA_PARTITION:
-            self.controller.stir()
+            self.controller.schedule()
             return
         self.consumers.leadership_changed(hosted)
         if hosted.was_serving:
             term = hosted.replica.term
-            self.leaders.heard(hosted.id, Leadership(term, self.settings.node_id))
+            self.leaders.learn(hosted.id, Leadership(term, self.settings.node_id))
             self.links.tell_leadership([proto.Leadership(partition=hosted.id, term=term)])
         else:
-            self.leaders.lost(hosted.id, self.settings.node_id)
+            self.leaders.end(hosted.id, self.settings.node_id)
 
-    def _heard_of_leaders(self, node: int, leads: Iterable[proto.Leadership]) -> None:
+    def _learn_leaders(self, node: int, leads: Iterable[proto.Leadership]) -> None:
         for lead in leads:
-            self.leaders.heard(lead.partition, Leadership(lead.term, node))
+            self.leaders.learn(lead.partition, Leadership(lead.term, node))
 
-    def _began_anew(self, node: int) -> None:
-        self.leaders.began_anew(node)
+    def _broker_restarted(self, node: int) -> None:
+        self.leaders.end_all_of(node)
         self.scheduler.wake_all_of(node)
 
     def _connected(self, node: int) -> None:
@@ -344,7 +339,7 @@ class Broker:
         if not self.membership.is_current:
             return NotEnoughReplicas("this broker is still learning what its cluster holds")
         if not self.metadata.leader:
-            return NotEnoughReplicas("no leader of the metadata group is known")
+            return NotEnoughReplicas("no leader of the metadata partition is known")
         # Of what it holds: a partition whose disks are lost elsewhere is no reason to avoid it.
         leaderless = [
             f"{topic.name}/{number}"
@@ -361,7 +356,7 @@ class Broker:
         return None
 
     def stats(self) -> dict[str, float]:
-        groups = self.scheduler.replicas.values()
+        replicas = self.scheduler.replicas.values()
         traffic = self.counters.total_traffic()
         return {
             "messages_produced_total": traffic.messages_in,
@@ -373,9 +368,9 @@ class Broker:
             "overloaded_total": self.counters.overloaded,
             "connections": self.counters.connections,
             "partitions": len(self.scheduler.replicas),
-            "partitions_led": sum(hosted.was_serving for hosted in groups),
+            "partitions_led": sum(hosted.was_serving for hosted in replicas),
             "partitions_awake": self.scheduler.awake,
-            "log_size_bytes": sum(hosted.log.size_bytes for hosted in groups),
+            "log_size_bytes": sum(hosted.log.size_bytes for hosted in replicas),
         }
 
     # Stopping.
@@ -395,7 +390,7 @@ class Broker:
             self.consumers.close,
             self._stop_hosting,
             self.links.close,
-            self._close_groups,
+            self._close_replicas,
             self.forwarding.close,
             self.disk_thread.close,
         ):
@@ -410,7 +405,7 @@ class Broker:
     async def _stop_hosting(self) -> None:
         await end_tasks(self._hosting_task)
 
-    async def _close_groups(self) -> None:
+    async def _close_replicas(self) -> None:
         self.scheduler.stop_ticking()
         for hosted in list(self.scheduler.replicas.values()):
             self.scheduler.remove(hosted)
@@ -421,7 +416,7 @@ class Broker:
             self.disk.sync_now()
 
     async def _hand_over(self) -> None:
-        """Nobody should have to wait for an election because this broker stops."""
+        """Hand leadership over, so that no partition has to wait for an election."""
         deadline = asyncio.get_running_loop().time() + min(
             _HANDOVER_S, self.settings.stop_timeout_ms / 1000
         )

@@ -1,34 +1,40 @@
-"""The time that a broker goes by, though its machine's clock may be set to anything at any moment.
+"""The clock of a broker, though its machine's clock may be set to anything at any moment.
 
 Two times come out of it, both in milliseconds since 1970:
 
 - `now_ms`: what entries are stamped with and delays are measured by. It runs with the steady clock,
-  which nobody sets. At every tick it is compared with the machine's clock and follows that, unless
+  which is never set. At every tick it is compared with the machine's clock and follows that, unless
   most brokers, by what they say of theirs, agree on another time: then it follows them. Where
-  nobody can tell, a clock that was set ahead is followed after a minute: what is stamped with a
-  time to come cannot be put right.
+  there is no majority, a clock that was set ahead is followed after a minute: what is stamped with
+  a time to come cannot be put right.
 - `age_ms`: what retention goes by, since what it deletes is gone. It never follows the machine's
   clock ahead at once, but only when most brokers agree with it, or after a day.
 
 Idempotence, order and leases go by neither of them.
+
+A `Moment` is a point in time that knows of time that was lost: while this process was stopped or
+its machine suspended, others may have elected another leader. The clock of the event loop stands
+still while a machine is suspended, so a moment reads a clock that counts suspension, and the wall
+clock, which a machine that was paused from outside has set right afterwards. A wall clock that is
+set looks like lost time too, and costs no more than a question to the quorum.
 """
 
 import logging
 import time
 from collections.abc import Callable
 from statistics import median_low
-from typing import Final
+from typing import Final, NamedTuple
 
-from quivermq.batches.limits import TIMESTAMP_MS_MAX
+from quivermq.batches import TIMESTAMP_MS_MAX
 
 logger = logging.getLogger("quivermq.clock")
 
 DIFFERENCE_MS_MAX: Final = 5_000
 """Clocks that differ by no more than this agree."""
 HEARD_MS: Final = 10_000
-"""What a broker said of its clock counts for so long."""
+"""The clock of another broker counts for so long after it was heard."""
 HELD_MS: Final = 60 * 1000
-"""A clock that was set ahead is followed after so long, where nobody confirms it."""
+"""A clock that was set ahead is followed after so long, where no majority confirms it."""
 BELIEVED_AFTER_MS: Final = 24 * 3600 * 1000
 """And retention follows it so long after that."""
 _REPEAT_MS: Final = 3600 * 1000
@@ -37,12 +43,12 @@ _CLOCKS_MIN: Final = 3
 
 
 def machine_ms() -> int:
-    """What the machine's clock shows."""
+    """The machine's clock."""
     return min(max(time.time_ns() // 1_000_000, 0), TIMESTAMP_MS_MAX)
 
 
 def steady_ms() -> int:
-    """Of a clock that nobody sets, and that goes on while the machine is suspended."""
+    """Of a clock that is never set, and that goes on while the machine is suspended."""
     return time.clock_gettime_ns(_STEADY_CLOCK) // 1_000_000
 
 
@@ -78,7 +84,7 @@ class BrokerClock:
         return max(self._steady() + self._age_offset, 0)
 
     def machine_ms(self) -> int:
-        """What the machine's clock shows, right or wrong: what other brokers are told."""
+        """The machine's clock, right or wrong: other brokers are told this."""
         return self._machine()
 
     def heard(self, node: int, clock_ms: int) -> None:
@@ -178,3 +184,37 @@ def _difference(difference_ms: int) -> str:
     size = abs(difference_ms) / 1000
     shown = f"{size:.0f} s" if size < 7200 else f"{size / 3600:.1f} h"
     return f"{shown} {'ahead of' if difference_ms > 0 else 'behind'}"
+
+
+class Moment(NamedTuple):
+    """A point in time, by two clocks."""
+
+    awake_or_not_s: float
+    wall_s: float
+
+    @classmethod
+    def now(cls) -> "Moment":
+        return cls(time.clock_gettime(_STEADY_CLOCK), time.time())
+
+    def age_s(self) -> float:
+        """How long ago this was, by the clock that says longest."""
+        now = Moment.now()
+        return max(now.awake_or_not_s - self.awake_or_not_s, abs(now.wall_s - self.wall_s))
+
+
+LONG_AGO: Final = Moment(float("-inf"), 0.0)
+
+
+class Lapses:
+    """Counts how often this broker stood still, by calls of `look` that come often."""
+
+    def __init__(self) -> None:
+        self._seen = Moment.now()
+        self._count = 0
+
+    def look(self, longest_s: float) -> int:
+        """The count; one more if the last look is longer ago than `longest_s`."""
+        if self._seen.age_s() > longest_s:
+            self._count += 1
+        self._seen = Moment.now()
+        return self._count

@@ -1,8 +1,8 @@
-"""What the leader of the metadata group does beside answering requests.
+"""Runs the cluster in the background, on the broker that leads the metadata partition.
 
 One thing at a time, each of which may be repeated: found the cluster, keep the members of the
-metadata group in line with the brokers, move one replica, let a broker that is empty go. So a new
-leader goes on wherever the last one stopped.
+metadata partition in line with the brokers, move one replica, let a broker that is empty go. So a
+new leader goes on wherever the last one stopped.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _TRANSFER_S: Final = 10.0
 
 
 class Controller:
-    """Runs on every broker, and works on the one that leads the metadata group."""
+    """Runs on every broker, and works on the one that leads the metadata partition."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Controller:
         self._partitions = partitions
         self._is_alive = is_alive
         self._call = call
-        self._stirred = asyncio.Event()
+        self._is_due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.moving = ""
-        """What moves, for people."""
+        """The move that is under way, for people."""
         self.trouble = ""
-        """What went wrong last, for people."""
+        """The last failure, for people."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="controller")
@@ -71,16 +71,16 @@ class Controller:
         if self._task is not None:
             await end_tasks(self._task)
 
-    def stir(self) -> None:
-        """Something changed: look now."""
-        self._stirred.set()
+    def schedule(self) -> None:
+        """Something changed: run a pass now."""
+        self._is_due.set()
 
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN_S):
-                    await self._stirred.wait()
-            self._stirred.clear()
+                    await self._is_due.wait()
+            self._is_due.clear()
             if not self._metadata.is_leader:
                 self.moving = ""
                 continue
@@ -102,7 +102,7 @@ class Controller:
         view = self._metadata.view
         if view.cluster is None:
             cluster_id = secrets.token_hex(8)
-            now_ms = self._metadata.leading_group().now_ms()
+            now_ms = self._metadata.leading_replica().now_ms()
             await self._metadata.edit(
                 lambda view: None if view.cluster else found_cluster(cluster_id, now_ms, ())
             )
@@ -113,7 +113,7 @@ class Controller:
             # A broker that is down must not hold up moves: they may be what lets it go.
             self._note(str(error))
         if await self._move_one(view):
-            self.stir()
+            self.schedule()
             return
         if is_rebalancing(view):
             await self._move_leaders(view)
@@ -125,11 +125,11 @@ class Controller:
         self.moving = ""
 
     async def _keep_members(self, view: View) -> None:
-        """The metadata group has all brokers as members, and those alone."""
+        """Give the metadata partition all brokers as members, and those alone."""
         if not view.brokers:
             return
-        group = self._metadata.leading_group()
-        configuration = group.replica.configuration
+        hosted = self._metadata.leading_replica()
+        configuration = hosted.replica.configuration
         voters, learners = metadata_voters(view, configuration.voters)
         # Founders that never came are kept until they register: the founding set was given.
         unregistered = {
@@ -142,7 +142,7 @@ class Controller:
             set(learners),
         ):
             await reconfigure(
-                group,
+                hosted,
                 {*voters, *unregistered},
                 learners,
                 is_alive=self._is_alive,
@@ -180,7 +180,7 @@ class Controller:
         await self._metadata.edit(lambda view: finish_moves(view, [move]))
 
     async def _ask(self, wanted: bytes, request: proto.Request, timeout_s: float) -> None:
-        """Ask whoever leads a partition; raises what it refuses with."""
+        """Ask the leader of a partition; raises its refusal."""
         loop = asyncio.get_running_loop()
         patience = loop.time() + _LEADER_S
         while not self._partitions.leader_of(wanted):
@@ -210,8 +210,8 @@ class Controller:
         self.trouble = trouble
 
     def _leader_moves(self, view: View) -> list[LeaderMove]:
-        groups = [partition_id(topic.id, partition) for topic, partition, _ in view.partitions()]
-        leaders = {group: self._partitions.leader_of(group) for group in groups}
+        ids = [partition_id(topic.id, partition) for topic, partition, _ in view.partitions()]
+        leaders = {wanted: self._partitions.leader_of(wanted) for wanted in ids}
         return rebalance_leaders(view, leaders, set(filter(self._is_alive, view.brokers)))
 
     def progress(self) -> proto.RebalanceProgress:
@@ -233,4 +233,4 @@ class Controller:
         # The catalog says it while the broker still hears: that is how it learns that it may stop.
         await self._metadata.edit(lambda view: remove_broker(view, node))
         logger.info("node %d has left the cluster", node)
-        self.stir()
+        self.schedule()

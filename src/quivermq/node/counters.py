@@ -1,4 +1,4 @@
-"""What a broker counts, by batch and never by message, for metrics and `stats`."""
+"""Counts what a broker does, by batch and never by message, for metrics and `stats`."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -35,7 +35,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Traffic:
-    """What passed through one partition on this broker."""
+    """The traffic of one partition on this broker."""
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -51,7 +51,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class Shares:
-    """What consumers of one group did with one partition, while it was led here."""
+    """Settlements of one group in one partition, while it was led here."""
 
     acked: int = 0
     redelivered: int = 0

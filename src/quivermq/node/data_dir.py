@@ -5,8 +5,8 @@
     *.copy.json     a second copy of each
     lock            held by the running process
     log/            the logs, each of which says itself whose it is
-    removed/        logs that are being deleted: that nobody needs them any more was proven
-    quarantine/     logs that nobody wants, and that could not say whose they are
+    removed/        logs that are being deleted: it was proven that they are not needed
+    quarantine/     logs that are not wanted, and that could not say whose they are
 
 Nothing is made or deleted by the word of one file. A folder that lies beside the list is looked
 into; a folder that stands where a log is to be made is never replaced.
@@ -24,9 +24,7 @@ from typing import Any, Final
 import quivermq
 from quivermq.cluster import METADATA_TOPIC, OWN_LEVELS, BrokerRecord, node_of, why_unfit
 from quivermq.errors import Corrupt, InvalidRequest, QuiverError, StorageFailed, UnsupportedFormat
-from quivermq.log import Disk, Owner, RealDisk, read_owner
-from quivermq.log.layout import TEMPORARY
-from quivermq.log.verify import Severity
+from quivermq.log import TEMPORARY, Disk, Owner, RealDisk, Severity, read_owner
 from quivermq.node.mirrored_file import MirroredFile
 
 logger = logging.getLogger("quivermq.directory")
@@ -42,7 +40,7 @@ _LIVES_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """Who lives in a data directory."""
+    """The identity of a data directory: its broker, its starts, its cluster."""
 
     node_id: int
     directory_id: str
@@ -52,7 +50,7 @@ class DirectoryIdentity:
     """A random word of each of the last starts, the latest last: copies differ in them."""
     cluster_id: str = ""
     member: int = 0
-    """Its number in the metadata group; 0 as long as it has none."""
+    """Its number in the metadata partition; 0 as long as it has none."""
     level: int = 0
     """The feature level of the cluster, as far as it is known here; 0 as long as it is not."""
     release: str = ""
@@ -67,8 +65,23 @@ _IDENTITY_KEYS: Final = frozenset(item.name for item in fields(DirectoryIdentity
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionName:
+    """Which partition it is, for people and for the disk."""
+
+    topic: str
+    partition: int
+
+    @property
+    def folder(self) -> str:
+        return f"{_FOLDER}/{self.topic}/{self.partition}"
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
 class ListedLog:
-    """A log that this broker made, and as which member of its group."""
+    """A log that this broker made, and as which member of its partition."""
 
     folder: str
     member: int
@@ -117,7 +130,7 @@ class DataDirectory:
             os.close(self._lock)
             self._lock = -1
 
-    # Whose it is.
+    # Identity.
 
     def _boot(self, node_id: int) -> DirectoryIdentity:
         if self._identity_file.exists(self.disk):
@@ -128,7 +141,7 @@ class DataDirectory:
                     f"start it with --node-id {identity.node_id}, or name another --data-dir"
                 )
         elif self._logs_file.exists(self.disk) or self.disk.names(_FOLDER):
-            # With a fresh identity the logs would speak for a broker that nobody knows.
+            # With a fresh identity the logs would speak for an unknown broker.
             raise self._lost(self._identity_file, node_id, "it is missing")
         else:
             identity = DirectoryIdentity(node_id, secrets.token_hex(16), boot=0)
@@ -178,7 +191,7 @@ class DataDirectory:
             self._identity_file.write(self.disk, asdict(identity))
             self.identity = identity
 
-    # What it holds.
+    # The list of logs.
 
     def _load_logs(self) -> dict[str, ListedLog]:
         if not self._logs_file.exists(self.disk):
@@ -189,7 +202,10 @@ class DataDirectory:
             return {}
         found = self._read(self._logs_file, self.identity.node_id)
         try:
-            logs = {group: ListedLog(log["folder"], log["member"]) for group, log in found.items()}
+            logs = {
+                partition: ListedLog(log["folder"], log["member"])
+                for partition, log in found.items()
+            }
         except (TypeError, KeyError) as error:
             raise Corrupt(f"{self.root}: logs.json is no list of logs: {error}") from error
         if not self._logs_file.is_even:
@@ -199,7 +215,7 @@ class DataDirectory:
     def list_logs(self, logs: dict[str, ListedLog]) -> None:
         """Replace the list of logs."""
         if logs != self.logs:
-            content = {group: asdict(log) for group, log in logs.items()}
+            content = {partition: asdict(log) for partition, log in logs.items()}
             self._logs_file.write(self.disk, content)
             self.logs = dict(logs)
 
@@ -234,9 +250,9 @@ class DataDirectory:
             for partition in self.disk.names(f"{_FOLDER}/{topic}"):
                 yield f"{_FOLDER}/{topic}/{partition}"
 
-    def folder_of(self, group: str, member: int) -> str:
-        """Where the log of a member of a group is, whatever its folder is called; "" if nowhere."""
-        owner = Owner(bytes.fromhex(group), member)
+    def folder_of(self, partition: str, member: int) -> str:
+        """Where the log of a member is, whatever its folder is called; "" if nowhere."""
+        owner = Owner(bytes.fromhex(partition), member)
         return next((folder for folder in self.folders() if self.owner_of(folder) == owner), "")
 
     def tidy_up(self) -> None:
@@ -253,64 +269,70 @@ class DataDirectory:
     def look_into(self, folder: str) -> None:
         """See whose a folder is that no list names."""
         owner = self.owner_of(folder)
-        group = owner.log_id.hex() if owner else ""
+        partition = owner.log_id.hex() if owner else ""
         if owner is None:
             logger.error("%s is in no list, and does not say whose it is: it is left alone", folder)
-        elif node_of(owner.member) != self.identity.node_id or group in self.logs:
+        elif node_of(owner.member) != self.identity.node_id or partition in self.logs:
             logger.error(
-                "%s is not where it belongs: it holds the log of member %d of group %s, and is "
-                "left alone", folder, owner.member, group,
+                "%s is not where it belongs: it holds the log of member %d of partition %s, and is "
+                "left alone", folder, owner.member, partition,
             )  # fmt: skip
         else:
             logger.warning("%s is in no list: its creation or a list was interrupted", folder)
-            self.unlisted[group] = ListedLog(folder, owner.member)
+            self.unlisted[partition] = ListedLog(folder, owner.member)
 
-    def adopt(self, groups: Iterable[str]) -> None:
+    def adopt(self, partitions: Iterable[str]) -> None:
         """List logs that were found beside the list."""
-        adopted = {group: self.unlisted.pop(group) for group in groups}
+        adopted = {partition: self.unlisted.pop(partition) for partition in partitions}
         self.list_logs({**self.logs, **adopted})
 
     def _finish_removals(self) -> None:
-        """What is in that folder was wanted by nobody when it was moved there."""
+        """Delete what was moved to `removed/`: it was not wanted when it was moved."""
         gone = set()
         for name in self.disk.names(_REMOVED):
             owner = self.owner_of(f"{_REMOVED}/{name}")
             log = self.logs.get(owner.log_id.hex()) if owner else None
             if owner and log and log.member == owner.member:
                 gone.add(owner.log_id.hex())
-        self.list_logs({group: log for group, log in self.logs.items() if group not in gone})
+        self.list_logs(
+            {partition: log for partition, log in self.logs.items() if partition not in gone}
+        )
         self.delete_removed()
 
-    def take_out(self, groups: Iterable[str]) -> set[str]:
-        """Logs that are proven to be wanted by nobody leave the list, and their folders `log/`.
+    def take_out(self, partitions: Iterable[str]) -> set[str]:
+        """Take logs that are proven to be unwanted off the list, and their folders out of `log/`.
 
         A log that says itself that it is the one can be deleted; any other goes into quarantine.
         The move comes first and decides: a crash behind it is finished at the next start. Returns
         the folders of their topics.
         """
         logs = {**self.unlisted, **self.logs}
-        out = [group for group in groups if group in logs and self._move(group, logs[group])]
+        out = [
+            partition
+            for partition in partitions
+            if partition in logs and self._move(partition, logs[partition])
+        ]
         for name in (_REMOVED, QUARANTINE):
             if self.disk.is_folder(name):
                 self.disk.sync_folder(name)
         self.disk.sync_folder("")
-        topics = {logs[group].folder.rpartition("/")[0] for group in out}
+        topics = {logs[partition].folder.rpartition("/")[0] for partition in out}
         for topic in filter(self.disk.is_folder, topics):
             self.disk.sync_folder(topic)
         self.list_logs({g: log for g, log in self.logs.items() if g not in out})
-        for group in out:
-            self.unlisted.pop(group, None)
+        for partition in out:
+            self.unlisted.pop(partition, None)
         return topics
 
-    def _move(self, group: str, log: ListedLog) -> bool:
+    def _move(self, partition: str, log: ListedLog) -> bool:
         """Whether its folder is out of the way."""
         if not self.disk.is_folder(log.folder):
             return True
-        is_it = self.owner_of(log.folder) == Owner(bytes.fromhex(group), log.member)
-        target = _REMOVED if is_it and group in self.logs else QUARANTINE
+        is_it = self.owner_of(log.folder) == Owner(bytes.fromhex(partition), log.member)
+        target = _REMOVED if is_it and partition in self.logs else QUARANTINE
         if target == QUARANTINE and len(self.disk.names(QUARANTINE)) >= QUARANTINE_MAX:
             logger.error(
-                "%s stays where it is: %s holds %d logs, look at them and delete what nobody needs",
+                "%s stays where it is: %s holds %d logs, look at them, delete what is not needed",
                 log.folder, self.root / QUARANTINE, QUARANTINE_MAX,
             )  # fmt: skip
             return False
@@ -319,8 +341,8 @@ class DataDirectory:
         self.disk.rename(log.folder, f"{target}/{name}")
         if target == QUARANTINE:
             logger.warning(
-                "%s is wanted by nobody, but did not say for sure whose it is: it is now %s, "
-                "delete it if nobody needs it", log.folder, self.root / target / name,
+                "%s is not wanted, but did not say for sure whose it is: it is now %s, "
+                "delete it if it is not needed", log.folder, self.root / target / name,
             )  # fmt: skip
         return True
 

@@ -1,9 +1,9 @@
-"""The thread that writes to a data directory. The event loop never waits for a disk.
+"""Writes to a data directory in a thread, so that the event loop never waits for a disk.
 
-While a group's work is under way, whatever the group wants next gathers, and is then written and
-synced as one: the slower the disk, the larger the groups. The work of many groups that waits at the
-same time is done at the same time: one after the other, a thousand elections would wait for a
-thousand votes to be synced, while a disk syncs dozens as fast as one.
+While the work of a log is under way, further work for it gathers, and is then written and synced as
+one: the slower the disk, the more gathers. The work of many logs that waits at the same time is
+done at the same time: one after the other, a thousand elections would wait for a thousand votes to
+be synced, while a disk syncs dozens as fast as one.
 """
 
 import asyncio
@@ -78,11 +78,11 @@ class DiskThread:
         return list(self._helpers.map(work, items))
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """Do `work` beside the thread, which goes on: for what takes long, and nobody waits for."""
+        """Do `work` beside the thread, which goes on: for long work that no request waits for."""
         return await self._loop.run_in_executor(self._helpers, work)
 
     def submit_aside(self, work: Callable[[], object], done: Callable[[object], None]) -> None:
-        """The same for those who do not wait: then `done(result or exception)` on the loop."""
+        """The same without waiting: then `done(result or exception)` on the loop."""
         if not self._is_closed:
             self._helpers.submit(self._do, _Job(work, done))
 
@@ -133,7 +133,7 @@ class DiskThread:
             try:
                 self._loop.call_soon_threadsafe(self._tell)
             except RuntimeError:
-                return  # The loop is closed: nobody is left to be told.
+                return  # The loop is closed: no callback can run.
 
     def _tell(self) -> None:
         self._is_told = False

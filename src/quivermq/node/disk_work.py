@@ -26,16 +26,16 @@ class Opened(NamedTuple):
     """None: it is damaged, or there is none."""
 
 
-def opened(log: Log) -> Opened:
-    """A log with its state."""
+def read_state(log: Log) -> Opened:
+    """A log with the state at its newest checkpoint."""
     if log.damage:
-        # Who mends it looks at its newest checkpoint, on the event loop.
+        # The repair looks at its newest checkpoint, on the event loop.
         log.preload_checkpoint()
         return Opened(log, None)
     try:
         return Opened(log, newest_state(log))
     except (QuiverError, BrokenInvariant):
-        # Whoever makes a replica of it meets the same, and tells.
+        # Making a replica of it raises the same, and reports it.
         return Opened(log, None)
 
 

@@ -8,10 +8,7 @@ from typing import Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import StorageFailed
-from quivermq.log import RealDisk
-from quivermq.log.disk import File
-from quivermq.log.layout import SEGMENT, TEMPORARY
-from quivermq.log.real_disk import RealFile
+from quivermq.log import SEGMENT, TEMPORARY, File, RealDisk, RealFile
 from quivermq.node.counters import Histogram
 
 
@@ -72,7 +69,7 @@ class DeferredFile:
 
     def sync_now(self) -> None:
         """The sync that was put off. If it fails, the log that writes here learns it at its next
-        word: nobody knows what the disk holds."""
+        word: it is not known what the disk holds."""
         try:
             self._file.sync()
         except StorageFailed as error:
@@ -127,7 +124,7 @@ class DeferredSyncDisk(TimedDisk):
             raise failed[0]
 
     def unsynced(self) -> list[DeferredFile]:
-        """What there is to sync by now; whatever comes later is for the next time."""
+        """Files to sync by now; what comes later is for the next time."""
         return list(self._unsynced)
 
     def sync_one(self, file: DeferredFile) -> StorageFailed | None:

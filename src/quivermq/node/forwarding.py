@@ -1,10 +1,10 @@
-"""Passing requests on to the broker that can answer them, as a client of it."""
+"""Forwards requests to other brokers: the one part of a broker that is a client."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
 from quivermq.batches import Frame, Limits
-from quivermq.client.asyncio_transport import AsyncioTransport
+from quivermq.client import AsyncioTransport
 from quivermq.errors import NotLeader
 from quivermq.node.service import Answer
 from quivermq.wire import frames_of, proto
@@ -25,16 +25,16 @@ class Forwarding:
         address = self.address_of(node)
         if not address:
             raise NotLeader(f"the address of node {node} is not known yet; try again")
-        return await self.ask(address, request, frames, timeout_s)
+        return await self.send(address, request, frames, timeout_s)
 
-    async def ask(
+    async def send(
         self,
         address: str,
         request: proto.Request,
         frames: Sequence[Frame] = (),
         timeout_s: float = 5.0,
     ) -> Answer:
-        """The answer of whoever listens at `address`."""
+        """The answer of the broker that listens at `address`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         connection = await self._transport.connection(address, deadline)
         try:

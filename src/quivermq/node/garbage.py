@@ -1,9 +1,10 @@
-"""When a broker's process looks for garbage in cycles.
+"""Decides when a broker's process collects garbage in cycles.
 
-Python's full collections walk over every object that there is. With ten thousand groups that holds
-the event loop for hundreds of milliseconds, mostly for nothing: a broker's state has no cycles.
-Young objects, among them the few cycles that exceptions and tasks leave, are collected as ever.
-What outlived that is looked through only once the process has grown, so memory stays bounded.
+Python's full collections walk over every object that there is. With ten thousand partitions that
+holds the event loop for hundreds of milliseconds, mostly for nothing: a broker's state has no
+cycles. Young objects, among them the few cycles that exceptions and tasks leave, are collected as
+ever. What outlived that is looked through only once the process has grown, so memory stays
+bounded.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class GarbagePolicy:
         self.full_collections = 0
 
     def start(self) -> None:
-        """What was made so far, modules mostly, is never looked at again."""
+        """Freeze what was made so far, modules mostly: it is never looked at again."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, NEVER)

@@ -1,28 +1,37 @@
-"""A replica at work on this broker: its inputs, its disk work, its mail and who waits for it.
+"""Runs one replica on this broker: its inputs, its disk work, its mail, and the requests that wait.
 
-Runs on the event loop, and never waits there. Inputs mark the replica as stirred; the crew then
-lets all stirred replicas go on at once, so that what came in together is written and sent together.
+Runs on the event loop, and never waits there. An input schedules the replica; the scheduler then
+lets all scheduled replicas advance at once, so that what came in together is written and sent
+together.
+
+Damage is repaired from other replicas, by a replica made anew over the same log. A disk that failed
+is read anew, until that succeeds. What a later release wrote waits for that release. Meanwhile
+another replica leads, and what was applied here can be read where that is safe.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from contextlib import suppress
+from typing import Final, ParamSpec, Protocol, TypeVar
 
-from quivermq.batches import Frame, Offset
-from quivermq.batches.limits import KIB
-from quivermq.cluster import METADATA_PARTITION
+from quivermq.batches import KIB, Frame, Offset
+from quivermq.cluster import METADATA_PARTITION, node_of
 from quivermq.errors import (
     BrokenInvariant,
+    Corrupt,
     NotLeader,
+    OffsetOutOfRange,
     QuiverError,
+    StorageFailed,
     Timeout,
+    UnsupportedFormat,
 )
-from quivermq.log import Log
-from quivermq.node.crew import Crew
-from quivermq.node.disk_work import Opened, waits_for_no_disk
-from quivermq.node.group_names import PartitionName
-from quivermq.node.replica_halts import STUMBLES, ReplicaHalts
+from quivermq.log import Disk, Log, LogSettings, Owner
+from quivermq.node.data_dir import PartitionName
+from quivermq.node.disk_work import Opened, open_log, read_state, waits_for_no_disk
 from quivermq.queue import LeaseManager
+from quivermq.raft import Dice
 from quivermq.replica import (
     Answer,
     DiskWork,
@@ -32,26 +41,58 @@ from quivermq.replica import (
     Persist,
     Repair,
     Replica,
+    ReplicaSettings,
+    ReplicaState,
     Result,
+    Rouse,
     SaveCheckpoint,
     Send,
     Wake,
     carry_out_all,
 )
 
-logger = logging.getLogger("quivermq.group")
+logger = logging.getLogger("quivermq.replica")
 
 RETRY_FULL_DISK_S: Final = 0.5
+_REOPEN_S: Final = 1.0
+_FAILURES: Final = (
+    Corrupt, OffsetOutOfRange, StorageFailed, UnsupportedFormat, BrokenInvariant,
+)  # fmt: skip
+"""The errors that a replica, or its disk work, may end in."""
 _PACKED_IN_TURN_BYTES_MAX: Final = 256 * KIB
-"""A state that is larger is packed where nobody's write waits for it."""
+"""A state that is larger is packed where no write waits for it."""
 _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
 _Input = ParamSpec("_Input")
 T = TypeVar("T")
 Done = Callable[[Result], None]
 
 
-class HostedReplica(ReplicaHalts):
-    """One replica, its log, and everything that waits for either."""
+class ReplicaHost(Protocol):
+    """The broker around a replica: implemented by `ReplicaScheduler`."""
+
+    disk: Disk
+    dice: Dice
+    replica_settings: ReplicaSettings
+    log_settings: LogSettings
+    writes_inline: bool
+
+    def now_ms(self) -> int: ...
+    def steady_ms(self) -> int: ...
+    def lapses(self) -> int: ...
+    def schedule(self, hosted: "HostedReplica") -> None: ...
+    def schedule_later(self, hosted: "HostedReplica") -> None: ...
+    def post(self, hosted: "HostedReplica", to: int, mail: Mail) -> None: ...
+    def write(
+        self, hosted: "HostedReplica", work: Callable[[], object], done: Callable[[object], None]
+    ) -> None: ...
+    def run_aside(self, work: Callable[[], object], done: Callable[[object], None]) -> None: ...
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None: ...
+    def leadership_changed(self, hosted: "HostedReplica") -> None: ...
+    def failed(self, hosted: "HostedReplica") -> None: ...
+
+
+class HostedReplica:
+    """One replica, its log, and the requests that wait for either."""
 
     def __init__(
         self,
@@ -59,7 +100,7 @@ class HostedReplica(ReplicaHalts):
         name: PartitionName,
         member: int,
         found: Opened,
-        host: Crew,
+        host: ReplicaHost,
         *,
         is_preferred: bool = False,
     ) -> None:
@@ -67,7 +108,7 @@ class HostedReplica(ReplicaHalts):
         self.name = name
         self.member = member
         self.is_preferred = is_preferred
-        """Whether this replica should lead if nobody does."""
+        """Whether this replica should lead if no other does."""
         self.log = found.log
         self._host = host
         self.replica = self._replica(found.state)
@@ -76,8 +117,8 @@ class HostedReplica(ReplicaHalts):
         self._refusal: QuiverError | None = None
         """While it does not run, and what was applied can still be read: the answer to the rest."""
         self.incarnation = 0
-        """Counts the replicas that the runner was given."""
-        self.is_stirred = False
+        """Counts the replicas that the scheduler was given."""
+        self.is_scheduled = False
         self.was_serving = False
         self.leaderless_ticks = 0
         self.after: Callable[[], None] | None = None
@@ -87,7 +128,7 @@ class HostedReplica(ReplicaHalts):
         self._disk_queue: list[DiskWork] = []
         self._writing: list[DiskWork] = []
         self._readers: dict[object, Callable[[], None]] = {}
-        # Grows when the replica is made anew: disk work of the one before reports to nobody.
+        # Grows when the replica is made anew: disk work of the one before is not reported.
         self._life = 0
         self.is_closed = False
         # Whether a state is being packed.
@@ -104,28 +145,37 @@ class HostedReplica(ReplicaHalts):
         """Store a batch; `done` is called once. Returns a token for `forget`."""
         token = self._token(done)
         if token:
-            # What `_step` does, which every batch would pay for.
+            # `_step` written out: every batch would pay for the call.
             try:
                 self.replica.produce(token, frame, self._host.now_ms())
-            except STUMBLES as error:
-                self._stumbled(error)
+            except _FAILURES as error:
+                self._recover_from(error)
             else:
-                self.stir()
+                self.schedule()
         return token
 
-    def ask(self, done: Done, ask: Callable[[Replica, int], None]) -> int:
-        """Any other request of the replica: `ask(replica, token)` makes it."""
+    def submit(self, done: Done, request: Callable[[Replica, int], None]) -> int:
+        """Any other request: `request(replica, token)` makes it, and `done` is called once."""
         token = self._token(done)
         if token:
-            self._step(ask, self.replica, token)
+            self._step(request, self.replica, token)
         return token
 
-    def with_leases(self, act: Callable[[LeaseManager], T], done: Done | None = None) -> T:
-        """Serve a consumer: what `act` returns, or raises; `NotLeader` where nobody is served.
+    async def call(self, request: Callable[[Replica, int], None]) -> Result:
+        """The same, awaited; raises the refusal."""
+        future, done = _result_future()
+        token = self.submit(done, request)
+        try:
+            return _raise_refusal(await future)
+        finally:
+            self.forget(token)
 
-        `done` is called once, when everything that was said at the lease manager so far is
-        committed, or that is not known. If this raises, it is not called. What nobody waits for is
-        proposed with what comes next, or a moment later.
+    def with_leases(self, act: Callable[[LeaseManager], T], done: Done | None = None) -> T:
+        """Let `act` use the lease manager; returns or raises what it does, or `NotLeader`.
+
+        `done` is called once, when all lease operations so far are committed, or when that cannot
+        be known. If this raises, it is not called. Without `done` the operations are proposed with
+        what comes next, or a moment later.
         """
         if self.trouble or self.is_closed:
             raise NotLeader(f"{self.name} does not run here: {self.trouble or 'it is closed'}")
@@ -137,17 +187,24 @@ class HostedReplica(ReplicaHalts):
             if token is not None:
                 self.forget(token)
             if isinstance(error, BrokenInvariant):
-                self._stumbled(error)
+                self._recover_from(error)
             raise
         finally:
             if done is None:
-                self._host.stirred_later(self)
+                self._host.schedule_later(self)
             else:
-                self.stir()
+                self.schedule()
         return result
 
+    async def commit_lease_ops(self, act: Callable[[LeaseManager], T]) -> T:
+        """Let `act` use the lease manager; returns once all operations so far are committed."""
+        future, done = _result_future()
+        found = self.with_leases(act, done)
+        _raise_refusal(await future)
+        return found
+
     def forget(self, token: int) -> None:
-        """Whoever asked does not wait any more; what was asked may happen all the same."""
+        """The request is not waited for any more; it may be carried out all the same."""
         self._waiting.pop(token, None)
 
     def _token(self, done: Done) -> int:
@@ -172,11 +229,11 @@ class HostedReplica(ReplicaHalts):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody has led for so long that a majority must be missing."""
+        """Whether there was no leader for so long that a majority must be missing."""
         return self.leaderless_ticks > self._host.replica_settings.election_ticks
 
     def campaign(self) -> None:
-        """Lead, if this is the replica that should, without waiting for others to miss a leader."""
+        """Stand for election at once, if this replica should lead."""
         voters = self.replica.configuration.voters
         if self.is_preferred or voters == (self.member,):
             self._step(self.replica.campaign)
@@ -187,20 +244,20 @@ class HostedReplica(ReplicaHalts):
 
     def transfer_leader(self, target: int) -> None:
         if not (self.trouble or self.is_closed):
-            # What was said at the lease manager goes with the leadership.
-            self.go_on()
+            # Lease operations that wait are proposed before the leadership goes.
+            self.advance()
             self._step(self.replica.transfer_leader, target)
 
     def _step(
         self, act: Callable[_Input, object], *args: _Input.args, **rest: _Input.kwargs
     ) -> None:
-        """An input to the replica, which may stumble over its log, or over itself."""
+        """Give the replica an input; begin again if it fails over its log, or over itself."""
         try:
             act(*args, **rest)
-        except STUMBLES as error:
-            self._stumbled(error)
+        except _FAILURES as error:
+            self._recover_from(error)
         else:
-            self.stir()
+            self.schedule()
 
     def drop_before(self, plan: Callable[[Log], object]) -> None:
         """Retention: in turn with the other disk work; nothing while some is under way."""
@@ -217,19 +274,19 @@ class HostedReplica(ReplicaHalts):
         return self._host.steady_ms()
 
     def lapses(self) -> int:
-        """How often this broker stood still for longer than others wait for a leader."""
+        """How often this broker stood still for longer than an election takes."""
         return self._host.lapses()
 
     @property
     def election_s(self) -> float:
-        """How long others wait for a leader before they look for another, at least."""
+        """The least time after which other replicas elect another leader."""
         settings = self._host.replica_settings
         return settings.tick_ms * settings.election_ticks / 1000
 
-    def stir(self) -> None:
-        if not self.is_stirred:
-            self.is_stirred = True
-            self._host.stirred(self)
+    def schedule(self) -> None:
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self._host.schedule(self)
 
     # Waiting for messages.
 
@@ -250,34 +307,37 @@ class HostedReplica(ReplicaHalts):
         for call in readers.values():
             call()
 
-    # What follows.
+    # Effects.
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Carry out everything that follows from the inputs since the last time."""
-        self.is_stirred = False
+        self.is_scheduled = False
         if self.trouble or self.is_closed:
             return
         try:
             effects = self.replica.take_effects()
-        except STUMBLES as error:
-            self._stumbled(error)
+        except _FAILURES as error:
+            self._recover_from(error)
             return
-        self._dispatch(effects)
+        self._carry_out(effects)
         self._write_next()
         if self._has_halted():
             # What was written at once has failed: the replica's leadership has ended with it.
             return
         if self.replica.is_behind:
-            self.stir()
+            self.schedule()
         if self.replica.is_serving != self.was_serving:
             self.was_serving = self.replica.is_serving
             self._host.leadership_changed(self)
-            # Who waits here may have to go elsewhere.
+            # Requests that wait here may have to go to another broker.
             self._wake_readers()
         if self.after is not None:
             self.after()
 
-    def _dispatch(self, effects: list[Effect]) -> None:
+    def _has_halted(self) -> bool:
+        return bool(self.trouble) or self.is_closed
+
+    def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             kind = type(effect)
             if kind is Send:
@@ -296,7 +356,7 @@ class HostedReplica(ReplicaHalts):
     def _pack(self, work: SaveCheckpoint) -> None:
         """Have a state packed aside if it is large, and then written in turn with all else.
 
-        Nobody waits for it; while one is being packed, the next is left out.
+        No request waits for it; while one is being packed, the next is left out.
         """
         if work.state.size_bytes <= _PACKED_IN_TURN_BYTES_MAX:
             self._disk_queue.append(work)
@@ -324,7 +384,7 @@ class HostedReplica(ReplicaHalts):
                 self._disk_queue.append(work)
                 self._write_next()
 
-        self._host.aside(work.state.pack, packed)
+        self._host.run_aside(work.state.pack, packed)
 
     def _write_next(self) -> None:
         """Hand the gathered disk work over, unless some is under way."""
@@ -339,28 +399,16 @@ class HostedReplica(ReplicaHalts):
                 result = error
             self._written(result, life)
         else:
-            self._in_disk_thread(
-                lambda: carry_out_all(log, work), lambda result: self._written(result, life)
+            self._host.write(
+                self, lambda: carry_out_all(log, work), lambda result: self._written(result, life)
             )
-
-    def _has_halted(self) -> bool:
-        return bool(self.trouble) or self.is_closed
-
-    def _in_disk_thread(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
-        self._host.write(self, job, done)
-
-    def _post(self, to: int, mail: Mail) -> None:
-        self._host.post(self, to, mail)
-
-    def _stop_ticking(self) -> None:
-        self._host.failed(self)
 
     def _written(self, result: object, life: int) -> None:
         """Disk work is done, as many pieces of it as `result` says; or it failed."""
         if life != self._life or self.is_closed:
             return
         if not isinstance(result, int):
-            self._stumbled(result)
+            self._recover_from(result)
             return
         try:
             for piece in self._writing[:result]:
@@ -371,15 +419,15 @@ class HostedReplica(ReplicaHalts):
                     self.log.forget_checkpoint()
                     if not self.replica.is_repairing:
                         logger.warning("%s is mended, and takes part again", self.name)
-        except STUMBLES as error:
-            self._stumbled(error)
+        except _FAILURES as error:
+            self._recover_from(error)
             return
         self._writing = self._writing[result:]
         if self._writing:
             # What is left comes again, in front of everything else: the log is as it was.
             logger.warning("%s: the disk is full", self.name)
-            self._host.later(RETRY_FULL_DISK_S, lambda: self._retry(life))
-        self.stir()
+            self._host.call_later(RETRY_FULL_DISK_S, lambda: self._retry(life))
+        self.schedule()
 
     def _retry(self, life: int) -> None:
         if life == self._life and not self.is_closed:
@@ -409,3 +457,215 @@ class HostedReplica(ReplicaHalts):
             self.is_closed = True
             self._life += 1
             self._end_requests()
+
+    # Failures.
+
+    def _replica(self, state: ReplicaState | None, *, must_mend: bool = False) -> Replica:
+        host, log = self._host, self.log
+        try:
+            return Replica(
+                self.member, log, host.replica_settings, host.dice, state, must_mend=must_mend
+            )
+        finally:
+            log.forget_checkpoint()
+
+    @property
+    def ailment(self) -> str:
+        """The trouble here, and what to do about it; "" if all is well."""
+        return self.trouble or repair_text(self.replica, self.member)
+
+    def _look_for_damage(self) -> None:
+        if self.replica.is_lost:
+            self._fail(lost_text(f"this replica lost data: {self.log.damage[0]}", self.member))
+        elif self.ailment:
+            logger.error("%s is damaged: %s", self.name, self.ailment)
+
+    def report_unreadable(self, error: QuiverError) -> QuiverError:
+        """A reader could not read what is stored here. Returns the error to answer with.
+
+        Others have it: they are to lead, while this replica repairs its log. One that is alone
+        stays, for all the rest that it has.
+        """
+        if self.replica.is_alone or self.replica.mends_alone:
+            kind = Corrupt if isinstance(error, Corrupt) else StorageFailed
+            return kind(f"{self.name} has no other replica to read from: {error}")
+        if not (self.trouble or self.is_closed or self.replica.is_repairing):
+            self._recover_from(error)
+        return NotLeader(f"{self.name} is damaged here and is being mended")
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether what is applied here may be read: it is committed, and the log is at hand."""
+        is_halted = bool(self.trouble) and self._refusal is None
+        return not (is_halted or self.is_closed or self.replica.is_repairing)
+
+    @property
+    def refusal(self) -> QuiverError | None:
+        """Why no broker serves this partition, where that is known for sure: there is no other
+        replica."""
+        if self.replica.mends_alone:
+            return Corrupt(f"{self.name} has lost data: {self.ailment}")
+        return self._refusal if self.replica.is_alone else None
+
+    def _recover_from(self, error: object) -> None:
+        """Begin again after the error that the replica or its disk work ended in, if that helps."""
+        if isinstance(error, QuiverError):
+            # What our own code broke is not asked for anything more.
+            self._hand_over()
+        if isinstance(error, UnsupportedFormat):
+            # Again would end the same way. It goes on when a release is started that knows it.
+            self._refusal = UnsupportedFormat(f"{self.name} stopped: {error}")
+            self._fail(str(error))
+        elif isinstance(error, Corrupt | OffsetOutOfRange):
+            # Corrupt: the log knows what is damaged, and a new replica mends it. Out of range:
+            # retention dropped what the core was about to read; a new replica sees what is kept.
+            self._restart(error)
+        elif isinstance(error, StorageFailed):
+            self._reopen(error)
+        else:
+            self._fail(f"it failed: {error!r}")
+
+    def _hand_over(self) -> None:
+        """Let the follower with the longest log stand for election, before an election timeout."""
+        replica = self.replica
+        others = [voter for voter in replica.configuration.voters if voter != self.member]
+        if not (replica.is_leader and others):
+            return
+        lags = {voter: replica.lag_of(voter) for voter in others}
+        known = {voter: lag for voter, lag in lags.items() if lag is not None}
+        with suppress(QuiverError, BrokenInvariant):
+            # Mail only: what this replica would write, it cannot be trusted with any more.
+            replica.transfer_leader(min(known, key=known.__getitem__, default=others[0]))
+            for effect in replica.take_effects():
+                if isinstance(effect, Send):
+                    self._host.post(self, effect.to, effect.mail)
+
+    def _restart(self, error: QuiverError) -> None:
+        """A replica anew on the same log, which knows its damage. One opened anew would not.
+
+        Once the thread has done what it has in hand: a replica must not be made of a log that is
+        being written to, or it could forget a vote.
+        """
+        if isinstance(error, Corrupt) and not self.log.damage:
+            self._reopen(error)
+            return
+        logger.warning("%s begins again: %s", self.name, error)
+        log = self.log
+        must_mend = isinstance(error, Corrupt) and not self.replica.is_alone
+        self._replace_log(f"it begins again after: {error}", lambda: log, must_mend=must_mend)
+
+    def _reopen(self, error: QuiverError) -> None:
+        """It is not known what the disk holds: read it. In the thread, behind what it is doing."""
+        logger.error("%s is opened anew: %s", self.name, error)
+        disk, folder, settings = self._host.disk, self.name.folder, self._host.log_settings
+        owner = Owner(self.id, self.member)
+        self._replace_log(
+            f"it is opened anew after: {error}", lambda: open_log(disk, folder, settings, owner)
+        )
+
+    def _replace_log(
+        self, trouble: str, get: Callable[[], Log], *, must_mend: bool = False
+    ) -> None:
+        self._end_requests()
+        self._life += 1
+        self.trouble = trouble
+        life = self._life
+
+        def again(error: object) -> None:
+            if life == self._life and not self.is_closed:
+                self._reopen(StorageFailed(str(error)))
+
+        def got(result: object) -> None:
+            if life != self._life or self.is_closed:
+                return
+            if isinstance(result, Opened):
+                self._renew(result, must_mend=must_mend)
+            elif isinstance(result, Corrupt):
+                self._fail(lost_text(f"this replica lost its log: {result}", self.member))
+            elif isinstance(result, UnsupportedFormat):
+                self._fail(str(result))
+            else:
+                # What is applied can be read all the same, say from a disk that takes no writes.
+                self._refusal = StorageFailed(f"{self.name} takes no writes: {result}")
+                self._host.call_later(_REOPEN_S, lambda: again(result))
+
+        self._host.write(self, lambda: read_state(get()), got)
+
+    def _renew(self, found: Opened, *, must_mend: bool) -> None:
+        self._end_requests()
+        self._life += 1
+        self.log, self.trouble, self._refusal = found.log, "", None
+        self._disk_queue, self._writing = [], []
+        try:
+            self.replica = self._replica(found.state, must_mend=must_mend)
+        except (QuiverError, BrokenInvariant) as error:
+            self._fail(f"the log cannot be used: {error}")
+            return
+        self._look_for_damage()
+        self.schedule()
+
+    def give_up(self, error: Exception) -> None:
+        """Stop after an unforeseen error: nothing of this replica can be trusted any more."""
+        logger.error("%s failed", self.name, exc_info=error)
+        if not (self.trouble or self.is_closed):
+            self._fail(f"it failed: {error!r}")
+
+    def _fail(self, reason: str) -> None:
+        self.trouble = reason
+        logger.critical("%s stops: %s", self.name, reason)
+        for member in self.replica.configuration.members:
+            if member != self.member:
+                # Replicas that sleep may believe that this one leads them.
+                self._host.post(self, member, Rouse())
+        self._end_requests()
+        self.schedule()
+        self._host.failed(self)
+
+
+def _result_future() -> tuple[asyncio.Future[Result], Done]:
+    """A future, and the callback that sets it, unless the request was cancelled."""
+    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    def done(result: Result) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    return future, done
+
+
+def _raise_refusal(result: Result) -> Result:
+    if isinstance(result, QuiverError):
+        raise result
+    return result
+
+
+def repair_text(replica: Replica, member: int) -> str:
+    """Of a replica that neither votes nor leads because its log is damaged; "" of any other."""
+    if not replica.is_repairing:
+        return ""
+    helpers = sorted({node_of(peer) for peer in replica.configuration_on_disk if peer != member})
+    if not helpers:
+        return f"{replica.damage_text}. No other broker has a copy: {_restore()}"
+    named = " or ".join(f"broker {node}" for node in helpers)
+    return (
+        f"{replica.damage_text}. This replica neither votes nor leads until {named} has given it "
+        "what is missing: keep them running, or start them"
+    )
+
+
+def lost_text(reason: str, member: int) -> str:
+    """Of a replica that cannot be repaired, because it is not known what it had."""
+    node = node_of(member)
+    return (
+        f"{reason}. This replica does not take part any more: {_restore()}. If others have copies, "
+        f"start broker {node} with an empty data directory, and run `quiver cluster replace {node}`"
+    )
+
+
+def on_broker(member: int, ailment: str) -> str:
+    """With the broker where to look."""
+    return f"broker {node_of(member)}: {ailment}" if ailment else ""
+
+
+def _restore() -> str:
+    return "stop the broker and restore the file, if you have it elsewhere"

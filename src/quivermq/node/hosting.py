@@ -1,4 +1,4 @@
-"""Which partitions live on this broker: logs made, opened and removed as the catalog says.
+"""Makes, opens and removes the logs of the partitions on this broker, as the catalog says.
 
 A replica takes part only once its log is listed in the directory. A log that is listed and cannot
 be found was lost: it is never made anew under the same number, because it may have voted. Nor is
@@ -18,12 +18,10 @@ from typing import Final, NamedTuple
 from quivermq.cluster import View, epoch_of, partition_id
 from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, UnsupportedFormat
 from quivermq.log import Owner, name_logs, prepare_log
-from quivermq.node.data_dir import DataDirectory, ListedLog
+from quivermq.node.data_dir import DataDirectory, ListedLog, PartitionName
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.disk_work import Opened, open_log, opened
-from quivermq.node.group_names import PartitionName
-from quivermq.node.hosted_replica import HostedReplica
-from quivermq.node.remedies import lost_text
+from quivermq.node.disk_work import Opened, open_log, read_state
+from quivermq.node.hosted_replica import HostedReplica, lost_text
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import founding_checkpoint
 
@@ -40,7 +38,7 @@ class Wanted(NamedTuple):
     member: int
     founders: tuple[int, ...]
     is_preferred: bool = False
-    """Whether it should lead, if nobody does."""
+    """Whether it should lead, if no other replica does."""
 
 
 class Hosting:
@@ -90,7 +88,7 @@ class Hosting:
             hosted = partition_id(topic.id, partition)
             yield Wanted(hosted, name, member, placement.founders, is_preferred)
 
-    async def open_group(self, want: Wanted) -> HostedReplica:
+    async def open_replica(self, want: Wanted) -> HostedReplica:
         """Open or make one log, and run it; raises if it cannot be."""
         async with self._lock:
             await self._start([want])
@@ -104,7 +102,7 @@ class Hosting:
         log = directory.logs.get(hosted) or directory.unlisted.get(hosted)
         return log is not None and log.member == member
 
-    async def remove_group(self, partition_id: bytes) -> None:
+    async def remove_replica(self, partition_id: bytes) -> None:
         """Stop a replica, if it runs, and remove its log."""
         async with self._lock:
             hosted = self._scheduler.replicas.get(partition_id)
@@ -129,7 +127,7 @@ class Hosting:
 
     async def _remove_logs(self, gone: list[str]) -> None:
         """In the disk thread, behind all that was written to these logs. Files are removed aside:
-        there may be thousands, and nobody's fsync is to wait for them."""
+        there may be thousands, and no fsync is to wait for them."""
         if gone:
             directory = self._directory
             topics = await self._disk_thread.run(lambda: directory.take_out(gone))
@@ -166,7 +164,7 @@ class Hosting:
         )
 
     async def _remove_other_members(self, batch: list[Wanted]) -> None:
-        """What another member of a replica knew must not speak for the one that is wanted."""
+        """Remove logs of other members: they must not speak for the member that is wanted."""
         directory = self._directory
         known = {**directory.unlisted, **directory.logs}
         other = [
@@ -224,7 +222,7 @@ class Hosting:
         owner = Owner(want.partition_id, want.member)
         try:
             self._check_place(want)
-            found = opened(open_log(self._scheduler.disk, folder, settings, owner))
+            found = read_state(open_log(self._scheduler.disk, folder, settings, owner))
         except Exception as error:
             # One log that cannot be opened must not keep the others closed.
             if not isinstance(error, QuiverError):
@@ -247,12 +245,12 @@ class Hosting:
         if log is None:
             raise Corrupt(
                 f"{folder} stands where its log is to be made, and does not say whose it is. If "
-                "nobody needs it, stop the broker, move the folder out of the data directory, "
+                "it is not needed, stop the broker, move the folder out of the data directory, "
                 "and start the broker again"
             )
 
     def _lost(self, want: Wanted, error: Exception) -> QuiverError:
-        """What is wrong, and what to do about it."""
+        """The error with a remedy."""
         directory, folder = self._directory, want.name.folder
         if isinstance(error, Corrupt):
             found = directory.folder_of(want.partition_id.hex(), want.member)

@@ -70,14 +70,14 @@ def listening_at(address: str) -> Iterator[None]:
 
 
 class HasPeerName(Protocol):
-    """What carries a connection, as far as is needed here."""
+    """A transport, as far as is needed here."""
 
     def get_extra_info(self, name: str) -> object: ...
 
 
-def address_of(carrier: HasPeerName) -> str:
-    """The host that a connection comes from; "" if nothing carries it that has one."""
-    name = carrier.get_extra_info("peername")
+def address_of(transport: HasPeerName) -> str:
+    """The host that a connection comes from; "" if its transport has none."""
+    name = transport.get_extra_info("peername")
     return str(name[0]) if isinstance(name, tuple) and name else ""
 
 

@@ -1,6 +1,6 @@
-"""Watches the event loop of a broker: who holds it for too long is logged with the stack.
+"""Watches the event loop of a broker: logs the stack of what holds it for too long.
 
-Everything that a broker does for one client waits while its loop works for another. A timer on the
+All other clients wait while the loop works for one. A timer on the
 loop notes each of its beats; a thread sees that one is overdue, and looks what the loop's thread is
 doing. Two clocks tell whose fault it is. What counts against the budget is the processor time of
 the loop's own thread: on a busy machine the loop may be late and do nothing wrong. A thread that
@@ -36,7 +36,7 @@ _UNSEEN: Final = "(no stack: the thread did not let go of the interpreter meanwh
 
 @dataclass(slots=True)
 class Stalls:
-    """What was seen since the broker started."""
+    """Stalls since the broker started."""
 
     count: int = 0
     seconds_max: float = 0.0

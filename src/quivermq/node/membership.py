@@ -1,6 +1,6 @@
-"""How a broker becomes and stays a member: founding, joining, registering, being refused.
+"""Makes this broker a member of its cluster: founds, joins, registers, and judges other brokers.
 
-A broker registers at every start with the leader of the metadata replica, which knows whose data
+A broker registers at every start with the leader of the metadata partition, which knows whose data
 directory is whose. Brokers check each other when they connect, by what the catalog says: one that
 was emptied, swapped or restored from an old copy is not let in.
 
@@ -18,6 +18,7 @@ import quivermq
 from quivermq.cluster import (
     METADATA_PARTITION,
     METADATA_TOPIC,
+    NODE_MAX,
     OWN_LEVELS,
     Levels,
     judge,
@@ -26,7 +27,6 @@ from quivermq.cluster import (
     node_of,
     why_unfit,
 )
-from quivermq.cluster.records import NODE_MAX
 from quivermq.errors import (
     ConnectionFailed,
     Corrupt,
@@ -35,9 +35,8 @@ from quivermq.errors import (
     StorageFailed,
     UnsupportedFormat,
 )
-from quivermq.node.data_dir import DataDirectory
+from quivermq.node.data_dir import DataDirectory, PartitionName
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.group_names import PartitionName
 from quivermq.node.hosting import Hosting, Wanted
 from quivermq.node.metadata import Metadata
 from quivermq.node.peers import STARTING, PeerLinks
@@ -52,7 +51,7 @@ from quivermq.wire import (
     protocols,
 )
 
-logger = logging.getLogger("quivermq.admission")
+logger = logging.getLogger("quivermq.membership")
 
 METADATA_NAME: Final = PartitionName(METADATA_TOPIC, 0)
 _AGAIN_S: Final = 0.1
@@ -103,8 +102,8 @@ class Membership:
         if identity.member:
             if not self.hosting.is_made(METADATA_PARTITION, identity.member):
                 raise Corrupt(
-                    f"the log of the metadata group is lost from {self.directory.root}: start the "
-                    f"broker with an empty directory, and run `quiver cluster replace "
+                    f"the log of the metadata partition is lost from {self.directory.root}: start "
+                    f"the broker with an empty directory, and run `quiver cluster replace "
                     f"{self.node_id}`"
                 )
             await self._run_metadata(identity.member, ())
@@ -117,7 +116,7 @@ class Membership:
             raise self.metadata.unfit
         for node, address in self.settings.peers.items():
             self.links.know(node, address)
-        self._task = asyncio.create_task(self._stay_registered(), name="admission")
+        self._task = asyncio.create_task(self._stay_registered(), name="membership")
 
     @property
     def node_id(self) -> int:
@@ -144,7 +143,7 @@ class Membership:
             try:
                 self.directory.learn_level(cluster.level, cluster.release)
             except (StorageFailed, OSError):
-                # It goes on at the old one, which everybody can read, until the next change.
+                # It goes on at the old one, which all can read, until the next change.
                 logger.exception("feature level %d cannot be noted", cluster.level)
             else:
                 logger.info("node %d is at feature level %d", self.node_id, cluster.level)
@@ -159,10 +158,10 @@ class Membership:
     async def _run_metadata(self, member: int, founders: tuple[int, ...]) -> None:
         first = bool(founders) and member == founders[0]
         want = Wanted(METADATA_PARTITION, METADATA_NAME, member, founders, first)
-        hosted = await self.hosting.open_group(want)
+        hosted = await self.hosting.open_replica(want)
         self.directory.settle(self.directory.identity.cluster_id, member)
         # What is known to be committed, at once: others are judged by it.
-        hosted.go_on()
+        hosted.advance()
         self.metadata.run_on(hosted)
 
     async def close(self) -> None:
@@ -208,7 +207,7 @@ class Membership:
             await asyncio.sleep(_AGAIN_S)
 
     async def _ask_to_register(self) -> proto.BrokerRegistered:
-        """Of whoever leads, as far as anybody knows; others pass it on."""
+        """Register with the leader, as far as it is known; other brokers forward it."""
         identity, addresses = self.directory.identity, self.addresses
         request = proto.Request(
             register_broker=proto.RegisterBroker(
@@ -229,9 +228,9 @@ class Membership:
         error: QuiverError | None = None
         for address in self._whom_to_ask():
             try:
-                response, _ = await self.forwarding.ask(address, request, (), _REGISTER_S)
+                response, _ = await self.forwarding.send(address, request, (), _REGISTER_S)
             except UnsupportedFormat as failure:
-                # Whoever listens there speaks another protocol; that says nothing of the cluster.
+                # The process there speaks another protocol; that says nothing of the cluster.
                 error = ConnectionFailed(str(failure))
                 continue
             except QuiverError as failure:
@@ -274,10 +273,10 @@ class Membership:
         """
         self.metadata.stop()
         self.directory.settle("", 0)
-        await self.hosting.remove_group(METADATA_PARTITION)
+        await self.hosting.remove_replica(METADATA_PARTITION)
 
     async def _become(self, member: int) -> None:
-        """Take the number that the cluster gave, with an empty log of the metadata replica."""
+        """Take the number that the cluster gave, with an empty log of the metadata partition."""
         await self.leave()
         await self._run_metadata(member, ())
 
@@ -287,8 +286,8 @@ class Membership:
         await self.leave()
         self.is_registered = False
         self.join_address = address
-        self._task = asyncio.create_task(self._stay_registered(), name="admission")
-        # Whoever asked may give up waiting; the broker has left, and must get in.
+        self._task = asyncio.create_task(self._stay_registered(), name="membership")
+        # The request may be given up; the broker has left, and must get in.
         await asyncio.shield(self._task)
         if not self.is_registered:
             raise UnsupportedFormat(self.refusal)
@@ -320,8 +319,8 @@ class Membership:
             return objection
         self.heard_addresses[hello.node] = hello.address
         if hello.node in self.links.peers or not self.metadata.view.brokers:
-            # Whoever joins hears of the others from the catalog, and gets that from one of them,
-            # who needs an answer. The first leader may not have been in the catalog itself.
+            # A broker that joins hears of the others from the catalog, and gets that from one of
+            # them, which needs an answer. The first leader may not have been in the catalog itself.
             self.links.know(hello.node, hello.peer_address)
         if hello.boot > self.heard_boots.get(hello.node, 0):
             self.heard_boots[hello.node] = hello.boot

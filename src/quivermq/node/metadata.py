@@ -1,4 +1,4 @@
-"""The metadata replica on this broker: the cluster as it is known here, and how it is changed."""
+"""The catalog of the cluster: how this broker reads and changes it, in the metadata partition."""
 
 import asyncio
 import logging
@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import quivermq
-from quivermq.cluster import OWN_LEVELS, Edit, View, level_of, node_of, why_unfit
-from quivermq.cluster.records import CLUSTER_KEY
+from quivermq.cluster import CLUSTER_KEY, OWN_LEVELS, Edit, View, level_of, node_of, why_unfit
 from quivermq.errors import (
     Corrupt,
     Forbidden,
@@ -17,7 +16,6 @@ from quivermq.errors import (
     QuiverError,
     UnsupportedFormat,
 )
-from quivermq.node.asking import ask
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.replica import Replica
 
@@ -27,7 +25,7 @@ _ATTEMPTS_MAX: Final = 20
 
 
 class Metadata:
-    """The catalog of the cluster, through the replica of the metadata replica that runs here."""
+    """The catalog of the cluster, read and changed through the metadata replica that runs here."""
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class Metadata:
 
     @property
     def leader(self) -> int:
-        """The node that leads the metadata replica; 0 if that is not known."""
+        """The node that leads the metadata partition; 0 if that is not known."""
         return node_of(self.hosted.replica.leader) if self.hosted else 0
 
     @property
@@ -86,10 +84,10 @@ class Metadata:
         return self.hosted is not None and self.hosted.replica.is_serving
 
     async def catch_up(self) -> None:
-        """Know everything that the catalog said when this was called; raises if nobody can tell."""
+        """Know all that the catalog said when this was called; raises if no quorum answers."""
         if self.hosted is None:
             raise NotLeader("this broker is not a member of a cluster yet; try again")
-        await ask(self.hosted, Replica.read)
+        await self.hosted.call(Replica.read)
         self.refresh()
 
     async def edit(self, build: Callable[[View], Edit | None]) -> View:
@@ -99,14 +97,14 @@ class Metadata:
         """
         async with self._lock:
             for _ in range(_ATTEMPTS_MAX):
-                hosted = self.leading_group()
+                hosted = self.leading_replica()
                 view = self.view
                 try:
                     edit = build(view)
                 except QuiverError as error:
                     # Also a refusal counts only if it is that of the latest view: a broker that
                     # has just come to lead, or does not any more, may not know all others yet.
-                    # Who is not let in is told so at once: it may be the one that is missing.
+                    # A broker that is not let in is told so at once: it may be the missing one.
                     if error.retriable or isinstance(error, Forbidden):
                         raise
                     if await self._is_latest(hosted, view):
@@ -120,28 +118,27 @@ class Metadata:
         raise Overloaded("the catalog changes too often; try again")
 
     async def _is_latest(self, hosted: HostedReplica, view: View) -> bool:
-        """Whether nobody else leads and knows better: then there is nothing to change indeed."""
-        await ask(hosted, Replica.read)
+        """Whether a quorum confirms that no other leader has a later view."""
+        await hosted.call(Replica.read)
         self.refresh()
         return self.view is view
 
-    def leading_group(self) -> HostedReplica:
+    def leading_replica(self) -> HostedReplica:
         """The replica, if it is led here; raises `NotLeader`, or `NotEnoughReplicas`."""
         hosted = self.hosted
         if hosted is not None and hosted.replica.is_serving:
             return hosted
         if hosted is not None and hosted.is_abandoned:
             raise NotEnoughReplicas(
-                "nobody leads the metadata group: a majority of its brokers cannot be reached"
+                "the metadata partition has no leader: a majority of its brokers cannot be reached"
             )
-        raise NotLeader("this broker does not lead the metadata group", leader=self.leader)
+        raise NotLeader("this broker does not lead the metadata partition", leader=self.leader)
 
     async def _propose(self, hosted: HostedReplica, view: View, edit: Edit) -> bool:
         put, delete = edit.put, edit.delete
         now_ms = hosted.now_ms()
         try:
-            await ask(
-                hosted,
+            await hosted.call(
                 lambda replica, token: replica.change_catalog(
                     token, view.version, put, delete, now_ms
                 ),

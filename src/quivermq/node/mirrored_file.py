@@ -3,7 +3,7 @@
     {"kind": ..., "version": 1, "serial": 7, "checksum": "0a1b2c3d", "content": {...}}
 
 Both copies are replaced whole, one after the other, and are durable when `write` returns. The
-intact copy with the greater serial holds; whoever reads makes the other one equal before it acts on
+intact copy with the greater serial holds; a reader makes the other one equal before it acts on
 what it read. A copy counts as intact only if it is byte for byte what this build writes.
 """
 
@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 from crc32c import crc32c
 
 from quivermq.errors import Corrupt, UnsupportedFormat
-from quivermq.log import Disk
-from quivermq.log.disk import Unreadable
+from quivermq.log import Disk, Unreadable
 
 VERSION: Final = 1
 BYTES_MAX: Final = 1 << 30
@@ -109,7 +108,7 @@ class MirroredFile:
                 f"{self._kind}.json has format version {version}; this build reads {VERSION}"
             )
         if not isinstance(serial, int) or not isinstance(found["content"], dict):
-            raise Corrupt("damaged (it holds what nobody writes)")
+            raise Corrupt("damaged (it holds what no build writes)")
         return _Copy(serial, found["content"])
 
 

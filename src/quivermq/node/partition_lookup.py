@@ -1,4 +1,4 @@
-"""Finding the replica that a request is for, and telling who leads it otherwise."""
+"""Finds the replica that a request is for, or the broker that leads it."""
 
 from quivermq.cluster import Topic, View, node_of, partition_id
 from quivermq.errors import (
@@ -8,10 +8,9 @@ from quivermq.errors import (
     QuiverError,
     TopicNotFound,
 )
-from quivermq.node.hosted_replica import HostedReplica
+from quivermq.node.hosted_replica import HostedReplica, on_broker
 from quivermq.node.known_leaders import KnownLeaders
 from quivermq.node.metadata import Metadata
-from quivermq.node.remedies import on_broker
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.node.time_slices import Slices
 
@@ -65,8 +64,8 @@ class PartitionLookup:
         return self._scheduler.replicas.get(self.partition_id(name, topic_id, partition))
 
     def leading(self, name: str, topic_id: bytes, partition: int) -> HostedReplica:
-        """The replica if it is led here; raises `NotLeader`, or `NotEnoughReplicas`, or why it
-        cannot be served by anybody."""
+        """The replica if it is led here; raises `NotLeader`, or `NotEnoughReplicas`, or why no
+        broker can serve it."""
         wanted = self.partition_id(name, topic_id, partition)
         hosted = self._scheduler.replicas.get(wanted)
         if hosted is not None and hosted.was_serving:
@@ -88,7 +87,7 @@ class PartitionLookup:
         return NotLeader(f"no leader of {name} is known yet; try again")
 
     def leader_of(self, wanted: bytes) -> int:
-        """The node that leads a replica; 0 if nobody does, as far as is known here."""
+        """The node that leads a partition; 0 if none does, as far as is known here."""
         hosted = self._scheduler.replicas.get(wanted)
         if hosted is not None and not hosted.trouble:
             leader = node_of(hosted.replica.leader)

@@ -1,16 +1,15 @@
-"""Letters: the mail of replicas as it travels between brokers.
+"""Encodes and decodes the messages that replicas send each other between brokers.
 
-Entries that are frames leave as raw frames beside the letter, in their order; the no-ops and
-membership changes between them, which have no bytes of their own, as parts of the letter. Whoever
-opens a letter trusts nothing in it: what is no well-formed mail is `InvalidRequest`.
+Entries that are frames leave as raw frames beside the peer message, in their order; the no-ops and
+membership changes between them, which have no bytes of their own, as parts of it. The decoder
+trusts nothing: what is not well-formed is `InvalidRequest`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Final, NoReturn
 
-from quivermq.batches import Frame, FrameKind, Index
-from quivermq.batches.limits import COUNTER_MAX, KIB
+from quivermq.batches import COUNTER_MAX, KIB, Frame, FrameKind, Index
 from quivermq.errors import InvalidRequest
 from quivermq.raft import (
     Configuration,
@@ -20,8 +19,8 @@ from quivermq.raft import (
     Message,
     MessageKind,
     Snapshot,
+    check_configuration,
 )
-from quivermq.raft.membership import check as check_configuration
 from quivermq.replica import (
     Chunk,
     ChunkRequest,
@@ -36,12 +35,12 @@ from quivermq.replica import (
 )
 from quivermq.wire import proto
 
-GROUP_BYTES: Final = 16
+PARTITION_ID_BYTES: Final = 16
 MEMBERS_MAX: Final = 4_096
 MEMBERSHIP_BYTES_MAX: Final = 64 * KIB
 PLAIN_ENTRIES_MAX: Final = 65_536
 """More than a leader has to send: each stands for an election, and of those that are on disk 12,000
-fill a letter."""
+fill a message."""
 
 # Proposals, leadership transfers and storage work stay at home; snapshots leave as offers.
 TRAVELLING: Final = {
@@ -99,7 +98,7 @@ class UnknownMail(InvalidRequest):
 def encode_mail(
     partition: bytes, sender: int, to: int, mail: Mail
 ) -> tuple[proto.PeerMessage, list[Frame]]:
-    """The letter that carries `mail`, and the frames to send beside it.
+    """The peer message that carries `mail`, and the frames to send beside it.
 
     `InvalidRequest` for messages of the core that never travel.
     """
@@ -107,7 +106,7 @@ def encode_mail(
     if isinstance(mail, Consensus):
         if mail.message.kind not in TRAVELLING:
             _refuse(f"{mail.message.kind.name} is nothing that members say to each other")
-        message, frames = _sealed_message(mail.message)
+        message, frames = _encode_message(mail.message)
         peer_message = proto.PeerMessage(
             partition=partition, sender=sender, to=to, consensus=message
         )
@@ -119,7 +118,7 @@ def encode_mail(
         )
     elif isinstance(mail, Offer):
         peer_message = proto.PeerMessage(
-            partition=partition, sender=sender, to=to, offer=_sealed_offer(mail)
+            partition=partition, sender=sender, to=to, offer=_encode_offer(mail)
         )
     else:
         name, form = _SIMPLE_BY_TYPE[type(mail)]
@@ -130,22 +129,22 @@ def encode_mail(
 
 
 def decode_mail(peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> Mail:
-    """The mail in a letter that came with `frames`; `InvalidRequest` if it is not well-formed."""
-    if len(peer_message.partition) != GROUP_BYTES:
-        _refuse(f"a group's identity has {GROUP_BYTES} bytes, not {len(peer_message.partition)}")
+    """The mail in a peer message with its `frames`; `InvalidRequest` if it is not well-formed."""
+    if len(peer_message.partition) != PARTITION_ID_BYTES:
+        _refuse(f"a partition id has {PARTITION_ID_BYTES} bytes, not {len(peer_message.partition)}")
     if not 0 < peer_message.sender <= COUNTER_MAX or not 0 < peer_message.to <= COUNTER_MAX:
         _refuse(f"members {peer_message.sender} and {peer_message.to} cannot write to each other")
     if peer_message.frames != len(frames):
         _refuse(f"{peer_message.frames} frames announced, {len(frames)} there")
     name = peer_message.WhichOneof("mail")
     if name is None:
-        raise UnknownMail("a letter with mail that this broker does not know")
+        raise UnknownMail("a message with mail that this broker does not know")
     if name in SIMPLE:
-        return _opened_simple(name, peer_message, frames)
-    return _OPENED[name](peer_message, frames)
+        return _decode_simple(name, peer_message, frames)
+    return _DECODERS[name](peer_message, frames)
 
 
-def _sealed_message(message: Message) -> tuple[proto.Consensus, list[Frame]]:
+def _encode_message(message: Message) -> tuple[proto.Consensus, list[Frame]]:
     known_term, known_index = message.known_commit
     sent = proto.Consensus(
         kind=message.kind,
@@ -177,13 +176,13 @@ def _sealed_message(message: Message) -> tuple[proto.Consensus, list[Frame]]:
     return sent, frames
 
 
-def _sealed_offer(offer: Offer) -> proto.Offer:
+def _encode_offer(offer: Offer) -> proto.Offer:
     message, snapshot = offer.message, offer.message.snapshot
     if snapshot is None:
         _refuse("an offer without a snapshot")
     voters, outgoing, learners, learners_next, auto_leave = snapshot.configuration
     return proto.Offer(
-        message=_sealed_message(message)[0],
+        message=_encode_message(message)[0],
         snapshot_index=snapshot.index,
         snapshot_term=snapshot.term,
         configuration=proto.Configuration(
@@ -198,7 +197,7 @@ def _sealed_offer(offer: Offer) -> proto.Offer:
     )
 
 
-def _opened_simple(name: str, peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> Mail:
+def _decode_simple(name: str, peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> Mail:
     if frames:
         _refuse(f"{name} comes without frames, not with {len(frames)}")
     body = getattr(peer_message, name)
@@ -208,23 +207,23 @@ def _opened_simple(name: str, peer_message: proto.PeerMessage, frames: Sequence[
     return mail
 
 
-def _opened_consensus(peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> Consensus:
+def _decode_consensus(peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> Consensus:
     body = peer_message.consensus
     kind = TRAVELLING.get(body.kind)
     if kind is None and body.kind > max(MessageKind):
-        raise UnknownMail(f"a letter with message kind {body.kind}, which this broker lacks")
+        raise UnknownMail(f"a message of kind {body.kind}, which this broker lacks")
     if kind is None:
         _refuse(f"message kind {body.kind} is nothing that members say to each other")
     if kind is MessageKind.APPEND:
-        entries = _opened_entries(body, frames)
+        entries = _decode_entries(body, frames)
     elif frames or body.plain:
         _refuse(f"{kind.name} has no entries")
     else:
         entries = ()
-    return Consensus(_opened_message(kind, peer_message, body, entries))
+    return Consensus(_decode_message(kind, peer_message, body, entries))
 
 
-def _opened_message(
+def _decode_message(
     kind: MessageKind,
     peer_message: proto.PeerMessage,
     body: proto.Consensus,
@@ -258,13 +257,13 @@ def _opened_message(
     )
 
 
-def _opened_entries(body: proto.Consensus, frames: Sequence[Frame]) -> Sequence[Entry]:
+def _decode_entries(body: proto.Consensus, frames: Sequence[Frame]) -> Sequence[Entry]:
     """Frames and plain entries merged, each right behind the one before it."""
     entries = [Entry(frame.header.term, frame.header.index, _NORMAL, frame) for frame in frames]
     if len(body.plain) > PLAIN_ENTRIES_MAX:
         _refuse(f"{len(body.plain):,} entries without a frame")
     if body.plain:
-        entries += map(_opened_plain, body.plain)
+        entries += map(_decode_plain, body.plain)
         entries.sort(key=lambda entry: entry.index)
     index, term = body.index, max(body.log_term, 1)
     for entry in entries:
@@ -281,7 +280,7 @@ def _opened_entries(body: proto.Consensus, frames: Sequence[Frame]) -> Sequence[
     return entries
 
 
-def _opened_plain(plain: proto.PlainEntry) -> Entry:
+def _decode_plain(plain: proto.PlainEntry) -> Entry:
     if plain.membership:
         _check_change(plain.data)
         return Entry(plain.term, plain.index, EntryKind.MEMBERSHIP, plain.data)
@@ -291,7 +290,7 @@ def _opened_plain(plain: proto.PlainEntry) -> Entry:
 
 
 def _check_change(data: bytes) -> None:
-    """A change that nobody can make would stop every member once it is committed."""
+    """Refuse a change that cannot be made: it would stop every member once it is committed."""
     if len(data) > MEMBERSHIP_BYTES_MAX:
         _refuse(f"a membership change of {len(data):,} bytes")
     for change in MembershipChange.decode(data).changes:
@@ -299,7 +298,7 @@ def _check_change(data: bytes) -> None:
             _refuse(f"{change.member} cannot be a member")
 
 
-def _opened_offer(peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> Offer:
+def _decode_offer(peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> Offer:
     body = peer_message.offer
     message = body.message
     if message.kind != MessageKind.SNAPSHOT or message.plain or frames:
@@ -307,16 +306,16 @@ def _opened_offer(peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> O
     _check_numbers(body.snapshot_index + 1, body.snapshot_term, body.size)
     if body.snapshot_term > message.term:
         _refuse(f"a snapshot of term {body.snapshot_term} from a leader of term {message.term}")
-    configuration = _opened_configuration(body.configuration)
+    configuration = _decode_configuration(body.configuration)
     snapshot = Snapshot(body.snapshot_index, body.snapshot_term, configuration)
     return Offer(
-        _opened_message(MessageKind.SNAPSHOT, peer_message, message, snapshot=snapshot),
+        _decode_message(MessageKind.SNAPSHOT, peer_message, message, snapshot=snapshot),
         body.size,
         body.checksum,
     )
 
 
-def _opened_configuration(body: proto.Configuration) -> Configuration:
+def _decode_configuration(body: proto.Configuration) -> Configuration:
     parts = (body.voters, body.outgoing, body.learners, body.learners_next)
     if any(len(part) > MEMBERS_MAX for part in parts):
         _refuse(f"a configuration of more than {MEMBERS_MAX:,} members")
@@ -325,12 +324,12 @@ def _opened_configuration(body: proto.Configuration) -> Configuration:
     check_configuration(configuration)
     members = configuration.members
     if not configuration.voters or not members[0]:
-        _refuse(f"nobody can be a member of {configuration}")
+        _refuse(f"no member can be in {configuration}")
     _check_numbers(*members)
     return configuration
 
 
-def _opened_entries_reply(peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> EntriesReply:
+def _decode_entries_reply(peer_message: proto.PeerMessage, frames: Sequence[Frame]) -> EntriesReply:
     body = peer_message.entries_reply
     _check_numbers(body.first, body.first_kept)
     index, term = body.first, 0
@@ -342,10 +341,10 @@ def _opened_entries_reply(peer_message: proto.PeerMessage, frames: Sequence[Fram
     return EntriesReply(Index(body.first), tuple(frames), Index(body.first_kept))
 
 
-_OPENED: Final[dict[str, Callable[[proto.PeerMessage, Sequence[Frame]], Mail]]] = {
-    "consensus": _opened_consensus,
-    "offer": _opened_offer,
-    "entries_reply": _opened_entries_reply,
+_DECODERS: Final[dict[str, Callable[[proto.PeerMessage, Sequence[Frame]], Mail]]] = {
+    "consensus": _decode_consensus,
+    "offer": _decode_offer,
+    "entries_reply": _decode_entries_reply,
 }
 
 

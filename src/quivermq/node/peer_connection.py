@@ -1,7 +1,7 @@
 """One connection between brokers: a hello each way, then packets one way.
 
-Whoever dialled sends; whoever was dialled listens. So each pair of brokers has connections in both
-directions, and a broken one is noticed by who needs it.
+The broker that dialled sends; the other listens. So each pair of brokers has connections in both
+directions, and a broken one is noticed by the broker that needs it.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from quivermq.wire import (
 
 logger = logging.getLogger("quivermq.peers")
 
-PARCEL_BYTES_MAX: Final = 256 << 20
+PEER_PACKET_BYTES_MAX: Final = 256 << 20
 """The largest packet of a peer: many appends, each of at most a batch or a message's worth."""
-PARCEL_ENVELOPE_BYTES_MAX: Final = 2 << 20
-"""Its envelope: a part of a checkpoint takes half of that. Four times as much, all of it letters
-without words, would hold the loop for as long as an election takes."""
-PARCEL_FRAMES_MAX: Final = 16_384
-"""One letter holds 12,000 at most: entries of 1 MiB, each with a header of 88 bytes."""
+PEER_PACKET_ENVELOPE_BYTES_MAX: Final = 2 << 20
+"""Its envelope: a part of a checkpoint takes half of that. Four times as much, all of it empty
+messages, would hold the loop for as long as an election takes."""
+PEER_PACKET_FRAMES_MAX: Final = 16_384
+"""One message holds 12,000 at most: entries of 1 MiB, each with a header of 88 bytes."""
 STRANGERS_MAX: Final = 64
 """Connections that have not said hello."""
 STRANGERS_OF_ADDRESS_MAX: Final = 16
 LINKS_OF_NODE_MAX: Final = 4
-"""Two are in use, two more may be dead without anybody knowing it yet."""
+"""Two are in use, two more may be dead without being noticed yet."""
 _SLICE_S: Final = 0.01
-"""For so long letters are opened before others on the loop go on."""
+"""For so long messages are decoded before others on the loop go on."""
 
 _DEAD_AFTER: Final = {
     "TCP_USER_TIMEOUT": 5_000,
@@ -62,7 +62,7 @@ def parse_hello(envelope: Buffer) -> proto.PeerHello:
 
 
 class PeerProtocol(asyncio.BufferedProtocol):
-    """What both ends share: packets in, packets out, never an exception into the loop."""
+    """The part that both ends share: packets in, packets out, never an exception into the loop."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -115,18 +115,18 @@ class Incoming(PeerProtocol):
         limits: Limits,
         hello_s: float,
     ) -> None:
-        """`take` opens one letter of a packet with each step."""
+        """`take` decodes one message of a packet with each step."""
         super().__init__()
         self.hello: proto.PeerHello | None = None
-        """Who it is, once it was let in."""
+        """The hello of the broker, once it was let in."""
         self._answer = answer
         self._take = take
         self._connections = connections
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._patience = self._loop.call_later(hello_s, self.abort)
-        # Parcels that are being opened, in their order.
-        self._opening: deque[Iterator[None]] = deque()
+        # Packets that are being decoded, in their order.
+        self._decoding: deque[Iterator[None]] = deque()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -136,7 +136,7 @@ class Incoming(PeerProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._patience.cancel()
-        self._opening.clear()
+        self._decoding.clear()
         self._connections.leave(self)
 
     def packet_received(self, found: Packet) -> None:
@@ -150,36 +150,36 @@ class Incoming(PeerProtocol):
             else:
                 self.hello = hello
                 self._connections.greeted(self, hello.node)
-                self._receiver.allow(PARCEL_BYTES_MAX, PARCEL_ENVELOPE_BYTES_MAX)
+                self._receiver.allow(PEER_PACKET_BYTES_MAX, PEER_PACKET_ENVELOPE_BYTES_MAX)
             return
         peer_packet = parse_peer_packet(found.envelope)
         try:
-            frames = frames_of(found, self._limits, PARCEL_FRAMES_MAX)
+            frames = frames_of(found, self._limits, PEER_PACKET_FRAMES_MAX)
         except UnsupportedFormat as error:
-            # Only the groups whose entries they are have to wait for a later release.
+            # Only the partitions whose entries they are have to wait for a later release.
             logger.warning(
                 "node %d sends what this release cannot read: %s", self.hello.node, error
             )
             frames = _known_frames(peer_packet, found, self._limits)
-        self._opening.append(self._take(self.hello.node, peer_packet, frames))
-        if len(self._opening) == 1:
-            self._open_some()
+        self._decoding.append(self._take(self.hello.node, peer_packet, frames))
+        if len(self._decoding) == 1:
+            self._decode_some()
 
-    def _open_some(self) -> None:
-        """Open letters for a while; if some are left, hear nothing more before they are open."""
+    def _decode_some(self) -> None:
+        """Decode messages for a while; if some are left, read nothing more until they are."""
         until = time.perf_counter() + _SLICE_S
-        while self._opening:
-            for _ in self._opening[0]:
+        while self._decoding:
+            for _ in self._decoding[0]:
                 if time.perf_counter() > until:
                     self._listen(is_wanted=False)
-                    self._loop.call_soon(self._open_more)
+                    self._loop.call_soon(self._decode_more)
                     return
-            self._opening.popleft()
+            self._decoding.popleft()
         self._listen(is_wanted=True)
 
-    def _open_more(self) -> None:
+    def _decode_more(self) -> None:
         try:
-            self._open_some()
+            self._decode_some()
         except QuiverError as error:
             logger.warning("a peer's connection is closed: %s", error)
             self.close()
@@ -198,9 +198,9 @@ class Incoming(PeerProtocol):
 
 
 class IncomingConnections:
-    """All brokers that dialled, and those who have not said yet that they are one.
+    """Connections of brokers, and of strangers that have not said hello yet.
 
-    Neither can be kept out by somebody who takes all places: of too many the oldest goes. A broker
+    Neither can be kept out by a client that takes all places: of too many the oldest goes. A broker
     says hello at once, and dials anew only if it has lost its link.
     """
 
@@ -257,14 +257,14 @@ class Outgoing(PeerProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         if not self.answered.done():
             self.answered.set_exception(ConnectionFailed("the peer closed the connection"))
-            self.answered.exception()  # seen: whoever dialled may have given up
+            self.answered.exception()  # seen: the dialler may have given up
         if not self.lost.done():
             self.lost.set_result(None)
 
 
 def _known_frames(peer_packet: proto.PeerPacket, found: Packet, limits: Limits) -> list[Frame]:
-    """The frames in front of one of another release, for the letters that need no others; all
-    other letters are taken out of the packet, as if they had been lost on the way."""
+    """The frames in front of one of another release, for the messages that need no others; all
+    other messages are taken out of the packet, as if they had been lost on the way."""
     frames: list[Frame] = []
     with suppress(UnsupportedFormat):
         for frame in Frame.parse_all(found.batches, limits):

@@ -1,4 +1,4 @@
-"""The links to the other brokers: mail gathered into packets, bounded, dialled again when lost.
+"""Keeps links to the other brokers: gathers mail into packets, bounds them, dials again.
 
 Two lanes a peer. Entries and checkpoints travel in bulk; heartbeats, votes and acknowledgements
 take the express lane, so that they never wait behind megabytes. What does not fit into the
@@ -21,15 +21,15 @@ from quivermq.node.clock import BrokerClock
 from quivermq.node.listener import listening_at
 from quivermq.node.peer_codec import UnknownMail, decode_mail, encode_mail
 from quivermq.node.peer_connection import (
-    PARCEL_BYTES_MAX,
-    PARCEL_ENVELOPE_BYTES_MAX,
-    PARCEL_FRAMES_MAX,
+    PEER_PACKET_BYTES_MAX,
+    PEER_PACKET_ENVELOPE_BYTES_MAX,
+    PEER_PACKET_FRAMES_MAX,
     Incoming,
     IncomingConnections,
     Outgoing,
 )
 from quivermq.node.tasks import end_tasks
-from quivermq.raft import MessageKind as Said
+from quivermq.raft import MessageKind
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
 from quivermq.wire import proto
 
@@ -40,12 +40,12 @@ STARTING: Final = "this broker is just starting, and does not know the cluster y
 
 _DIAL_AGAIN_S: Final = (0.05, 1.0)
 _DIAL_TIMEOUT_S: Final = 2.0
-_ENVELOPE_BYTES: Final = PARCEL_ENVELOPE_BYTES_MAX // 2
-_FRAMES_BYTES: Final = PARCEL_BYTES_MAX // 8
-_FRAMES: Final = PARCEL_FRAMES_MAX // 4
-"""How much goes into one packet, if it is more than one letter."""
-_LETTER_BYTES: Final = 8
-"""What a letter takes in a packet, beside itself."""
+_ENVELOPE_BYTES: Final = PEER_PACKET_ENVELOPE_BYTES_MAX // 2
+_FRAMES_BYTES: Final = PEER_PACKET_BYTES_MAX // 8
+_FRAMES: Final = PEER_PACKET_FRAMES_MAX // 4
+"""How much goes into one packet, if it is more than one message."""
+_MESSAGE_BYTES: Final = 8
+"""What a message takes in a packet, beside itself."""
 _LEADS_TOLD_AT_ONCE: Final = 20_000
 _LEADS_AT_ONCE: Final = 1_000
 
@@ -59,20 +59,20 @@ class LinkLane(Enum):
 
 def lane_of(mail: Mail) -> LinkLane:
     if isinstance(mail, Consensus):
-        return LinkLane.BULK if mail.message.kind is Said.APPEND else LinkLane.EXPRESS
+        return LinkLane.BULK if mail.message.kind is MessageKind.APPEND else LinkLane.EXPRESS
     return LinkLane.BULK if isinstance(mail, Offer | Chunk | EntriesReply) else LinkLane.EXPRESS
 
 
 @dataclass(slots=True)
 class Outbox:
-    """What waits for the end of this pass of the loop."""
+    """Messages that wait for the end of this pass of the loop."""
 
     peer_messages: list[proto.PeerMessage] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
 
 
 def packets_of(box: Outbox) -> Iterator[tuple[list[proto.PeerMessage], list[Frame]]]:
-    """Letters and their frames as they travel together: past the limits of a packet the peer would
+    """Messages and their frames as they travel together: past the limits of a packet the peer would
     close the connection, again and again."""
     peer_messages: list[proto.PeerMessage] = []
     frames: list[Frame] = []
@@ -80,7 +80,7 @@ def packets_of(box: Outbox) -> Iterator[tuple[list[proto.PeerMessage], list[Fram
     for peer_message in box.peer_messages:
         mine = box.frames[at : at + peer_message.frames]
         at += peer_message.frames
-        size, mine_bytes = peer_message.ByteSize() + _LETTER_BYTES, sum(map(len, mine))
+        size, mine_bytes = peer_message.ByteSize() + _MESSAGE_BYTES, sum(map(len, mine))
         if peer_messages and (
             envelope_bytes + size > _ENVELOPE_BYTES
             or frames_bytes + mine_bytes > _FRAMES_BYTES
@@ -120,12 +120,12 @@ class PeerLink:
                     proto.PeerPacket(peer_messages=peer_messages).SerializeToString(), frames
                 )
 
-    def say(self, peer_packet: proto.PeerPacket, bytes_max: int) -> None:
-        """Something about the broker itself rather than a group."""
+    def send(self, peer_packet: proto.PeerPacket, bytes_max: int) -> None:
+        """Send a packet about the broker itself rather than a partition."""
         if self.connection is None:
             return
         if self.connection.unsent_bytes > bytes_max:
-            # Nobody says such things again on this connection; the next one begins with all.
+            # Such things are not sent again on this connection; the next one begins with all.
             self.connection.abort()
         else:
             self.connection.write(peer_packet.SerializeToString())
@@ -139,7 +139,7 @@ class PeerLink:
             except (OSError, QuiverError, TimeoutError) as error:
                 logger.debug("no link to node %d: %s", self.peer.node, error)
             except Exception:
-                # Whatever it is, without its links this broker is of no use to anybody.
+                # Whatever it is, without its links this broker is of no use.
                 logger.exception("the link to node %d failed, and is tried again", self.peer.node)
             await asyncio.sleep(delay * self.peer.links.dice.uniform(0.5, 1.0))
             delay = min(delay * 2, _DIAL_AGAIN_S[1])
@@ -157,7 +157,7 @@ class PeerLink:
             async with asyncio.timeout(_DIAL_TIMEOUT_S):
                 answer = await connection.answered
             refusal = answer.refusal or links.judge(self.peer.node, answer)
-            self.peer.refused(refusal)
+            self.peer.note_refusal(refusal)
             if refusal:
                 return False
             self.connection = connection
@@ -187,7 +187,7 @@ class Peer:
         """Not "": one of the two does not accept the other, and why."""
         self.lanes = {lane: PeerLink(self, lane) for lane in LinkLane}
 
-    def refused(self, reason: str) -> None:
+    def note_refusal(self, reason: str) -> None:
         if reason and reason != self.refusal:
             level = logging.INFO if reason == STARTING else logging.ERROR
             text = "node %d and this one do not accept each other: %s"
@@ -209,7 +209,7 @@ class Peer:
 
 @dataclass(slots=True)
 class LinkHooks:
-    """What the links need of the broker."""
+    """The broker, as the links need it."""
 
     hello: Callable[[], proto.PeerHello]
     judge: Callable[[int, proto.PeerHello], str]
@@ -217,7 +217,7 @@ class LinkHooks:
     welcome: Callable[[proto.PeerHello], str]
     """Why a broker that dialled us is refused; "" if it is welcome."""
     deliver: Callable[[bytes, int, int, Mail], None]
-    """Mail for a group: group, sender, receiver, mail."""
+    """Mail for a replica: partition, sender, receiver, mail."""
     objection: Callable[[proto.PeerHello], str]
     """Why a broker that is connected must not be any longer; "" if it may."""
     leads: Callable[[int, Iterable[proto.Leadership]], None]
@@ -231,7 +231,6 @@ class PeerLinks:
 
     def __init__(
         self,
-        hooks: LinkHooks,
         limits: Limits,
         outbox_bytes_max: int,
         silence_s: float,
@@ -240,7 +239,7 @@ class PeerLinks:
         connections_max: int = 400,
     ) -> None:
         """`given` are addresses that win over whatever is said or heard of these nodes."""
-        self.hooks = hooks
+        self.hooks: LinkHooks
         self.peers: dict[int, Peer] = {}
         self.dice = Random()  # noqa: S311  (spreads reconnects, hides nothing)
         self._limits = limits
@@ -252,6 +251,10 @@ class PeerLinks:
         self._incoming = IncomingConnections(connections_max)
         self._posted: set[PeerLink] = set()
         self._is_closed = False
+
+    def connect(self, hooks: LinkHooks) -> None:
+        """Before the first peer is known: what the broker does with what peers say."""
+        self.hooks = hooks
 
     async def listen(self, address: str) -> str:
         """Accept other brokers; returns the address with its real port."""
@@ -289,7 +292,7 @@ class PeerLinks:
             peer.move(address)
 
     def judge_again(self) -> None:
-        """More is known of who is who: part with those who should never have been let in."""
+        """Close connections of brokers that, by what is known since, must not take part."""
         for connection in self._incoming:
             if connection.hello is not None and (why := self.hooks.objection(connection.hello)):
                 logger.warning("node %d is shown out: %s", connection.hello.node, why)
@@ -298,7 +301,7 @@ class PeerLinks:
             for link in peer.lanes.values():
                 dialled = link.connection
                 if dialled and (why := self.hooks.objection(dialled.answered.result())):
-                    peer.refused(why)
+                    peer.note_refusal(why)
                     dialled.abort()
 
     async def forget(self, node: int) -> None:
@@ -326,24 +329,24 @@ class PeerLinks:
                 link.flush(self._outbox_bytes_max)
 
     def tick(self) -> None:
-        """Say that we are alive, and notice who is not."""
+        """Send a heartbeat to every peer, and notice which are silent."""
         peer_packet = proto.PeerPacket(alive=True, clock_ms=self.hooks.clock.machine_ms())
         now = self.now()
         for peer in list(self.peers.values()):
-            peer.lanes[LinkLane.EXPRESS].say(peer_packet, self._outbox_bytes_max)
+            peer.lanes[LinkLane.EXPRESS].send(peer_packet, self._outbox_bytes_max)
             peer.is_silent = now - peer.heard_at > self._silence_s
             if peer.is_silent and now >= peer.look_again_at:
-                # Again and again: somebody may fall asleep while it is silent.
+                # Again and again: a replica may fall asleep while it is silent.
                 peer.look_again_at = now + self._silence_s
                 self.hooks.silent(peer.node)
 
     def tell_leadership(self, leads: list[proto.Leadership], node: int | None = None) -> None:
-        """Tell all, or one, which groups are led here."""
+        """Tell all brokers, or one, which partitions are led here."""
         for first in range(0, len(leads), _LEADS_TOLD_AT_ONCE):
             peer_packet = proto.PeerPacket(leads=leads[first : first + _LEADS_TOLD_AT_ONCE])
             for peer in self.peers.values():
                 if node in {None, peer.node}:
-                    peer.lanes[LinkLane.EXPRESS].say(peer_packet, self._outbox_bytes_max)
+                    peer.lanes[LinkLane.EXPRESS].send(peer_packet, self._outbox_bytes_max)
 
     def _answer(self, hello: proto.PeerHello) -> proto.PeerHello:
         answer = self.hello()
@@ -356,7 +359,7 @@ class PeerLinks:
     def _take(
         self, node: int, peer_packet: proto.PeerPacket, frames: list[Frame]
     ) -> Iterator[None]:
-        """A packet, one letter with each step."""
+        """Take a packet in, one message with each step."""
         peer = self.peers.get(node)
         if peer is not None:
             peer.heard_at = self.now()

@@ -1,6 +1,6 @@
-"""Giving a replica other members: learners first, brought up to date, then one joint change.
+"""Gives a partition other members: learners first, brought up to date, then one joint change.
 
-Whoever leads the replica does this. A leader that is to go hands its leadership over and lets the
+The leader of the partition does this. A leader that is to go hands its leadership over and lets the
 next leader finish: every step leads from any configuration on the way to the one that is wanted.
 """
 
@@ -12,7 +12,6 @@ from typing import Final
 
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, NotEnoughReplicas, NotLeader, Timeout
-from quivermq.node.asking import ask
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.raft import Act, Change, Configuration, MembershipChange
 
@@ -31,7 +30,7 @@ async def reconfigure(
     is_alive: Callable[[int], bool],
     timeout_s: float,
 ) -> None:
-    """Let the replica have exactly these members. Raises `NotLeader` when somebody else must go on.
+    """Give the partition exactly these members. Raises `NotLeader` when another leader must go on.
 
     `Timeout` says that a member could not be brought up to date, `NotEnoughReplicas` that its
     broker is down; asking again goes on from there.
@@ -84,7 +83,7 @@ def next_change(
     goes = leader not in voters
     change = [Change(Act.ADD_VOTER, member) for member in sorted(voters - here)]
     if goes and change:
-        # The leader stays until somebody else can lead.
+        # The leader stays until another member can lead.
         return change
     if goes:
         return []
@@ -94,8 +93,8 @@ def next_change(
 
 
 def _to_wait_for(configuration: Configuration, change: list[Change], voters: set[int]) -> set[int]:
-    """Who must be up to date before this change: those that it lets vote; and before another
-    learner comes, those that came before it, so that one is copied at a time."""
+    """The members that must be up to date before this change: those that it lets vote; and before
+    another learner comes, those that came before it, so that one is copied at a time."""
     if any(one.act is Act.ADD_VOTER for one in change):
         return {one.member for one in change if one.act is Act.ADD_VOTER}
     if any(one.act is Act.ADD_LEARNER for one in change):
@@ -107,7 +106,7 @@ async def _bring_up(
     hosted: HostedReplica, rising: set[int], is_alive: Callable[[int], bool]
 ) -> None:
     """Wait until these have nearly everything; not for a broker that is down: that may take for
-    ever, and whoever asked has other replicas to see to."""
+    ever, and the controller has other partitions to move."""
     while behind := [member for member in rising if not _is_up_to_date(hosted, member)]:
         if not hosted.was_serving:
             raise NotLeader(f"{hosted.name} is led elsewhere", leader=_leader(hosted))
@@ -128,11 +127,11 @@ def _is_up_to_date(hosted: HostedReplica, member: int) -> bool:
 
 
 async def _propose(hosted: HostedReplica, change: MembershipChange) -> None:
-    await ask(hosted, lambda replica, token: replica.change_membership(token, change))
+    await hosted.call(lambda replica, token: replica.change_membership(token, change))
 
 
 async def _hand_over(hosted: HostedReplica, voters: set[int]) -> None:
-    """Try one after the other: whoever is down would keep the replica from taking anything in."""
+    """Try one after the other: with one that is down the partition would take nothing in."""
     loop = asyncio.get_running_loop()
     for target in cycle(sorted(voters, key=lambda member: _lag(hosted, member))):
         hosted.transfer_leader(target)

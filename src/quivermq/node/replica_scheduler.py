@@ -1,7 +1,7 @@
-"""All replicas of a broker on one event loop: stirred ones go on together, awake ones tick.
+"""Runs all replicas of a broker: scheduled ones advance together, awake ones tick.
 
-One pass: every stirred replica takes its effects, all disk work is handed over, all mail leaves as
-one packet a peer. A replica that sleeps costs nothing at all.
+One pass: every scheduled replica takes its effects, all disk work is handed over, all mail leaves
+as one packet a peer. A replica that sleeps costs nothing.
 """
 
 import asyncio
@@ -14,28 +14,27 @@ from typing import Final
 
 from quivermq.cluster import node_of
 from quivermq.log import Disk, LogSettings
-from quivermq.node.clock import BrokerClock
+from quivermq.node.clock import BrokerClock, Lapses
 from quivermq.node.counters import Histogram
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.hosted_replica import HostedReplica
-from quivermq.node.lost_time import Lapses
 from quivermq.node.peers import PeerLinks
 from quivermq.node.token_bucket import Throttle
 from quivermq.raft import Dice
 from quivermq.replica import Chunk, Consensus, Mail, ReplicaSettings
 
-logger = logging.getLogger("quivermq.runner")
+logger = logging.getLogger("quivermq.scheduler")
 
 _PASSES_MAX: Final = 8
 """Before the loop gets to read sockets and to tick again."""
 _SLICE_S: Final = 0.05
-"""However many replicas are stirred, the loop gets to go on after so long."""
+"""However many replicas are scheduled, the event loop goes on after so long."""
 _GATHER_S: Final = 0.005
 """A lease and the acknowledgement of what takes less than this are one entry, and one fsync."""
 
 
 class ReplicaScheduler:
-    """Runs replicas. Implements what `HostedReplica` needs of its surroundings."""
+    """Runs replicas: the `ReplicaHost` of each."""
 
     def __init__(
         self,
@@ -50,9 +49,9 @@ class ReplicaScheduler:
     ) -> None:
         self.clock = BrokerClock()
         self.disk = disk
-        # Of the system: the numbers of leases are drawn with it too, and nobody may guess those.
+        # Of the system: the numbers of leases are drawn with it too, and no client may guess those.
         self.dice: Dice = SystemRandom()
-        # Whoever does not wait for the disk acknowledges what the power may take.
+        # A broker that does not wait for the disk acknowledges what the power may take.
         self.replica_settings = replace(replica_settings, forgetful_disk=writes_inline)
         self.log_settings = log_settings
         self.writes_inline = writes_inline
@@ -61,9 +60,9 @@ class ReplicaScheduler:
         self._disk_thread = disk_thread
         self._on_leadership = on_leadership
         self._awake: set[HostedReplica] = set()
-        self._stirred: list[HostedReplica] = []
-        self._stirred_later: dict[HostedReplica, None] = {}
-        self._is_scheduled = False
+        self._scheduled: list[HostedReplica] = []
+        self._scheduled_later: dict[HostedReplica, None] = {}
+        self._is_pass_due = False
         self._incarnations = 0
         self._lapses = Lapses()
         self._loop = asyncio.get_running_loop()
@@ -79,7 +78,7 @@ class ReplicaScheduler:
         self.replicas[hosted.id] = hosted
         self._awake.add(hosted)
         hosted.campaign()
-        hosted.stir()
+        hosted.schedule()
 
     def remove(self, hosted: HostedReplica) -> None:
         """Stop a replica; its log stays."""
@@ -94,7 +93,7 @@ class ReplicaScheduler:
         return self.clock.now_ms()
 
     def steady_ms(self) -> int:
-        """Of a clock that nobody sets."""
+        """Of a clock that is never set."""
         return int(self._loop.time() * 1000)
 
     def lapses(self) -> int:
@@ -103,25 +102,25 @@ class ReplicaScheduler:
         settings = self.replica_settings
         return self._lapses.look(settings.tick_ms * settings.election_ticks / 1000)
 
-    def stirred(self, hosted: HostedReplica) -> None:
-        self._stirred.append(hosted)
+    def schedule(self, hosted: HostedReplica) -> None:
+        self._scheduled.append(hosted)
         self._awake.add(hosted)
-        self._schedule()
+        self._run_soon()
 
-    def stirred_later(self, hosted: HostedReplica) -> None:
-        """It has something that nobody waits for: most likely there is more in a moment."""
-        if not self._stirred_later:
-            self._loop.call_later(_GATHER_S, self._stir_all)
-        self._stirred_later[hosted] = None
+    def schedule_later(self, hosted: HostedReplica) -> None:
+        """It has something that no request waits for: most likely there is more in a moment."""
+        if not self._scheduled_later:
+            self._loop.call_later(_GATHER_S, self._schedule_gathered)
+        self._scheduled_later[hosted] = None
 
-    def _stir_all(self) -> None:
-        replicas, self._stirred_later = self._stirred_later, {}
+    def _schedule_gathered(self) -> None:
+        replicas, self._scheduled_later = self._scheduled_later, {}
         for hosted in replicas:
-            hosted.stir()
+            hosted.schedule()
 
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
+    def _run_soon(self) -> None:
+        if not self._is_pass_due:
+            self._is_pass_due = True
             self._loop.call_soon(self._run)
 
     def post(self, hosted: HostedReplica, to: int, mail: Mail) -> None:
@@ -133,19 +132,19 @@ class ReplicaScheduler:
     def _post_later(self, hosted: HostedReplica, to: int, mail: Mail) -> None:
         if self.links is not None and not hosted.is_closed:
             self.links.post(hosted.id, hosted.member, node_of(to), to, mail)
-            # It may be nobody's pass: see that it leaves.
-            self._schedule()
+            # No pass may be due: see that it leaves.
+            self._run_soon()
 
     def write(
-        self, hosted: HostedReplica, job: Callable[[], object], done: Callable[[object], None]
+        self, hosted: HostedReplica, work: Callable[[], object], done: Callable[[object], None]
     ) -> None:
-        self._disk_thread.submit(job, done, hosted.id)
+        self._disk_thread.submit(work, done, hosted.id)
 
-    def aside(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
-        """Do what takes long beside everything else."""
-        self._disk_thread.submit_aside(job, done)
+    def run_aside(self, work: Callable[[], object], done: Callable[[object], None]) -> None:
+        """Do long work in another thread, beside the disk thread."""
+        self._disk_thread.submit_aside(work, done)
 
-    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         self._loop.call_later(delay_s, action)
 
     def leadership_changed(self, hosted: HostedReplica) -> None:
@@ -161,28 +160,28 @@ class ReplicaScheduler:
             hosted.receive(sender, mail)
 
     def _run(self) -> None:
-        self._is_scheduled = False
+        self._is_pass_due = False
         until = time.perf_counter() + _SLICE_S
         for _ in range(_PASSES_MAX):
-            if not self._stirred:
+            if not self._scheduled:
                 break
-            if not self._go_on(until):
+            if not self._run_pass(until):
                 break
         if self.links is not None:
             self.links.flush()
-        if self._stirred:
-            self._schedule()
+        if self._scheduled:
+            self._run_soon()
 
-    def _go_on(self, until: float) -> bool:
+    def _run_pass(self, until: float) -> bool:
         """One pass; False if some have to wait, because the others on the loop have waited long."""
-        stirred, self._stirred = self._stirred, []
-        for number, hosted in enumerate(stirred, 1):
+        scheduled, self._scheduled = self._scheduled, []
+        for number, hosted in enumerate(scheduled, 1):
             try:
-                hosted.go_on()
+                hosted.advance()
             except Exception as error:
                 hosted.give_up(error)
             if time.perf_counter() > until:
-                self._stirred = stirred[number:] + self._stirred
+                self._scheduled = scheduled[number:] + self._scheduled
                 return False
         return True
 
@@ -212,7 +211,7 @@ class ReplicaScheduler:
         if self.links is not None:
             self.links.tick()
         for hosted in list(self._awake):
-            if hosted.replica.is_asleep and not hosted.is_stirred:
+            if hosted.replica.is_asleep and not hosted.is_scheduled:
                 self._awake.discard(hosted)
             else:
                 try:
@@ -226,7 +225,7 @@ class ReplicaScheduler:
         return len(self._awake)
 
     def wake_all_of(self, node: int) -> None:
-        """A broker is silent, or began a new life: who sleeps and depends on it must notice."""
+        """A broker is silent, or was started again: wake the replicas that depend on it."""
         for hosted in self.replicas.values():
             replica = hosted.replica
             if replica.is_asleep and any(

@@ -1,4 +1,4 @@
-"""Retention: which segments a partition need not keep, and the timer that drops them."""
+"""Retention: finds the segments that a partition need not keep, and drops them by a timer."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from quivermq.queue import Groups, TopicSettings
 from quivermq.settings import BrokerSettings
 
 ARCHIVE_PREFIX: Final = "_archive."
-"""Begins the name of a replica that says how far a table holds the topic."""
+"""Begins the name of a group whose committed offset says how far a table holds the topic."""
 
 _EARLIEST_MS: Final = 1_577_836_800_000
 """The year 2020: a clock that shows less was never set."""
@@ -59,25 +59,25 @@ def drops_anything(settings: TopicSettings) -> bool:
     )
 
 
-def done_by_all(replicas: Groups | None) -> int:
-    """The offset below which every replica is done; 0 where there is no replica that could be.
+def done_by_all(groups: Groups | None) -> int:
+    """The offset below which every group is done; 0 where there is no group.
 
     A table holds messages, but consumes none: archives alone are no reason to drop anything.
     """
-    if not replicas or all(_is_archive(name) for name in replicas.by_name):
+    if not groups or all(_is_archive(name) for name in groups.by_name):
         return 0
     return min(
-        hosted.floor if hosted.is_shared else hosted.committed or 0
-        for hosted in replicas.by_name.values()
+        group.floor if group.is_shared else group.committed or 0
+        for group in groups.by_name.values()
     )
 
 
-def archived_by_all(replicas: Groups | None) -> int:
+def archived_by_all(groups: Groups | None) -> int:
     """The offset below which every archive holds everything; 0 where there is none."""
-    if not replicas:
+    if not groups:
         return 0
-    archives = [hosted for name, hosted in replicas.by_name.items() if _is_archive(name)]
-    return min((hosted.committed or 0 for hosted in archives), default=0)
+    archives = [group for name, group in groups.by_name.items() if _is_archive(name)]
+    return min((group.committed or 0 for group in archives), default=0)
 
 
 def droppable(

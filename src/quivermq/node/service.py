@@ -1,6 +1,6 @@
-"""What a broker can be asked, whatever the transport: one request in, one answer out.
+"""Answers the requests of all transports: one request in, one answer out.
 
-A request that somebody else must answer is passed on, unless the asker follows leaders by itself.
+A request that another broker must answer is forwarded, unless the client follows leaders by itself.
 """
 
 import asyncio
@@ -20,8 +20,7 @@ from quivermq.errors import (
 from quivermq.node.counters import Counters
 from quivermq.node.handlers.produce import ProduceHandler
 from quivermq.node.tasks import end_tasks
-from quivermq.wire import error_to_proto, proto
-from quivermq.wire.limits import check_items
+from quivermq.wire import check_items, error_to_proto, proto
 
 logger = logging.getLogger("quivermq.service")
 
@@ -29,7 +28,7 @@ Reply = Callable[[proto.Response, Sequence[Frame]], None]
 Answer = tuple[proto.Response, Sequence[Frame]]
 Handler = Callable[[proto.Request], Awaitable[proto.Response | Answer]]
 Room = Callable[[int], Awaitable[None]]
-"""Waits until the asker can take an answer of so many bytes."""
+"""Waits until the client can take an answer of so many bytes."""
 
 
 class Bulky(NamedTuple):
@@ -55,7 +54,7 @@ class Forwarder(Protocol):
 
 
 async def _any_room(size: int) -> None:
-    """For an asker that has one request open, and waits for its answer."""
+    """For a caller that has one request open, and waits for its answer."""
 
 
 class Service:
@@ -63,18 +62,15 @@ class Service:
 
     def __init__(
         self,
-        producing: ProduceHandler,
-        handlers: dict[str, Handler],
-        bulky: dict[str, Bulky],
         forwarder: Forwarder,
         counters: Counters,
         timeout_s: float,
         has_left: Callable[[], bool],
         catch_up: Callable[[], Awaitable[None]],
     ) -> None:
-        self._producing = producing
-        self._handlers = handlers
-        self._bulky = bulky
+        self._producing: ProduceHandler
+        self._handlers: dict[str, Handler] = {}
+        self._bulky: dict[str, Bulky] = {}
         self._forwarder = forwarder
         self._counters = counters
         self._timeout_s = timeout_s
@@ -82,6 +78,14 @@ class Service:
         self._catch_up = catch_up
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
+
+    def register(
+        self, producing: ProduceHandler, handlers: dict[str, Handler], bulky: dict[str, Bulky]
+    ) -> None:
+        """Before the first request: some handlers call this service themselves."""
+        self._producing = producing
+        self._handlers = handlers
+        self._bulky = bulky
 
     def submit(
         self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room = _any_room
@@ -153,9 +157,9 @@ class Service:
         reply(response, sent)
 
     async def call(
-        self, request: proto.Request, frames: list[Frame], room: Room = _any_room
+        self, request: proto.Request, frames: Sequence[Frame] = (), room: Room = _any_room
     ) -> Answer:
-        """The answer, from here or from who leads; raises refusals."""
+        """The answer, from here or from the leader; raises refusals."""
         wait_s = request.timeout_ms / 1000 or self._timeout_s
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
@@ -169,13 +173,13 @@ class Service:
                     bulky = self._bulky.get(request.WhichOneof("body") or "")
                     if bulky is not None:
                         await room(bulky.bytes_of(request))
-                    answer = await self._pass_on(error.leader, request, frames, left_s)
+                    answer = await self._forward(error.leader, request, frames, left_s)
                     if answer is not None:
                         return answer
             await asyncio.sleep(_ASK_AGAIN_S)
 
     async def _call_up_to_date(
-        self, request: proto.Request, frames: list[Frame], room: Room
+        self, request: proto.Request, frames: Sequence[Frame], room: Room
     ) -> Answer:
         """A broker that just started, or is behind, may not have heard of a topic: only one that
         knows all that the catalog says may deny that there is one."""
@@ -185,20 +189,22 @@ class Service:
             await self._catch_up()
         return await self._call_here(request, frames, room)
 
-    async def _pass_on(
-        self, node: int, request: proto.Request, frames: list[Frame], left_s: float
+    async def _forward(
+        self, node: int, request: proto.Request, frames: Sequence[Frame], left_s: float
     ) -> Answer | None:
         """The answer of another broker; None if it turns out that it does not lead either."""
         self._counters.forwarded += 1
-        passed = proto.Request()
-        passed.CopyFrom(request)
-        passed.forwarded = True
-        response, sent = await self._forwarder.forward(node, passed, frames, left_s)
+        forwarded = proto.Request()
+        forwarded.CopyFrom(request)
+        forwarded.forwarded = True
+        response, sent = await self._forwarder.forward(node, forwarded, frames, left_s)
         if response.WhichOneof("body") == "error" and response.error.code == "NotLeader":
             return None
         return response, sent
 
-    async def _call_here(self, request: proto.Request, frames: list[Frame], room: Room) -> Answer:
+    async def _call_here(
+        self, request: proto.Request, frames: Sequence[Frame], room: Room
+    ) -> Answer:
         name = request.WhichOneof("body") or ""
         if self._has_left() and name != "stats":
             raise ConnectionFailed("this broker has left its cluster: ask another, and stop it")
@@ -213,7 +219,9 @@ class Service:
         found = await handler(request)
         return found if isinstance(found, tuple) else (found, ())
 
-    async def _produce_here(self, request: proto.Request, frames: list[Frame]) -> proto.Response:
+    async def _produce_here(
+        self, request: proto.Request, frames: Sequence[Frame]
+    ) -> proto.Response:
         future: asyncio.Future[proto.Response] = asyncio.get_running_loop().create_future()
 
         def finished(result: proto.Response | QuiverError) -> None:

@@ -1,7 +1,7 @@
-"""Who is in which sticky group: beats of the members, judged by the leader of the metadata group.
+"""Coordinates sticky groups, on the leader of the metadata partition, by heartbeats of members.
 
-The catalog holds what was decided. Who was heard when is known here only: whoever takes the
-leadership over gives everybody a whole session. What changes is gathered for a moment and becomes
+The catalog holds what was decided. When a member was last heard is known here only: the next leader
+gives every member a whole session. What changes is gathered for a moment and becomes
 one edit, however many join and leave. A beat that has nothing to tell its member waits here until
 it has, so that hand-over does not wait for beats.
 """
@@ -40,7 +40,7 @@ _PARKED_MAX: Final = 50_000
 
 
 class Heartbeat(NamedTuple):
-    """What a member says."""
+    """A heartbeat of a member."""
 
     name: StickyName
     member: int
@@ -57,7 +57,7 @@ class Heartbeat(NamedTuple):
 
 
 class MemberSession(NamedTuple):
-    """What a member is told."""
+    """The answer to a heartbeat."""
 
     generation: int
     share: MemberShare
@@ -65,7 +65,7 @@ class MemberSession(NamedTuple):
 
 
 class Attention:
-    """Time that passed while this broker could hear: one that stood still blames nobody."""
+    """Time that passed while this broker could hear: a pause of its own is not counted."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -98,9 +98,9 @@ class StickyCoordinator:
         self._parked: dict[str, dict[asyncio.Future[None], tuple[int, MemberShare]]] = {}
         self._parked_count = 0
         self._known: dict[str, StickyGroup] = {}
-        """What those that are parked were compared with."""
+        """The groups that parked heartbeats were compared with."""
         self._edit_s = 0.0
-        self._stirred = asyncio.Event()
+        self._is_due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -111,8 +111,8 @@ class StickyCoordinator:
             await end_tasks(self._task)
         self._resign()
 
-    def look(self) -> None:
-        """The catalog changed: tell whoever waits and is concerned."""
+    def catalog_changed(self) -> None:
+        """Answer the heartbeats of members whose share has changed."""
         sticky = self._metadata.view.sticky
         for key, parked in self._parked.items():
             group = sticky.get(key)
@@ -124,18 +124,18 @@ class StickyCoordinator:
                 ) and not waiter.done():
                     waiter.set_result(None)
         self._known = sticky
-        self._stirred.set()
+        self._is_due.set()
 
     # Beats.
 
     async def beat(self, beat: Heartbeat) -> MemberSession:
-        """What the member may read and has to give up, once that is not what it knows."""
+        """The share of a member, once that is not what it knows."""
         self._take_leadership()
         view = self._metadata.view
         key = sticky_key(view.topic(beat.name.topic).id, beat.name.group)
         if beat.is_leaving:
             await self._leave(key, beat)
-            return await self._standing(key, beat.member)
+            return await self._session(key, beat.member)
         group = view.sticky.get(key)
         if group is not None and beat.member not in group.members:
             self._check_room(beat, group)
@@ -144,7 +144,7 @@ class StickyCoordinator:
             try:
                 await self._change(beat, lambda changes: changes.join(beat.member, beat.enrolled))
             except QuiverError:
-                # Whoever is refused is not remembered: there may be any number of them.
+                # A member that is refused is not remembered: there may be any number of them.
                 self._heard.get(key, {}).pop(beat.member, None)
                 raise
         elif beat.released:
@@ -153,7 +153,7 @@ class StickyCoordinator:
             )
         elif (share := group.share(beat.member)).since <= beat.generation:
             await self._park(key, beat.member, share, beat.interval_ms / 1000)
-        return await self._standing(key, beat.member)
+        return await self._session(key, beat.member)
 
     def _check_room(self, beat: Heartbeat, group: StickyGroup) -> None:
         """Raise `Overloaded` if the group is full. Here, because a join that is refused later takes
@@ -171,7 +171,7 @@ class StickyCoordinator:
         if beat.name in self._pending or (group is not None and beat.member in group.members):
             await self._change(beat, lambda changes: changes.leave(beat.member))
 
-    async def _standing(self, key: str, member: int) -> MemberSession:
+    async def _session(self, key: str, member: int) -> MemberSession:
         await self._confirm()
         group = self._metadata.view.sticky.get(key)
         if group is None:
@@ -207,7 +207,7 @@ class StickyCoordinator:
         done = self._rounds.get(beat.name)
         if done is None:
             done = self._rounds[beat.name] = asyncio.get_running_loop().create_future()
-        self._stirred.set()
+        self._is_due.set()
         # Shielded: others wait for the same edit.
         await asyncio.shield(done)
 
@@ -215,7 +215,7 @@ class StickyCoordinator:
 
     def _take_leadership(self) -> None:
         """Raise `NotLeader` unless this broker leads; count sessions from when it began to."""
-        term = self._metadata.leading_group().replica.term
+        term = self._metadata.leading_replica().replica.term
         if term != self._term:
             self._resign()
             self._term, self._since = term, self._attention.now()
@@ -232,7 +232,7 @@ class StickyCoordinator:
             self._confirmed, present = present, (self._term, self._lapses())
 
     def _lapses(self) -> int:
-        return self._metadata.leading_group().lapses()
+        return self._metadata.leading_replica().lapses()
 
     def _resign(self) -> None:
         self._term = 0
@@ -241,14 +241,14 @@ class StickyCoordinator:
         rounds, self._rounds = self._rounds, {}
         waiters = [*rounds.values(), *(w for parked in self._parked.values() for w in parked)]
         for waiter in waiters:
-            _fail(waiter, NotLeader("this broker does not lead the metadata group any more"))
+            _fail(waiter, NotLeader("this broker does not lead the metadata partition any more"))
 
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
-                    await self._stirred.wait()
-            self._stirred.clear()
+                    await self._is_due.wait()
+            self._is_due.clear()
             try:
                 await self._work()
             except QuiverError:
@@ -337,4 +337,4 @@ def _finish(waiter: asyncio.Future[None]) -> None:
 def _fail(waiter: asyncio.Future[None], error: QuiverError) -> None:
     if not waiter.done():
         waiter.set_exception(error)
-        waiter.exception()  # seen: whoever waited may be gone
+        waiter.exception()  # seen: the request may be gone

@@ -1,4 +1,4 @@
-"""Ending background tasks."""
+"""Ends background tasks; a module of its own, because parts that know nothing of each other do."""
 
 import asyncio
 import logging
@@ -13,8 +13,8 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks, and return when they have ended.
 
     Awaiting a cancelled task and suppressing its `CancelledError` also suppresses the cancellation
-    of whoever waits, who then goes on for ever. `asyncio.wait` does not have that fault. A task
-    that loses a cancellation all the same is cancelled again.
+    of the task that waits, which then goes on for ever. `asyncio.wait` does not have that fault. A
+    task that loses a cancellation all the same is cancelled again.
     """
     pending = {task for task in tasks if not task.done()}
     while pending:

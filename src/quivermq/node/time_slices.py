@@ -1,4 +1,4 @@
-"""Long work on the event loop, cut into slices, so that everybody else goes on in between.
+"""Cuts long work on the event loop into slices, so that other work goes on in between.
 
     async with slices.turn() as turn:
         for topic in topics:
@@ -18,11 +18,11 @@ SLICE_S: Final = 0.01
 
 
 class Slices:
-    """Whose turn it is, and how much of the slice is left."""
+    """The slice of this turn of the loop, shared by all long work."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        # When this turn of the loop has had its slice; 0: nobody has begun one.
+        # When this turn of the loop has had its slice; 0: none has begun.
         self._until = 0.0
 
     def turn(self) -> "Turn":
@@ -43,8 +43,8 @@ class Slices:
         self._until = 0.0
 
     def end(self) -> None:
-        """Let the next one go on: with the rest of the slice, or else in the next turn of the
-        loop, or many who came together would take a slice each before anybody else."""
+        """Let the next work go on: with the rest of the slice, or else in the next turn of the
+        loop, or many that came together would take a slice each before anything else."""
         if self.is_over:
             asyncio.get_running_loop().call_soon(self._lock.release)
         else:

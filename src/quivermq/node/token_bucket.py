@@ -17,7 +17,7 @@ class TokenBucket:
     def __init__(self, per_second: float, burst: int, now_s: float) -> None:
         self.per_second = per_second
         self.burst = burst
-        # And a part of one token more: whoever waits for a slow rate comes late by a moment, too.
+        # And a part of one token more: a wait for a slow rate ends late by a moment, too.
         late = per_second * GRAIN_S
         self._capacity = max(burst, late) + min(1.0, late)
         self._tokens = float(burst)
@@ -30,13 +30,13 @@ class TokenBucket:
             self._at_s = now_s
 
     def _enough(self, wanted: int) -> int:
-        """How many must be there before any are given to somebody who wants so many."""
+        """How many must be there before any are given, if so many are wanted."""
         return max(1, min(wanted, int(self.per_second * _GATHER_S)))
 
     def take(self, wanted: int, now_s: float) -> int:
         """As many as are there and wanted; 0 if there are too few to be worth while."""
         self._fill(now_s)
-        # Sums of fractions fall short of whole tokens by a hair, for ever if nobody forgives it.
+        # Sums of fractions fall short of whole tokens by a hair, for ever if that is not forgiven.
         there = int(self._tokens + 1e-9)
         if there < self._enough(wanted):
             return 0
@@ -49,7 +49,7 @@ class TokenBucket:
         self._tokens = min(self._capacity, self._tokens + unused)
 
     def wait_s(self, wanted: int, now_s: float) -> float:
-        """How long until somebody who wants so many is given any."""
+        """How long until any are given, if so many are wanted."""
         self._fill(now_s)
         return max(0.0, self._enough(wanted) - self._tokens) / self.per_second
 

@@ -10,7 +10,12 @@ from quivermq.queue.delayed import Delayed
 from quivermq.queue.group import DyingMessages
 from quivermq.queue.group_stats import GroupStats
 from quivermq.queue.groups import Groups
-from quivermq.queue.lease_manager import GrantedLease, LeaseManager, LeaseRequest
+from quivermq.queue.lease_manager import (
+    VISIBILITY_MS_MAX,
+    GrantedLease,
+    LeaseManager,
+    LeaseRequest,
+)
 from quivermq.queue.partition import (
     Command,
     Partition,
@@ -38,6 +43,7 @@ __all__ = [
     "PRODUCERS_MAX",
     "PRODUCERS_MIN",
     "REDRIVE_GROUP",
+    "VISIBILITY_MS_MAX",
     "WINDOW_BATCHES",
     "WINDOW_BATCHES_MIN",
     "Catalog",

@@ -11,6 +11,7 @@ from quivermq.raft.membership import (
     Transition,
     parse_changes,
 )
+from quivermq.raft.membership import check as check_configuration
 from quivermq.raft.messages import (
     APPEND_THREAD,
     APPLY_THREAD,
@@ -65,6 +66,7 @@ __all__ = [
     "Storage",
     "Transition",
     "UnknownPeer",
+    "check_configuration",
     "fitting",
     "parse_changes",
 ]

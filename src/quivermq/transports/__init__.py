@@ -1,4 +1,4 @@
-"""Doors into a broker: each turns bytes into requests and calls the one `Service`."""
+"""Transports of a broker: each turns bytes into requests and calls the one `Service`."""
 
 from quivermq.transports.server import Server
 

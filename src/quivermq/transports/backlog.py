@@ -1,4 +1,4 @@
-"""Answers on their way to one client, bounded: none is made before there is room for it.
+"""Bounds the answers on their way to one client: none is made before there is room for it.
 
 A client may ask for much at once and then take nothing. Whatever reads from disk for it asks here
 first, and waits while too much is unread or promised.
@@ -18,12 +18,12 @@ class _Waiter:
 
 
 class Backlog:
-    """What waits for one client, and what was promised to wait for it."""
+    """The bytes that wait for one client, and those that are promised."""
 
     def __init__(self, bytes_max: int, unread: Callable[[], int]) -> None:
         self._bytes_max = bytes_max
-        # The most that can be asked room for at once. Whoever waits can so rely on being woken: a
-        # promise comes due, or the carrier of the bytes tells that less than this is unread.
+        # The most that can be asked room for at once. So a request that waits is sure to be woken:
+        # a promise comes due, or the transport reports that less than this is unread.
         self.high_bytes = bytes_max // 2
         self._unread = unread
         self._promised: dict[int, int] = {}
@@ -79,7 +79,7 @@ class Backlog:
         self.look_again()
 
     def look_again(self) -> None:
-        """The client may have taken something: let those go on who fit, in their order."""
+        """The client may have taken something: let the requests go on that fit, in their order."""
         while self._waiting and self._fits(self._waiting[0].size):
             waiter = self._waiting.popleft()
             if not waiter.granted.done():

@@ -1,6 +1,6 @@
-"""All clients of a broker, whatever carries their bytes: let in, listened to, and shown out.
+"""The connections of all clients of a broker, whatever the transport, with their limits.
 
-Who says nothing for too long is shown out; so is who takes nothing of what it asked for.
+A connection that says nothing for too long is closed; so is one that takes no answers.
 """
 
 import asyncio
@@ -10,12 +10,10 @@ from typing import Final, cast
 
 from quivermq.batches import Buffer
 from quivermq.errors import Overloaded, QuiverError
-from quivermq.node.counters import Counters
-from quivermq.node.listener import Accepted, address_of
-from quivermq.node.service import Service
+from quivermq.node import Accepted, Counters, Service, address_of
 from quivermq.transports.session import Session, SessionSettings
 
-logger = logging.getLogger("quivermq.reception")
+logger = logging.getLogger("quivermq.connections")
 
 _SWEEP_S: Final = 1.0
 _JOINED_BYTES_MAX: Final = 64 << 10
@@ -208,7 +206,7 @@ class ClientConnections:
             connection.sweep(now)
 
     async def close(self) -> None:
-        """Show everybody out, and wait until they are."""
+        """Close all connections, and wait until they are."""
         self.is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()

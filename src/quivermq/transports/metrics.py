@@ -1,6 +1,6 @@
-"""A broker's figures as Prometheus wants them. The names are listed in `docs/metrics.md`.
+"""Exports a broker's counters to Prometheus. The names are listed in `docs/metrics.md`.
 
-The broker counts in plain numbers; they become metrics only when somebody asks. That is done in
+The broker counts in plain numbers; they become metrics only at a scrape. That is done in
 small parts, with a breath between, so that no tick of a broker with thousands of partitions waits.
 """
 
@@ -21,9 +21,7 @@ from prometheus_client.samples import Sample
 
 import quivermq
 from quivermq.cluster import node_of
-from quivermq.node.broker import Broker
-from quivermq.node.counters import Histogram
-from quivermq.node.hosted_replica import HostedReplica
+from quivermq.node import Broker, Histogram, HostedReplica
 from quivermq.raft import Role
 
 STOPPED: Final = 0
@@ -103,7 +101,7 @@ class BrokerCollector(Collector):
         standings = [
             ({**self._labels(dispatcher.hosted), "group": standing.group}, standing)
             for dispatcher in self._broker.consumers.dispatchers
-            for standing in dispatcher.standings()
+            for standing in dispatcher.group_progress()
         ]
         yield _gauge(
             "quiver_group_lag",
@@ -144,27 +142,27 @@ class BrokerCollector(Collector):
         yield _gauge(
             "quiver_raft_state",
             "0 stopped or mending its log, 1 learner, 2 follower, 3 candidate, 4 leader.",
-            self._of_groups(_state),
+            self._of_replicas(_state),
         )
         yield _gauge(
             "quiver_raft_term",
             "The term of the group, as this replica knows it.",
-            self._of_groups(lambda group: group.replica.term),
+            self._of_replicas(lambda hosted: hosted.replica.term),
         )
         yield _gauge(
             "quiver_raft_commit_index",
             "The last entry that this replica knows to be committed.",
-            self._of_groups(lambda group: group.replica.commit_index),
+            self._of_replicas(lambda hosted: hosted.replica.commit_index),
         )
         yield _gauge(
             "quiver_raft_replication_lag",
             "Entries that a member lacks, as its leader knows.",
             [
-                ({**self._labels(group), "member": str(node_of(member))}, _lag(group, member))
-                for group in self._groups()
-                if group.replica.is_leader
-                for member in group.replica.configuration.members
-                if member != group.member
+                ({**self._labels(hosted), "member": str(node_of(member))}, _lag(hosted, member))
+                for hosted in self._replicas()
+                if hosted.replica.is_leader
+                for member in hosted.replica.configuration.members
+                if member != hosted.member
             ],
         )
 
@@ -172,25 +170,25 @@ class BrokerCollector(Collector):
         yield _gauge(
             "quiver_log_size_bytes",
             "What the entries of a log take on disk.",
-            self._of_groups(lambda group: group.log.size_bytes),
+            self._of_replicas(lambda hosted: hosted.log.size_bytes),
         )
-        groups = self._groups()
+        replicas = self._replicas()
         for name, text, count in (
-            ("quiver_partitions", "Replicas on this broker.", len(groups)),
+            ("quiver_partitions", "Replicas on this broker.", len(replicas)),
             (
                 "quiver_partitions_led",
                 "Replicas that lead.",
-                sum(group.was_serving for group in groups),
+                sum(hosted.was_serving for hosted in replicas),
             ),
             (
                 "quiver_partitions_asleep",
                 "Replicas whose groups are idle and cost nothing.",
-                sum(group.replica.is_asleep for group in groups),
+                sum(hosted.replica.is_asleep for hosted in replicas),
             ),
             (
                 "quiver_partitions_in_trouble",
                 "Replicas that do not run, or mend their log.",
-                sum(bool(group.trouble) or group.replica.is_repairing for group in groups)
+                sum(bool(hosted.trouble) or hosted.replica.is_repairing for hosted in replicas)
                 + len(self._broker.hosting.lost),
             ),
         ):
@@ -262,17 +260,17 @@ class BrokerCollector(Collector):
         build.add_metric(list(self._node.values()), {"version": quivermq.__version__})
         yield build
 
-    def _groups(self) -> list[HostedReplica]:
+    def _replicas(self) -> list[HostedReplica]:
         return list(self._broker.scheduler.replicas.values())
 
-    def _labels(self, group: HostedReplica) -> Labels:
-        return self._partition(group.name.topic, group.name.partition)
+    def _labels(self, hosted: HostedReplica) -> Labels:
+        return self._partition(hosted.name.topic, hosted.name.partition)
 
     def _partition(self, topic: str, partition: int) -> Labels:
         return {**self._node, "partition": str(partition), "topic": topic}
 
-    def _of_groups(self, value: Callable[[HostedReplica], float]) -> list[Value]:
-        return [(self._labels(group), value(group)) for group in self._groups()]
+    def _of_replicas(self, value: Callable[[HostedReplica], float]) -> list[Value]:
+        return [(self._labels(hosted), value(hosted)) for hosted in self._replicas()]
 
     def _plain_gauge(self, name: str, text: str, value: float) -> Metric:
         return _gauge(name, text, [(self._node, value)])
@@ -290,23 +288,23 @@ def _counter(name: str, text: str, values: Iterable[Value]) -> Metric:
     return family
 
 
-def _state(group: HostedReplica) -> int:
-    if group.trouble:
+def _state(hosted: HostedReplica) -> int:
+    if hosted.trouble:
         return STOPPED
-    state = _ROLES[group.replica.role]
-    if state == FOLLOWER and group.member in group.replica.configuration.learners:
+    state = _ROLES[hosted.replica.role]
+    if state == FOLLOWER and hosted.member in hosted.replica.configuration.learners:
         return LEARNER
     return state
 
 
-def _lag(group: HostedReplica, member: int) -> int:
+def _lag(hosted: HostedReplica, member: int) -> int:
     """A member that was never heard of may lack everything."""
-    lag = group.replica.lag_of(member)
-    return group.log.edge.next_index - 1 if lag is None else lag
+    lag = hosted.replica.lag_of(member)
+    return hosted.log.edge.next_index - 1 if lag is None else lag
 
 
 class _One:
-    """What `generate_latest` takes for a registry: one family."""
+    """A registry of one family, for `generate_latest`."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -336,7 +334,7 @@ class Metrics:
         self._scraping = asyncio.Lock()
 
     async def text(self) -> bytes:
-        """All metrics in the text format of Prometheus; whoever else runs on the loop goes on."""
+        """All metrics in the text format of Prometheus; other work on the loop goes on."""
         parts = []
         # One at a time: many scrapes at once must not follow each other without a breath.
         async with self._scraping:

@@ -1,10 +1,9 @@
-"""A broker with its doors: what `quiver serve` runs."""
+"""Runs a broker with its transports: `quiver serve`."""
 
 import logging
 from typing import TYPE_CHECKING
 
-from quivermq.node.broker import Broker
-from quivermq.node.loop_watch import LoopWatch
+from quivermq.node import Broker, LoopWatch
 from quivermq.settings import BrokerSettings
 from quivermq.transports.client_connections import ClientConnections
 from quivermq.transports.session import SessionSettings
@@ -36,7 +35,7 @@ class Server:
         try:
             await broker.start()
             self.peer_listen = broker.addresses.peer
-            self.client_connections = self._made_reception()
+            self.client_connections = self._make_connections()
             self.client_connections.open()
             self._tcp = TcpListener(self.client_connections)
             self.listen = await self._tcp.listen(settings.listen)
@@ -55,7 +54,7 @@ class Server:
         self._http = HttpListener(self.broker)
         self.http = await self._http.listen(address)
 
-    def _made_reception(self) -> ClientConnections:
+    def _make_connections(self) -> ClientConnections:
         settings, broker = self.settings, self.broker
         return ClientConnections(
             broker.service,

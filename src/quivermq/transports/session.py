@@ -22,10 +22,11 @@ from quivermq.errors import (
     Unauthenticated,
     UnsupportedFormat,
 )
-from quivermq.node.service import Service
+from quivermq.node import Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
+    FRAMES_MAX,
     HELLO_BYTES_MAX,
     PROTOCOL,
     PROTOCOL_MIN,
@@ -39,13 +40,12 @@ from quivermq.wire import (
     proto,
     protocols,
 )
-from quivermq.wire.limits import FRAMES_MAX
 
 logger = logging.getLogger("quivermq.session")
 
 FEATURES: Final = ("produce", "fetch", "offsets", "groups", "cluster")
 _ENVELOPE_BYTES: Final = 1 << 20
-_TO_NOBODY: Final = 0
+_NO_REQUEST: Final = 0
 """The id of what is said about the connection rather than in answer to a request."""
 
 
@@ -117,7 +117,7 @@ class Session:
         try:
             packets = self.receiver.received(count)
         except QuiverError as error:
-            self._end(_TO_NOBODY, error)
+            self._end(_NO_REQUEST, error)
         for found in packets:
             self._take(found)
 
@@ -131,7 +131,7 @@ class Session:
             self.refuse(_unsupported(error), error.id)
             return
         except QuiverError as error:
-            self._end(_TO_NOBODY, error)
+            self._end(_NO_REQUEST, error)
         body = request.WhichOneof("body")
         if body == "hello":
             self._greet(request)
@@ -158,7 +158,7 @@ class Session:
                 ),
             )
         if hello.token:
-            # A token that nobody checks would look like protection.
+            # A token that is not checked would look like protection.
             self._end(
                 request.id,
                 Unauthenticated(
@@ -243,13 +243,13 @@ class Session:
         self.refuse(error, number)
         raise error
 
-    def refuse(self, error: QuiverError, number: int = _TO_NOBODY) -> None:
+    def refuse(self, error: QuiverError, number: int = _NO_REQUEST) -> None:
         response = self._service.refusal(error)
         response.id = number
         self._send(response, ())
 
     def close(self) -> None:
-        """Nobody waits for answers any more."""
+        """The connection is gone: cancel what is open."""
         self.is_closed = True
         for task, _ in self._open.values():
             if task is not None:

@@ -1,10 +1,10 @@
-"""The TCP door: packets over sockets."""
+"""The TCP transport: packets over sockets."""
 
 import asyncio
 import ssl
 
 from quivermq.addresses import join_address, split_address
-from quivermq.node.listener import listening_at
+from quivermq.node import listening_at
 from quivermq.transports.client_connections import ClientConnections
 
 
@@ -29,6 +29,6 @@ class TcpListener:
         return join_address(host, self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept nobody more; those who are in stay."""
+        """Accept no more connections; those that are open stay."""
         if self._server is not None:
             self._server.close()

@@ -2,6 +2,12 @@
 
 from quivermq.wire.errors import error_from_proto, error_to_proto
 from quivermq.wire.generated import quiver_pb2 as proto
+from quivermq.wire.limits import (
+    DESCRIBED_BY_NAME_MAX,
+    FRAMES_MAX,
+    check_answer,
+    check_items,
+)
 from quivermq.wire.packets import (
     PROTOCOL,
     PROTOCOL_MIN,
@@ -29,7 +35,9 @@ from quivermq.wire.requests import (
 __all__ = [
     "BROKER_ENVELOPE_BYTES_MAX",
     "BROKER_FIRST_BYTES",
+    "DESCRIBED_BY_NAME_MAX",
     "ENVELOPE_BYTES_MAX",
+    "FRAMES_MAX",
     "HELLO_BYTES_MAX",
     "PROTOCOL",
     "PROTOCOL_MIN",
@@ -37,6 +45,8 @@ __all__ = [
     "Receiver",
     "UnknownRequest",
     "agreed_protocol",
+    "check_answer",
+    "check_items",
     "error_from_proto",
     "error_to_proto",
     "frames_of",

@@ -1,4 +1,4 @@
-"""Messages that move to another partition: into the dead letters, and back out of them.
+"""Encodes messages that move to another partition: into the dead letters, and back out of them.
 
 The same source gives the same batches, byte for byte, on every leader: a target that has stored
 them before recognises them by their producer and number. So batches follow those of the source's
@@ -52,7 +52,7 @@ def producer_of(source: BatchSource, number: int | None = None) -> int:
 
 
 class DeadLetterBatches:
-    """What a record becomes in the dead-letter topic, batch by batch of the source."""
+    """The batches of a record in the dead-letter topic, batch by batch of the source."""
 
     def __init__(
         self, source: BatchSource, record: DyingMessages, target: str, epoch: int, limits: Limits
@@ -97,9 +97,9 @@ class DeadLetterBatches:
 
 
 class RedrivenBatches:
-    """What a record becomes where its messages came from, batch by batch of the source, in order.
+    """The batches of a record where its messages came from, batch by batch of the source.
 
-    No home: nobody knows where that is.
+    No home: the message does not say where it came from.
     """
 
     def __init__(self, source: BatchSource, record: DyingMessages, limits: Limits) -> None:
@@ -149,7 +149,7 @@ def _encoded(
     origin: Origin,
     limits: Limits,
 ) -> Iterator[Frame]:
-    """What is too large for one batch with its headers becomes several."""
+    """Encode messages; what is too large for one batch with its headers becomes several."""
     has_times = frame.header.flags & int(Flag.TIMESTAMP)
     has_keys = frame.header.flags & int(Flag.KEY)
     return encode_batches(

@@ -1,15 +1,15 @@
-"""Carrying messages away that failed too often, and bringing them back on request.
+"""Moves messages that failed too often to the dead-letter topic, and redrives them on request.
 
 Messages that are dying stay with their partition until they are stored in the dead-letter topic,
-and only then are done with. Whoever leads the partition carries them, as a producer whose number
-everybody agrees on: a repeat after a failover is recognised by the target.
+and only then are done with. The leader of the partition moves them, as a producer whose id follows
+from the partition and the group: the target recognises a repeat after a failover.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from quivermq.batches import Frame, Limits
 from quivermq.errors import (
@@ -42,7 +42,13 @@ from quivermq.wire import error_from_proto, proto
 logger = logging.getLogger("quivermq.dead_letters")
 
 T = TypeVar("T")
-Call = Callable[[proto.Request, list[Frame]], Awaitable[Answer]]
+
+
+class Call(Protocol):
+    """`Service.call`: a request to whichever broker answers it."""
+
+    async def __call__(self, request: proto.Request, frames: Sequence[Frame] = ()) -> Answer: ...
+
 
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 10.0
@@ -53,7 +59,7 @@ _PASSING_S: Final = 5.0
 
 
 class DeadLetterMovers:
-    """The carriers of all partitions that are led here and have something to carry."""
+    """The movers of all partitions that are led here and have something to move."""
 
     def __init__(
         self,
@@ -68,40 +74,40 @@ class DeadLetterMovers:
         self._counters = counters
         self._limits = limits
         self._call = call
-        self._carrying: dict[DeliveryDispatcher, asyncio.Task[None]] = {}
+        self._moving: dict[DeliveryDispatcher, asyncio.Task[None]] = {}
         self._is_closed = False
 
-    def carry(self, dispatcher: DeliveryDispatcher) -> None:
-        """Something is dying there; nothing happens if that is known."""
-        if dispatcher not in self._carrying and not self._is_closed:
+    def move(self, dispatcher: DeliveryDispatcher) -> None:
+        """Move what is dying there, unless that is under way."""
+        if dispatcher not in self._moving and not self._is_closed:
             task = asyncio.create_task(
-                self._carry(dispatcher), name=f"carry {dispatcher.hosted.name}"
+                self._move(dispatcher), name=f"move dead letters of {dispatcher.hosted.name}"
             )
-            self._carrying[dispatcher] = task
-            task.add_done_callback(lambda _: self._carried(dispatcher))
+            self._moving[dispatcher] = task
+            task.add_done_callback(lambda _: self._moved(dispatcher))
 
-    def _carried(self, dispatcher: DeliveryDispatcher) -> None:
-        del self._carrying[dispatcher]
+    def _moved(self, dispatcher: DeliveryDispatcher) -> None:
+        del self._moving[dispatcher]
         if not self._is_closed:
-            # Something may have come up that was not carried, as it was being carried.
-            dispatcher.look_after()
+            # A message may have begun to die that this move did not see.
+            dispatcher.schedule_dispatch()
 
-    async def _carry(self, dispatcher: DeliveryDispatcher) -> None:
-        carrier = DeadLetterMover(self, dispatcher)
+    async def _move(self, dispatcher: DeliveryDispatcher) -> None:
+        mover = DeadLetterMover(self, dispatcher)
         wait_s = _FIRST_WAIT_S
         while not dispatcher.is_closed:
             try:
-                # The lease manager names what is committed, and that it is dying was just said.
-                await dispatcher.agreed(lambda _: None)
+                # The lease manager names only what is committed, and this may not be yet.
+                await dispatcher.commit_lease_ops(lambda _: None)
                 records = dispatcher.hosted.with_leases(lambda leases: leases.dead_letters.dying())
                 if not records:
                     return
-                is_done = await carrier.carry_all(records)
+                is_done = await mover.move_all(records)
             except QuiverError as error:
-                carrier.report(error)
+                mover.report(error)
                 is_done = False
             except Exception:
-                logger.exception("%s: its dead letters cannot be carried", dispatcher.hosted.name)
+                logger.exception("%s: its dead letters cannot be moved", dispatcher.hosted.name)
                 is_done = False
             if is_done:
                 wait_s = _FIRST_WAIT_S
@@ -111,9 +117,9 @@ class DeadLetterMovers:
 
     async def close(self) -> None:
         self._is_closed = True
-        await end_tasks(*self._carrying.values())
+        await end_tasks(*self._moving.values())
 
-    # What a carrier needs.
+    # What a mover needs.
 
     async def batches(
         self, dispatcher: DeliveryDispatcher, record: DyingMessages
@@ -127,7 +133,7 @@ class DeadLetterMovers:
                     at = frame.header.next_offset
 
     async def in_thread(self, work: Callable[[Frame], T], frame: Frame) -> T:
-        """Take a batch apart where that holds up nobody."""
+        """Take a batch apart in a reader thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._fetching.readers, work, frame)
 
@@ -154,7 +160,7 @@ class DeadLetterMovers:
         if name not in self._partitions.view.topics:
             creation = proto.CreateTopic(name=name, partitions=len(origin.partitions))
             with suppress(TopicExists):
-                await self._ask(proto.Request(create_topic=creation), [])
+                await self._ask(proto.Request(create_topic=creation))
             # It was made elsewhere; that it is known here takes a moment.
             await self._until_known(name)
         return name
@@ -166,23 +172,23 @@ class DeadLetterMovers:
             await asyncio.sleep(0.02)
         raise TopicNotFound(f"the topic {name!r} was made, but is not known here yet")
 
-    async def _ask(self, request: proto.Request, frames: list[Frame]) -> None:
+    async def _ask(self, request: proto.Request, frames: Sequence[Frame] = ()) -> None:
         response, _ = await self._call(request, frames)
         if response.WhichOneof("body") == "error":
             raise error_from_proto(response.error)
 
 
 class DeadLetterMover:
-    """Carries the records of one partition, in order."""
+    """Moves the records of one partition, in order."""
 
-    def __init__(self, office: DeadLetterMovers, dispatcher: DeliveryDispatcher) -> None:
-        self._office = office
+    def __init__(self, movers: DeadLetterMovers, dispatcher: DeliveryDispatcher) -> None:
+        self._movers = movers
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
         self._reported_s = self._began_s - _REPORT_S
 
-    async def carry_all(self, records: list[tuple[str, DyingMessages]]) -> bool:
+    async def move_all(self, records: list[tuple[str, DyingMessages]]) -> bool:
         """Whether all of them arrived. One that cannot be stored holds up its group alone, and a
         redrive that cannot only itself."""
         stuck: set[str] = set()
@@ -193,7 +199,7 @@ class DeadLetterMover:
             if group in stuck and not record.redrive:
                 continue
             try:
-                if not await self._carry(self._source(group), record):
+                if not await self._move(self._source(group), record):
                     # What follows has other numbers by this.
                     stuck.add(group)
             except OffsetOutOfRange:
@@ -222,44 +228,44 @@ class DeadLetterMover:
                 error,
             )
 
-    async def _carry(self, source: BatchSource, record: DyingMessages) -> bool:
-        """False: it has to be carried again, under another number."""
+    async def _move(self, source: BatchSource, record: DyingMessages) -> bool:
+        """False: it has to be moved again, under another number."""
         kept: list[Interval] = []
         if record.redrive:
             kept = await self._redrive(source, record)
-        elif not await self._bring(source, record):
+        elif not await self._store_record(source, record):
             return False
         dispatcher = self._dispatcher
-        await dispatcher.agreed(
+        await dispatcher.commit_lease_ops(
             lambda leases: leases.dead_letters.bury(source.group, record.number, kept)
         )
         if not record.redrive:
-            self._office.count(source, record.end - record.start)
+            self._movers.count(source, record.end - record.start)
         return True
 
-    async def _bring(self, source: BatchSource, record: DyingMessages) -> bool:
+    async def _store_record(self, source: BatchSource, record: DyingMessages) -> bool:
         """Store a record among the dead letters; False if its numbers had to begin anew."""
-        office, dispatcher = self._office, self._dispatcher
-        topic = await office.find_or_make(source)
+        movers, dispatcher = self._movers, self._dispatcher
+        topic = await movers.find_or_make(source)
         epoch = dispatcher.hosted.with_leases(
             lambda leases: leases.dead_letters.dead_epoch(source.group)
         )
-        letters = DeadLetterBatches(source, record, topic, epoch, office.limits)
+        letters = DeadLetterBatches(source, record, topic, epoch, movers.limits)
         try:
-            async for frame in office.batches(dispatcher, record):
-                await self._bring_batch(letters, frame)
+            async for frame in movers.batches(dispatcher, record):
+                await self._store_batch(letters, frame)
         except (OutOfSequence, Fenced, SequenceReused):
             # The target has forgotten this producer, knows a later one by its name, or has other
             # messages under this number: better twice than not at all.
-            await dispatcher.agreed(
+            await dispatcher.commit_lease_ops(
                 lambda leases: leases.dead_letters.restart_numbers(source.group)
             )
             return False
         return True
 
-    async def _bring_batch(self, letters: DeadLetterBatches, frame: Frame) -> None:
+    async def _store_batch(self, letters: DeadLetterBatches, frame: Frame) -> None:
         try:
-            for home, letter in await self._office.in_thread(letters.all_of, frame):
+            for home, letter in await self._movers.in_thread(letters.all_of, frame):
                 await self._store(home, letter)
         except TooLarge:
             # A message that just fits its limit does not with its story: better bare than stuck.
@@ -277,12 +283,12 @@ class DeadLetterMover:
     async def _redrive(self, source: BatchSource, record: DyingMessages) -> list[Interval]:
         """Store a record where its messages came from; returns what stays dead, as there is no
         place for it. While that is all of it, it waits for its place."""
-        batches = RedrivenBatches(source, record, self._office.limits)
+        batches = RedrivenBatches(source, record, self._movers.limits)
         troubles: dict[Home, QuiverError] = {}
         kept: list[Interval] = []
         stays = 0
-        async for frame in self._office.batches(self._dispatcher, record):
-            for home, place, batch in await self._office.in_thread(batches.all_of, frame):
+        async for frame in self._movers.batches(self._dispatcher, record):
+            for home, place, batch in await self._movers.in_thread(batches.all_of, frame):
                 if home is not None and home not in troubles:
                     try:
                         await self._store(home, batch)
@@ -304,4 +310,4 @@ class DeadLetterMover:
     async def _store(self, home: Home, frame: Frame) -> None:
         # So long ago that the target forgot the place: it is there.
         with suppress(StoredBefore):
-            await self._office.store(home.topic, home.partition, frame)
+            await self._movers.store(home.topic, home.partition, frame)

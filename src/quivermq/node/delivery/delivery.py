@@ -1,12 +1,11 @@
-"""Everything of a broker that serves consumers, put together."""
+"""Puts together all that serves consumers: dispatchers, rate limits, dead letters, handlers."""
 
 from contextlib import suppress
 from typing import Final
 
 from quivermq.batches import Frame
 from quivermq.errors import NotLeader, Overloaded
-from quivermq.log.settings import STORED_LIMITS
-from quivermq.node.consumer_requests import ConsumerRequests
+from quivermq.log import STORED_LIMITS
 from quivermq.node.counters import Counters
 from quivermq.node.delivery.dead_letter_mover import Call, DeadLetterMovers
 from quivermq.node.delivery.frame_cache import FrameCache
@@ -18,9 +17,8 @@ from quivermq.node.handlers.poll import PollHandler
 from quivermq.node.handlers.settle import SettleHandler
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
-from quivermq.node.service import Answer, Bulky, Handler
+from quivermq.node.service import Bulky, Handler
 from quivermq.replica import Produced
-from quivermq.wire import proto
 
 _CACHE_BYTES: Final = 32 << 20
 
@@ -31,51 +29,51 @@ class Delivery:
     def __init__(
         self, partitions: PartitionLookup, fetching: FetchHandler, counters: Counters, call: Call
     ) -> None:
-        async def ask(request: proto.Request) -> Answer:
-            frames: list[Frame] = []
-            return await call(request, frames)
-
         self.cache = FrameCache(_CACHE_BYTES)
         self.dead_letters = DeadLetterMovers(partitions, fetching, counters, STORED_LIMITS, call)
-        self.dispatchers = DispatcherRegistry(partitions, self.dead_letters.carry)
-        self.limits = RateLimitClient(partitions, self.dispatchers, ask)
-        consuming = PollHandler(
+        self.dispatchers = DispatcherRegistry(partitions, self.dead_letters.move)
+        self.limits = RateLimitClient(partitions, self.dispatchers, call)
+        self._polls = PollHandler(
             self.dispatchers, self.limits, self.cache, fetching.readers, counters
         )
-        settling = SettleHandler(self.dispatchers, counters)
-        self._requests = ConsumerRequests(consuming, settling, self.limits)
+        self._settles = SettleHandler(self.dispatchers, counters)
         self._groups = GroupHandlers(partitions, self.dispatchers, fetching, counters)
 
     def handlers(self) -> dict[str, Handler]:
-        return {**self._requests.handlers(), **self._groups.handlers()}
+        return {
+            **self._polls.handlers(),
+            **self._settles.handlers(),
+            **self.limits.handlers(),
+            **self._groups.handlers(),
+        }
 
     def bulky(self) -> dict[str, Bulky]:
-        return {**self._requests.bulky(), **self._groups.bulky()}
+        return {**self._polls.bulky(), **self._groups.bulky()}
 
-    def leadership_changed(self, group: HostedReplica) -> None:
+    def leadership_changed(self, hosted: HostedReplica) -> None:
         """This broker began to lead a partition, or ceased to."""
-        self.dispatchers.leadership_changed(group)
-        if not group.was_serving:
-            self.cache.drop(group.id)
+        self.dispatchers.leadership_changed(hosted)
+        if not hosted.was_serving:
+            self.cache.drop(hosted.id)
 
-    def stored(self, group: HostedReplica, frame: Frame, place: Produced) -> None:
-        """A batch was stored. Those who wait for it are woken next, and find it in memory."""
-        dispatcher = self.dispatchers.of(group)
+    def cache_stored(self, hosted: HostedReplica, frame: Frame, place: Produced) -> None:
+        """Cache a stored batch if polls wait: they are woken next, and find it in memory."""
+        dispatcher = self.dispatchers.of(hosted)
         if dispatcher is not None and len(dispatcher.waiting):
             header = frame.header._replace(
                 base_offset=place.base_offset, timestamp_ms=place.timestamp_ms
             )
-            self.cache.add(group.id, Frame(header, frame.body))
+            self.cache.add(hosted.id, Frame(header, frame.body))
 
-    def used(self, group: HostedReplica, name: str) -> None:
-        """Somebody committed an offset for a group of consumers."""
-        dispatcher = self.dispatchers.of(group)
+    def mark_used(self, hosted: HostedReplica, name: str) -> None:
+        """An offset was committed for a group: it is in use."""
+        dispatcher = self.dispatchers.of(hosted)
         if dispatcher is not None:
             dispatcher.use(name)
 
-    def dropped(self, group: HostedReplica) -> None:
-        """Retention may have taken what groups have not done."""
-        dispatcher = self.dispatchers.of(group)
+    def trim(self, hosted: HostedReplica) -> None:
+        """Let groups skip what retention has dropped."""
+        dispatcher = self.dispatchers.of(hosted)
         if dispatcher is not None:
             with suppress(NotLeader, Overloaded):
                 dispatcher.trim()

@@ -1,8 +1,8 @@
-"""Who sits at the lease manager of a partition that is led here: its alarm, and those who wait.
+"""Dispatches leased messages of one partition to waiting polls, while this broker leads it.
 
-The lease manager decides; the dispatcher brings it what happens by itself (time passes, messages
-come in), wakes polls that may find something, and has the dead letters carried away. One dispatcher
-per leadership: it goes with the leadership, and whoever waits is sent to look for the next.
+The lease manager decides; the dispatcher tells it that time has passed and messages have come,
+wakes polls that may find some, and has dead letters moved. There is one dispatcher per leadership:
+when that ends, it closes, and waiting polls look for the next leader.
 """
 
 import asyncio
@@ -15,16 +15,15 @@ from typing import Final, NamedTuple, TypeVar
 
 from quivermq.batches import Offset
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
-from quivermq.node.asking import commit_lease_ops
+from quivermq.node.clock import LONG_AGO, Moment
 from quivermq.node.delivery.idle_groups import CountedTime, IdleGroups
 from quivermq.node.delivery.rate_limiter import RateLimiter
 from quivermq.node.delivery.wait_table import Waiter, WaitTable
 from quivermq.node.hosted_replica import HostedReplica
-from quivermq.node.lost_time import LONG_AGO, Moment
 from quivermq.queue import Interval, LeaseManager, TopicSettings
 from quivermq.replica import Replica, Result
 
-logger = logging.getLogger("quivermq.clerk")
+logger = logging.getLogger("quivermq.dispatcher")
 
 _T = TypeVar("_T")
 
@@ -32,8 +31,8 @@ _ALARM_S_MAX: Final = 1.0
 """The wall clock, which delays go by, may jump: so long is the most that is noticed late."""
 _ALARM_S_MIN: Final = 0.001
 _LOOK_AGAIN_S: Final = 0.05
-"""Whoever was told that messages are ready has so long to take them."""
-_ADOPT_AGAIN_S: Final = 0.5
+"""A poll that was woken for messages has so long to take them."""
+_APPLY_AGAIN_S: Final = 0.5
 _BUSY_MS: Final = 50
 _COUNTED_MAX: Final = 10_000
 _GROUPS_AT_ONCE: Final = 500
@@ -42,101 +41,100 @@ _NAMES_MAX: Final = 10_000
 _FORGOTTEN_AT_ONCE: Final = 100
 _NAME_CHARACTERS_MAX: Final = 200
 _MESSAGE_BYTES: Final = 1024.0
-"""What a message is thought to take before any was seen."""
+"""The assumed size of a message before any was seen."""
 
 
 class GroupProgress(NamedTuple):
-    """How far a group is, for people to watch."""
+    """How far a group is, for metrics."""
 
     group: str
     lag: int
-    """Messages that it is not done with."""
+    """Messages that the group is not done with."""
     in_flight: int
 
 
 class DeliveryDispatcher:
-    """The lease manager of one partition, for as long as it is led here."""
+    """Polls, timers and lease operations of one partition, for as long as it is led here."""
 
     def __init__(
-        self, group: HostedReplica, on_dying: Callable[["DeliveryDispatcher"], None]
+        self, hosted: HostedReplica, on_dying: Callable[["DeliveryDispatcher"], None]
     ) -> None:
-        self.hosted = group
+        self.hosted = hosted
         self.waiting = WaitTable()
         self.is_closed = False
         self.names: dict[int, str] = {}
-        """What people see of consumers, by their number, as far as they came by."""
+        """The names of consumers that polled here, by their number."""
         self.message_bytes = _MESSAGE_BYTES
-        """What a message of this partition takes, more or less."""
-        self.keeper: RateLimiter | None = None
+        """The average size of a message of this partition, more or less."""
+        self.limiter: RateLimiter | None = None
         """Of the topic's rate limit, if this is its partition 0."""
         self._on_dying = on_dying
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
-        self._look: asyncio.Handle | None = None
-        # Of what something was said since the last look.
-        self._stirs_all = False
-        self._stirred: dict[str, None] = {}
-        # Groups of which somebody is woken in a moment: one timer for each.
-        self._to_wake: set[str] = set()
-        # As long as the leadership lasts there is one lease manager.
+        self._dispatch_handle: asyncio.Handle | None = None
+        # Groups with lease operations since the last dispatch.
+        self._all_due = False
+        self._groups_due: dict[str, None] = {}
+        # Groups that are dispatched in a moment: one timer for each.
+        self._dispatching_later: set[str] = set()
+        # As long as the leadership lasts there is one lease manager: what only looks at it, and
+        # needs no proposal, uses this one.
         self._leases: LeaseManager | None = None
         # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
         self._due_ms = (0, 0)
         self._trimmed = 0
         self.settings = TopicSettings()
         """Those of the topic, as the catalog has them."""
-        self._is_adopting = False
-        # When the leadership was last asked about that a quorum then confirmed.
+        self._is_applying = False
+        # When the leadership was last asked about, with a quorum's confirmation.
         self._confirmed = LONG_AGO
         self._confirming: asyncio.Future[Result] | None = None
         self._idle: IdleGroups | None = None
         """Made when groups of the topic are first to be forgotten."""
 
-    # The lease manager.
+    # Lease operations.
 
     def with_leases(self, act: Callable[[LeaseManager], _T], of: str | None = None) -> _T:
-        """Say something at the lease manager, and do not wait until it is committed. `of`: the
-        group that it is about, if it is one."""
+        """Let `act` use the lease manager, and do not wait until its operations are committed.
+        `of`: the group that they are about, if it is one."""
         self._check_open()
         found = self.hosted.with_leases(act)
-        self.look_after(of)
+        self.schedule_dispatch(of)
         if of is not None:
             self.use(of)
         return found
 
     def _check_open(self) -> None:
-        """The leadership may have been won again, and have another dispatcher: nobody would look
-        after what is said here."""
+        """The leadership may have been won again, and have another dispatcher: this one would
+        dispatch nothing any more."""
         if self.is_closed:
             raise NotLeader(f"{self.hosted.name} is not led by this leader any more; try again")
 
-    def _meet(self, leases: LeaseManager) -> LeaseManager:
-        """Remember the lease manager, to look at it without waking anybody."""
+    def _remember(self, leases: LeaseManager) -> LeaseManager:
+        """Remember the lease manager, to look at it without waking the replica."""
         if self._leases is not leases:
             self._leases = leases
-            leases.on_restart = self.look_after
+            leases.on_restart = self.schedule_dispatch
         return leases
 
-    def stands(self, group: str, lease: int) -> bool:
+    def is_leased(self, group: str, lease: int) -> bool:
         """Whether a lease that was given here still is one: nothing else is delivered."""
-
-        def look(leases: LeaseManager) -> bool:
-            found = leases.working_copy.groups.by_name.get(group)
-            return found is not None and lease in found.leases
-
-        try:
-            return not self.is_closed and self.hosted.with_leases(look)
-        except (NotLeader, Overloaded):
+        leases = self._leases
+        if self.is_closed or leases is None or not self.hosted.replica.is_leader:
             return False
+        found = leases.working_copy.groups.by_name.get(group)
+        return found is not None and lease in found.leases
 
-    async def agreed(self, act: Callable[[LeaseManager], _T], of: str | None = None) -> _T:
-        """Say something at the lease manager; returns when it, and all said before, is
+    async def commit_lease_ops(
+        self, act: Callable[[LeaseManager], _T], of: str | None = None
+    ) -> _T:
+        """Let `act` use the lease manager; returns when its operations, and all before, are
         committed."""
         self._check_open()
-        self.look_after(of)
+        self.schedule_dispatch(of)
         if of is not None:
             self.use(of)
-        return await commit_lease_ops(self.hosted, act)
+        return await self.hosted.commit_lease_ops(act)
 
     def now_ms(self) -> int:
         """The wall clock: what delays go by."""
@@ -161,39 +159,45 @@ class DeliveryDispatcher:
         end, now_ms = self.end, self.now_ms()
 
         def look(leases: LeaseManager) -> int:
-            found = self._meet(leases).ready(group, end, now_ms, limit)
+            found = self._remember(leases).ready(group, end, now_ms, limit)
             if leases.working_copy.has_operations:
                 # It took over delayed messages: the alarm has to ring for them too.
-                self.look_after(group)
+                self.schedule_dispatch(group)
             return found
 
         return self.hosted.with_leases(look)
 
     def is_open(self, group: str) -> bool:
-        """Whether a group shares work here, asked by somebody who uses it; it may, if nobody is
-        served here for the moment."""
-        try:
-            found = self.hosted.with_leases(lambda leases: _is_open(self._meet(leases), group))
-        except (NotLeader, Overloaded):
-            return True
+        """Whether a group shares work here, asked by a consumer that uses it; it may, if no
+        consumer can be served here for the moment."""
+        found = self._leases is not None and _is_open(self._leases, group)
+        if not found:
+            try:
+                found = self.hosted.with_leases(
+                    lambda leases: _is_open(self._remember(leases), group)
+                )
+            except (NotLeader, Overloaded):
+                return True
         if found:
             self.use(group)
         return found
 
     async def open(self, group: str, *, at_end: bool) -> None:
         """Let a group share work, from what is kept, or from what comes, on."""
-        # The end is that of the partition only where it is led indeed; and whoever waits for
-        # what comes next relies on it, whatever becomes of this leader.
+        # The end is that of the partition only where it is led indeed; and a consumer that waits
+        # for what comes next relies on it, whatever becomes of this leader.
         await self.confirm()
         start = self.end if at_end else self.start
-        await self.agreed(lambda leases: leases.working_copy.open_group(group, start), of=group)
+        await self.commit_lease_ops(
+            lambda leases: leases.working_copy.open_group(group, start), of=group
+        )
         # It goes on from where it committed, which may be gone by now.
         kept = self.start
         self._trim_to(kept)
 
-    def standings(self) -> list[GroupProgress]:
-        """Of all groups, as far as is committed: nothing is asked at the lease manager, so that a
-        partition that sleeps is not woken by being watched."""
+    def group_progress(self) -> list[GroupProgress]:
+        """Of all groups, as far as is committed: the lease manager is not used, so that metrics do
+        not wake a partition that sleeps."""
         found = []
         groups = self.hosted.replica.groups
         for group in groups.by_name.values() if groups else ():
@@ -212,7 +216,7 @@ class DeliveryDispatcher:
         if start > self._trimmed:
             self._check_open()
             self._trim_to(start)
-            self.look_after()
+            self.schedule_dispatch()
             self._trimmed = start
 
     def _trim_to(self, start: int) -> None:
@@ -237,7 +241,7 @@ class DeliveryDispatcher:
             self._idle.use(group)
 
     def forget_idle(self, time: CountedTime, retention_ms: int) -> None:
-        """Forget the shared groups that nobody used for so long."""
+        """Forget the shared groups that no consumer used for so long."""
         idle = self._idle = self._idle or IdleGroups(time)
         groups = self.hosted.replica.groups
         if not groups or not idle.is_time_to_look(retention_ms):
@@ -255,39 +259,40 @@ class DeliveryDispatcher:
                 continue
             if is_forgotten:
                 logger.info("%s: group %s was idle, and is forgotten", self.hosted.name, name)
-                self.look_after(name)
+                self.schedule_dispatch(name)
             else:
                 idle.use(name)
 
-    def adopt(self, settings: TopicSettings) -> None:
+    def apply_settings(self, settings: TopicSettings) -> None:
         """Have the partition act on these settings of its topic, on all its replicas."""
         self.settings = settings
         limit = settings.rate_per_second, settings.rate_burst
-        if self.keeper is not None and not self.keeper.is_for(*limit):
-            # Whoever waits asks again, and is told by another limit.
-            self.keeper.close()
-            self.keeper = None
-        if self._is_adopting or self.is_closed or settings == self.hosted.replica.settings:
+        if self.limiter is not None and not self.limiter.is_for(*limit):
+            # Consumers that wait ask again, and go by the other limit.
+            self.limiter.close()
+            self.limiter = None
+        if self._is_applying or self.is_closed or settings == self.hosted.replica.settings:
             return
-        self._is_adopting = True
+        self._is_applying = True
         now_ms = self.now_ms()
-        self.hosted.ask(
-            self._adopted, lambda replica, token: replica.change_settings(token, settings, now_ms)
+        self.hosted.submit(
+            self._settings_applied,
+            lambda replica, token: replica.change_settings(token, settings, now_ms),
         )
 
-    def _adopted(self, result: Result) -> None:
-        self._is_adopting = False
+    def _settings_applied(self, result: Result) -> None:
+        self._is_applying = False
         if isinstance(result, QuiverError):
             logger.debug("%s: settings are not in force yet: %s", self.hosted.name, result)
         # They may have changed meanwhile, or have to be proposed again.
-        self._loop.call_later(_ADOPT_AGAIN_S, lambda: self.adopt(self.settings))
+        self._loop.call_later(_APPLY_AGAIN_S, lambda: self.apply_settings(self.settings))
 
     # Being the leader indeed.
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether nobody else can lead yet, by what a quorum said. Asked without waiting, where
-        something is about to leave: a pause may have come after `confirm`."""
+        """Whether no other broker can lead yet, by what a quorum said. Asked without waiting, where
+        a response is about to leave: a pause may have come after `confirm`."""
         return self._is_alone or self._confirmed.age_s() <= self.hosted.election_s
 
     @property
@@ -295,13 +300,13 @@ class DeliveryDispatcher:
         return self.hosted.replica.configuration.voters == (self.hosted.member,)
 
     async def confirm(self, *, is_leaving: bool = False) -> None:
-        """Return once a quorum has confirmed that nobody else leads, a moment ago at most.
+        """Return once a quorum has confirmed that no other broker leads, a moment ago at most.
 
         A leader that was paused may have been replaced without knowing it: it must not lease.
         `is_leaving`: what was confirmed before it was leased will do, unless time was lost since.
         """
-        # Whoever has to ask may wait longer for the answer, or a slow quorum would never do; but an
-        # answer that is older than an election takes may be what a paused broker finds.
+        # A new question may take longer, or a slow quorum would never do; but an answer that is
+        # older than an election takes may be what a paused broker finds.
         fresh_s = self.hosted.election_s / (1 if is_leaving else 4)
         while not self._is_alone and self._confirmed.age_s() > fresh_s:
             result = await asyncio.shield(self._confirming or self._ask_quorum())
@@ -321,7 +326,7 @@ class DeliveryDispatcher:
             if not confirming.done():
                 confirming.set_result(result)
 
-        self.hosted.ask(done, Replica.read)
+        self.hosted.submit(done, Replica.read)
         return confirming
 
     # Waiting.
@@ -330,12 +335,12 @@ class DeliveryDispatcher:
         if not len(self.waiting):
             self.hosted.on_messages(self, self._messages_came)
         self.waiting.park(group, waiter, in_front=in_front)
-        self._see_alarm()
+        self._check_alarm()
 
-    def _see_alarm(self) -> None:
-        """Somebody waits for what comes due: also of messages that came while nobody did."""
+    def _check_alarm(self) -> None:
+        """A poll waits for what comes due: also of messages that came while no poll did."""
         if self._leases is None:
-            self.look_after()
+            self.schedule_dispatch()
             return
         alarm_ms = self._leases.alarm_ms(self.now_ms(), self.steady_ms())
         is_set = self._alarm is not None
@@ -348,15 +353,15 @@ class DeliveryDispatcher:
             self.hosted.off_messages(self)
 
     def _messages_came(self) -> None:
-        """Called once for each time that it is asked for: ask for the next."""
+        """Called once for each `on_messages`: ask for the next."""
         if not self.is_closed:
-            self._stirs_all = True
-            self._look_now()
+            self._all_due = True
+            self._dispatch_due()
             if len(self.waiting):
                 self.hosted.on_messages(self, self._messages_came)
 
-    def wake(self, group: str) -> None:
-        """There may be messages for this group: wake as many as find some."""
+    def dispatch(self, group: str) -> None:
+        """Wake as many waiting polls of a group as will find messages."""
         if self.is_closed or not self.waiting.has(group):
             return
         try:
@@ -367,22 +372,22 @@ class DeliveryDispatcher:
         except (NotLeader, Overloaded):
             # Nothing can be proposed now. The leadership may be about to be lost; or it is being
             # handed over, and stays here if the heir does not take it.
-            self.wake_later(group)
+            self.dispatch_later(group)
             return
         self.waiting.wake(group, ready)
 
-    def wake_later(self, group: str) -> None:
-        """Somebody was told that messages are ready: should it not come, the next one is told."""
-        if self.waiting.has(group) and group not in self._to_wake:
-            self._to_wake.add(group)
-            self._loop.call_later(_LOOK_AGAIN_S, self._wake_again, group)
+    def dispatch_later(self, group: str) -> None:
+        """Dispatch again in a moment, should the poll that was woken not take the messages."""
+        if self.waiting.has(group) and group not in self._dispatching_later:
+            self._dispatching_later.add(group)
+            self._loop.call_later(_LOOK_AGAIN_S, self._dispatch_again, group)
 
-    def _wake_again(self, group: str) -> None:
-        self._to_wake.discard(group)
-        self.wake(group)
+    def _dispatch_again(self, group: str) -> None:
+        self._dispatching_later.discard(group)
+        self.dispatch(group)
 
-    def know(self, consumer: int, name: str) -> None:
-        """Remember what people see of a consumer."""
+    def remember_name(self, consumer: int, name: str) -> None:
+        """Remember the name of a consumer."""
         name = name[:_NAME_CHARACTERS_MAX]
         if self.names.get(consumer) != name:
             self.names.pop(consumer, None)
@@ -390,36 +395,36 @@ class DeliveryDispatcher:
             if len(self.names) > _NAMES_MAX:
                 del self.names[next(iter(self.names))]
 
-    # What happens by itself.
+    # Timers.
 
-    def look_after(self, group: str | None = None) -> None:
-        """Something was said at the lease manager, of one group or maybe of all: see soon, once for
-        many, what follows from it."""
+    def schedule_dispatch(self, group: str | None = None) -> None:
+        """Lease operations were made, of one group or maybe of all: dispatch soon, once for
+        many."""
         if group is None:
-            self._stirs_all = True
+            self._all_due = True
         else:
-            self._stirred[group] = None
-        if self._look is None and not self.is_closed:
-            self._look = self._loop.call_soon(self._look_now)
+            self._groups_due[group] = None
+        if self._dispatch_handle is None and not self.is_closed:
+            self._dispatch_handle = self._loop.call_soon(self._dispatch_due)
 
-    def _look_now(self) -> None:
-        self._look = None
+    def _dispatch_due(self) -> None:
+        self._dispatch_handle = None
         if self.is_closed:
             return
-        # Not at those of whom nothing was said: there may be thousands of groups. Nor at very many
-        # before others have had their turn.
-        if self._stirs_all:
-            self._stirred.update(dict.fromkeys(self.waiting.groups))
-        self._stirs_all = False
-        for group in list(islice(self._stirred, _GROUPS_AT_ONCE)):
-            del self._stirred[group]
-            self.wake(group)
-        if self._stirred and self._look is None:
-            self._look = self._loop.call_soon(self._look_now)
+        # Not groups without operations: there may be thousands. Nor very many before others on the
+        # event loop have had their turn.
+        if self._all_due:
+            self._groups_due.update(dict.fromkeys(self.waiting.groups))
+        self._all_due = False
+        for group in list(islice(self._groups_due, _GROUPS_AT_ONCE)):
+            del self._groups_due[group]
+            self.dispatch(group)
+        if self._groups_due and self._dispatch_handle is None:
+            self._dispatch_handle = self._loop.call_soon(self._dispatch_due)
         leases = self._leases
         if leases is None:
             with suppress(NotLeader, Overloaded):
-                leases = self.hosted.with_leases(self._meet)
+                leases = self.hosted.with_leases(self._remember)
         if leases is not None:
             self._set_alarm(leases.alarm_ms(self.now_ms(), self.steady_ms()))
             if leases.working_copy.groups.with_dying:
@@ -438,26 +443,26 @@ class DeliveryDispatcher:
     def _wait_for_alarm(self) -> None:
         left_ms = self._due_ms[1] - self.steady_ms()
         wait_s = min(max(left_ms / 1000, _ALARM_S_MIN), _ALARM_S_MAX)
-        self._alarm = self._loop.call_later(wait_s, self._ring)
+        self._alarm = self._loop.call_later(wait_s, self._expire_leases)
 
-    def _ring(self) -> None:
-        """Leases may have ended, delays may be over."""
+    def _expire_leases(self) -> None:
+        """End leases that are over, and dispatch messages that have come due."""
         self._alarm = None
         if self.is_closed:
             return
         now_ms, steady_ms = self.now_ms(), self.steady_ms()
         if now_ms < self._due_ms[0] and steady_ms < self._due_ms[1]:
-            # Not at the lease manager: a partition that has nothing to do may sleep.
+            # Without the lease manager: a partition that has nothing to do may sleep.
             self._wait_for_alarm()
             return
         try:
             self.hosted.with_leases(lambda leases: leases.expire(now_ms, steady_ms))
         except (NotLeader, Overloaded):
-            # Also an leadership that is being handed over may stay.
+            # Also a leadership that is being handed over may stay.
             self._set_alarm(_BUSY_MS)
             return
-        self._stirs_all = True
-        self._look_now()
+        self._all_due = True
+        self._dispatch_due()
 
     def give_back(self, group: str, lease: int, intervals: list[Interval]) -> None:
         """Return what was leased and did not leave."""
@@ -466,7 +471,7 @@ class DeliveryDispatcher:
         try:
             self.with_leases(lambda leases: leases.release(group, lease, intervals), of=group)
         except (NotLeader, Overloaded):
-            # Until it closes, this dispatcher looks after what it leased.
+            # Until it closes, this dispatcher tries again.
             self._loop.call_later(_LOOK_AGAIN_S, self.give_back, group, lease, intervals)
         except QuiverError as error:
             # The lease went with the leadership, or ends by itself.
@@ -475,11 +480,11 @@ class DeliveryDispatcher:
     def close(self) -> None:
         """The leadership is lost."""
         self.is_closed = True
-        for handle in (self._alarm, self._look):
+        for handle in (self._alarm, self._dispatch_handle):
             if handle is not None:
                 handle.cancel()
-        if self.keeper is not None:
-            self.keeper.close()
+        if self.limiter is not None:
+            self.limiter.close()
         self.hosted.off_messages(self)
         self.waiting.wake_all()
 

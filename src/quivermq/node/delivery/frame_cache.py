@@ -12,13 +12,13 @@ from quivermq.batches import Frame
 
 
 class FrameCache:
-    """Batches by Raft group and offset, up to a number of bytes in all."""
+    """Batches by partition and offset, up to a number of bytes in all."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._frames: OrderedDict[tuple[bytes, int], Frame] = OrderedDict()
-        # The first offsets of each group's batches, in order.
+        # The first offsets of each partition's batches, in order.
         self._firsts: dict[bytes, list[int]] = {}
 
     def __len__(self) -> int:
@@ -28,14 +28,14 @@ class FrameCache:
     def size_bytes(self) -> int:
         return self._bytes
 
-    def add(self, group: bytes, frame: Frame) -> None:
+    def add(self, partition: bytes, frame: Frame) -> None:
         """Keep a batch of messages; one that takes more than a quarter of all room is not."""
-        size, key = len(frame), (group, frame.header.base_offset)
+        size, key = len(frame), (partition, frame.header.base_offset)
         if size > self._bytes_max // 4 or key in self._frames:
             return
         self._frames[key] = frame
         self._bytes += size
-        firsts = self._firsts.setdefault(group, [])
+        firsts = self._firsts.setdefault(partition, [])
         if firsts and firsts[-1] > key[1]:
             insort(firsts, key[1])
         else:
@@ -44,28 +44,28 @@ class FrameCache:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        (group, first), frame = self._frames.popitem(last=False)
+        (partition, first), frame = self._frames.popitem(last=False)
         self._bytes -= len(frame)
-        firsts = self._firsts[group]
+        firsts = self._firsts[partition]
         del firsts[bisect_right(firsts, first) - 1]
         if not firsts:
-            del self._firsts[group]
+            del self._firsts[partition]
 
-    def holding(self, group: bytes, offset: int) -> Frame | None:
+    def holding(self, partition: bytes, offset: int) -> Frame | None:
         """The batch that holds a message, if it is here."""
-        firsts = self._firsts.get(group)
+        firsts = self._firsts.get(partition)
         if not firsts:
             return None
         at = bisect_right(firsts, offset) - 1
         if at < 0:
             return None
-        frame = self._frames[group, firsts[at]]
+        frame = self._frames[partition, firsts[at]]
         if offset >= frame.header.next_offset:
             return None
-        self._frames.move_to_end((group, firsts[at]))
+        self._frames.move_to_end((partition, firsts[at]))
         return frame
 
-    def covering(self, group: bytes, runs: Sequence[tuple[int, int]]) -> list[Frame] | None:
+    def covering(self, partition: bytes, runs: Sequence[tuple[int, int]]) -> list[Frame] | None:
         """The batches that hold all messages of these runs of offsets; None if one is missing."""
         found: list[Frame] = []
         for start, end in runs:
@@ -73,14 +73,14 @@ class FrameCache:
             if found and at < found[-1].header.next_offset:
                 at = found[-1].header.next_offset
             while at < end:
-                frame = self.holding(group, at)
+                frame = self.holding(partition, at)
                 if frame is None:
                     return None
                 found.append(frame)
                 at = frame.header.next_offset
         return found
 
-    def drop(self, group: bytes) -> None:
-        """The group is gone."""
-        for first in self._firsts.pop(group, ()):
-            self._bytes -= len(self._frames.pop((group, first)))
+    def drop(self, partition: bytes) -> None:
+        """The partition is not led here any more."""
+        for first in self._firsts.pop(partition, ()):
+            self._bytes -= len(self._frames.pop((partition, first)))

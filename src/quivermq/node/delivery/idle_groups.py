@@ -1,7 +1,7 @@
-"""Which shared groups nobody has used for a while, as far as the leader of a partition can tell.
+"""Finds shared groups that no consumer has used for a while, as far as a leader can tell.
 
 It counts the time since it came to lead, or since the last use, in which it could hear consumers.
-Nobody's wall clock counts, nor what another leader saw: after a change of leader the count begins
+No wall clock counts, nor what another leader saw: after a change of leader the count begins
 anew, so a group is forgotten late rather than early.
 """
 
@@ -12,8 +12,8 @@ USED_MAX: Final = 20_000
 
 
 class CountedTime:
-    """Milliseconds in which this broker went on: one that stood still heard nobody, and that is
-    no fault of the groups."""
+    """Milliseconds in which this broker went on: one that stood still heard no consumer, and that
+    is no fault of the groups."""
 
     def __init__(self, step_ms: int) -> None:
         """It is counted on every `step_ms`, or a little later."""
@@ -37,12 +37,12 @@ class IdleGroups:
         self._used: dict[str, int] = {}
         self._retention_ms = 0
         self._look_ms = 0
-        """Before this nobody can have been idle for long enough."""
+        """Before this no group can have been idle for long enough."""
 
     def use(self, group: str) -> None:
         self._used[group] = self._time.ms
         if len(self._used) > USED_MAX:
-            # Of names that were deleted since, most likely. Everybody gets a whole time again.
+            # Of names that were deleted since, most likely. Every group gets a whole time again.
             self._used = {}
             self._began_ms = self._time.ms
 

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 from quivermq.batches import Frame, FrameKind, Index, Offset, cut
 from quivermq.errors import Corrupt, QuiverError, StorageFailed
 from quivermq.intervals import Interval, IntervalSet
-from quivermq.log import Log
-from quivermq.log.settings import STORED_LIMITS
+from quivermq.log import STORED_LIMITS, Log
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.frame_cache import FrameCache
 from quivermq.queue import GrantedLease, Piece
@@ -21,7 +20,7 @@ _CUTS_MAX: Final = 8
 
 
 class Packed(NamedTuple):
-    """What leaves of one partition."""
+    """The batches of one partition that a response carries."""
 
     frames: list[Frame]
     end: int
@@ -79,7 +78,7 @@ def _apart(wanted: list[Frame], read_bytes: int) -> list[Frame]:
 def pack(
     frames: Sequence[Frame], runs: Sequence[Interval], bytes_max: int, *, at_least_one: bool
 ) -> Packed:
-    """What to send of batches that hold these messages, or the first of them."""
+    """The parts of batches to send for these messages, or for the first of them."""
     sent: list[Frame] = []
     end, at = 0, 0
     for frame in frames:
@@ -121,20 +120,20 @@ def _leased_parts(frame: Frame, wanted: Sequence[Interval]) -> list[Frame]:
 
 
 def beyond(pieces: Iterable[Piece], end: int) -> list[Interval]:
-    """What of these pieces lies from an offset on."""
+    """The parts of these pieces from an offset on."""
     return runs_of(
         piece._replace(start=max(piece.start, end)) for piece in pieces if piece.end > end
     )
 
 
 def before(pieces: Iterable[Piece], end: int) -> list[Piece]:
-    """What of these pieces lies before an offset."""
+    """The parts of these pieces before an offset."""
     return [piece._replace(end=min(piece.end, end)) for piece in pieces if piece.start < end]
 
 
 @dataclass(eq=False, slots=True)
 class PendingLease:
-    """What is leased at one partition for an answer that is being made."""
+    """Messages leased from one partition for a response that is being made."""
 
     dispatcher: DeliveryDispatcher
     leased: GrantedLease
@@ -147,7 +146,7 @@ class PendingLease:
         return before(self.leased.pieces, self.sent.end)
 
     def lose(self, lost: list[Interval]) -> bool:
-        """Somebody else has some of it; returns whether anything is left."""
+        """Another consumer has some of it; returns whether anything is left."""
         pieces = [
             piece.part(low, high)
             for piece in self.leased.pieces
@@ -158,18 +157,18 @@ class PendingLease:
 
 
 class LeaseRead:
-    """The batches of one hold, to be found in memory or in the log."""
+    """Finds the batches of one pending lease, in memory or in the log."""
 
-    def __init__(self, hold: PendingLease, cache: FrameCache) -> None:
-        hosted = hold.dispatcher.hosted
-        self.hold = hold
-        self.runs = runs_of(hold.leased.pieces)
+    def __init__(self, pending: PendingLease, cache: FrameCache) -> None:
+        hosted = pending.dispatcher.hosted
+        self.pending = pending
+        self.runs = runs_of(pending.leased.pieces)
         self.known = cache.covering(hosted.id, self.runs)
         self.read: list[Frame] = []
         self.trouble: QuiverError | None = None
         self._log: Log = hosted.log
         self._end = Index(hosted.replica.applied_index + 1)
-        self._message_bytes = hold.dispatcher.message_bytes
+        self._message_bytes = pending.dispatcher.message_bytes
 
     @property
     def leased_bytes(self) -> int:
@@ -180,23 +179,23 @@ class LeaseRead:
         )
         return packed + int(sum(end - start for start, end in self.runs) * self._message_bytes)
 
-    def carry_out(self, bytes_max: int, *, at_least_one: bool) -> None:
+    def run(self, bytes_max: int, *, at_least_one: bool) -> None:
         frames = self.known
         if frames is None:
             frames = self.read = read_runs(
                 self._log, self.runs, self._end, bytes_max, self._message_bytes
             )
-        self.hold.sent = pack(frames, self.runs, bytes_max, at_least_one=at_least_one)
+        self.pending.sent = pack(frames, self.runs, bytes_max, at_least_one=at_least_one)
 
 
-def read_all(jobs: list[LeaseRead], bytes_max: int) -> None:
-    """Read and cut the batches of all jobs; in a thread, unless there is nothing to wait for."""
+def read_all(reads: list[LeaseRead], bytes_max: int) -> None:
+    """Read and cut the batches of all reads; in a thread, unless there is nothing to wait for."""
     left, is_empty = bytes_max, True
-    for job in jobs:
+    for read in reads:
         try:
-            job.carry_out(left, at_least_one=is_empty)
+            read.run(left, at_least_one=is_empty)
         except QuiverError as error:
-            job.trouble = error
-        sent = job.hold.sent.frames
+            read.trouble = error
+        sent = read.pending.sent.frames
         left -= sum(map(len, sent))
         is_empty = is_empty and not sent

@@ -1,7 +1,7 @@
-"""Asking for the right to deliver messages of topics with a rate limit.
+"""Takes tokens before messages of topics with a rate limit are delivered.
 
-The limit of a topic is kept where its partition 0 is led. Whoever leads another partition asks
-there, for as many as it is about to deliver, and gives back what it did not need.
+The broker that leads a topic's partition 0 keeps its limit. Leaders of other partitions ask it for
+as many tokens as they are about to deliver messages, and give back what they did not need.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.rate_limiter import RateLimiter
 from quivermq.node.delivery.registry import DispatcherRegistry
 from quivermq.node.partition_lookup import PartitionLookup
-from quivermq.node.service import Answer
+from quivermq.node.service import Answer, Handler
 from quivermq.node.tasks import end_tasks
 from quivermq.queue import TopicSettings
 from quivermq.wire import error_from_proto, proto
@@ -24,19 +24,19 @@ logger = logging.getLogger("quivermq.rate")
 Call = Callable[[proto.Request], Awaitable[Answer]]
 
 _WAIT_S_MAX: Final = 5.0
-"""Whoever waits longer asks again: the limit, or its keeper, may have changed."""
+"""After so long a request asks again: the limit, or its leader, may have changed."""
 _AGAIN_S_MAX: Final = 3_600.0
-"""What is told of a limit that has nothing for years: it may be changed before."""
+"""The longest pause that is told: a slower limit may be changed before."""
 _GRACE_MS: Final = 2_000
 _PAUSE_S: Final = 0.1
-"""Before a keeper that cannot be asked is asked again."""
+"""Before a limiter that cannot be reached is asked again."""
 _GIVE_BACK_S: Final = 0.02
-"""What is not needed is gathered for so long, unless somebody asks anyway."""
+"""Unused tokens are gathered for so long, unless tokens are taken anyway."""
 _WANTED_MAX: Final = 1_000_000
 
 
 class Taken(NamedTuple):
-    """The answer to somebody who wants to deliver."""
+    """Tokens that were granted."""
 
     tokens: int
     again_s: float = 0.0
@@ -72,7 +72,7 @@ class RateLimitClient:
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            # What is on its way to somebody who left must not be lost for the others.
+            # Tokens on their way to a poll that ended must not be lost for the others.
             asking.add_done_callback(lambda task: self._came_late(topic, task))
             raise
 
@@ -121,37 +121,40 @@ class RateLimitClient:
 
     # Where the limit is kept.
 
+    def handlers(self) -> dict[str, Handler]:
+        return {"take_tokens": self.take_tokens}
+
     async def take_tokens(self, request: proto.Request) -> proto.Response:
-        """Answer somebody who wants to deliver; here, if partition 0 is led here."""
+        """Grant tokens, if partition 0 is led here."""
         body = request.take_tokens
         if body.wanted > _WANTED_MAX or body.unused > _WANTED_MAX:
             raise InvalidRequest(f"ask for at most {_WANTED_MAX} tokens, not {body.wanted}")
         dispatcher = self._dispatchers.leading(body.topic, body.topic_id, 0)
         await dispatcher.confirm()
-        keeper = self._keeper(dispatcher, body.topic)
+        limiter = self._limiter_of(dispatcher, body.topic)
         taken = proto.TokensTaken()
-        if keeper is None:
+        if limiter is None:
             taken.taken = body.wanted
             return proto.Response(tokens_taken=taken)
-        keeper.give_back(body.unused)
+        limiter.give_back(body.unused)
         if body.wanted:
-            taken.taken = await keeper.take(body.wanted, body.wait_ms / 1000)
-            # It may have been paused, and replaced, while somebody waited.
+            taken.taken = await limiter.take(body.wanted, body.wait_ms / 1000)
+            # It may have been paused, and replaced, while this request waited.
             await dispatcher.confirm()
             if not taken.taken:
-                again_s = min(keeper.again_s(body.wanted), _AGAIN_S_MAX)
+                again_s = min(limiter.again_s(body.wanted), _AGAIN_S_MAX)
                 taken.again_ms = max(1, round(again_s * 1000))
         return proto.Response(tokens_taken=taken)
 
-    def _keeper(self, dispatcher: DeliveryDispatcher, topic: str) -> RateLimiter | None:
-        """The keeper of a topic's limit, or None if it has none. It goes with the leadership."""
+    def _limiter_of(self, dispatcher: DeliveryDispatcher, topic: str) -> RateLimiter | None:
+        """The limiter of a topic, or None if it has no limit. It ends with the leadership."""
         settings = self._settings(topic)
         if settings is None or not settings.rate_per_second:
             return None
         limit = settings.rate_per_second, settings.rate_burst
-        if dispatcher.keeper is None:
-            dispatcher.keeper = RateLimiter(*limit)
-        return dispatcher.keeper
+        if dispatcher.limiter is None:
+            dispatcher.limiter = RateLimiter(*limit)
+        return dispatcher.limiter
 
     async def close(self) -> None:
         await end_tasks(*self._tasks)

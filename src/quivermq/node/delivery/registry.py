@@ -39,7 +39,7 @@ class DispatcherRegistry:
         self._sweep_handle = self._loop.call_later(_SWEEP_MS / 1000, self._sweep)
 
     def _sweep(self) -> None:
-        """Forget groups that nobody uses, where the cluster is at a level that allows it."""
+        """Forget groups that are not used, where the cluster is at a level that allows it."""
         self._sweep_handle = self._loop.call_later(_SWEEP_MS / 1000, self._sweep)
         self._time.count(int(self._loop.time() * 1000))
         if self._partitions.level < Level.IDLE_GROUPS:
@@ -50,41 +50,41 @@ class DispatcherRegistry:
             if topic is not None and topic.group_idle_ms and not dispatcher.settings.delete_acked:
                 dispatcher.forget_idle(self._time, topic.group_idle_ms)
 
-    def leadership_changed(self, group: HostedReplica) -> None:
+    def leadership_changed(self, hosted: HostedReplica) -> None:
         """This broker began to lead a partition, or ceased to."""
-        former = self._dispatchers.pop(group.id, None)
+        former = self._dispatchers.pop(hosted.id, None)
         if former is not None:
             former.close()
-        if group.was_serving and not group.is_metadata:
-            dispatcher = self._dispatchers[group.id] = DeliveryDispatcher(group, self._on_dying)
-            if group.replica.groups:
+        if hosted.was_serving and not hosted.is_metadata:
+            dispatcher = self._dispatchers[hosted.id] = DeliveryDispatcher(hosted, self._on_dying)
+            if hosted.replica.groups:
                 # What was leased and delayed under the leader before goes on here.
-                dispatcher.look_after()
+                dispatcher.schedule_dispatch()
 
-            self._instruct(dispatcher)
+            self._apply_settings(dispatcher)
 
     def catalog_changed(self) -> None:
         """The settings of topics may have changed."""
         for dispatcher in self:
-            self._instruct(dispatcher)
+            self._apply_settings(dispatcher)
 
-    def _instruct(self, dispatcher: DeliveryDispatcher) -> None:
+    def _apply_settings(self, dispatcher: DeliveryDispatcher) -> None:
         topic = self._partitions.view.topics.get(dispatcher.hosted.name.topic)
         if topic is not None:
-            dispatcher.adopt(topic.topic_settings)
+            dispatcher.apply_settings(topic.topic_settings)
 
     def leading(self, topic: str, topic_id: bytes, partition: int) -> DeliveryDispatcher:
         """The dispatcher of a partition; raises `NotLeader` unless it is led here."""
-        group = self._partitions.leading(topic, topic_id, partition)
-        dispatcher = self._dispatchers.get(group.id)
-        if dispatcher is None or dispatcher.hosted is not group:
-            raise self._partitions.not_leading(group.id, str(group.name))
+        hosted = self._partitions.leading(topic, topic_id, partition)
+        dispatcher = self._dispatchers.get(hosted.id)
+        if dispatcher is None or dispatcher.hosted is not hosted:
+            raise self._partitions.not_leading(hosted.id, str(hosted.name))
         return dispatcher
 
-    def of(self, group: HostedReplica) -> DeliveryDispatcher | None:
-        """The dispatcher of a group, if it is led here."""
-        dispatcher = self._dispatchers.get(group.id)
-        return dispatcher if dispatcher is not None and dispatcher.hosted is group else None
+    def of(self, hosted: HostedReplica) -> DeliveryDispatcher | None:
+        """The dispatcher of a partition, if it is led here."""
+        dispatcher = self._dispatchers.get(hosted.id)
+        return dispatcher if dispatcher is not None and dispatcher.hosted is hosted else None
 
     def __iter__(self) -> Iterator[DeliveryDispatcher]:
         return iter(list(self._dispatchers.values()))
@@ -132,8 +132,8 @@ def check_not_shared(leases: LeaseManager, name: str) -> None:
 def check_bookkeeper(name: str) -> None:
     """Raise `InvalidRequest` unless offsets may be kept under this name.
 
-    Besides groups of consumers these are tables and queries that say how far they are: nobody can
-    consume under their names, so nobody else moves what they have committed.
+    Besides groups of consumers these are tables and queries that say how far they are: no
+    consumer can use their names, so nothing else moves what they have committed.
     """
     if name.startswith(_BOOKKEEPERS):
         check_group_name(name)

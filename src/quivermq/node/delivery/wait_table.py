@@ -1,4 +1,4 @@
-"""Who waits for messages of one partition, by group, first come, first served.
+"""Keeps the polls that wait for messages of one partition, by group, first come, first served.
 
 Waking is sparing: as many as there are messages for, so that a message that comes back wakes one
 poll and not a thousand.
@@ -32,7 +32,7 @@ class Waiter:
 
 
 class WaitTable:
-    """All who wait at one partition."""
+    """All polls that wait at one partition."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, OrderedDict[Waiter, None]] = {}
@@ -44,14 +44,14 @@ class WaitTable:
 
     @property
     def groups(self) -> list[str]:
-        """The groups that somebody waits for."""
+        """The groups whose polls wait."""
         return list(self._waiting)
 
     def has(self, group: str) -> bool:
         return group in self._waiting
 
     def consumers(self, group: str) -> list[int]:
-        """Who waits, of one group."""
+        """The consumers of one group that wait."""
         return [waiter.consumer for waiter in self._waiting.get(group, ())]
 
     def park(self, group: str, waiter: Waiter, *, in_front: bool) -> None:
@@ -75,7 +75,7 @@ class WaitTable:
                 del self._waiting[group]
 
     def wake(self, group: str, ready: int) -> int:
-        """Wake those who have waited longest, until they want all that is ready; how many."""
+        """Wake the polls that have waited longest, until they want all that is ready; how many."""
         woken = 0
         waiting = self._waiting.get(group)
         ready -= sum(waiter.wants for waiter in self._called.get(group, ()))
@@ -90,7 +90,7 @@ class WaitTable:
         return woken
 
     def wake_all(self) -> None:
-        """Nothing comes here any more: everybody has to look elsewhere."""
+        """Nothing comes here any more: wake all, to look elsewhere."""
         waiting, self._waiting = self._waiting, {}
         for waiters in waiting.values():
             for waiter in waiters:

@@ -1,4 +1,4 @@
-"""Requests about the cluster itself: brokers come, go, are replaced; replicas and leaders move."""
+"""Answers requests about the cluster: brokers that come and go, replicas and leaders that move."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ _JOIN_S: Final = 30.0
 
 @dataclass(slots=True)
 class ClusterParts:
-    """What these requests work on."""
+    """The parts of a broker that these requests use."""
 
     metadata: Metadata
     partitions: PartitionLookup
@@ -88,7 +88,7 @@ class ClusterHandlers:
         body = request.register_broker
 
         def build(view: View) -> Edit | None:
-            configuration = self._metadata.leading_group().replica.configuration
+            configuration = self._metadata.leading_replica().replica.configuration
             is_founder = member_of(body.id, 0) in configuration.voters
             return register_broker(
                 view,
@@ -106,7 +106,7 @@ class ClusterHandlers:
             )
 
         view = await self._metadata.edit(build)
-        self._parts.controller.stir()
+        self._parts.controller.schedule()
         brokers = await self._parts.maps.brokers(view)
         return proto.Response(
             broker_registered=proto.BrokerRegistered(
@@ -127,7 +127,7 @@ class ClusterHandlers:
             return (leave or Edit()) | (moves or Edit()) if leave or moves else None
 
         await self._metadata.edit(build)
-        self._parts.controller.stir()
+        self._parts.controller.schedule()
         return done()
 
     def _check_nothing_is_lost(self, view: View, node: int) -> None:
@@ -152,28 +152,28 @@ class ClusterHandlers:
                 )
             fresh = replace_broker(view, node)
             member = int(fresh.put[view.broker(node).key]["member"])
-            # Where too few others are left, nobody can decide to let it go.
+            # Where too few others are left, no quorum can decide to let it go.
             moves = [move for move in replace(view, node, member) if move.keeps_majority]
             return fresh | (set_targets(view, moves) or Edit())
 
         await self._metadata.edit(build)
-        self._parts.controller.stir()
+        self._parts.controller.schedule()
         return done()
 
     async def rebalance(self, request: proto.Request) -> proto.Response:
         body = request.rebalance
-        self._metadata.leading_group()
+        self._metadata.leading_replica()
         if not body.status_only:
             await self._metadata.edit(
                 lambda view: start_rebalance(view, leaders_only=body.leaders_only)
             )
-            self._parts.controller.stir()
+            self._parts.controller.schedule()
         return proto.Response(rebalance_progress=self._parts.controller.progress())
 
     async def transfer(self, request: proto.Request) -> proto.Response:
         body = request.transfer
         if body.metadata:
-            hosted = self._metadata.leading_group()
+            hosted = self._metadata.leading_replica()
         else:
             hosted = self._parts.partitions.leading(body.topic, b"", body.partition)
         await transfer(hosted, body.to)
@@ -182,7 +182,7 @@ class ClusterHandlers:
     async def reconfigure(self, request: proto.Request) -> proto.Response:
         body = request.reconfigure
         hosted = self._parts.partitions.leading(body.topic, body.topic_id, body.partition)
-        # On nobody's word but the catalog's.
+        # Only the catalog decides.
         await self._metadata.catch_up()
         planned = self._metadata.view.placement(body.topic, body.partition).planned
         if set(body.members) != set(planned):
@@ -198,7 +198,7 @@ class ClusterHandlers:
     async def upgrade_cluster(self, request: proto.Request) -> proto.Response:
         """Raise the feature level, or tell whether that is possible."""
         body = request.upgrade_cluster
-        self._metadata.leading_group()
+        self._metadata.leading_replica()
         # Who leads must know of every broker that registered, also to tell.
         await self._metadata.catch_up()
         upgrade = plan_upgrade(self._metadata.view, body.to)
@@ -224,7 +224,7 @@ class ClusterHandlers:
             if address in own:
                 continue
             ask = proto.Request(join_cluster=proto.JoinCluster(address=here))
-            response, _ = await self._parts.forwarding.ask(address, ask, (), _JOIN_S)
+            response, _ = await self._parts.forwarding.send(address, ask, (), _JOIN_S)
             if response.WhichOneof("body") == "error":
                 raise error_from_proto(response.error)
         return done()

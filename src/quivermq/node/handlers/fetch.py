@@ -1,4 +1,4 @@
-"""Reading from partitions: whole batches, only what is committed, waiting for more if asked to.
+"""Answers fetches: whole batches, only what is committed, waiting for more if asked to.
 
 Files are read in threads, so that a cold disk never holds the event loop.
 """
@@ -12,11 +12,10 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 from quivermq.batches import Frame, FrameKind, Index, Offset
 from quivermq.errors import Corrupt, OffsetOutOfRange, StorageFailed, UnsupportedFormat
 from quivermq.log import Log
-from quivermq.node.asking import ask
 from quivermq.node.counters import Counters
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
-from quivermq.node.service import Room
+from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.replica import Replica
 from quivermq.wire import proto
 
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class Part(NamedTuple):
-    """What a read found."""
+    """The result of a read."""
 
     frames: list[Frame]
     next_offset: Offset
@@ -50,7 +49,14 @@ class FetchHandler:
     def close(self) -> None:
         self.readers.shutdown(wait=True, cancel_futures=True)
 
-    async def fetch(self, body: proto.Fetch, room: Room) -> tuple[proto.Response, list[Frame]]:
+    def handlers(self) -> dict[str, Handler]:
+        return {"find_offset": self.find_offset, "list_offsets": self.list_offsets}
+
+    def bulky(self) -> dict[str, Bulky]:
+        return {"fetch": Bulky(self.fetch, lambda request: bytes_wanted(request.fetch))}
+
+    async def fetch(self, request: proto.Request, room: Room) -> Answer:
+        body = request.fetch
         hosted = await self._readable_by(body)
         deadline = asyncio.get_running_loop().time() + min(body.wait_ms, _WAIT_MS_MAX) / 1000
         while True:
@@ -68,12 +74,12 @@ class FetchHandler:
                 return self._answer(hosted, Part([], Offset(body.offset)), end)
             # It may have lost its leadership, or its topic, meanwhile.
             hosted = await self._readable_by(body)
-        # Not before there is something to read: who waits for messages takes room from nobody.
+        # Not before there is something to read: a fetch that waits takes no room from others.
         await room(bytes_wanted(body))
         return self._answer(hosted, await self._read(hosted, body), end)
 
     async def _readable_by(self, body: proto.Fetch) -> HostedReplica:
-        """The same, if the member of a sticky replica that asks still has the partition."""
+        """The replica to read from; raises `Fenced` if the sticky member lost the partition."""
         if not body.epoch:
             return await self._readable(body)
         hosted = await self._leading(body, body.partition)
@@ -81,7 +87,7 @@ class FetchHandler:
         return hosted
 
     async def _readable(self, body: proto.Fetch | proto.FindOffset) -> HostedReplica:
-        """The replica, once it is fit to answer this."""
+        """The replica to read from: any that is readable, if a follower will do, or the leader."""
         if body.follower_ok:
             hosted = self._partitions.local(body.topic, body.topic_id, body.partition)
             if hosted is not None and hosted.is_readable:
@@ -95,11 +101,11 @@ class FetchHandler:
         while True:
             halted = self._partitions.local(body.topic, body.topic_id, partition)
             if halted is not None and halted.refusal is not None and halted.is_readable:
-                # It is alone, and takes no writes: nobody knows more than what is applied here.
+                # It is alone, and takes no writes: no broker knows more than what is applied here.
                 return halted
             hosted = self._partitions.leading(body.topic, body.topic_id, partition)
             replica = hosted.replica
-            await ask(hosted, Replica.read)
+            await hosted.call(Replica.read)
             if hosted.replica is replica:
                 return hosted
             # It was made anew since it answered, and knows less for a while.
@@ -136,12 +142,12 @@ class FetchHandler:
         *args: _Asked.args,
         **rest: _Asked.kwargs,
     ) -> T:
-        """What a read of a replica's log finds. Where it cannot be read, its replica finds out."""
+        """Read a replica's log in a reader thread. The replica learns what cannot be read."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self.readers, partial(read, *args, **rest))
         except (Corrupt, StorageFailed, UnsupportedFormat) as error:
-            raise hosted.meet_unreadable(error) from error
+            raise hosted.report_unreadable(error) from error
 
     def _answer(
         self, hosted: HostedReplica, part: Part, end: Offset
@@ -157,7 +163,8 @@ class FetchHandler:
         traffic.bytes_out += sum(map(len, part.frames))
         return response, part.frames
 
-    async def find_offset(self, body: proto.FindOffset) -> proto.Response:
+    async def find_offset(self, request: proto.Request) -> proto.Response:
+        body = request.find_offset
         hosted = await self._readable(body)
         end = hosted.readable_end
         where = body.WhichOneof("where")
@@ -169,9 +176,10 @@ class FetchHandler:
             offset = hosted.log.start.next_offset
         return proto.Response(offset_found=proto.OffsetFound(offset=offset))
 
-    async def list_offsets(self, body: proto.ListOffsets) -> proto.Response:
-        """What partitions hold. Who waits asks no quorum, and wakes no replica that sleeps: that is
-        done for those that have more than is known."""
+    async def list_offsets(self, request: proto.Request) -> proto.Response:
+        """The offsets that partitions hold. A request that waits asks no quorum, and wakes no
+        sleeping replica: that is done for those that have more than is known."""
+        body = request.list_offsets
         wanted = {position.partition: position.offset for position in body.positions}
         for number in wanted:
             self._partitions.partition_id(body.topic, body.topic_id, number)

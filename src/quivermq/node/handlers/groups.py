@@ -1,4 +1,4 @@
-"""Requests about groups that are not polls: shown, moved, deleted; delayed and dead messages."""
+"""Answers requests about groups: describe, seek, delete; delayed messages and dead letters."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -20,15 +20,14 @@ from quivermq.node.handlers.topics import done
 from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.queue import GroupStats, Interval, LeaseManager
-from quivermq.wire import proto
-from quivermq.wire.limits import check_answer
+from quivermq.wire import check_answer, proto
 
 _LISTED_MAX: Final = 10_000
 _INTERVALS_MAX: Final = 100_000
 _INTERVALS_AT_ONCE: Final = 2_000
 """Intervals that are settled in one turn of the event loop."""
 _LIST_BYTES: Final = 1 << 20
-"""What is expected of a list before it is made."""
+"""The expected size of a list before it is made."""
 _INTERVAL_BYTES: Final = 20
 _GROUP_BYTES: Final = 100
 """About what one entry takes."""
@@ -74,7 +73,7 @@ class GroupHandlers:
             1 if body.group else dispatcher.with_leases(_count_groups) for dispatcher in dispatchers
         )
         check_answer(expected, _FEWER_GROUPS)
-        # Once, for all: whoever has some room and waits for more may wait for another who does.
+        # Once, for all: two requests that each have some room could wait for each other.
         await room(expected)
         found = proto.GroupsDescribed()
         size = 0
@@ -125,7 +124,7 @@ class GroupHandlers:
                 )
         else:
             offset = int(dispatcher.start)
-        await dispatcher.agreed(lambda leases: leases.seek(body.group, offset))
+        await dispatcher.commit_lease_ops(lambda leases: leases.seek(body.group, offset))
         dispatcher.use(body.group)
         return proto.Response(group_sought=proto.GroupSought(offset=offset))
 
@@ -133,7 +132,7 @@ class GroupHandlers:
         body = request.delete_group
         check_bookkeeper(body.group)
         dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
-        await dispatcher.agreed(lambda leases: leases.working_copy.drop(body.group))
+        await dispatcher.commit_lease_ops(lambda leases: leases.working_copy.drop(body.group))
         self._counted.shares.pop((body.topic, body.partition, body.group), None)
         return done()
 
@@ -162,7 +161,9 @@ class GroupHandlers:
         dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
         cancelled = 0
         for part in batched(intervals):
-            cancelled += await dispatcher.agreed(partial(_cancel, part, dispatcher.now_ms()))
+            cancelled += await dispatcher.commit_lease_ops(
+                partial(_cancel, part, dispatcher.now_ms())
+            )
         return proto.Response(delayed_cancelled=proto.DelayedCancelled(cancelled=cancelled))
 
     async def redrive(self, request: proto.Request) -> proto.Response:
@@ -175,7 +176,7 @@ class GroupHandlers:
         kept = dispatcher.start, dispatcher.end
         messages = 0
         for part in batched(intervals) if intervals else [None]:
-            while moved := await dispatcher.agreed(partial(send, dispatcher, kept, part)):
+            while moved := await dispatcher.commit_lease_ops(partial(send, dispatcher, kept, part)):
                 # There may be more.
                 messages += moved
         return proto.Response(redriven=proto.Redriven(messages=messages))
@@ -213,14 +214,14 @@ class GroupHandlers:
             check_not_shared(leases, body.group)
             return leases.working_copy.claim(body.group, body.epoch)
 
-        committed = await dispatcher.agreed(claim)
+        committed = await dispatcher.commit_lease_ops(claim)
         dispatcher.use(body.group)
         offset = dispatcher.start if committed is None else committed
         claimed = proto.Claimed(offset=offset, has_committed=committed is not None)
         return proto.Response(claimed=claimed)
 
     def _assigned_epoch(self, body: proto.Claim) -> int:
-        """Of the last member that got this partition, as far as is known here; 0: nobody did."""
+        """Of the last member that got this partition, as far as is known here; 0: none did."""
         topic = self._partitions.topic(body.topic, body.topic_id)
         group = self._partitions.view.sticky.get(sticky_key(topic.id, body.group))
         owners = () if group is None else group.owners

@@ -1,4 +1,4 @@
-"""Polls: messages leased to consumers, and consumers that wait for some."""
+"""Answers polls: leases messages to consumers, and lets consumers wait for some."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from quivermq.node.delivery.lease_reader import LeaseRead, PendingLease, beyond,
 from quivermq.node.delivery.rate_limit_client import RateLimitClient
 from quivermq.node.delivery.registry import DispatcherRegistry, check_group, open_all
 from quivermq.node.delivery.wait_table import Waiter
-from quivermq.node.service import Answer, Room
+from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.queue import Interval, LeaseManager, LeaseRequest, Piece
 from quivermq.wire import proto
 
@@ -65,7 +65,7 @@ _WAIT_MS_MAX: Final = 60_000
 _VISIBILITY_MS: Final = 30_000
 _ENVELOPE_BYTES: Final = 4_096
 _VAIN_S: Final = 0.002
-# Whoever asks for partitions that are led elsewhere hears of it after so long at the latest.
+# A client that asks for partitions that are led elsewhere hears of it after so long at the latest.
 _ELSEWHERE_S: Final = 0.25
 _PARTITIONS_AT_ONCE: Final = 500
 """So many are looked at before others on the loop go on."""
@@ -74,7 +74,7 @@ _PACKED_HERE_BYTES: Final = 1 << 20
 
 
 @dataclass(eq=False, slots=True)
-class _Visit:
+class _OpenPoll:
     """One poll, as long as it lasts."""
 
     body: proto.Poll
@@ -87,7 +87,7 @@ class _Visit:
     """Partitions that are not led here."""
     messages: int = 0
     """How many are leased."""
-    holds: list[PendingLease] = field(default_factory=list)
+    pending: list[PendingLease] = field(default_factory=list)
 
     @property
     def bytes_max(self) -> int:
@@ -111,48 +111,55 @@ class PollHandler:
         self._readers = readers
         self._counters = counters
 
-    async def poll(self, body: proto.Poll, room: Room) -> Answer:
+    def handlers(self) -> dict[str, Handler]:
+        return {"await_ready": self.await_ready}
+
+    def bulky(self) -> dict[str, Bulky]:
+        return {"poll": Bulky(self.poll, lambda request: bytes_wanted(request.poll))}
+
+    async def poll(self, request: proto.Request, room: Room) -> Answer:
+        body = request.poll
         check_poll(body)
         loop = asyncio.get_running_loop()
         wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
-        visit = _Visit(body, room, loop.time() + wait_s)
+        poll = _OpenPoll(body, room, loop.time() + wait_s)
         waiter: Waiter | None = None
         try:
             while True:
-                dispatchers = self._led(visit)
-                visit.throttled_s = 0.0
+                dispatchers = self._led(poll)
+                poll.throttled_s = 0.0
                 await open_all(dispatchers, body.group, at_end=body.start_latest)
-                await self._take(visit, dispatchers)
-                if visit.holds:
-                    return self._answer(visit)
-                # Who waits for messages takes room from nobody.
+                await self._take(poll, dispatchers)
+                if poll.pending:
+                    return self._answer(poll)
+                # A poll that waits for messages takes no room from others.
                 await room(0)
-                if visit.is_in_vain:
+                if poll.is_in_vain:
                     # Others were faster, or there is no leave to deliver: never in a hot circle.
-                    visit.is_in_vain = False
+                    poll.is_in_vain = False
                     await asyncio.sleep(_VAIN_S)
-                if loop.time() >= visit.deadline_s:
-                    return self._nothing(visit)
+                if loop.time() >= poll.deadline_s:
+                    return self._nothing(poll)
                 was_woken = waiter is not None
                 waiter = Waiter(body.consumer, body.messages_max)
-                if not await self._wait(visit, dispatchers, waiter, in_front=was_woken):
-                    return self._nothing(visit)
+                if not await self._wait(poll, dispatchers, waiter, in_front=was_woken):
+                    return self._nothing(poll)
         finally:
-            # Whoever was woken, and took nothing, lets the next one look.
+            # A poll that was woken, and took nothing, lets the next one look.
             if waiter is not None and waiter.woken.done():
                 for number in dict.fromkeys(body.partitions):
-                    self._wake(body, number)
+                    self._dispatch(body, number)
 
-    def _wake(self, body: proto.Poll, number: int) -> None:
+    def _dispatch(self, body: proto.Poll, number: int) -> None:
         try:
-            self._dispatchers.leading(body.topic, body.topic_id, number).wake(body.group)
+            self._dispatchers.leading(body.topic, body.topic_id, number).dispatch(body.group)
         except QuiverError:
-            # Gone: so are all who waited there.
+            # Gone: so are all polls that waited there.
             return
 
-    def _led(self, visit: _Visit) -> list[DeliveryDispatcher]:
+    def _led(self, poll: _OpenPoll) -> list[DeliveryDispatcher]:
         """The dispatchers of those partitions that are led here; raises if there are none."""
-        body = visit.body
+        body = poll.body
         found: list[DeliveryDispatcher] = []
         elsewhere: list[int] = []
         refusal: QuiverError | None = None
@@ -164,32 +171,32 @@ class PollHandler:
                 refusal = refusal or error
         if refusal is not None and not found:
             raise refusal
-        if elsewhere and not visit.elsewhere:
+        if elsewhere and not poll.elsewhere:
             now_s = asyncio.get_running_loop().time()
-            visit.deadline_s = min(visit.deadline_s, now_s + _ELSEWHERE_S)
-        visit.elsewhere = elsewhere
+            poll.deadline_s = min(poll.deadline_s, now_s + _ELSEWHERE_S)
+        poll.elsewhere = elsewhere
         return found
 
     # Waiting.
 
     async def _wait(
         self,
-        visit: _Visit,
+        poll: _OpenPoll,
         dispatchers: list[DeliveryDispatcher],
         waiter: Waiter,
         *,
         in_front: bool,
     ) -> bool:
         """Wait until there may be something; False if there is nothing by the deadline."""
-        group = visit.body.group
+        group = poll.body.group
         for dispatcher in dispatchers:
             dispatcher.park(group, waiter, in_front=in_front)
         is_coming = False
         try:
-            # Something may have come while the last of the partitions was looked at; or an
-            # leadership was lost, and nobody is woken there any more.
+            # Something may have come while the last of the partitions was looked at; or a
+            # leadership was lost, and no waiter is woken there any more.
             if not await _first_ready(dispatchers, group):
-                async with asyncio.timeout_at(visit.deadline_s):
+                async with asyncio.timeout_at(poll.deadline_s):
                     await waiter.woken
             is_coming = True
         except TimeoutError:
@@ -199,110 +206,111 @@ class PollHandler:
                 dispatcher.leave(group, waiter)
                 if waiter.is_woken and not is_coming:
                     # Woken in the moment that it gave up: what it was woken for is for others.
-                    dispatcher.wake_later(group)
+                    dispatcher.dispatch_later(group)
         return is_coming
 
-    async def await_ready(self, body: proto.AwaitReady) -> proto.Response:
+    async def await_ready(self, request: proto.Request) -> proto.Response:
         """Tell which partitions have something to lease, once any has."""
+        body = request.await_ready
         check_names(body.group, body.partitions)
         loop = asyncio.get_running_loop()
         wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
         wanted = proto.Poll(
             topic=body.topic, topic_id=body.topic_id, partitions=body.partitions, group=body.group
         )
-        visit = _Visit(wanted, _no_room, loop.time() + wait_s)
+        poll = _OpenPoll(wanted, _no_room, loop.time() + wait_s)
         waiter: Waiter | None = None
         while True:
-            dispatchers = self._led(visit)
+            dispatchers = self._led(poll)
             for dispatcher in dispatchers:
-                dispatcher.know(body.consumer, body.consumer_name)
+                dispatcher.remember_name(body.consumer, body.consumer_name)
             await open_all(dispatchers, body.group, at_end=body.start_latest)
             ready = await _all_ready(dispatchers, body.group)
-            if ready or loop.time() >= visit.deadline_s:
+            if ready or loop.time() >= poll.deadline_s:
                 break
             in_front = waiter is not None
             waiter = Waiter(body.consumer, 1)
-            if not await self._wait(visit, dispatchers, waiter, in_front=in_front):
+            if not await self._wait(poll, dispatchers, waiter, in_front=in_front):
                 break
         for dispatcher in ready:
-            dispatcher.wake_later(body.group)
+            dispatcher.dispatch_later(body.group)
         numbers = [dispatcher.hosted.name.partition for dispatcher in ready]
-        return proto.Response(ready=proto.Ready(partitions=numbers, elsewhere=visit.elsewhere))
+        return proto.Response(ready=proto.Ready(partitions=numbers, elsewhere=poll.elsewhere))
 
     # Leasing.
 
-    async def _take(self, visit: _Visit, dispatchers: list[DeliveryDispatcher]) -> None:
-        """Lease and read what is ready; `visit.holds` is what leaves."""
+    async def _take(self, poll: _OpenPoll, dispatchers: list[DeliveryDispatcher]) -> None:
+        """Lease and read what is ready; `poll.pending` is what leaves."""
         troubles: list[QuiverError] = []
-        visit.messages = 0
+        poll.messages = 0
         try:
             for number, dispatcher in enumerate(dispatchers, 1):
-                if visit.messages >= visit.body.messages_max:
+                if poll.messages >= poll.body.messages_max:
                     break
                 if number % _PARTITIONS_AT_ONCE == 0:
                     await asyncio.sleep(0)
                 try:
-                    await self._lease_at(dispatcher, visit)
+                    await self._lease_at(dispatcher, poll)
                 except (NotLeader, Overloaded, Timeout, InvalidRequest) as error:
                     # It moved away meanwhile, or has trouble: the others are served.
                     troubles.append(error)
-            if visit.holds:
-                await self._read(visit)
+            if poll.pending:
+                await self._read(poll)
             elif len(troubles) == len(dispatchers):
-                # Nothing to be had is another answer than nobody to have it from.
+                # No message is another answer than no leader.
                 raise troubles[0]
-            if visit.body.auto_ack:
-                await self._acknowledge(visit)
-            elif visit.holds:
-                await self._keep_standing(visit)
+            if poll.body.auto_ack:
+                await self._acknowledge(poll)
+            elif poll.pending:
+                await self._keep_leased(poll)
         except BaseException:
-            self._give_all_back(visit)
+            self._give_all_back(poll)
             raise
 
-    async def _lease_at(self, dispatcher: DeliveryDispatcher, visit: _Visit) -> None:
-        body = visit.body
-        dispatcher.know(body.consumer, body.consumer_name)
+    async def _lease_at(self, dispatcher: DeliveryDispatcher, poll: _OpenPoll) -> None:
+        body = poll.body
+        dispatcher.remember_name(body.consumer, body.consumer_name)
         dispatcher.trim()
-        wanted = self._wanted(dispatcher, visit)
+        wanted = self._wanted(dispatcher, poll)
         ready = dispatcher.ready(body.group, wanted)
         if not ready:
             return
-        visit.is_in_vain = True
+        poll.is_in_vain = True
         # Should this one be held up, by a client that reads slowly, say, others get their chance.
-        dispatcher.wake_later(body.group)
-        if not visit.holds:
-            # For all that may come, at once: nobody waits for room with leases in hand.
+        dispatcher.dispatch_later(body.group)
+        if not poll.pending:
+            # For all that may come, at once: no poll waits for room with leases in hand.
             expected = int(body.messages_max * dispatcher.message_bytes) + _ENVELOPE_BYTES
-            await visit.room(min(visit.bytes_max, expected))
+            await poll.room(min(poll.bytes_max, expected))
         # Last, as all that is waited for makes it old.
         await dispatcher.confirm()
         if not dispatcher.settings.rate_per_second:
-            self._lease(dispatcher, visit, wanted, tokens=0)
+            self._lease(dispatcher, poll, wanted, tokens=0)
             return
-        # Not while it has something: whoever waits for more keeps nothing from anybody.
+        # Not while it has something: messages that are leased do not wait for more.
         loop = asyncio.get_running_loop()
-        wait_s = 0.0 if visit.holds else max(0.0, visit.deadline_s - loop.time())
+        wait_s = 0.0 if poll.pending else max(0.0, poll.deadline_s - loop.time())
         taken = await self._limits.take(body.topic, body.topic_id, ready, wait_s)
-        visit.throttled_s = taken.again_s
+        poll.throttled_s = taken.again_s
         if taken.tokens:
             try:
                 # What was confirmed before the wait is old.
                 await dispatcher.confirm()
-                self._lease(dispatcher, visit, taken.tokens, tokens=taken.tokens)
+                self._lease(dispatcher, poll, taken.tokens, tokens=taken.tokens)
             except BaseException:
                 self._limits.give_back(body.topic, taken.tokens)
                 raise
 
-    def _wanted(self, dispatcher: DeliveryDispatcher, visit: _Visit) -> int:
-        left = visit.body.messages_max - visit.messages
-        fitting = int(visit.bytes_max / dispatcher.message_bytes)
+    def _wanted(self, dispatcher: DeliveryDispatcher, poll: _OpenPoll) -> int:
+        left = poll.body.messages_max - poll.messages
+        fitting = int(poll.bytes_max / dispatcher.message_bytes)
         return max(1, min(left, fitting))
 
     def _lease(
-        self, dispatcher: DeliveryDispatcher, visit: _Visit, wanted: int, tokens: int
+        self, dispatcher: DeliveryDispatcher, poll: _OpenPoll, wanted: int, tokens: int
     ) -> None:
-        body = visit.body
-        # Also for who acknowledges at once: what is not sent after all goes back. It has to last
+        body = poll.body
+        # Also with auto-ack: what is not sent after all goes back. It has to last
         # until the answer is made, and the consumer has no use for it.
         visibility_ms = (not body.auto_ack and body.visibility_ms) or _VISIBILITY_MS
         ask = LeaseRequest(body.group, body.consumer, wanted, visibility_ms, auto_ack=False)
@@ -313,150 +321,151 @@ class PollHandler:
         given = 0 if leased is None else sum(piece.end - piece.start for piece in leased.pieces)
         if tokens > given:
             self._limits.give_back(body.topic, tokens - given)
-        visit.messages += given
+        poll.messages += given
         if leased is not None:
-            visit.holds.append(PendingLease(dispatcher, leased, min(tokens, given)))
+            poll.pending.append(PendingLease(dispatcher, leased, min(tokens, given)))
 
     # Reading.
 
-    async def _read(self, visit: _Visit) -> None:
+    async def _read(self, poll: _OpenPoll) -> None:
         """The batches of everything that is leased; what does not fit goes back."""
-        jobs = [LeaseRead(hold, self._cache) for hold in visit.holds]
-        if all(job.known is not None for job in jobs) and (
-            sum(job.leased_bytes for job in jobs) <= _PACKED_HERE_BYTES
+        reads = [LeaseRead(pending, self._cache) for pending in poll.pending]
+        if all(read.known is not None for read in reads) and (
+            sum(read.leased_bytes for read in reads) <= _PACKED_HERE_BYTES
         ):
-            read_all(jobs, visit.bytes_max)
+            read_all(reads, poll.bytes_max)
         else:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._readers, read_all, jobs, visit.bytes_max)
-        for job in jobs:
-            if job.trouble is not None:
-                self._meet_trouble(job.hold.dispatcher, job.trouble)
-            self._keep(job)
-            self._return_surplus(visit, job.hold)
-        visit.holds = [hold for hold in visit.holds if hold.sent.frames]
+            await loop.run_in_executor(self._readers, read_all, reads, poll.bytes_max)
+        for read in reads:
+            if read.trouble is not None:
+                self._meet_trouble(read.pending.dispatcher, read.trouble)
+            self._keep(read)
+            self._return_surplus(poll, read.pending)
+        poll.pending = [pending for pending in poll.pending if pending.sent.frames]
 
     def _meet_trouble(self, dispatcher: DeliveryDispatcher, trouble: QuiverError) -> None:
         if isinstance(trouble, Corrupt | StorageFailed | UnsupportedFormat):
-            # The log remembers what is damaged; its replica finds out, and mends it.
-            raise dispatcher.hosted.meet_unreadable(trouble) from trouble
+            # The log remembers what is damaged; its replica finds out, and repairs it.
+            raise dispatcher.hosted.report_unreadable(trouble) from trouble
         if not isinstance(trouble, OffsetOutOfRange):
             raise trouble
         # Retention was faster: the group is told, and the poll goes on.
         dispatcher.trim()
 
-    def _keep(self, job: LeaseRead) -> None:
-        dispatcher = job.hold.dispatcher
-        for frame in job.read:
+    def _keep(self, read: LeaseRead) -> None:
+        dispatcher = read.pending.dispatcher
+        for frame in read.read:
             self._cache.add(dispatcher.hosted.id, frame)
-        count = sum(frame.header.count for frame in job.hold.sent.frames)
+        count = sum(frame.header.count for frame in read.pending.sent.frames)
         if count:
-            seen = sum(map(len, job.hold.sent.frames)) / count
+            seen = sum(map(len, read.pending.sent.frames)) / count
             dispatcher.message_bytes += (seen - dispatcher.message_bytes) / 4
 
-    def _return_surplus(self, visit: _Visit, hold: PendingLease) -> None:
-        surplus = beyond(hold.leased.pieces, hold.sent.end)
+    def _return_surplus(self, poll: _OpenPoll, pending: PendingLease) -> None:
+        surplus = beyond(pending.leased.pieces, pending.sent.end)
         if surplus:
-            self._release(visit, hold, surplus)
+            self._release(poll, pending, surplus)
 
-    def _release(self, visit: _Visit, hold: PendingLease, intervals: list[Interval]) -> None:
-        if hold.tokens:
-            unused = min(hold.tokens, sum(end - start for start, end in intervals))
-            hold.tokens -= unused
-            self._limits.give_back(visit.body.topic, unused)
-        hold.dispatcher.give_back(visit.body.group, hold.leased.lease, intervals)
+    def _release(self, poll: _OpenPoll, pending: PendingLease, intervals: list[Interval]) -> None:
+        if pending.tokens:
+            unused = min(pending.tokens, sum(end - start for start, end in intervals))
+            pending.tokens -= unused
+            self._limits.give_back(poll.body.topic, unused)
+        pending.dispatcher.give_back(poll.body.group, pending.leased.lease, intervals)
 
-    def _give_all_back(self, visit: _Visit) -> None:
-        for hold in visit.holds:
-            self._release(visit, hold, runs_of(hold.leased.pieces))
-        visit.holds = []
+    def _give_all_back(self, poll: _OpenPoll) -> None:
+        for pending in poll.pending:
+            self._release(poll, pending, runs_of(pending.leased.pieces))
+        poll.pending = []
 
-    async def _acknowledge(self, visit: _Visit) -> None:
+    async def _acknowledge(self, poll: _OpenPoll) -> None:
         """At most once: done before it leaves. What cannot be done does not leave; what is done
         elsewhere does all the same, or it would be lost."""
-        group = visit.body.group
+        group = poll.body.group
         outcomes = await asyncio.gather(
             *(
-                hold.dispatcher.agreed(_acknowledging(visit.body, hold), of=group)
-                for hold in visit.holds
+                pending.dispatcher.commit_lease_ops(_acknowledging(poll.body, pending), of=group)
+                for pending in poll.pending
             ),
             return_exceptions=True,
         )
         trouble: BaseException | None = None
-        for hold, outcome in zip(list(visit.holds), outcomes, strict=True):
+        for pending, outcome in zip(list(poll.pending), outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 trouble = trouble or outcome
-                self._release(visit, hold, runs_of(hold.leased.pieces))
-                visit.holds.remove(hold)
-            elif outcome and not hold.lose(outcome):
-                visit.holds.remove(hold)
-        if trouble is not None and not visit.holds:
+                self._release(poll, pending, runs_of(pending.leased.pieces))
+                poll.pending.remove(pending)
+            elif outcome and not pending.lose(outcome):
+                poll.pending.remove(pending)
+        if trouble is not None and not poll.pending:
             raise trouble
 
-    async def _keep_standing(self, visit: _Visit) -> None:
+    async def _keep_leased(self, poll: _OpenPoll) -> None:
         """Nothing leaves whose lease was lost while its batches were read: with the leadership, by
-        a seek, or since this broker stood still and another leads. Nobody would know of it."""
+        a seek, or since this broker stood still and another leads. No leader would know of it."""
         trouble: QuiverError | None = None
-        for dispatcher in [hold.dispatcher for hold in visit.holds]:
+        for dispatcher in [pending.dispatcher for pending in poll.pending]:
             try:
                 await dispatcher.confirm(is_leaving=True)
             except (NotLeader, Overloaded, Timeout) as error:
                 trouble = trouble or error
-        group = visit.body.group
-        for hold in list(visit.holds):
+        group = poll.body.group
+        for pending in list(poll.pending):
             if not (
-                hold.dispatcher.is_confirmed and hold.dispatcher.stands(group, hold.leased.lease)
+                pending.dispatcher.is_confirmed
+                and pending.dispatcher.is_leased(group, pending.leased.lease)
             ):
-                visit.holds.remove(hold)
-                self._release(visit, hold, runs_of(hold.leased.pieces))
-        if trouble is not None and not visit.holds:
+                poll.pending.remove(pending)
+                self._release(poll, pending, runs_of(pending.leased.pieces))
+        if trouble is not None and not poll.pending:
             raise trouble
 
     # Answering.
 
-    def _answer(self, visit: _Visit) -> Answer:
+    def _answer(self, poll: _OpenPoll) -> Answer:
         response = proto.Response()
-        response.polled.elsewhere.extend(visit.elsewhere)
+        response.polled.elsewhere.extend(poll.elsewhere)
         frames: list[Frame] = []
-        for hold in visit.holds:
-            name = hold.dispatcher.hosted.name
-            pieces = hold.pieces
+        for pending in poll.pending:
+            name = pending.dispatcher.hosted.name
+            pieces = pending.pieces
             response.polled.leased.add(
                 partition=name.partition,
-                lease=0 if visit.body.auto_ack else hold.leased.lease,
+                lease=0 if poll.body.auto_ack else pending.leased.lease,
                 pieces=[
                     proto.Piece(start=start, count=end - start, delivery=failures + 1)
                     for start, end, _, failures in pieces
                 ],
-                frames=len(hold.sent.frames),
+                frames=len(pending.sent.frames),
             )
-            frames += hold.sent.frames
-            self._count(visit.body, hold, pieces)
+            frames += pending.sent.frames
+            self._count(poll.body, pending, pieces)
         return response, frames
 
-    def _count(self, body: proto.Poll, hold: PendingLease, pieces: list[Piece]) -> None:
-        name = hold.dispatcher.hosted.name
+    def _count(self, body: proto.Poll, pending: PendingLease, pieces: list[Piece]) -> None:
+        name = pending.dispatcher.hosted.name
         traffic = self._counters.traffic[name.topic, name.partition]
         traffic.messages_out += sum(piece.end - piece.start for piece in pieces)
-        traffic.bytes_out += sum(map(len, hold.sent.frames))
+        traffic.bytes_out += sum(map(len, pending.sent.frames))
         again = sum(piece.end - piece.start for piece in pieces if piece.failures)
         shares = self._counters.shares[name.topic, name.partition, body.group]
         shares.redelivered += again
         if body.auto_ack:
             shares.acked += sum(piece.end - piece.start for piece in pieces)
 
-    def _nothing(self, visit: _Visit) -> Answer:
-        throttled_ms = max(0, round(visit.throttled_s * 1000))
-        polled = proto.Polled(throttled_ms=throttled_ms, elsewhere=visit.elsewhere)
+    def _nothing(self, poll: _OpenPoll) -> Answer:
+        throttled_ms = max(0, round(poll.throttled_s * 1000))
+        polled = proto.Polled(throttled_ms=throttled_ms, elsewhere=poll.elsewhere)
         return proto.Response(polled=polled), ()
 
 
 def _acknowledging(
-    body: proto.Poll, hold: PendingLease
+    body: proto.Poll, pending: PendingLease
 ) -> Callable[[LeaseManager], list[Interval]]:
-    intervals = runs_of(hold.pieces)
+    intervals = runs_of(pending.pieces)
     return lambda leases: leases.acknowledge(
-        body.group, hold.leased.lease, intervals, body.consumer
+        body.group, pending.leased.lease, intervals, body.consumer
     )
 
 

@@ -1,21 +1,24 @@
-"""Produce: from a request to its answer without a task, a future or a copy in between."""
+"""Answers produce requests, without a task, a future or a copy in between; grants producer ids."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
 from quivermq.batches import Frame
+from quivermq.cluster import Edit, View, grant_producers
 from quivermq.errors import InvalidRequest, QuiverError, Timeout
 from quivermq.node.counters import Counters
 from quivermq.node.hosted_replica import HostedReplica
+from quivermq.node.metadata import Metadata
 from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.replica import Produced, Result
 from quivermq.wire import proto
 
 Finished = Callable[[proto.Response | QuiverError], None]
 
+_GRANTED_AT_ONCE: Final = 1000
 _LOOK_AGAIN_S: Final = 0.05
 """How late a request may be told that its time is over."""
 
@@ -39,7 +42,7 @@ class ProduceHandler:
         self._due = 0.0
 
     def produce(
-        self, body: proto.Produce, frames: list[Frame], finished: Finished, timeout_s: float
+        self, body: proto.Produce, frames: Sequence[Frame], finished: Finished, timeout_s: float
     ) -> None:
         """Store batches; `finished` is called once, maybe at once, at the latest in `timeout_s`.
 
@@ -100,7 +103,7 @@ class PendingProduce:
     def __init__(
         self,
         hosted: HostedReplica,
-        frames: list[Frame],
+        frames: Sequence[Frame],
         finished: Finished,
         counters: Counters,
         on_stored: Callable[[HostedReplica, Frame, Produced], None],
@@ -130,7 +133,7 @@ class PendingProduce:
             self._finish()
 
     def give_up(self) -> None:
-        """Answer that nobody knows. What is stored after all is still counted."""
+        """Answer that the outcome is unknown. What is stored after all is still counted."""
         name, waited_s = self._hosted.name, time.perf_counter() - self._began
         self._closed(self)
         finished, self._finished = self._finished, lambda _: None
@@ -162,10 +165,44 @@ class PendingProduce:
         self._finished(response)
 
     def _count(self) -> None:
-        """What was stored, and not what was stored before."""
+        """Count what was stored, and not what was stored before."""
         name = self._hosted.name
         traffic = self._counters.traffic[name.topic, name.partition]
         for frame, stored in zip(self._frames, self._stored, strict=True):
             if stored is not None and not stored.is_repeat:
                 traffic.messages_in += stored.count
                 traffic.bytes_in += len(frame)
+
+
+class ProducerIds:
+    """Grants ids to idempotent producers."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        # Ids that the metadata partition granted to this broker: first and behind last.
+        self._granted = (0, 0)
+        self._granting = asyncio.Lock()
+
+    def handlers(self) -> dict[str, Callable[[proto.Request], Awaitable[proto.Response]]]:
+        return {"new_producer": self.new_producer}
+
+    async def new_producer(self, request: proto.Request) -> proto.Response:  # noqa: ARG002
+        async with self._granting:
+            first, end = self._granted
+            if first == end:
+                first, end = await self._grant()
+            self._granted = (first + 1, end)
+        granted = proto.ProducerGranted(producer_id=first, producer_epoch=0)
+        return proto.Response(producer_granted=granted)
+
+    async def _grant(self) -> tuple[int, int]:
+        """A run of ids that no other broker gets; raises `NotLeader` where that is not known."""
+        first = 0
+
+        def build(view: View) -> Edit | None:
+            nonlocal first
+            edit, first = grant_producers(view, _GRANTED_AT_ONCE)
+            return edit
+
+        await self._metadata.edit(build)
+        return first, first + _GRANTED_AT_ONCE

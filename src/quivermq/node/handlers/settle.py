@@ -1,4 +1,4 @@
-"""What became of leased messages: all settlements of a request at once, answered when committed."""
+"""Settles leased messages: all settlements of a request at once, answered when committed."""
 
 import asyncio
 from collections import deque
@@ -11,8 +11,8 @@ from quivermq.errors import InvalidRequest
 from quivermq.node.counters import Counters
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.registry import DispatcherRegistry, check_group
-from quivermq.queue import Interval, LeaseManager
-from quivermq.queue.lease_manager import VISIBILITY_MS_MAX
+from quivermq.node.service import Handler
+from quivermq.queue import VISIBILITY_MS_MAX, Interval, LeaseManager
 from quivermq.wire import proto
 
 _VERDICTS_MAX: Final = 10_000
@@ -37,7 +37,11 @@ class SettleHandler:
         self._dispatchers = dispatchers
         self._counters = counters
 
-    async def settle(self, body: proto.Settle) -> proto.Response:
+    def handlers(self) -> dict[str, Handler]:
+        return {"settle": self.settle, "release_consumer": self.release_consumer}
+
+    async def settle(self, request: proto.Request) -> proto.Response:
+        body = request.settle
         check_group(body.group)
         _check(body.settlements)
         if len(body.settlements) > _VERDICTS_AT_ONCE:
@@ -75,9 +79,7 @@ class SettleHandler:
                     # All that is left of a lease may be more than can be settled in one turn.
                     waiting.extend([(number, settlement, part)] for part in parts)
                     continue
-                found = _carry_out(
-                    leases, group, consumer, settlement, intervals, now_ms, steady_ms
-                )
+                found = _apply(leases, group, consumer, settlement, intervals, now_ms, steady_ms)
                 if found is not None:
                     lost.setdefault(number, []).extend(found)
             return _done(leases, group) - before
@@ -90,7 +92,7 @@ class SettleHandler:
                 # Others wait for their turn.
                 await asyncio.sleep(0)
             else:
-                acked += await dispatcher.agreed(turn, of=group)
+                acked += await dispatcher.commit_lease_ops(turn, of=group)
         name = dispatcher.hosted.name
         self._counters.shares[name.topic, name.partition, group].acked += acked
         return [
@@ -101,8 +103,9 @@ class SettleHandler:
             for number, intervals in lost.items()
         ]
 
-    async def release_consumer(self, body: proto.ReleaseConsumer) -> proto.Response:
+    async def release_consumer(self, request: proto.Request) -> proto.Response:
         """A consumer ends: what it holds goes back at once."""
+        body = request.release_consumer
         check_group(body.group)
         dispatchers = [
             self._dispatchers.leading(body.topic, body.topic_id, number)
@@ -110,7 +113,7 @@ class SettleHandler:
         ]
 
         async def release(dispatcher: DeliveryDispatcher) -> None:
-            while await dispatcher.agreed(
+            while await dispatcher.commit_lease_ops(
                 lambda leases: leases.release_consumer(body.group, body.consumer), of=body.group
             ):
                 # There may be more.
@@ -121,7 +124,7 @@ class SettleHandler:
 
 
 def _portions(settlements: Sequence[Numbered]) -> Iterator[list[Part]]:
-    """All of them, in portions that hold up nobody; mostly there is one."""
+    """All of them, in portions that do not hold the event loop; mostly there is one."""
     portion: list[Part] = []
     left = _PORTION
     for number, settlement in settlements:
@@ -136,7 +139,7 @@ def _portions(settlements: Sequence[Numbered]) -> Iterator[list[Part]]:
     yield portion
 
 
-def _carry_out(
+def _apply(
     leases: LeaseManager,
     group: str,
     consumer: int,
@@ -148,7 +151,7 @@ def _carry_out(
     """One settlement, or a part of it; what was lost, or None if nothing was."""
     lease = settlement.lease
     if intervals is None and not _is_known(leases, group, consumer, lease):
-        # Nobody knows what was left of it.
+        # It is not known what was left of it.
         return []
     if settlement.outcome == proto.EXTEND:
         is_held = leases.extend(group, lease, settlement.visibility_ms, steady_ms, consumer)
@@ -169,7 +172,7 @@ def _carry_out(
 def _scattered(
     leases: LeaseManager, group: str, consumer: int, settlement: proto.Settlement
 ) -> list[list[Interval]]:
-    """What is left of a lease, in portions, if that is more than one."""
+    """The rest of a lease, in portions, if that is more than one."""
     found = leases.working_copy.groups.by_name.get(group)
     held = None if found is None else found.held_by(consumer, settlement.lease)
     if held is None or len(held.pieces) <= _PORTION or settlement.outcome == proto.EXTEND:
@@ -179,7 +182,7 @@ def _scattered(
 
 
 def _is_known(leases: LeaseManager, group: str, consumer: int, lease: int) -> bool:
-    """Whether it is known what a consumer means by all of a lease; of a group that nobody knows
+    """Whether it is known what a consumer means by all of a lease; of an unknown group
     the lease manager says so itself."""
     found = leases.working_copy.groups.by_name.get(group)
     return found is None or found.is_known(consumer, lease)

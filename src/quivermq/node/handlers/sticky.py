@@ -1,4 +1,4 @@
-"""Requests of the members of sticky groups, and about them."""
+"""Answers heartbeats of the members of sticky groups, and describes the groups."""
 
 from typing import Final
 
@@ -16,8 +16,7 @@ from quivermq.node.metadata import Metadata
 from quivermq.node.service import Handler
 from quivermq.node.sticky_coordinator import Heartbeat, StickyCoordinator
 from quivermq.node.time_slices import Slices
-from quivermq.wire import proto
-from quivermq.wire.limits import check_answer
+from quivermq.wire import check_answer, proto
 
 SESSION_MS_DEFAULT: Final = 10_000
 SESSION_MS_MIN: Final = 500
@@ -27,7 +26,7 @@ _RELEASED_MAX: Final = 100_000
 
 
 class StickyHandlers:
-    """Beats, and who owns what."""
+    """Heartbeats, and assignments."""
 
     def __init__(self, metadata: Metadata, coordinator: StickyCoordinator) -> None:
         self._metadata = metadata
@@ -38,8 +37,8 @@ class StickyHandlers:
         return {"sticky_beat": self.beat, "describe_sticky": self.describe}
 
     async def beat(self, request: proto.Request) -> proto.Response:
-        self._metadata.leading_group()
-        beat = beat_of(request.sticky_beat)
+        self._metadata.leading_replica()
+        beat = parse_heartbeat(request.sticky_beat)
         standing = await self._coordinator.beat(beat)
         return proto.Response(
             sticky_state=proto.StickyState(
@@ -65,15 +64,15 @@ class StickyHandlers:
         async with self._slices.turn() as turn:
             for group in view.sticky.values():
                 if group.topic_id == topic.id and body.group in {"", group.group}:
-                    found.groups.append(described(body.topic, group))
+                    found.groups.append(describe_group(body.topic, group))
                     size += found.groups[-1].ByteSize()
                     check_answer(size, "name a group")
                 await turn.rest()
         return proto.Response(sticky_described=found)
 
 
-def described(topic: str, group: StickyGroup) -> proto.StickyGroup:
-    """Partitions stand with whoever holds them, also while they are being handed over."""
+def describe_group(topic: str, group: StickyGroup) -> proto.StickyGroup:
+    """Partitions stand with the member that holds them, also while they are being handed over."""
     held: dict[int, list[int]] = {member: [] for member in group.members}
     for partition, owner in enumerate(group.owners):
         held[owner.member].append(partition)
@@ -91,8 +90,8 @@ def described(topic: str, group: StickyGroup) -> proto.StickyGroup:
     )
 
 
-def beat_of(body: proto.StickyBeat) -> Heartbeat:
-    """What was said, checked."""
+def parse_heartbeat(body: proto.StickyBeat) -> Heartbeat:
+    """The heartbeat in a request, checked."""
     check_group_name(body.group)
     assignor = body.assignor or "sticky"
     if assignor not in ASSIGNORS:

@@ -28,9 +28,9 @@ from quivermq.node.cluster_maps import (
     without_figures,
 )
 from quivermq.node.forwarding import Forwarding
+from quivermq.node.hosted_replica import on_broker
 from quivermq.node.metadata import Metadata
 from quivermq.node.partition_lookup import PartitionLookup
-from quivermq.node.remedies import on_broker
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.settings import BrokerSettings
@@ -141,7 +141,7 @@ class TopicHandlers:
     def _check_founders(self, view: View) -> None:
         """Refuse while a cluster that is being founded does not know all its brokers: a topic would
         get too few replicas. A broker that stays away delays this by `_FOUNDING_MS` at most."""
-        hosted = self._metadata.leading_group()
+        hosted = self._metadata.leading_replica()
         missing = [
             member
             for member in hosted.replica.configuration.voters

@@ -1,4 +1,4 @@
-"""The routes: each asks the broker's one `Service`, like every other door."""
+"""The routes of the HTTP API: each asks the broker's one `Service`, like every other transport."""
 
 import logging
 from typing import Any, Final
@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 import quivermq
-from quivermq.client.models import ClusterInfo, TopicInfo
+from quivermq.client import ClusterInfo, TopicInfo
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.node.broker import Broker
+from quivermq.node import Broker
 from quivermq.transports.http.docs_page import docs_page
 from quivermq.transports.http.models import (
     ClusterAnswer,
@@ -48,14 +48,14 @@ class Json(Response):
 
 
 class Routes:
-    """What is answered where."""
+    """The handlers of all routes."""
 
     def __init__(self, broker: Broker, metrics: Metrics) -> None:
         self._broker = broker
         self._metrics = metrics
 
     async def health(self) -> Response:
-        """Whether the broker runs: for whoever restarts it otherwise."""
+        """Whether the broker runs: for a supervisor that restarts it otherwise."""
         broker = self._broker
         return Json(
             HealthAnswer(
@@ -66,7 +66,7 @@ class Routes:
         )
 
     async def ready(self) -> Response:
-        """Whether the broker can be sent work: for whoever balances load."""
+        """Whether the broker can be sent work: for a load balancer."""
         broker = self._broker
         unready = broker.unready
         if unready is not None:

@@ -1,4 +1,4 @@
-"""What the HTTP API says, in the words of the Python client."""
+"""The answers of the HTTP API, in the words of the Python client."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ U64 = Annotated[int, PlainSerializer(str, return_type=str)]
 
 
 class ApiAnswer(BaseModel):
-    """What every answer shares."""
+    """The base of every answer."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
@@ -42,7 +42,7 @@ class ReadyAnswer(ApiAnswer):
 
     status: Literal["ready"] = "ready"
     node: int = Field(description="The node id of this broker.")
-    leader: int = Field(description="The node that leads the metadata group.")
+    leader: int = Field(description="The node that leads the metadata partition.")
 
 
 class NodeAnswer(ApiAnswer):
@@ -64,7 +64,9 @@ class ClusterAnswer(ApiAnswer):
 
     cluster_id: str = Field(description="Drawn when the cluster was founded.")
     version: U64 = Field(description="Of the catalog; grows with every change.")
-    leader: int = Field(description="The node that leads the metadata group; 0: nobody just then.")
+    leader: int = Field(
+        description="The node that leads the metadata partition; 0: none just then."
+    )
     node: int = Field(description="The broker that answers.")
     nodes: list[NodeAnswer] = Field(description="All brokers, by node id.")
 
@@ -73,7 +75,7 @@ class PartitionAnswer(ApiAnswer):
     """One partition, as its leader sees it; null: only its leader knows, and did not answer."""
 
     partition: int = Field(description="Its number, from 0.")
-    leader: int = Field(description="The node that leads it; 0: nobody just then.")
+    leader: int = Field(description="The node that leads it; 0: none just then.")
     replicas: list[int] = Field(description="The nodes that hold it.")
     in_sync: list[int] | None = Field(description="Those that have everything that is committed.")
     target: list[int] = Field(description="Where it is being moved to; empty: it is not.")

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
-from quivermq.node.listener import Accepted, address_of
+from quivermq.node import Accepted, address_of
 from quivermq.transports.http.statuses import error_answer
 from quivermq.wire import error_to_proto
 
@@ -23,7 +23,7 @@ KEEP_ALIVE_S: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What an HTTP client may cost."""
+    """The limits of an HTTP client."""
 
     connections_max: int
     body_bytes_max: int

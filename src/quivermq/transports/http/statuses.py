@@ -1,4 +1,4 @@
-"""Which HTTP status goes with which error, and how errors look in JSON."""
+"""Maps errors to HTTP statuses and JSON."""
 
 from collections.abc import Mapping
 from typing import Final

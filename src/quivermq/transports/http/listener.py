@@ -1,4 +1,4 @@
-"""uvicorn inside a broker: on its loop, started and stopped with it, silent."""
+"""Runs uvicorn inside a broker: on its loop, started and stopped with it, silent."""
 
 import asyncio
 import socket
@@ -8,14 +8,13 @@ from typing import Final
 import uvicorn
 
 from quivermq.addresses import join_address, split_address
-from quivermq.node.broker import Broker
-from quivermq.node.listener import listening_at
+from quivermq.node import Broker, listening_at
 from quivermq.transports.http.app import make_app
 from quivermq.transports.http.protocol import BoundedConfig, HttpLimits
 from quivermq.transports.metrics import Metrics
 
 _FINISH_S: Final = 1.0
-"""How long requests that are under way may take once the door closes."""
+"""How long requests that are under way may take once the listener closes."""
 _DATE_S: Final = 1.0
 
 
@@ -47,7 +46,7 @@ class HttpListener:
         return join_address(host, bound.getsockname()[1])
 
     async def _start(self, bound: socket.socket) -> None:
-        """What `uvicorn.Server.serve` does, but for signals, which are the process's own."""
+        """Start as `uvicorn.Server.serve` does, but for signals, which are the process's own."""
         server, config = self._server, self._server.config
         config.load()
         server.lifespan = config.lifespan_class(config)
@@ -60,7 +59,7 @@ class HttpListener:
             await asyncio.sleep(_DATE_S)
 
     async def close(self) -> None:
-        """Accept nobody more, finish what is under way, and close."""
+        """Accept no more connections, finish what is under way, and close."""
         if self._dating is None:
             return
         self._dating.cancel()
