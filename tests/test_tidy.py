@@ -70,6 +70,8 @@ def import_faults(where: str, tree: ast.Module, room: str) -> Iterator[str]:
             above = LAYERS.index(rest[0]) > LAYERS.index(room)
             if above or (room, rest[0]) in FORBIDDEN:
                 yield f"{where}:{number}: {room} may not import {rest[0]}"
+        if head == "quivermq" and len(rest) > 1 and rest[0] != room and "generated" not in rest:
+            yield f"{where}:{number}: import it from quivermq.{rest[0]}, not from {name}"
 
 
 def faults_of(text: str, parts: tuple[str, ...]) -> list[str]:
@@ -104,6 +106,9 @@ def test_each_house_rule_catches_its_breach() -> None:
     for room in ("log", "node", "spark", "cli"):
         source = doc + "from quivermq.testing.simulated_disk import SimulatedDisk\n"
         assert "may not import testing" in faults_of(source, (room, "x.py"))[0]
+    inside = doc + "from quivermq.batches.limits import MIB\n"
+    assert "import it from quivermq.batches" in faults_of(inside, ("log", "x.py"))[0]
+    assert not faults_of(inside, ("batches", "x.py"))
     assert "async" in faults_of(doc + "async def f(): ...\n", ("queue", "x.py"))[0]
     assert "says nothing" in faults_of(doc, ("log", "utils.py"))[0]
     assert "columns" in faults_of(doc + "x = " + "1" * 100 + "\n", ("log", "x.py"))[0]

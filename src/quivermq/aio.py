@@ -5,14 +5,16 @@ from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Any
 
-from quivermq.client.aio_client import AsyncClient
-from quivermq.client.connect_options import ConnectOptions
-from quivermq.client.producer.producer import AsyncProducer
-from quivermq.client.reader import AsyncReader
-from quivermq.client.shared.aio_subscription import AsyncSubscription
-from quivermq.client.shared.leased_message import AsyncLeasedMessage
-from quivermq.client.shared.leased_table import AsyncLeasedTable
-from quivermq.client.sticky.consumer import AsyncConsumer
+from quivermq.client import (
+    AsyncClient,
+    AsyncConsumer,
+    AsyncLeasedMessage,
+    AsyncLeasedTable,
+    AsyncProducer,
+    AsyncReader,
+    AsyncSubscription,
+    ConnectOptions,
+)
 
 __all__ = [
     "AsyncClient",

@@ -14,22 +14,39 @@ from quivermq.batches.decode import (
 )
 from quivermq.batches.encode import Compression, Origin, encode_batch, encode_batches
 from quivermq.batches.frame import Frame
-from quivermq.batches.header import HEADER_BYTES, Buffer, Flag, FrameKind, Header, Index, Offset
+from quivermq.batches.header import (
+    HEADER_BYTES,
+    MARK_PREFIX,
+    Buffer,
+    Flag,
+    FrameKind,
+    Header,
+    Index,
+    Offset,
+)
 from quivermq.batches.limits import (
     COUNTER_MAX,
     DEFAULT_LIMITS,
     KIB,
+    MIB,
+    PRIORITY_MAX,
     TIMESTAMP_MS_MAX,
     Limits,
 )
-from quivermq.batches.schema import schema_of
+from quivermq.batches.lone import lone_value
+from quivermq.batches.schema import HEADERS_TYPE, TIMESTAMP_TYPE, schema_of
 
 __all__ = [
     "COUNTER_MAX",
     "DEFAULT_LIMITS",
+    "HEADERS_TYPE",
     "HEADER_BYTES",
     "KIB",
+    "MARK_PREFIX",
+    "MIB",
+    "PRIORITY_MAX",
     "TIMESTAMP_MS_MAX",
+    "TIMESTAMP_TYPE",
     "Buffer",
     "Compression",
     "Flag",
@@ -49,5 +66,6 @@ __all__ = [
     "decode_messages",
     "encode_batch",
     "encode_batches",
+    "lone_value",
     "schema_of",
 ]

@@ -107,7 +107,7 @@ class _ForegroundBroker:
 
     async def run(self) -> None:
         # Not at the top: --print-config needs no broker.
-        from quivermq.node.garbage import GarbagePolicy  # noqa: PLC0415
+        from quivermq.node import GarbagePolicy  # noqa: PLC0415
         from quivermq.transports import Server  # noqa: PLC0415
 
         self._listen_for_stop()

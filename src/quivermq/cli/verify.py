@@ -19,7 +19,7 @@ from quivermq.cli.options import AsJson
 from quivermq.cli.output import print_json, print_table, stderr_console, stdout_console, table
 from quivermq.errors import InvalidRequest
 from quivermq.log import Finding, ReadOnlyDisk, Report, Verification, find_logs, log_bytes
-from quivermq.node.data_dir import SET_ASIDE, damaged_files
+from quivermq.node import SET_ASIDE, damaged_files
 from quivermq.quantities import format_size
 
 app = typer.Typer(add_completion=False)

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quivermq.client.aio_client import AsyncClient
-    from quivermq.client.asyncio_transport import AsyncioTransport
+    from quivermq.client.asyncio_transport import (
+        AsyncioConnection,
+        AsyncioLimiter,
+        AsyncioTransport,
+        first_answered,
+    )
     from quivermq.client.client import Client, connect
+    from quivermq.client.connect_options import ConnectOptions
     from quivermq.client.cursor import parse_place
     from quivermq.client.decode import SCHEMA
     from quivermq.client.group_models import (
@@ -45,9 +51,15 @@ if TYPE_CHECKING:
     from quivermq.client.shared.poll_result import LEASED_SCHEMA
     from quivermq.client.shared.subscription import Subscription
     from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
+    from quivermq.client.transport import Connection
 
 # By module, so that a user of one part (a broker needs a transport) does not load them all.
 _PLACES = {
+    "AsyncioConnection": "asyncio_transport",
+    "AsyncioLimiter": "asyncio_transport",
+    "first_answered": "asyncio_transport",
+    "ConnectOptions": "connect_options",
+    "Connection": "transport",
     "LEASED_SCHEMA": "shared.poll_result",
     "SCHEMA": "decode",
     "AsyncClient": "aio_client",
@@ -103,11 +115,15 @@ __all__ = [
     "AsyncProducer",
     "AsyncReader",
     "AsyncSubscription",
+    "AsyncioConnection",
+    "AsyncioLimiter",
     "AsyncioTransport",
     "BatchCache",
     "BatchReceipt",
     "Client",
     "ClusterInfo",
+    "ConnectOptions",
+    "Connection",
     "Consumer",
     "DeadLetter",
     "DelayedInfo",
@@ -135,6 +151,7 @@ __all__ = [
     "TopicOffsets",
     "UpgradeInfo",
     "connect",
+    "first_answered",
     "parse_place",
     "partition_of",
 ]

@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self, TypeVar
 
 import quivermq
 from quivermq.addresses import split_address
-from quivermq.batches.limits import MIB
+from quivermq.batches import MIB
 from quivermq.client.checks import check_number
 from quivermq.client.producer.sequencer import ProducerIdentity
 from quivermq.errors import InvalidRequest, QuiverError, UnsupportedFormat

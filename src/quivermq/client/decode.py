@@ -7,8 +7,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quivermq.batches import Flag, Frame, Limits, decode_batch, decode_columns
-from quivermq.batches.schema import HEADERS_TYPE, TIMESTAMP_TYPE
+from quivermq.batches import (
+    HEADERS_TYPE,
+    TIMESTAMP_TYPE,
+    Flag,
+    Frame,
+    Limits,
+    decode_batch,
+    decode_columns,
+)
 from quivermq.client.models import Message
 
 SCHEMA: Final = pa.schema(

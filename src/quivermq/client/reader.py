@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from quivermq.batches import Frame, Limits, decode_batch
-from quivermq.batches.lone import lone_value
+from quivermq.batches import Frame, Limits, decode_batch, lone_value
 from quivermq.client.cursor import Cursor
 from quivermq.client.decode import messages_of, record_batch_of, rows_within
 from quivermq.client.models import Message

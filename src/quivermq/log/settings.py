@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from quivermq.batches import DEFAULT_LIMITS, HEADER_BYTES, Limits
-from quivermq.batches.limits import KIB, MIB
+from quivermq.batches import DEFAULT_LIMITS, HEADER_BYTES, KIB, MIB, Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final
 
-from quivermq.batches.limits import PRIORITY_MAX
+from quivermq.batches import PRIORITY_MAX
 from quivermq.errors import BrokenInvariant
 from quivermq.intervals import Interval, IntervalSet
 from quivermq.queue.columns import ColumnReader, column

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
-from quivermq.batches.limits import MIB
+from quivermq.batches import MIB
 from quivermq.errors import Fenced, InvalidRequest, Overloaded, QuiverError
 from quivermq.names import check_group_name
 from quivermq.queue.group import Group

@@ -27,6 +27,7 @@ from quivermq.raft.messages import (
     Role,
     Snapshot,
     SoftState,
+    entry_bytes,
     fitting,
 )
 from quivermq.raft.node import PeerNonsense, RawNode, UnknownPeer
@@ -67,6 +68,7 @@ __all__ = [
     "Transition",
     "UnknownPeer",
     "check_configuration",
+    "entry_bytes",
     "fitting",
     "parse_changes",
 ]

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from quivermq.batches import Frame, FrameKind, Header, Index, Offset, check_batch
-from quivermq.batches.limits import TIMESTAMP_MS_MAX
+from quivermq.batches import TIMESTAMP_MS_MAX, Frame, FrameKind, Header, Index, Offset, check_batch
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
 from quivermq.queue import LeaseManager, Partition, check_sequence, groups_command, state_is_full
 from quivermq.raft import Dice

@@ -6,8 +6,7 @@ lack of room or after a restart, is read from the log.
 
 from collections.abc import Sequence
 
-from quivermq.raft import Entry
-from quivermq.raft.messages import entry_bytes
+from quivermq.raft import Entry, entry_bytes
 
 
 class Recent:

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from quivermq.batches import DEFAULT_LIMITS, Limits
-from quivermq.batches.limits import MIB
+from quivermq.batches import DEFAULT_LIMITS, MIB, Limits
 from quivermq.raft import Options
 
 

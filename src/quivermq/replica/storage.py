@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from quivermq.batches import Index
-from quivermq.batches.limits import MIB
+from quivermq.batches import MIB, Index
 from quivermq.errors import Corrupt, StorageFailed, StorageFull, TooLarge, UnsupportedFormat
 from quivermq.log import Checkpoint, Disk, Edge, Log, LogSettings
 from quivermq.queue import Partition

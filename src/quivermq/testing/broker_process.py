@@ -30,8 +30,8 @@ from typing import IO
 import uvloop
 
 from quivermq.errors import QuiverError
-from quivermq.log.real_disk import RealFile
-from quivermq.node.garbage import GarbagePolicy
+from quivermq.log import RealFile
+from quivermq.node import GarbagePolicy
 from quivermq.settings import BrokerSettings
 from quivermq.transports import Server
 

@@ -15,10 +15,14 @@ from functools import partial
 from typing import Any, Final
 
 from quivermq.batches import Buffer
-from quivermq.client import AsyncClient
-from quivermq.client.asyncio_transport import AsyncioConnection, AsyncioLimiter, first_answered
-from quivermq.client.connect_options import ConnectOptions
-from quivermq.client.transport import Connection
+from quivermq.client import (
+    AsyncClient,
+    AsyncioConnection,
+    AsyncioLimiter,
+    Connection,
+    ConnectOptions,
+    first_answered,
+)
 from quivermq.errors import ConnectionFailed
 from quivermq.transports import Server
 

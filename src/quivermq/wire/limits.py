@@ -7,7 +7,7 @@ protocol, and fails for a field that has none.
 from collections.abc import Mapping
 from typing import Final
 
-from quivermq.batches.limits import MIB
+from quivermq.batches import MIB
 from quivermq.errors import TooLarge
 from quivermq.wire.generated import quiver_pb2 as proto
 

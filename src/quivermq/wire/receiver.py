@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from quivermq.batches.limits import KIB, MIB
+from quivermq.batches import KIB, MIB
 from quivermq.errors import InvalidRequest, QuiverError, TooLarge
 from quivermq.wire.packets import LENGTH_BYTES, PREFIX, Packet
 

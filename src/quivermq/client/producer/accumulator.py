@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from random import randrange
 from typing import Final, NamedTuple
 
-from quivermq.batches import DEFAULT_LIMITS, Limits
-from quivermq.batches.limits import PRIORITY_MAX
+from quivermq.batches import DEFAULT_LIMITS, PRIORITY_MAX, Limits
 from quivermq.client.checks import Payload, as_bytes
 from quivermq.client.producer.delivery import Delivery, PendingBatch
 from quivermq.client.producer.partitioner import partition_of

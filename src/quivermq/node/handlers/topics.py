@@ -34,8 +34,7 @@ from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.node.service import Answer, Bulky, Handler, Room
 from quivermq.settings import BrokerSettings
-from quivermq.wire import proto
-from quivermq.wire.limits import DESCRIBED_BY_NAME_MAX, check_answer
+from quivermq.wire import DESCRIBED_BY_NAME_MAX, check_answer, proto
 
 _LEADER_WAIT_S: Final = 5.0
 _FOUNDING_MS: Final = 5_000

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from quivermq.node.loop_watch import HELD
+from quivermq.node import HELD
 
 START_S: Final = 30.0
 STOP_S: Final = 30.0

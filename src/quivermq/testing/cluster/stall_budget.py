@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from quivermq.node.loop_watch import BLOCKED_FACTOR, waited_s
+from quivermq.node import BLOCKED_FACTOR, waited_s
 
 _SAMPLE_S: Final = 0.025
 _COLLECTED_LATELY_S: Final = 1.0

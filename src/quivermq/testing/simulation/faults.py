@@ -9,8 +9,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from quivermq.batches import Index
-from quivermq.batches.header import MARK_PREFIX
+from quivermq.batches import MARK_PREFIX, Index
 from quivermq.errors import StorageFailed
 from quivermq.testing.simulated_disk import Killed
 from quivermq.testing.simulation.host import FOLDER, Host
