@@ -16,7 +16,9 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Final, NamedTuple
 
 logger = logging.getLogger("quivermq.stalls")
@@ -109,7 +111,7 @@ class LoopWatch:
             # What was worked between the last beat and the time of this one is not counted.
             held_s = cpu_s - beat.cpu_s - self._interval_s
             if held_s > self._budget_s:
-                self._tell(beat, held_s, "busy", _UNSEEN)
+                self._tell(beat, held_s, "busy", [])
                 self._stalls.seconds_max = max(self._stalls.seconds_max, held_s)
         self._beat = _Beat(beat.number + 1, cpu_s, now_s + self._interval_s)
         self._timer = self._loop.call_later(self._interval_s, self._note_beat)
@@ -119,34 +121,42 @@ class LoopWatch:
     def _watch(self) -> None:
         pause_s = self._budget_s / _LOOKS
         suspected, idle_s, looked_at = 0, 0.0, time.monotonic()
-        used_s = 0.0
+        worked_s, used_s = 0.0, -1.0
         while not self._ended.wait(pause_s):
             beat, before_s, looked_at = self._beat, looked_at, time.monotonic()
+            worked_before_s, worked_s = worked_s, time.clock_gettime(self._clock)
             if looked_at - beat.due_s <= self._interval_s or beat.number == self._told:
                 continue
-            worked_s = time.clock_gettime(self._clock)
+            held_s = worked_s - beat.cpu_s - self._interval_s
+            if held_s > self._budget_s:
+                self._tell(beat, held_s, "busy", self._stack())
+                continue
+            if worked_s - worked_before_s > (looked_at - before_s) / 4:
+                # It works, and is not blocked. Reading what the system says takes turns of the
+                # interpreter, which a busy loop gives late: the next look would be too late.
+                used_s = -1.0
+                continue
             used_before_s, used_s = used_s, worked_s + waited_s()
-            if beat.number != suspected:
+            if beat.number != suspected or used_before_s < 0:
                 suspected, idle_s = beat.number, 0.0
             else:
                 # Not longer than this thread meant to sleep: if it slept longer, so did all others.
                 passed_s = min(looked_at - before_s, 2 * pause_s)
                 idle_s += max(0.0, passed_s - (used_s - used_before_s))
-            held_s = worked_s - beat.cpu_s - self._interval_s
-            if held_s > self._budget_s:
-                self._tell(beat, held_s, "busy", self._stack())
-            elif idle_s > BLOCKED_FACTOR * self._budget_s:
+            if idle_s > BLOCKED_FACTOR * self._budget_s:
                 self._tell(beat, idle_s, "blocked", self._stack())
 
-    def _stack(self) -> str:
+    def _stack(self) -> list[tuple[FrameType, int]]:
+        """Where the loop's thread is, from the inside out. Source lines are looked up only when it
+        is logged: files take turns of the interpreter, and the loop may have gone on by then."""
         frame = sys._current_frames().get(self._ident)  # noqa: SLF001  (there is no other way)
-        if frame is None:
-            return _UNSEEN
-        return "".join(traceback.format_stack(frame)[-_STACK_FRAMES:])
+        return list(islice(traceback.walk_stack(frame), _STACK_FRAMES)) if frame else []
 
     # In either.
 
-    def _tell(self, beat: _Beat, held_s: float, how: str, stack: str) -> None:
+    def _tell(
+        self, beat: _Beat, held_s: float, how: str, stack: list[tuple[FrameType, int]]
+    ) -> None:
         if beat.number == self._told:
             return
         self._told = beat.number
@@ -160,6 +170,6 @@ class LoopWatch:
                 held_s,
                 how,
                 _STACK_FRAMES,
-                stack,
+                "".join(traceback.StackSummary.extract(reversed(stack)).format()) or _UNSEEN,
                 extra={"loop": type(self._loop).__module__},
             )

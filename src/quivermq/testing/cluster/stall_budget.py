@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from quivermq.node import BLOCKED_FACTOR, waited_s
@@ -29,6 +30,10 @@ _BROKER: Final = re.compile(r"quivermq/(node|transports|queue|replica|raft|log|c
 _CLIENT: Final = re.compile(
     r"quivermq/(client|spark|lakehouse|pipelines|testing)/(?!memory_|simulated_disk)"
 )
+
+
+Frames = list[tuple[FrameType, int]]
+"""Calls, from the inside out, each with its line."""
 
 
 class _Run:
@@ -42,19 +47,25 @@ class _Run:
         self.began_s = 0.0
 
     def begin(self) -> None:
-        self.stack, self.blocked_s = "", 0.0
+        self._frames: Frames = []
+        self.blocked_s = 0.0
         self.began_s = time.monotonic()
 
-    def look(self, now_s: float, stack: str) -> None:
+    @property
+    def stack(self) -> str:
+        """Where it was last seen, as text: files are read for it, which may take long."""
+        return "".join(traceback.StackSummary.extract(reversed(self._frames)).format())
+
+    def look(self, now_s: float, frames: Frames) -> None:
         """Note where it is, and how long it has been there without wanting the processor."""
+        before, self._frames = self._frames, frames
         used_s = time.clock_gettime(self._clock) + waited_s()
         before_s, used_before_s = self._looked
-        if stack == self.stack:
+        if frames == before:
             # The sampling thread may have been late itself.
             passed_s = min(now_s - before_s, 2 * _SAMPLE_S)
             self.blocked_s += max(0.0, passed_s - (used_s - used_before_s))
         self._looked = now_s, used_s
-        self.stack = stack
 
 
 class StallBudget:
@@ -123,10 +134,11 @@ class StallBudget:
         return time.monotonic() - self._long_collection_at < _COLLECTED_LATELY_S
 
     def _judge(self, handle: asyncio.Handle, cpu_s: float, run: _Run) -> None:
-        if is_of_a_broker(run.stack):
+        stack = run.stack
+        if is_of_a_broker(stack):
             self._found.append(
                 f"one callback worked for {cpu_s:.2f} s and was blocked for {run.blocked_s:.2f} s: "
-                f"{handle!r}, seen at\n{run.stack}"
+                f"{handle!r}, seen at\n{stack}"
             )
 
     def _sample(self) -> None:
@@ -140,7 +152,7 @@ class StallBudget:
                 frame = sys._current_frames().get(run.thread)  # noqa: SLF001
                 if frame is None or run.began_s != began_s:
                     continue
-                run.look(now_s, "".join(traceback.format_stack(frame)))
+                run.look(now_s, list(traceback.walk_stack(frame)))
 
 
 class _Listener(logging.Handler):
