@@ -19,7 +19,10 @@ def test_everything_that_a_release_stored_is_there_before_and_after_the_level_is
         golden.check(cluster, folder)
         with cluster.connect() as client:
             assert client.cluster().level == golden.level_of(folder)
-            client.upgrade_cluster()
+            # The broker may not have told yet, with its registration, which levels it knows.
+            cluster.wait_until(
+                lambda: client.upgrade_cluster().level == FEATURE_LEVEL_MAX, "it is not raised"
+            )
         golden.check(cluster, folder)
         cluster.nodes[1].stop()
         cluster.nodes[1].start()
