@@ -228,7 +228,7 @@ class Admin:
         return UpgradeInfo.of(response.cluster_upgraded)
 
     async def transfer(self, topic: str | None, partition: int, to: int) -> None:
-        """Let another replica lead; without a topic, that of the metadata group."""
+        """Let another replica lead; without a topic, that of the metadata partition."""
         request = proto.Request()
         transfer = request.transfer
         transfer.to = _count("to", to)
