@@ -60,6 +60,7 @@ class Stage:
 async def stage(*, writes_inline: bool = False) -> AsyncIterator[Stage]:
     disk = SimulatedDisk(Random(1))
     thread = DiskThread(asyncio.get_running_loop(), "disk")
+    thread.start()
     leaderships: list[tuple[bytes, bool]] = []
     scheduler = ReplicaScheduler(
         disk=disk,

@@ -12,6 +12,7 @@ PATIENCE_S = 10.0
 def with_thread(scene: Callable[[DiskThread], Awaitable[None]]) -> None:
     async def play() -> None:
         thread = DiskThread(asyncio.get_running_loop(), "test-disk")
+        thread.start()
         try:
             await asyncio.wait_for(scene(thread), PATIENCE_S)
         finally:

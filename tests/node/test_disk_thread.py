@@ -13,6 +13,7 @@ from tests.transports.stage import on_loop, until
 @on_loop
 async def test_jobs_are_done_in_order_in_one_other_thread() -> None:
     thread = DiskThread(asyncio.get_running_loop(), "disk")
+    thread.start()
     done: list[object] = []
     where: set[int] = set()
 
@@ -31,6 +32,7 @@ async def test_jobs_are_done_in_order_in_one_other_thread() -> None:
 @on_loop
 async def test_a_failure_is_an_outcome_and_the_thread_goes_on() -> None:
     thread = DiskThread(asyncio.get_running_loop(), "disk")
+    thread.start()
 
     def fail() -> None:
         raise StorageFailed("no disk")
@@ -44,6 +46,7 @@ async def test_a_failure_is_an_outcome_and_the_thread_goes_on() -> None:
 @on_loop
 async def test_an_answer_that_fails_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
     thread = DiskThread(asyncio.get_running_loop(), "disk")
+    thread.start()
     told: list[object] = []
     release = threading.Event()
     thread.submit(release.wait, lambda _: told[99])
@@ -58,6 +61,7 @@ async def test_an_answer_that_fails_holds_up_no_other(caplog: pytest.LogCaptureF
 @on_loop
 async def test_who_gives_up_waiting_changes_nothing_for_others() -> None:
     thread = DiskThread(asyncio.get_running_loop(), "disk")
+    thread.start()
     release = threading.Event()
     waiting = asyncio.create_task(thread.run(release.wait))
     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ import pytest
 
 from quivermq.batches import Frame, encode_batch
 from quivermq.errors import StorageFailed
-from quivermq.log import Log, LogSettings
+from quivermq.log import Log, LogSettings, RealDisk
 from quivermq.node.counters import Histogram
 from quivermq.node.disks import DeferredFile, DeferredSyncDisk
 
@@ -31,7 +31,7 @@ def append(log: Log, count: int) -> None:
 
 def test_a_segment_that_was_opened_is_not_synced_by_writes(tmp_path: Path) -> None:
     syncs = Histogram()
-    log = Log.create(DeferredSyncDisk(tmp_path, syncs), "log/t/0", bytes(16))
+    log = Log.create(DeferredSyncDisk(RealDisk(tmp_path), syncs), "log/t/0", bytes(16))
     before = syncs_of(syncs)
     append(log, 5)
     assert syncs_of(syncs) == before
@@ -41,7 +41,7 @@ def test_a_segment_that_was_begun_is_synced_when_it_is_made_and_not_by_writes(
     tmp_path: Path,
 ) -> None:
     syncs = Histogram()
-    log = Log.create(DeferredSyncDisk(tmp_path, syncs), "log/t/0", bytes(16), SMALL)
+    log = Log.create(DeferredSyncDisk(RealDisk(tmp_path), syncs), "log/t/0", bytes(16), SMALL)
     append(log, 3)
     before = syncs_of(syncs)
     log.roll()
@@ -53,7 +53,7 @@ def test_a_segment_that_was_begun_is_synced_when_it_is_made_and_not_by_writes(
 
 def test_what_was_written_is_synced_on_demand_once(tmp_path: Path) -> None:
     syncs = Histogram()
-    disk = DeferredSyncDisk(tmp_path, syncs)
+    disk = DeferredSyncDisk(RealDisk(tmp_path), syncs)
     log = Log.create(disk, "log/t/0", bytes(16), SMALL)
     append(log, 3)
     log.roll()
@@ -72,7 +72,7 @@ def test_a_sync_that_failed_later_fences_the_log(
     def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, "no disk")
 
-    disk = DeferredSyncDisk(tmp_path, Histogram())
+    disk = DeferredSyncDisk(RealDisk(tmp_path), Histogram())
     log = Log.create(disk, "log/t/0", bytes(16))
     append(log, 3)
     monkeypatch.setattr(os, "fdatasync", fail)
@@ -85,7 +85,7 @@ def test_a_sync_that_failed_later_fences_the_log(
 
 def test_votes_and_checkpoints_never_wait(tmp_path: Path) -> None:
     syncs = Histogram()
-    disk = DeferredSyncDisk(tmp_path, syncs)
+    disk = DeferredSyncDisk(RealDisk(tmp_path), syncs)
     for number, name in enumerate(("state", "00000000000000000001.ckpt"), 1):
         file = disk.create(name)
         file.write(0, [b"x"])
@@ -97,7 +97,7 @@ def test_a_sync_ends_while_others_go_on_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Votes and checkpoints wait behind it. What is written meanwhile is for the next time."""
-    disk = DeferredSyncDisk(tmp_path, Histogram())
+    disk = DeferredSyncDisk(RealDisk(tmp_path), Histogram())
     logs = [Log.create(disk, f"log/t/{number}", bytes(16), SMALL) for number in range(3)]
     for log in logs:
         append(log, 1)
@@ -120,7 +120,7 @@ def test_a_sync_ends_while_others_go_on_writing(
 def test_a_sync_that_fails_keeps_no_other_file_from_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = DeferredSyncDisk(tmp_path, Histogram())
+    disk = DeferredSyncDisk(RealDisk(tmp_path), Histogram())
     logs = [Log.create(disk, f"log/t/{number}", bytes(16), SMALL) for number in range(3)]
     for log in logs:
         append(log, 1)

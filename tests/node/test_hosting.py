@@ -90,6 +90,7 @@ class Host:
         self.directory = DataDirectory(str(root), 1)
         self.directory.tidy_up()
         self.thread = DiskThread(asyncio.get_running_loop(), "disk")
+        self.thread.start()
         self.scheduler = ReplicaScheduler(
             disk=RealDisk(root),
             disk_thread=self.thread,

@@ -4,7 +4,7 @@ Shared by threads: every change replaces a value in one step, and nothing is com
 """
 
 from dataclasses import dataclass
-from random import Random
+from random import SystemRandom
 from typing import Final
 
 from quivermq.errors import InvalidRequest
@@ -13,7 +13,8 @@ from quivermq.wire import proto
 # A broker that could not be reached is left alone for so long; meanwhile others pass requests on.
 AVOID_SECONDS: Final = 5.0
 
-_random = Random()  # noqa: S311  (spreads load; not a secret)
+# Of the system: programs seed the generator of the module.
+_random = SystemRandom()
 
 
 @dataclass(slots=True, eq=False)

@@ -4,7 +4,7 @@ While the user works on what one fetch brought, the next is already under way.
 """
 
 from datetime import datetime
-from random import randrange
+from secrets import randbelow
 from typing import Final, NamedTuple
 
 from quivermq.batches import Frame, FrameKind
@@ -85,7 +85,7 @@ class Cursor:
         self._is_known = is_known
         self._tells_pauses = tells_pauses
         # Readers spread over the followers, but each stays with one.
-        self._follower = randrange(1 << 16) if follower_ok else None  # noqa: S311  (a spread)
+        self._follower = randbelow(1 << 16) if follower_ok else None
         self._offset = 0
         """Where the next fetch goes on, once `_begin` has found it out."""
         self._has_begun = False

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from random import sample
+from random import SystemRandom
 from typing import Final, NamedTuple
 
 from quivermq.client.ask_leaders import ask_leaders
@@ -151,7 +151,7 @@ class Offsets:
         troubled: set[str] = set()
         try:
             # In any order: if there are more than a broker hears at a time, each has its turn.
-            for topic in sample(list(positions), len(positions)):
+            for topic in SystemRandom().sample(list(positions), len(positions)):
                 partitions = positions[topic]
                 for led in await self._router.by_leader(topic, attempts, sorted(partitions)):
                     ids[topic] = led.target.topic_id.hex()

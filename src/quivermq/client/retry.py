@@ -1,6 +1,6 @@
 """Retries with backoff: how often, how long, and the error in the end."""
 
-from random import Random
+from random import SystemRandom
 from typing import Final
 
 from quivermq.client.transport import Transport
@@ -16,7 +16,8 @@ HINTS_IN_A_ROW_MAX: Final = 3
 # Less than this is not worth another attempt.
 LEFT_SECONDS_MIN: Final = 0.005
 
-_random = Random()  # noqa: S311  (spreads clients over time; not a secret)
+# Of the system: programs seed the generator of the module, and forked ones share others.
+_random = SystemRandom()
 
 
 class Attempts:

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from quivermq.node.broker import Broker
     from quivermq.node.counters import Counters, Histogram
     from quivermq.node.data_dir import SET_ASIDE, damaged_files
+    from quivermq.node.disk_thread import DiskThread
     from quivermq.node.garbage import GarbagePolicy
     from quivermq.node.hosted_replica import HostedReplica
     from quivermq.node.listener import Accepted, address_of, listening_at
-    from quivermq.node.loop_watch import BLOCKED_FACTOR, HELD, LoopWatch, waited_s
+    from quivermq.node.loop_watch import BLOCKED_FACTOR, HELD, LoopWatch, Stalls, waited_s
+    from quivermq.node.machine import Machine
     from quivermq.node.service import Service
 
 # By module, so that a tool that needs one part does not load a whole broker.
@@ -23,11 +25,14 @@ _PLACES = {
     "Accepted": "listener",
     "Broker": "broker",
     "Counters": "counters",
+    "DiskThread": "disk_thread",
     "GarbagePolicy": "garbage",
     "Histogram": "counters",
     "HostedReplica": "hosted_replica",
     "LoopWatch": "loop_watch",
+    "Machine": "machine",
     "Service": "service",
+    "Stalls": "loop_watch",
     "address_of": "listener",
     "damaged_files": "data_dir",
     "listening_at": "listener",
@@ -41,11 +46,14 @@ __all__ = [
     "Accepted",
     "Broker",
     "Counters",
+    "DiskThread",
     "GarbagePolicy",
     "Histogram",
     "HostedReplica",
     "LoopWatch",
+    "Machine",
     "Service",
+    "Stalls",
     "address_of",
     "damaged_files",
     "listening_at",

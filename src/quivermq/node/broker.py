@@ -14,7 +14,6 @@ from quivermq.node.controller import Controller
 from quivermq.node.counters import Counters
 from quivermq.node.data_dir import DataDirectory
 from quivermq.node.delivery.delivery import Delivery
-from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disks import DeferredSyncDisk, TimedDisk
 from quivermq.node.forwarding import Forwarding
 from quivermq.node.handlers.cluster import ClusterHandlers, ClusterParts
@@ -27,6 +26,7 @@ from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.hosting import Hosting
 from quivermq.node.known_leaders import KnownLeaders, Leadership
 from quivermq.node.listener import raise_file_limit, reachable
+from quivermq.node.machine import Machine
 from quivermq.node.membership import Addresses, Membership
 from quivermq.node.metadata import Metadata
 from quivermq.node.partition_lookup import PartitionLookup
@@ -51,8 +51,9 @@ _NAMED_MAX: Final = 10
 class Broker:
     """One node of a cluster, without transports: a `Server` opens those on `service`."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, machine: Machine | None = None) -> None:
         self.settings = settings
+        self.machine = machine or Machine()
         self.addresses = Addresses()
         self.counters = Counters()
         self.leaders = KnownLeaders()
@@ -65,8 +66,8 @@ class Broker:
         """Open the data directory and listen for peers; transports may be opened afterwards."""
         settings = self.settings
         raise_file_limit()
-        self.directory = DataDirectory(settings.data_dir, settings.node_id)
-        self.disk_thread = DiskThread(asyncio.get_running_loop(), "quiver-disk")
+        self.directory = DataDirectory(settings.data_dir, settings.node_id, self.machine)
+        self.disk_thread = self.machine.start_disk_thread()
         self._make_parts()
         self._is_open = True
         self.directory.tidy_up()
@@ -139,11 +140,8 @@ class Broker:
     def _make_scheduler(self) -> None:
         settings, limits = self.settings, self.limits
         is_inline = settings.fsync != "always"
-        self.disk = (
-            DeferredSyncDisk(settings.data_dir, self.counters.fsync_seconds)
-            if is_inline
-            else TimedDisk(settings.data_dir, self.counters.fsync_seconds)
-        )
+        make = DeferredSyncDisk if is_inline else TimedDisk
+        self.disk = make(self.directory.disk, self.counters.fsync_seconds)
         self.scheduler = ReplicaScheduler(
             disk=self.disk,
             disk_thread=self.disk_thread,

@@ -12,24 +12,22 @@ Nothing is made or deleted by the word of one file. A folder that lies beside th
 into; a folder that stands where a log is to be made is never replaced.
 """
 
-import fcntl
 import logging
-import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 import quivermq
 from quivermq.cluster import METADATA_TOPIC, OWN_LEVELS, BrokerRecord, node_of, why_unfit
-from quivermq.errors import Corrupt, InvalidRequest, QuiverError, StorageFailed, UnsupportedFormat
-from quivermq.log import TEMPORARY, Disk, Owner, RealDisk, Severity, read_owner
+from quivermq.errors import Corrupt, InvalidRequest, QuiverError, UnsupportedFormat
+from quivermq.log import TEMPORARY, Disk, Owner, Severity, read_owner
+from quivermq.node.machine import Machine
 from quivermq.node.mirrored_file import MirroredFile
 
 logger = logging.getLogger("quivermq.directory")
 
-_LOCK: Final = "lock"
 _FOLDER: Final = "log"
 _REMOVED: Final = "removed"
 QUARANTINE: Final = "quarantine"
@@ -94,15 +92,16 @@ class ListedLog:
 class DataDirectory:
     """The files of a data directory that are not logs. Blocking: a start, or the disk thread."""
 
-    def __init__(self, root: str, node_id: int) -> None:
+    def __init__(self, root: str, node_id: int, machine: Machine | None = None) -> None:
         self.root = Path(root)
-        self.disk = RealDisk(self.root)
+        machine = machine or Machine()
+        self.disk = machine.open_disk(root)
         self.disk.make_folder("")
         self._identity_file = MirroredFile("identity")
         self._logs_file = MirroredFile("logs")
         self.unlisted: dict[str, ListedLog] = {}
         """Logs that say that they are this broker's, and are in no list: a crash kept them out."""
-        self._lock = self._locked()
+        self._unlock: Callable[[], None] | None = machine.lock(root)
         try:
             self.identity = self._boot(node_id)
             self.logs = self._load_logs()
@@ -110,25 +109,10 @@ class DataDirectory:
             self.close()
             raise
 
-    def _locked(self) -> int:
-        path = self.root / _LOCK
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StorageFailed(f"cannot open {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise StorageFailed(
-                f"another process uses {self.root}: stop it, or name another --data-dir"
-            ) from None
-        return descriptor
-
     def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
 
     # Identity.
 

@@ -34,7 +34,7 @@ _END: Final = _Job(lambda: None, lambda _: None)
 
 
 class DiskThread:
-    """Jobs in, outcomes back on the event loop.
+    """Jobs in, outcomes back on the event loop. `start` it first.
 
     In order, except for jobs that have a key: neighbours with different keys may be done together.
     """
@@ -47,6 +47,8 @@ class DiskThread:
         self._is_closed = False
         self._helpers = ThreadPoolExecutor(HELPERS_MAX, thread_name_prefix=name)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def submit(

@@ -1,41 +1,56 @@
-"""Disks that a broker puts in front of the real one: timed, and with deferred syncs."""
+"""Disks that a broker puts in front of its machine's: timed, and with deferred syncs."""
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from threading import Lock
 from typing import Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import StorageFailed
-from quivermq.log import SEGMENT, TEMPORARY, File, RealDisk, RealFile
+from quivermq.log import SEGMENT, TEMPORARY, Disk, File
 from quivermq.node.counters import Histogram
 
 
-class TimedFile(RealFile):
+class TimedFile:
     """A file whose syncs are timed."""
 
-    def __init__(self, path: Path, flags: int, took: Callable[[float], None]) -> None:
-        super().__init__(path, flags)
+    def __init__(self, file: File, took: Callable[[float], None]) -> None:
+        self._sync = file.sync
         self._took = took
+        self.read = file.read
+        self.write = file.write
+        self.allocate = file.allocate
+        self.truncate = file.truncate
+        self.size = file.size
+        self.data_from = file.data_from
 
     def sync(self) -> None:
         began = time.perf_counter()
-        super().sync()
+        self._sync()
         self._took(time.perf_counter() - began)
 
 
-class TimedDisk(RealDisk):
-    """The real disk; `syncs` learns what each sync of a file took."""
+class TimedDisk:
+    """A disk; `syncs` learns what each sync of a file took."""
 
-    def __init__(self, root: Path | str, syncs: Histogram) -> None:
-        super().__init__(root)
+    def __init__(self, disk: Disk, syncs: Histogram) -> None:
+        self._disk = disk
         self._syncs = syncs
         # Most syncs happen in the disk thread, some where a broker starts.
         self._lock = Lock()
+        self.open_to_read = disk.open_to_read
+        self.names = disk.names
+        self.is_folder = disk.is_folder
+        self.make_folder = disk.make_folder
+        self.rename = disk.rename
+        self.remove = disk.remove
+        self.sync_folder = disk.sync_folder
 
-    def file(self, path: str, flags: int) -> RealFile:
-        return TimedFile(self.place / path, flags, self._took)
+    def create(self, path: str) -> File:
+        return TimedFile(self._disk.create(path), self._took)
+
+    def open(self, path: str) -> File:
+        return TimedFile(self._disk.open(path), self._took)
 
     def _took(self, seconds: float) -> None:
         with self._lock:
@@ -49,7 +64,7 @@ _MAKING: Final = SEGMENT + TEMPORARY
 class DeferredFile:
     """A segment whose `sync` only remembers that there is something to sync."""
 
-    def __init__(self, file: File, unsynced: "set[DeferredFile]") -> None:
+    def __init__(self, file: File, unsynced: "dict[DeferredFile, None]") -> None:
         self._file = file
         self._unsynced = unsynced
         self._failure = ""
@@ -65,7 +80,7 @@ class DeferredFile:
 
     def sync(self) -> None:
         self._check()
-        self._unsynced.add(self)
+        self._unsynced[self] = None
 
     def sync_now(self) -> None:
         """The sync that was put off. If it fails, the log that writes here learns it at its next
@@ -85,7 +100,7 @@ class FreshFile(DeferredFile):
     """A segment that is being made: its first sync counts, because a segment without its header
     would be taken for damage."""
 
-    def __init__(self, file: File, unsynced: set[DeferredFile]) -> None:
+    def __init__(self, file: File, unsynced: dict[DeferredFile, None]) -> None:
         super().__init__(file, unsynced)
         self._is_made = False
 
@@ -98,17 +113,18 @@ class FreshFile(DeferredFile):
 
 
 class DeferredSyncDisk(TimedDisk):
-    """The real disk, with segments synced when `sync_now` is called."""
+    """A disk with segments that are synced when `sync_now` is called."""
 
-    def __init__(self, root: Path | str, syncs: Histogram) -> None:
-        super().__init__(root, syncs)
-        self._unsynced: set[DeferredFile] = set()
+    def __init__(self, disk: Disk, syncs: Histogram) -> None:
+        super().__init__(disk, syncs)
+        # In the order in which they were written.
+        self._unsynced: dict[DeferredFile, None] = {}
 
-    def create(self, path: str) -> File:  # type: ignore[override]
+    def create(self, path: str) -> File:
         file = super().create(path)
         return FreshFile(file, self._unsynced) if path.endswith(_MAKING) else file
 
-    def open(self, path: str) -> File:  # type: ignore[override]
+    def open(self, path: str) -> File:
         file = super().open(path)
         return DeferredFile(file, self._unsynced) if path.endswith(SEGMENT) else file
 
@@ -130,7 +146,7 @@ class DeferredSyncDisk(TimedDisk):
     def sync_one(self, file: DeferredFile) -> StorageFailed | None:
         """Sync one of them; returns why that failed, which its log learns too."""
         # Forgotten first: what is written while it is synced is for the next time.
-        self._unsynced.discard(file)
+        self._unsynced.pop(file, None)
         try:
             file.sync_now()
         except StorageFailed as error:

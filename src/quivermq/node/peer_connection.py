@@ -205,7 +205,7 @@ class IncomingConnections:
     """
 
     def __init__(self, connections_max: int) -> None:
-        self._all: set[Incoming] = set()
+        self._all: dict[Incoming, None] = {}
         self._strangers: Accepted[Incoming] = Accepted(STRANGERS_MAX, STRANGERS_OF_ADDRESS_MAX)
         # By node, as if it were an address.
         self._brokers: Accepted[Incoming] = Accepted(connections_max, LINKS_OF_NODE_MAX)
@@ -214,7 +214,7 @@ class IncomingConnections:
         return iter(list(self._all))
 
     def enter(self, connection: Incoming) -> None:
-        self._all.add(connection)
+        self._all[connection] = None
         self._make_room(self._strangers, connection.address)
         self._strangers.enter(connection, connection.address)
 
@@ -230,7 +230,7 @@ class IncomingConnections:
             oldest.abort()
 
     def leave(self, connection: Incoming) -> None:
-        self._all.discard(connection)
+        self._all.pop(connection, None)
         self._strangers.leave(connection)
         self._brokers.leave(connection)
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from random import Random
+from random import SystemRandom
 from typing import Final
 
 from quivermq.addresses import join_address, split_address
@@ -48,6 +48,8 @@ _MESSAGE_BYTES: Final = 8
 """What a message takes in a packet, beside itself."""
 _LEADS_TOLD_AT_ONCE: Final = 20_000
 _LEADS_AT_ONCE: Final = 1_000
+
+_random = SystemRandom()
 
 
 class LinkLane(Enum):
@@ -141,7 +143,7 @@ class PeerLink:
             except Exception:
                 # Whatever it is, without its links this broker is of no use.
                 logger.exception("the link to node %d failed, and is tried again", self.peer.node)
-            await asyncio.sleep(delay * self.peer.links.dice.uniform(0.5, 1.0))
+            await asyncio.sleep(delay * _random.uniform(0.5, 1.0))
             delay = min(delay * 2, _DIAL_AGAIN_S[1])
 
     async def _connect(self) -> bool:
@@ -241,7 +243,6 @@ class PeerLinks:
         """`given` are addresses that win over whatever is said or heard of these nodes."""
         self.hooks: LinkHooks
         self.peers: dict[int, Peer] = {}
-        self.dice = Random()  # noqa: S311  (spreads reconnects, hides nothing)
         self._limits = limits
         self._outbox_bytes_max = outbox_bytes_max
         self._silence_s = silence_s
@@ -249,7 +250,8 @@ class PeerLinks:
         self._given = given
         self._server: asyncio.Server | None = None
         self._incoming = IncomingConnections(connections_max)
-        self._posted: set[PeerLink] = set()
+        # In the order of posting: what leaves first does not depend on addresses in memory.
+        self._posted: dict[PeerLink, None] = {}
         self._is_closed = False
 
     def connect(self, hooks: LinkHooks) -> None:
@@ -319,12 +321,12 @@ class PeerLinks:
         link = peer.lanes[lane_of(mail)]
         link.outbox.peer_messages.append(peer_message)
         link.outbox.frames += frames
-        self._posted.add(link)
+        self._posted[link] = None
 
     def flush(self) -> None:
         """Send everything that was posted in this pass."""
         if self._posted:
-            posted, self._posted = self._posted, set()
+            posted, self._posted = self._posted, {}
             for link in posted:
                 link.flush(self._outbox_bytes_max)
 

@@ -59,7 +59,7 @@ class ReplicaScheduler:
         self.links: PeerLinks | None = None
         self._disk_thread = disk_thread
         self._on_leadership = on_leadership
-        self._awake: set[HostedReplica] = set()
+        self._awake: dict[HostedReplica, None] = {}
         self._scheduled: list[HostedReplica] = []
         self._scheduled_later: dict[HostedReplica, None] = {}
         self._is_pass_due = False
@@ -76,14 +76,14 @@ class ReplicaScheduler:
         self._incarnations += 1
         hosted.incarnation = self._incarnations
         self.replicas[hosted.id] = hosted
-        self._awake.add(hosted)
+        self._awake[hosted] = None
         hosted.campaign()
         hosted.schedule()
 
     def remove(self, hosted: HostedReplica) -> None:
         """Stop a replica; its log stays."""
         hosted.close()
-        self._awake.discard(hosted)
+        self._awake.pop(hosted, None)
         if self.replicas.get(hosted.id) is hosted:
             del self.replicas[hosted.id]
 
@@ -104,7 +104,7 @@ class ReplicaScheduler:
 
     def schedule(self, hosted: HostedReplica) -> None:
         self._scheduled.append(hosted)
-        self._awake.add(hosted)
+        self._awake[hosted] = None
         self._run_soon()
 
     def schedule_later(self, hosted: HostedReplica) -> None:
@@ -151,7 +151,7 @@ class ReplicaScheduler:
         self._on_leadership(hosted)
 
     def failed(self, hosted: HostedReplica) -> None:
-        self._awake.discard(hosted)
+        self._awake.pop(hosted, None)
 
     def deliver(self, partition_id: bytes, sender: int, to: int, mail: Mail) -> None:
         """Mail of a peer; what is for a member that we are not means nothing here."""
@@ -212,7 +212,7 @@ class ReplicaScheduler:
             self.links.tick()
         for hosted in list(self._awake):
             if hosted.replica.is_asleep and not hosted.is_scheduled:
-                self._awake.discard(hosted)
+                self._awake.pop(hosted, None)
             else:
                 try:
                     hosted.tick()

@@ -161,7 +161,7 @@ class ClientConnections:
         self.service = service
         self.settings = settings
         self.cluster_id = cluster_id
-        self.connections: set[ClientConnection] = set()
+        self.connections: dict[ClientConnection, None] = {}
         self._counters = counters
         self._accepted: Accepted[ClientConnection] = Accepted(connections_max)
         self._sweeper: asyncio.TimerHandle | None = None
@@ -178,7 +178,7 @@ class ClientConnections:
         """A client is there; closed at once if there are too many."""
         objection = self._accepted.objection(connection.address)
         self._accepted.enter(connection, connection.address)
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._empty.clear()
         self._counters.connections = len(self.connections)
         if self.is_closed:
@@ -188,7 +188,7 @@ class ClientConnections:
             connection.close()
 
     def leave(self, connection: ClientConnection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self._accepted.leave(connection)
         self._counters.connections = len(self.connections)
         if not self.connections:

@@ -3,7 +3,7 @@
 import logging
 from typing import TYPE_CHECKING
 
-from quivermq.node import Broker, LoopWatch
+from quivermq.node import Broker, LoopWatch, Machine
 from quivermq.settings import BrokerSettings
 from quivermq.transports.client_connections import ClientConnections
 from quivermq.transports.session import SessionSettings
@@ -18,9 +18,9 @@ logger = logging.getLogger("quivermq.server")
 class Server:
     """Start it, use `listen`, `peer_listen` and `http`, stop it."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, machine: Machine | None = None) -> None:
         self.settings = settings
-        self.broker = Broker(settings)
+        self.broker = Broker(settings, machine)
         self.listen = ""
         self.peer_listen = ""
         self.http = ""
@@ -41,8 +41,9 @@ class Server:
             self.listen = await self._tcp.listen(settings.listen)
             if settings.http:
                 await self._open_http(settings.http)
-            self.watch = LoopWatch(settings.stall_budget_ms / 1000, broker.counters.stalls)
-            self.watch.start()
+            self.watch = broker.machine.watch_loop(
+                settings.stall_budget_ms / 1000, broker.counters.stalls
+            )
             await broker.take_part(self.listen, self.http)
         except BaseException:
             await self.stop()

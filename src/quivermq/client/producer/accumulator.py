@@ -7,7 +7,7 @@ Used by the threads that send and by the sender, so everything happens under one
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from random import randrange
+from secrets import randbelow
 from typing import Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, PRIORITY_MAX, Limits
@@ -321,7 +321,7 @@ class Accumulator:
         """Stick to the next partition."""
         partitions = self._partitions.get(topic, 1)
         sticky = self._sticky.get(topic)
-        start = randrange(partitions) if sticky is None else sticky + 1  # noqa: S311  (a spread)
+        start = randbelow(partitions) if sticky is None else sticky + 1
         self._sticky[topic] = start % partitions
 
     def _has_room(self) -> bool:

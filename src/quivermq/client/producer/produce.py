@@ -1,10 +1,10 @@
 """Producing: one message, or many at once."""
 
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import islice
-from random import randrange
-from time import time
+from secrets import randbelow
 from typing import Final
 
 from quivermq.batches import Frame, Origin, encode_batch
@@ -184,7 +184,7 @@ class DirectProducer:
         """Where the next batch without a key goes: one partition after the other."""
         count = len(route.leaders)
         turn = self._turns.get(route.topic)
-        turn = randrange(count) if turn is None else (turn + 1) % count  # noqa: S311  (a spread)
+        turn = randbelow(count) if turn is None else (turn + 1) % count
         self._turns[route.topic] = turn
         return turn
 
@@ -207,7 +207,7 @@ def not_before_ms(delay: float) -> int:
     check_number("delay", delay, least=0)
     if delay > DELAY_SECONDS_MAX:
         raise InvalidRequest(f"delay must be at most {DELAY_SECONDS_MAX:.0f} seconds: {delay!r}")
-    return int((time() + delay) * 1000) + 1 if delay else 0
+    return int((time.time() + delay) * 1000) + 1 if delay else 0
 
 
 async def _one_by_one(

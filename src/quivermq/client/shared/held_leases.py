@@ -2,14 +2,11 @@
 
 import threading
 from collections.abc import Iterable
-from random import Random
+from secrets import randbelow
 from typing import NamedTuple
 
 from quivermq.client import fork_safety
 from quivermq.intervals import Interval, IntervalSet
-
-# Seeded by the system: two consumers must not draw the same number.
-_random = Random()  # noqa: S311  (not a secret)
 
 
 class LeaseSource(NamedTuple):
@@ -99,9 +96,9 @@ class HeldLeases:
         """Everything is the parent's: a child that gave it back would take it from under it."""
         self._lock = threading.Lock()
         self._held = {}
-        _random.seed()
         self.consumer = _draw_id()
 
 
 def _draw_id() -> int:
-    return _random.randrange(1, 1 << 63)
+    """Two consumers must not draw the same, also in programs that seed their generators."""
+    return 1 + randbelow((1 << 63) - 1)

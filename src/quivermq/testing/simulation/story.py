@@ -38,6 +38,11 @@ class Story:
         """An event that counts for the digest, and is too frequent to be shown."""
         self._digest.update(f"{self._time.now_us} {text}\n".encode())
 
+    def trace_bytes(self, text: str, data: bytes) -> None:
+        """The same with bytes."""
+        self.trace(text)
+        self._digest.update(data)
+
     def strike(self, fault: str, text: str) -> None:
         """A fault, under the name by which it is counted."""
         self.faults[fault] += 1

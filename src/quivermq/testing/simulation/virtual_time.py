@@ -36,6 +36,10 @@ class VirtualTime:
         due_us = self.now_us + max(0, round(delay_ms * US_PER_MS))
         heappush(self._planned, (due_us, next(self._numbers), action))
 
+    def at_us(self, due_us: int, action: Action) -> None:
+        """Plan an action at a moment; one that is past counts as now."""
+        heappush(self._planned, (max(due_us, self.now_us), next(self._numbers), action))
+
     def run_for_ms(self, duration_ms: int, until: Callable[[], bool] | None = None) -> bool:
         """Let time pass; stops early, and returns True, once `until` holds after an event."""
         end_us = self.now_us + duration_ms * US_PER_MS

@@ -1,0 +1,54 @@
+"""The machine that a broker runs on, as far as it is more than clocks, chance and sockets.
+
+The simulator gives brokers machines of its own: with a disk in memory, and work that threads would
+do done at times that a seed decides.
+"""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from quivermq.errors import StorageFailed
+from quivermq.log import Disk, RealDisk
+from quivermq.node.disk_thread import DiskThread
+from quivermq.node.loop_watch import LoopWatch, Stalls
+
+_LOCK: Final = "lock"
+
+
+class Machine:
+    """The one that this process runs on."""
+
+    def open_disk(self, data_dir: str) -> Disk:
+        return RealDisk(data_dir)
+
+    def lock(self, data_dir: str) -> Callable[[], None]:
+        """Take a data directory for this process alone; returns how to let go of it."""
+        path = Path(data_dir) / _LOCK
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageFailed(f"cannot open {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise StorageFailed(
+                f"another process uses {data_dir}: stop it, or name another --data-dir"
+            ) from None
+        return partial(os.close, descriptor)
+
+    def start_disk_thread(self) -> DiskThread:
+        thread = DiskThread(asyncio.get_running_loop(), "quiver-disk")
+        thread.start()
+        return thread
+
+    def watch_loop(self, budget_s: float, stalls: Stalls) -> LoopWatch | None:
+        """Count what holds the event loop for longer than the budget."""
+        watch = LoopWatch(budget_s, stalls)
+        watch.start()
+        return watch
