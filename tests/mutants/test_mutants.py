@@ -14,7 +14,7 @@ TRIED = {
     "follower commits past what it matched",
     "snapshot restore drops auto-leave",
     "acknowledges without fsync",
-    "damaged node takes part",
+    "transfer is not checked as a whole",
 }
 
 

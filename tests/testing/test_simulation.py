@@ -11,7 +11,7 @@ from quivermq.testing import Simulation, Violation, run_seed
 from quivermq.testing.__main__ import main
 from quivermq.testing.simulation.faults import FAULTS
 
-BLOCKS, SEEDS_PER_BLOCK = 8, 10
+BLOCKS, SEEDS_PER_BLOCK = 4, 10
 REPLAYED = 7
 
 
