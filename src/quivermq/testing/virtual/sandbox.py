@@ -1,0 +1,65 @@
+"""Puts virtual clocks and seeded chance in the place of the system's, while a simulation runs.
+
+Code that runs in a simulated process is the same as in production: it asks `time` for the time, and
+the system for random bytes. Inside the `with` of `sandbox()` these answer by the process whose
+event loop is running, and as always where none is. So nothing has to be handed down through all
+layers, and code that is written later cannot forget to ask.
+"""
+
+import os
+import random
+import time
+from asyncio import events
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from quivermq.testing.virtual.loop import VirtualLoop
+from quivermq.testing.virtual.process import Process
+
+
+def running_process() -> Process | None:
+    """The simulated process whose code runs at this moment."""
+    loop = events._get_running_loop()  # noqa: SLF001
+    return loop.process if isinstance(loop, VirtualLoop) else None
+
+
+def _by_process(
+    of_process: Callable[..., Any], of_system: Callable[..., Any]
+) -> Callable[..., Any]:
+    def answer(*args: Any) -> Any:
+        process = running_process()
+        return of_system(*args) if process is None else of_process(process, *args)
+
+    return answer
+
+
+def _in_ns(seconds: float) -> int:
+    return round(seconds * 1_000_000) * 1_000
+
+
+_ANSWERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (time, "time", lambda process: process.wall_s()),
+    (time, "time_ns", lambda process: _in_ns(process.wall_s())),
+    (time, "monotonic", lambda process: process.steady_s()),
+    (time, "monotonic_ns", lambda process: _in_ns(process.steady_s())),
+    (time, "clock_gettime", lambda process, _: process.steady_s()),
+    (time, "clock_gettime_ns", lambda process, _: _in_ns(process.steady_s())),
+    (time, "perf_counter", lambda process: process.count_work_s()),
+    (os, "urandom", lambda process, size: process.dice.randbytes(size)),
+    (random, "_urandom", lambda process, size: process.dice.randbytes(size)),
+    (os, "getpid", lambda process: process.number),
+)
+
+
+@contextmanager
+def sandbox() -> Iterator[None]:
+    """Simulated processes see their own clocks, chance and process number."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in _ANSWERS]
+    for (module, name, answer), (_, _, of_system) in zip(_ANSWERS, before, strict=True):
+        setattr(module, name, _by_process(answer, of_system))
+    try:
+        yield
+    finally:
+        for module, name, of_system in before:
+            setattr(module, name, of_system)

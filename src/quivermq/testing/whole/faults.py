@@ -1,0 +1,305 @@
+"""The faults of a simulated cluster, each with its mean time between two strikes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final
+
+from quivermq.errors import StorageFailed
+from quivermq.testing.virtual import Link, Weather
+from quivermq.testing.whole.cluster import SimulatedBroker, SimulatedCluster
+
+_DISK_OPERATIONS_AHEAD: Final = 40
+_HOUR_US: Final = 3_600 * 1_000_000
+YEAR_US: Final = 366 * 24 * _HOUR_US
+
+
+@dataclass
+class FaultContext:
+    """What faults strike."""
+
+    cluster: SimulatedCluster
+    dice: Random
+    kill_user: Callable[[], None]
+    is_over: bool = False
+
+    def strike(self, name: str, text: str) -> None:
+        self.cluster.world.story.strike(name, text)
+
+    def after(self, delay_ms: float, action: Callable[[], None]) -> None:
+        """Do something later, unless everything has healed by then."""
+        self.cluster.world.time.after_ms(delay_ms, lambda: None if self.is_over else action())
+
+    def one(self) -> SimulatedBroker:
+        return self.dice.choice(list(self.cluster.brokers.values()))
+
+    @property
+    def hosts(self) -> list[str]:
+        return [broker.machine.host for broker in self.cluster.brokers.values()]
+
+
+Fault = Callable[[FaultContext], None]
+
+
+def kill(context: FaultContext) -> None:
+    """F1: a process is killed."""
+    broker = context.one()
+    context.strike("kill", f"broker {broker.node}")
+    broker.crash(power=False, down_ms=context.dice.uniform(50, 4_000))
+
+
+def kill_all(context: FaultContext) -> None:
+    """F2: all processes are killed at once."""
+    context.strike("kill all", "all brokers")
+    for broker in context.cluster.brokers.values():
+        broker.crash(power=False, down_ms=context.dice.uniform(50, 2_000))
+
+
+def power_loss(context: FaultContext) -> None:
+    """F3: a machine loses its power, and what it had not synced."""
+    broker = context.one()
+    context.strike("power loss", f"broker {broker.node}")
+    broker.crash(power=True, down_ms=context.dice.uniform(50, 6_000))
+
+
+def power_loss_of_all(context: FaultContext) -> None:
+    """F4: all machines lose their power at once."""
+    context.strike("power loss of all", "all brokers")
+    for broker in context.cluster.brokers.values():
+        broker.crash(power=True, down_ms=context.dice.uniform(50, 2_000))
+
+
+def kill_in_disk_work(context: FaultContext) -> None:
+    """A process dies in the middle of what it does to its disk."""
+    broker = context.one()
+    ahead = context.dice.randrange(_DISK_OPERATIONS_AHEAD)
+    broker.machine.die_at(broker.machine.disk.operations + ahead)
+    context.strike("kill in disk work", f"broker {broker.node}")
+
+
+def failed_disk(context: FaultContext) -> None:
+    """F17: an operation of a disk fails, and may have happened or not."""
+    broker = context.one()
+    faults = broker.machine.disk.faults
+    faults.failure = StorageFailed
+    faults.fail_operation = broker.machine.disk.operations + context.dice.randrange(
+        _DISK_OPERATIONS_AHEAD
+    )
+    context.strike("failed disk", f"broker {broker.node}")
+    # An operator starts a broker again that has lost its disk for a moment.
+    context.after(context.dice.uniform(2_000, 8_000), partial(broker.restart, 100.0))
+
+
+def full_disk(context: FaultContext) -> None:
+    """F16: no space is left, and there is space again after a while."""
+    broker = context.one()
+    disk = broker.machine.disk
+    used = sum(len(disk.content(path)) for path in disk.paths())
+    disk.faults.capacity_bytes = used + context.dice.choice((0, 500, 5_000))
+
+    def free() -> None:
+        disk.faults.capacity_bytes = None
+
+    context.after(context.dice.uniform(500, 6_000), free)
+    context.strike("full disk", f"broker {broker.node}")
+
+
+def read_only_disk(context: FaultContext) -> None:
+    """F18: a disk takes no more writes for a while."""
+    broker = context.one()
+    broker.machine.disk.faults.read_only = True
+
+    def remount() -> None:
+        broker.machine.disk.faults.read_only = False
+        broker.restart(100.0)
+
+    context.after(context.dice.uniform(500, 4_000), remount)
+    context.strike("read-only disk", f"broker {broker.node}")
+
+
+def slow_disk(context: FaultContext) -> None:
+    """F19: everything takes long on one disk."""
+    broker = context.one()
+    state = broker.machine.state
+    state.disk_ms = (context.dice.uniform(1, 100), context.dice.uniform(100, 2_000))
+
+    def recover() -> None:
+        state.disk_ms = (0.05, 2.0)
+
+    context.after(context.dice.uniform(1_000, 8_000), recover)
+    context.strike("slow disk", f"broker {broker.node}")
+
+
+def pause(context: FaultContext) -> None:
+    """F5: a process stands still for a while."""
+    broker = context.one()
+    duration_ms = context.dice.choice((200, 1_000, 3_000, 10_000)) * context.dice.random()
+    broker.machine.pause_ms(duration_ms)
+    context.strike("pause", f"broker {broker.node} for {duration_ms:.0f} ms")
+
+
+def slow_machine(context: FaultContext) -> None:
+    """F42: a machine gets to everything late."""
+    broker = context.one()
+    state = broker.machine.state
+    state.lag_ms = context.dice.uniform(5, 150)
+
+    def recover() -> None:
+        state.lag_ms = 0.0
+
+    context.after(context.dice.uniform(1_000, 6_000), recover)
+    context.strike("slow machine", f"broker {broker.node}")
+
+
+def odd_clock(context: FaultContext) -> None:
+    """F20: a clock jumps, runs wrong or stops."""
+    broker = context.one()
+    clock, dice = broker.machine.clock, context.dice
+    kind = dice.choice(("jumps", "jumps", "drifts", "stops"))
+    if kind == "jumps":
+        farthest_us = dice.choice((_HOUR_US, 25 * _HOUR_US, YEAR_US))
+        clock.jump(dice.randint(-farthest_us, farthest_us))
+    elif kind == "drifts":
+        clock.drift(dice.uniform(0.9, 1.1))
+    else:
+        clock.stop()
+    context.strike("odd clock", f"that of broker {broker.node} {kind}")
+
+
+def rolling_restart(context: FaultContext) -> None:
+    """F24: every broker is stopped and started, one after another."""
+    context.strike("rolling restart", "one broker after another")
+    for number, broker in enumerate(context.cluster.brokers.values()):
+        context.after(number * context.dice.uniform(500, 3_000), partial(broker.restart, 200.0))
+
+
+def restart(context: FaultContext) -> None:
+    """A broker is stopped and started."""
+    broker = context.one()
+    context.strike("restart", f"broker {broker.node}")
+    broker.restart(context.dice.uniform(50, 3_000))
+
+
+def partition(context: FaultContext) -> None:
+    """F6: some brokers cannot reach the others; clients can reach all of them."""
+    hosts = context.hosts
+    context.dice.shuffle(hosts)
+    middle = context.dice.randint(1, max(1, len(hosts) // 2))
+    links = {
+        link for a in hosts[:middle] for b in hosts[middle:] for link in ((a, b), (b, a))
+    }
+    _cut(context, links, "partition")
+
+
+def one_way_partition(context: FaultContext) -> None:
+    """F7: some brokers are heard and do not hear, or hear and are not heard."""
+    hosts = context.hosts
+    some = context.dice.sample(hosts, context.dice.randint(1, max(1, len(hosts) // 2)))
+    links = {(a, b) for a in some for b in hosts if b not in some}
+    if context.dice.random() < 0.5:
+        links = {(b, a) for a, b in links}
+    _cut(context, links, "one-way partition")
+
+
+def cut_links(context: FaultContext) -> None:
+    """F8: any links are cut, also those to clients, each in one direction."""
+    hosts = [*context.hosts, *(f"client{number}" for number in range(1, 12))]
+    links = {
+        (a, b) for a in hosts for b in hosts if a != b and context.dice.random() < 0.25
+    }
+    _cut(context, links, "cut links")
+
+
+def _cut(context: FaultContext, links: set[Link], name: str) -> None:
+    network = context.cluster.world.network
+    network.cut(links)
+    context.strike(name, f"{len(links)} links")
+    context.after(context.dice.uniform(300, 8_000), lambda: network.cut(()))
+
+
+def bad_weather(context: FaultContext) -> None:
+    """F9: delays and losses."""
+    dice, network = context.dice, context.cluster.world.network
+    network.weather = Weather(
+        delay_ms=(0.1, dice.choice((5.0, 50.0, 300.0))), loss=dice.choice((0.0, 0.02, 0.1))
+    )
+    context.strike("bad weather", str(network.weather))
+
+    def clear() -> None:
+        network.weather = Weather()
+
+    context.after(dice.uniform(2_000, 8_000), clear)
+
+
+def wrong_bits(context: FaultContext) -> None:
+    """F12: bits are wrong on the way, and no checksum of the network notices."""
+    network = context.cluster.world.network
+    network.weather = Weather(flips=context.dice.choice((0.001, 0.01, 0.05)))
+    context.strike("wrong bits", str(network.weather))
+
+    def clear() -> None:
+        network.weather = Weather()
+
+    context.after(context.dice.uniform(500, 4_000), clear)
+
+
+def kill_user(context: FaultContext) -> None:
+    """F13: a client dies in the middle of something, and another takes its place."""
+    context.strike("kill user", "")
+    context.kill_user()
+
+
+FAULTS: Final[dict[Fault, float]] = {
+    kill: 5_000,
+    kill_all: 15_000,
+    power_loss: 6_000,
+    power_loss_of_all: 15_000,
+    kill_in_disk_work: 5_000,
+    failed_disk: 9_000,
+    full_disk: 8_000,
+    read_only_disk: 12_000,
+    slow_disk: 7_000,
+    pause: 5_000,
+    slow_machine: 7_000,
+    odd_clock: 5_000,
+    rolling_restart: 15_000,
+    restart: 7_000,
+    partition: 7_000,
+    one_way_partition: 7_000,
+    cut_links: 7_000,
+    bad_weather: 7_000,
+    wrong_bits: 7_000,
+    kill_user: 5_000,
+}
+"""Each with its mean time between two strikes, in ms."""
+
+
+class Nemesis:
+    """Strikes with each chosen fault at its own random pace, until it is stopped."""
+
+    def __init__(self, context: FaultContext) -> None:
+        self._context = context
+        dice = context.dice
+        share = dice.choice((0.15, 0.3, 0.6))
+        self.chosen = {
+            fault: mean_ms * dice.choice((0.5, 1.0, 3.0))
+            for fault, mean_ms in FAULTS.items()
+            if dice.random() < share
+        }
+        context.cluster.world.story.tell(f"faults of this seed: {self.names}")
+        for fault in self.chosen:
+            self._plan(fault)
+
+    @property
+    def names(self) -> str:
+        return ", ".join(fault.__name__.replace("_", " ") for fault in self.chosen) or "none"
+
+    def _plan(self, fault: Fault) -> None:
+        delay_ms = self._context.dice.expovariate(1 / self.chosen[fault])
+        self._context.cluster.world.time.after_ms(delay_ms, lambda: self._strike(fault))
+
+    def _strike(self, fault: Fault) -> None:
+        if not self._context.is_over:
+            fault(self._context)
+            self._plan(fault)

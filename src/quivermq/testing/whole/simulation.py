@@ -1,0 +1,417 @@
+"""Runs one seed: a cluster starts, users work while faults strike, everything heals, and is checked.
+
+    outcome = WholeSimulation(seed=7).run()
+
+The brokers, transports and clients are those of production, on virtual time. While faults strike,
+every guarantee must hold. Then everything heals; the cluster has to serve within a stated time, the
+consumers finish all messages, and the logs of all brokers hold what was acknowledged. The same seed
+is the same run, byte for byte.
+"""
+
+import gc
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+import quivermq.aio
+from quivermq.batches import FrameKind, decode_messages
+from quivermq.client import DeadLetter
+from quivermq.errors import QuiverError, TopicNotFound
+from quivermq.log import Log
+from quivermq.testing import Violation
+from quivermq.testing.simulated_disk import Faults
+from quivermq.testing.simulation.story import Story
+from quivermq.testing.simulation.virtual_time import VirtualTime
+from quivermq.testing.trials.group_history import Letter, Original
+from quivermq.testing.trials.history import ReplicaCopy, StoredBatch, TopicPartition
+from quivermq.testing.virtual import (
+    Process,
+    SimulatedMachine,
+    VirtualNetwork,
+    World,
+    sandbox,
+)
+from quivermq.testing.virtual.process import MachineState
+from quivermq.testing.whole.cluster import SimulatedCluster
+from quivermq.testing.whole.faults import YEAR_US, FaultContext, Nemesis
+from quivermq.testing.whole.users import (
+    ConsumingUser,
+    DrainingUser,
+    ProducingUser,
+    ReadingUser,
+    Records,
+    Stage,
+    User,
+)
+
+STARTING_MS_MAX: Final = 30_000
+SERVING_MS_MAX: Final = 30_000
+"""I9: so long after everything has healed, all brokers are ready."""
+DRAINING_MS_MAX: Final = 120_000
+"""And so long after that, every message is consumed, and every call of a client has ended."""
+CLOCKS_WRONG_US_MAX: Final = 100 * YEAR_US
+"""No clock was ever further ahead: each jumps by a year at most, and not a hundred times."""
+STORY_LINES: Final = 40
+_GROUPS: Final = ("billing", "search")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a run."""
+
+    seed: int
+    virtual_ms: int
+    events: int
+    digest: str
+    """A hash of every event, and of every byte on the network: equal for equal runs."""
+    faults: Counter[str]
+    counts: Counter[str]
+    failure: str = ""
+    """The error, with the end of the story; empty if the seed passed."""
+
+
+class WholeSimulation:
+    """One seed, run once."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.dice = dice = Random(seed)
+        time = VirtualTime()
+        story = Story(time)
+        network = VirtualNetwork(time, Random(dice.random()), story)
+        self.world = World(time, story, network, [])
+        size = dice.choice((1, 3, 3, 3, 5))
+        self.cluster = SimulatedCluster(self.world, dice, size, _settings(dice))
+        topics = {f"topic{n}": dice.randint(1, 3) for n in range(1, dice.randint(2, 3))}
+        self.stage = Stage(self.world, self.cluster.servers, Records(), topics)
+        self._machines = 0
+        self._users: dict[SimulatedMachine, User] = {}
+        self._made = 0
+        self._nemesis: Nemesis | None = None
+
+    def run(self) -> Outcome:
+        """Run all phases; raises `Violation` with the story as a note."""
+        with sandbox(), _without_garbage_collection():
+            try:
+                self._start()
+                self._suffer()
+                self._heal()
+                self._drain()
+                self._check()
+            except Exception as error:
+                error.add_note(self.story())
+                raise
+            finally:
+                self._end()
+        return self.outcome()
+
+    def _end(self) -> None:
+        """Forget all processes. What their tasks do when they are closed does not matter."""
+        for machine in [b.machine for b in self.cluster.brokers.values()] + list(self._users):
+            machine.kill()
+
+    def outcome(self, failure: str = "") -> Outcome:
+        story, time = self.world.story, self.world.time
+        return Outcome(
+            self.seed, time.now_ms, time.events, story.digest, story.faults, story.counts, failure
+        )
+
+    def story(self) -> str:
+        """The state and the last events, for a failure message."""
+        return "\n".join(
+            (
+                f"seed {self.seed}, {len(self.cluster.brokers)} brokers, at "
+                f"{self.world.time.now_ms} ms: {self.cluster.standing}",
+                f"faults: {self._nemesis.names if self._nemesis else 'none yet'}",
+                f"struck: {dict(self.world.story.faults)}",
+                f"counts: {dict(self.world.story.counts)}",
+                self.world.story.last(STORY_LINES),
+            )
+        )
+
+    # Phases.
+
+    def _start(self) -> None:
+        for broker in self.cluster.brokers.values():
+            broker.start()
+        self._until(lambda: self.cluster.is_ready, STARTING_MS_MAX, "I9: it did not start")
+        replication = min(3, len(self.cluster.brokers))
+
+        async def create() -> None:
+            async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+                for topic, partitions in self.stage.topics.items():
+                    await client.create_topic(
+                        topic, partitions=partitions, replication=replication, max_deliveries=8
+                    )
+
+        self._do(create, STARTING_MS_MAX)
+
+    def _suffer(self) -> None:
+        context = FaultContext(self.cluster, Random(self.dice.random()), self._kill_user)
+        self._context = context
+        self._nemesis = Nemesis(context)
+        for _ in range(self.dice.randint(1, 3)):
+            self._add_user(ProducingUser)
+        self._add_user(ReadingUser)
+        for _ in range(self.dice.randint(1, 3)):
+            self._add_user(self._consumer)
+        self._run_for(self.dice.randint(15_000, 35_000))
+
+    def _heal(self) -> None:
+        self._context.is_over = True
+        world = self.world
+        world.story.tell("healing")
+        world.network.heal()
+        for broker in self.cluster.brokers.values():
+            machine = broker.machine
+            machine.disk.faults = Faults()
+            machine.state = MachineState()
+            machine.paused_until_us = min(machine.paused_until_us, world.time.now_us)
+            machine.clock.set_right()
+            if machine.process is not None:
+                machine.process.plan_turn()
+            # A disk that failed is trusted again only by a broker that starts.
+            broker.crash(power=False, down_ms=100.0)
+            broker.start()
+        self._run_for(200)
+        for broker in self.cluster.brokers.values():
+            broker.start()
+        self._until(
+            lambda: self.cluster.is_ready, SERVING_MS_MAX, "I9: not all brokers are ready in time"
+        )
+        world.story.tell("serves again")
+
+    def _drain(self) -> None:
+        self.stage.is_over = True
+        # What a clock that was ahead postponed becomes due.
+        for broker in self.cluster.brokers.values():
+            broker.machine.clock.jump(CLOCKS_WRONG_US_MAX)
+        self._until(
+            lambda: all(user.is_done for user in self._users.values()),
+            DRAINING_MS_MAX,
+            "I9: calls of clients do not end",
+        )
+        for topic, group in list(self.stage.records.groups):
+            user = DrainingUser(self.stage, f"drain {topic} {group}", Random(1), topic, group)
+            self._do(user.run, DRAINING_MS_MAX)
+
+    def _check(self) -> None:
+        contents: dict[TopicPartition, dict[int, Original]] = {}
+        letters: dict[tuple[str, str], list[Letter]] = {}
+        records = self.stage.records
+
+        async def look() -> None:
+            async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+                for topic, partitions in self.stage.topics.items():
+                    for number in range(partitions):
+                        contents[TopicPartition(topic, number)] = {
+                            message.offset: Original(
+                                message.key, message.value, dict(message.headers)
+                            )
+                            async for message in client.read(topic, number)
+                        }
+                for topic, group in records.groups:
+                    letters[topic, group] = await _letters(client, topic, group)
+
+        self._do(look, DRAINING_MS_MAX)
+        for (topic, group), history in records.groups.items():
+            here = {place: found for place, found in contents.items() if place.topic == topic}
+            history.check_drained(here, letters[topic, group])
+        self.world.story.counts["calls judged as linearizable"] = records.log.check()
+        records.messages.check(self._copies())
+
+    def _copies(self) -> list[ReplicaCopy]:
+        """What each broker's disk holds, read as a broker would that starts."""
+        self._until(self._is_level, SERVING_MS_MAX, "I9: the replicas do not become equal")
+        copies = []
+        for broker in self.cluster.brokers.values():
+            machine = broker.machine
+            machine.kill()
+            for topic, partitions in self.stage.topics.items():
+                for number in range(partitions):
+                    folder = f"log/{topic}/{number}"
+                    if machine.disk.is_folder(folder):
+                        log = Log.open(machine.disk, folder)
+                        copies.append(_copy_of(broker.node, TopicPartition(topic, number), log))
+        return copies
+
+    def _is_level(self) -> bool:
+        for topic, partitions in self.stage.topics.items():
+            for number in range(partitions):
+                ends = {
+                    (hosted.replica.commit_index, hosted.replica.applied_index)
+                    for broker in self.cluster.brokers.values()
+                    if broker.is_ready
+                    and broker.server is not None
+                    and (hosted := broker.server.broker.partitions.local(topic, b"", number))
+                }
+                if len(ends) != 1 or len(set(*ends)) != 1:
+                    return False
+        return self.cluster.is_ready
+
+    # Users.
+
+    def _consumer(self, stage: Stage, name: str, dice: Random) -> User:
+        topic = dice.choice(list(stage.topics))
+        return ConsumingUser(stage, name, dice, topic, dice.choice(_GROUPS))
+
+    def _add_user(self, make: Callable[[Stage, str, Random], User]) -> None:
+        self._made += 1
+        machine = self._new_machine()
+        user = make(self.stage, f"{make.__name__.strip('_')} {self._made}", machine.dice)
+        user.make = make  # type: ignore[attr-defined]
+        self._users[machine] = user
+        machine.run(user.run, user.name)
+
+    def _new_machine(self) -> SimulatedMachine:
+        self._machines += 1
+        return SimulatedMachine(
+            self.world, f"client{self._machines}", Random(self.dice.random())
+        )
+
+    def _kill_user(self) -> None:
+        machine = self._context.dice.choice(list(self._users))
+        user = self._users.pop(machine)
+        machine.kill()
+        user.killed()
+        self._add_user(user.make)  # type: ignore[attr-defined]
+
+    # Time.
+
+    def _do(self, work: Callable[[], Coroutine[Any, Any, None]], longest_ms: int) -> None:
+        """Run a program to its end."""
+        machine = self._new_machine()
+        process = machine.run(work, "work")
+        self._until(
+            lambda: process.main is not None and process.main.done(),
+            longest_ms,
+            f"I9: {work.__qualname__} does not end",
+        )
+        machine.kill()
+
+    def _run_for(self, duration_ms: int) -> None:
+        self.world.time.run_for_ms(duration_ms, self._has_failed)
+        self._raise_failures()
+
+    def _until(self, condition: Callable[[], bool], longest_ms: int, failure: str) -> None:
+        end_ms = self.world.time.now_ms + longest_ms
+        while not condition():
+            if self.world.time.now_ms >= end_ms:
+                raise Violation(f"{failure}: {self.cluster.standing}")
+            self._run_for(50)
+
+    def _processes(self) -> Iterator[Process]:
+        for broker in self.cluster.brokers.values():
+            if broker.machine.process is not None:
+                yield broker.machine.process
+        for machine in self._users:
+            if machine.process is not None:
+                yield machine.process
+
+    def _has_failed(self) -> bool:
+        return False
+
+    def _raise_failures(self) -> None:
+        for process in self._processes():
+            if process.failures:
+                error = process.failures[0]
+                error.add_note(f"in {process.name}")
+                raise error
+
+
+async def _letters(client: Any, topic: str, group: str) -> list[Letter]:
+    place = f"{topic}.dlq"
+    try:
+        partitions = (await client.topic(place)).partitions
+    except TopicNotFound:
+        return []
+    found = [
+        DeadLetter.of(message)
+        for each in partitions
+        async for message in client.read(place, each.partition)
+    ]
+    return [
+        Letter(
+            letter.topic,
+            -1 if letter.original_partition is None else letter.original_partition,
+            -1 if letter.original_offset is None else letter.original_offset,
+            letter.group,
+            letter.reason,
+            letter.deliveries or 0,
+            letter.key,
+            letter.value,
+            dict(letter.headers),
+            letter.died,
+        )
+        for letter in found
+        if letter.group == group and letter.topic == topic
+    ]
+
+
+def _copy_of(node: int, place: TopicPartition, log: Log) -> ReplicaCopy:
+    batches = [
+        StoredBatch(
+            frame.header.base_offset,
+            tuple(message.value for message in decode_messages(frame)),
+            frame.header.producer_id,
+            frame.header.producer_epoch,
+            frame.header.sequence,
+            bytes(frame),
+        )
+        for frame in log.frames(log.first_index)
+        if frame.header.kind == FrameKind.DATA
+    ]
+    return ReplicaCopy(node, "stored", place, log.start.next_offset, batches)
+
+
+def _settings(dice: Random) -> dict[str, object]:
+    """Small segments, so that rolling and checkpoints happen all the time."""
+    return {
+        "tick_ms": dice.choice((50, 100)),
+        "segment_bytes": dice.choice((64, 128)) << 10,
+        "request_timeout_ms": 10_000,
+    }
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Nothing is collected in a run: what `__del__` does would happen at moments that depend on
+    other runs. Afterwards the tasks of killed processes are closed, and complain of it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def silently() -> Iterator[None]:
+    """Around the end of simulated processes: their tasks are closed in the middle of something."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+
+
+def run_whole_seed(seed: int) -> Outcome:
+    """Run a seed; a failure becomes part of the outcome."""
+    with silently():
+        simulation = WholeSimulation(seed)
+        try:
+            outcome = simulation.run()
+        except Exception as error:  # noqa: BLE001  (whatever it is, the seed failed)
+            notes = "\n".join(getattr(error, "__notes__", ()))
+            outcome = simulation.outcome(f"{type(error).__name__}: {error}\n{notes}")
+        del simulation
+    return outcome
