@@ -352,6 +352,13 @@ class SimulatedDisk:
         """Damage a block: it cannot be read until it is written anew as a whole."""
         self._seen[path].lost_blocks.add(block)
 
+    def lose_all(self) -> None:
+        """Damage everything: an empty disk is in its place."""
+        self._seen.clear()
+        self._durable.clear()
+        self._changes.clear()
+        self._folders = {""}
+
     def lose_file(self, path: str) -> None:
         """Damage a folder: a file is gone, durably."""
         self._seen.pop(path)

@@ -89,6 +89,16 @@ class SimulatedBroker:
         )
 
     @property
+    def is_whole(self) -> bool:
+        """Ready, with all replicas that belong here, none of them damaged."""
+        if not self.is_ready or self.server is None:
+            return False
+        broker = self.server.broker
+        return not broker.hosting.lost and not any(
+            hosted.replica.is_repairing for hosted in broker.scheduler.replicas.values()
+        )
+
+    @property
     def standing(self) -> str:
         if not self.machine.is_up:
             return "down"

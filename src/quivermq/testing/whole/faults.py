@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from quivermq.errors import StorageFailed
+from quivermq.batches import MARK_PREFIX
 from quivermq.testing.virtual import Link, Weather
 from quivermq.testing.whole.cluster import SimulatedBroker, SimulatedCluster
 
@@ -22,6 +23,8 @@ class FaultContext:
     cluster: SimulatedCluster
     dice: Random
     kill_user: Callable[[], None]
+    fragile: tuple[int, ...] = ()
+    """The brokers whose disks may be damaged: never a majority."""
     is_over: bool = False
 
     def strike(self, name: str, text: str) -> None:
@@ -244,6 +247,52 @@ def wrong_bits(context: FaultContext) -> None:
     context.after(context.dice.uniform(500, 4_000), clear)
 
 
+def damage(context: FaultContext) -> None:
+    """F10, F11, F12: something on a disk is not what was written."""
+    if not context.fragile:
+        return
+    broker = context.cluster.brokers[context.dice.choice(context.fragile)]
+    disk = broker.machine.disk
+    paths = disk.paths()
+    if not paths:
+        return
+    path = context.dice.choice(paths)
+    content = disk.content(path)
+    act = context.dice.choice(("flips a bit of", "flips a bit of", "cuts", "loses"))
+    if act == "loses":
+        disk.lose_file(path)
+    elif act == "cuts":
+        disk.replace_content(path, content[: context.dice.randint(0, len(content))])
+    else:
+        # Behind the last mark of a log nothing tells damage from a torn write, nor could anything.
+        size = content.rfind(MARK_PREFIX) if _is_last_segment(path, paths) else len(content)
+        if size <= 0:
+            return
+        disk.flip_bit(path, context.dice.randrange(size * 8))
+    context.strike("damage", f"broker {broker.node} {act} {path}")
+    # A segment that is cut under a process which goes on writing gets its length back, and looks
+    # torn after a power loss: the log promises nothing there.
+    if (act == "cuts" and _is_last_segment(path, paths)) or context.dice.random() < 0.5:
+        broker.crash(power=False, down_ms=context.dice.uniform(50, 2_000))
+
+
+def _is_last_segment(path: str, paths: list[str]) -> bool:
+    folder = path.rpartition("/")[0]
+    segments = [each for each in paths if each.startswith(f"{folder}/") and each.endswith(".seg")]
+    return path == max(segments, default="")
+
+
+def empty_disk(context: FaultContext) -> None:
+    """F22: a broker comes back with its old number and nothing else."""
+    if not context.fragile:
+        return
+    broker = context.cluster.brokers[context.fragile[0]]
+    context.strike("empty disk", f"broker {broker.node}")
+    broker.machine.kill()
+    broker.machine.disk.lose_all()
+    broker.start()
+
+
 def kill_user(context: FaultContext) -> None:
     """F13: a client dies in the middle of something, and another takes its place."""
     context.strike("kill user", "")
@@ -269,8 +318,10 @@ FAULTS: Final[dict[Fault, float]] = {
     one_way_partition: 7_000,
     cut_links: 7_000,
     bad_weather: 7_000,
-    wrong_bits: 7_000,
+    # wrong_bits: 7_000,
     kill_user: 5_000,
+    damage: 5_000,
+    empty_disk: 25_000,
 }
 """Each with its mean time between two strikes, in ms."""
 

@@ -8,6 +8,7 @@ consumers finish all messages, and the logs of all brokers hold what was acknowl
 is the same run, byte for byte.
 """
 
+import asyncio
 import gc
 import sys
 import warnings
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -38,20 +40,27 @@ from quivermq.testing.virtual import (
 )
 from quivermq.testing.virtual.process import MachineState
 from quivermq.testing.whole.cluster import SimulatedCluster
-from quivermq.testing.whole.faults import YEAR_US, FaultContext, Nemesis
+from quivermq.testing.whole.faults import YEAR_US, FaultContext, Nemesis, odd_clock
 from quivermq.testing.whole.users import (
+    CommittingUser,
     ConsumingUser,
     DrainingUser,
+    OperatingUser,
     ProducingUser,
+    PushedUser,
     ReadingUser,
     Records,
     Stage,
+    StickyDrainingUser,
+    StickyUser,
     User,
 )
 
 STARTING_MS_MAX: Final = 30_000
 SERVING_MS_MAX: Final = 30_000
 """I9: so long after everything has healed, all brokers are ready."""
+MENDING_MS: Final = 10_000
+"""A broker with a damaged disk that is not whole by then is replaced."""
 DRAINING_MS_MAX: Final = 120_000
 """And so long after that, every message is consumed, and every call of a client has ended."""
 CLOCKS_WRONG_US_MAX: Final = 100 * YEAR_US
@@ -152,14 +161,25 @@ class WholeSimulation:
         self._do(create, STARTING_MS_MAX)
 
     def _suffer(self) -> None:
-        context = FaultContext(self.cluster, Random(self.dice.random()), self._kill_user)
+        nodes = list(self.cluster.brokers)
+        fragile = tuple(self.dice.sample(nodes, (len(nodes) - 1) // 2))
+        context = FaultContext(
+            self.cluster, Random(self.dice.random()), self._kill_user, fragile
+        )
         self._context = context
         self._nemesis = Nemesis(context)
         for _ in range(self.dice.randint(1, 3)):
             self._add_user(ProducingUser)
-        self._add_user(ReadingUser)
-        for _ in range(self.dice.randint(1, 3)):
+        self.stage.has_right_clocks = odd_clock not in self._nemesis.chosen
+        for make in (ReadingUser, CommittingUser, OperatingUser):
+            if self.dice.random() < 0.6:
+                self._add_user(make)
+        for _ in range(self.dice.randint(0, 3)):
             self._add_user(self._consumer)
+        if self.dice.random() < 0.3:
+            self._add_user(self._pushed)
+        for _ in range(self.dice.choice((0, 0, 1, 2, 3))):
+            self._add_user(self._sticky)
         self._run_for(self.dice.randint(15_000, 35_000))
 
     def _heal(self) -> None:
@@ -181,16 +201,55 @@ class WholeSimulation:
         self._run_for(200)
         for broker in self.cluster.brokers.values():
             broker.start()
+        self._replace_damaged()
         self._until(
             lambda: self.cluster.is_ready, SERVING_MS_MAX, "I9: not all brokers are ready in time"
         )
         world.story.tell("serves again")
 
+    def _replace_damaged(self) -> None:
+        """As an operator would: a broker whose disk was damaged, and that cannot mend it."""
+        fragile = [self.cluster.brokers[node] for node in self._context.fragile]
+        sound = [b for b in self.cluster.brokers.values() if b not in fragile]
+        self._until(
+            lambda: all(broker.is_ready for broker in sound),
+            SERVING_MS_MAX,
+            "I9: not all brokers with sound disks are ready in time",
+        )
+        self._run_for(MENDING_MS)
+        for broker in fragile:
+            if broker.is_whole:
+                continue
+            self.world.story.tell(f"broker {broker.node} is replaced: {broker.standing}")
+            self.world.story.counts["brokers replaced"] += 1
+            broker.machine.kill()
+            broker.machine.disk.lose_all()
+            broker.start()
+            self._do(partial(self._replace, broker.node), SERVING_MS_MAX)
+            self._until(
+                lambda broker=broker: broker.is_whole,  # type: ignore[misc]
+                SERVING_MS_MAX,
+                f"I9: broker {broker.node} is not whole after it was replaced",
+            )
+
+    async def _replace(self, node: int) -> None:
+        async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+            while True:
+                try:
+                    await client.replace_broker(node)
+                except QuiverError as error:
+                    # For a moment the others take the one that was killed for alive.
+                    self.world.story.tell(f"broker {node} is not replaced yet: {error}")
+                    await asyncio.sleep(1.0)
+                else:
+                    return
+
     def _drain(self) -> None:
         self.stage.is_over = True
         # What a clock that was ahead postponed becomes due.
-        for broker in self.cluster.brokers.values():
-            broker.machine.clock.jump(CLOCKS_WRONG_US_MAX)
+        if not self.stage.has_right_clocks:
+            for broker in self.cluster.brokers.values():
+                broker.machine.clock.jump(CLOCKS_WRONG_US_MAX)
         self._until(
             lambda: all(user.is_done for user in self._users.values()),
             DRAINING_MS_MAX,
@@ -199,6 +258,9 @@ class WholeSimulation:
         for topic, group in list(self.stage.records.groups):
             user = DrainingUser(self.stage, f"drain {topic} {group}", Random(1), topic, group)
             self._do(user.run, DRAINING_MS_MAX)
+        for topic in self.stage.records.sticky:
+            last = StickyDrainingUser(self.stage, f"drain {topic}", Random(1), topic)
+            self._do(last.run, DRAINING_MS_MAX)
 
     def _check(self) -> None:
         contents: dict[TopicPartition, dict[int, Original]] = {}
@@ -222,6 +284,9 @@ class WholeSimulation:
         for (topic, group), history in records.groups.items():
             here = {place: found for place, found in contents.items() if place.topic == topic}
             history.check_drained(here, letters[topic, group])
+        ends = {place: len(found) for place, found in contents.items()}
+        for sticky in records.sticky.values():
+            sticky.check(ends, is_drained=True)
         self.world.story.counts["calls judged as linearizable"] = records.log.check()
         records.messages.check(self._copies())
 
@@ -260,6 +325,13 @@ class WholeSimulation:
         topic = dice.choice(list(stage.topics))
         return ConsumingUser(stage, name, dice, topic, dice.choice(_GROUPS))
 
+    def _pushed(self, stage: Stage, name: str, dice: Random) -> User:
+        topic = dice.choice(list(stage.topics))
+        return PushedUser(stage, name, dice, topic, dice.choice(_GROUPS))
+
+    def _sticky(self, stage: Stage, name: str, dice: Random) -> User:
+        return StickyUser(stage, name, dice, next(iter(stage.topics)))
+
     def _add_user(self, make: Callable[[Stage, str, Random], User]) -> None:
         self._made += 1
         machine = self._new_machine()
@@ -290,9 +362,11 @@ class WholeSimulation:
         self._until(
             lambda: process.main is not None and process.main.done(),
             longest_ms,
-            f"I9: {work.__qualname__} does not end",
+            f"I9: {work} does not end",
         )
         machine.kill()
+        if process.failures:
+            raise process.failures[0]
 
     def _run_for(self, duration_ms: int) -> None:
         self.world.time.run_for_ms(duration_ms, self._has_failed)

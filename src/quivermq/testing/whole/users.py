@@ -24,6 +24,7 @@ from quivermq.testing.trials.group_history import (
 from quivermq.testing.trials.history import History, TopicPartition
 from quivermq.testing.virtual import World
 from quivermq.testing.whole.log_history import LogHistory
+from quivermq.testing.whole.sticky_history import Holding, StickyHistory
 
 VISIBILITY_S: Final = 3.0
 TIMEOUT_S: Final = 15.0
@@ -47,6 +48,8 @@ class Records:
     log: LogHistory = field(default_factory=LogHistory)
     groups: dict[tuple[str, str], GroupHistory] = field(default_factory=dict)
     """By topic and group."""
+    sticky: dict[str, StickyHistory] = field(default_factory=dict)
+    """By topic: of the one sticky group that it has."""
 
     def group(self, topic: str, group: str) -> GroupHistory:
         return self.groups.setdefault((topic, group), GroupHistory(group))
@@ -64,6 +67,8 @@ class Stage:
     is_over: bool = False
     """Users finish what they have begun, and end."""
     pace_s: float = 0.1
+    has_right_clocks: bool = True
+    """Whether what is delayed can be judged by the time of the simulation."""
     failures: list[QuiverError] = field(default_factory=list)
     """Errors that users got after all retries of their clients."""
 
@@ -103,6 +108,7 @@ class User:
     def fail(self, error: QuiverError) -> None:
         self.stage.failures.append(error)
         self.stage.world.story.counts[f"error {type(error).__name__}"] += 1
+        self.stage.world.story.trace(f"{self.name}: {error}")
 
     def place(self) -> TopicPartition:
         topic = self.dice.choice(list(self.stage.topics))
@@ -142,7 +148,19 @@ class ProducingUser(User):
         place = self.place()
         (value,) = self._values(place, 1)
         began_us = self.stage.world.time.now_us
-        receipt = await client.produce(place.topic, value, partition=place.partition)
+        delay = self.dice.choice((0.0, 0.0, 0.0, 0.5, 3.0))
+        if delay and self.stage.has_right_clocks:
+            for (topic, _), history in self.stage.records.groups.items():
+                if topic == place.topic:
+                    history.record_delay([value], began_us / 1000 + delay * 1000)
+        receipt = await client.produce(
+            place.topic,
+            value,
+            partition=place.partition,
+            key=self.dice.choice((None, b"a", b"b")),
+            priority=self.dice.choice((0, 0, 0, 1, 7)),
+            delay=delay,
+        )
         self._acked(place, receipt.offset, [value], began_us)
         if self.dice.random() < 0.2:
             await self._read_own(client, place, receipt.offset, value)
@@ -240,6 +258,10 @@ class ConsumingUser(User):
             wait=0.5,
             visibility=VISIBILITY_S,
         )
+        self._record_deliveries(found, began_ns)
+        return found
+
+    def _record_deliveries(self, found: Sequence[Any], began_ns: int) -> None:
         at_ns = self.stage.now_ns()
         self._history.record_deliveries(
             Delivered(
@@ -256,7 +278,6 @@ class ConsumingUser(User):
             for message in found
         )
         self.stage.world.story.counts["messages delivered"] += len(found)
-        return found
 
     async def settle(self, client: AsyncClient, messages: list[Any]) -> None:
         (habit,) = self.dice.choices(list(self.habits), list(self.habits.values()))
@@ -326,6 +347,211 @@ class ConsumingUser(User):
 
     def killed(self) -> None:
         self._history.record_calls(self._under_way)
+
+
+class PushedUser(ConsumingUser):
+    """A consumer of a shared group that is pushed messages."""
+
+    async def work(self, client: AsyncClient) -> None:
+        while not self.stage.is_over:
+            try:
+                await self._take_pushed(client)
+            except QuiverError as error:
+                self.fail(error)
+                await asyncio.sleep(0.1)
+
+    async def _take_pushed(self, client: AsyncClient) -> None:
+        began_ns = self.stage.now_ns()
+        async with client.subscribe(
+            self._topic, group=self._group, prefetch=10, visibility=VISIBILITY_S
+        ) as pushed:
+            closer = asyncio.create_task(self._close_when_over(pushed))
+            async for message in pushed:
+                # The poll that brought it is hidden: it may be as old as the subscription.
+                self._record_deliveries([message], began_ns)
+                await self._say(SettleAction.ACK, [message], lambda found: found[0].ack())
+                await asyncio.sleep(self.dice.uniform(0, self.stage.pace_s))
+            await closer
+
+    async def _close_when_over(self, pushed: Any) -> None:
+        while not self.stage.is_over:  # noqa: ASYNC110  (it is no event of this loop)
+            await asyncio.sleep(0.1)
+        await pushed.close()
+
+
+class StickyUser(User):
+    """A member of a sticky group: handles its partitions in order."""
+
+    def __init__(self, stage: Stage, name: str, dice: Random, topic: str) -> None:
+        super().__init__(stage, name, dice)
+        self.topic = topic
+        self.history = stage.records.sticky.setdefault(topic, StickyHistory())
+        self._held: dict[int, Holding] = {}
+
+    async def work(self, client: AsyncClient) -> None:
+        while not self.stage.is_over:
+            try:
+                await self._hold(client)
+            except QuiverError as error:
+                self.fail(error)
+                await asyncio.sleep(0.1)
+
+    async def _hold(self, client: AsyncClient) -> None:
+        async with client.consumer(
+            self.topic,
+            group="sticky",
+            session=4.0,
+            on_assigned=self._assigned,
+            on_revoked=self._revoked,
+        ) as consumer:
+            # Leaves now and then, so that partitions move.
+            for _ in range(self.dice.choice((10, 100, 1_000))):
+                if self.is_finished():
+                    return
+                for message in await consumer.poll(self.dice.choice((1, 20)), wait=0.3):
+                    self._given(message.partition, message.offset)
+                await asyncio.sleep(self.dice.uniform(0, self.stage.pace_s))
+
+    def is_finished(self) -> bool:
+        return self.stage.is_over
+
+    def _assigned(self, partitions: list[int]) -> None:
+        now_us = self.stage.world.time.now_us
+        for number in partitions:
+            place = TopicPartition(self.topic, number)
+            self._held[number] = self.history.assigned(self.name, place, now_us)
+
+    def _revoked(self, partitions: list[int]) -> None:
+        for number in partitions:
+            self._held.pop(number, None)
+
+    def _given(self, partition: int, offset: int) -> None:
+        if partition not in self._held:
+            raise Violation(
+                f"I7: {self.name} was given offset {offset} of {self.topic}/{partition}, which "
+                "was not assigned to it"
+            )
+        self._held[partition].given.append((self.stage.world.time.now_us, offset))
+        self.stage.world.story.counts["messages given in order"] += 1
+
+
+class StickyDrainingUser(StickyUser):
+    """Takes all that is left for the sticky group of a topic."""
+
+    async def work(self, client: AsyncClient) -> None:
+        self._is_drained = False
+        watcher = asyncio.create_task(self._watch(client))
+        while not self._is_drained:
+            try:
+                await self._hold(client)
+            except QuiverError as error:
+                self.fail(error)
+                await asyncio.sleep(0.1)
+        await watcher
+
+    async def _watch(self, client: AsyncClient) -> None:
+        while not self._is_drained:
+            try:
+                found = await client.offsets(self.topic)
+                committed = await client.committed(self.topic, "sticky")
+                self._is_drained = all(
+                    committed.get(number, 0) >= held.end for number, held in found.partitions.items()
+                )
+            except QuiverError as error:
+                self.fail(error)
+            await asyncio.sleep(0.3)
+
+    def is_finished(self) -> bool:
+        return self._is_drained
+
+
+class CommittingUser(User):
+    """Commits offsets of a group of its own, and sees that they are what it committed."""
+
+    def __init__(self, stage: Stage, name: str, dice: Random) -> None:
+        super().__init__(stage, name, dice)
+        self._group = name.replace(" ", "-")
+        self._told: dict[TopicPartition, tuple[int, int]] = {}
+        """What was committed at least, and at most."""
+
+    async def step(self, client: AsyncClient) -> None:
+        place = self.place()
+        low, high = self._told.get(place, (0, 0))
+        if self.dice.random() < 0.5:
+            held = (await client.offsets(place.topic)).partitions[place.partition]
+            offset = min(held.end, high + self.dice.randrange(20))
+            self._told[place] = low, max(high, offset)
+            if offset >= low:
+                await client.commit(place.topic, self._group, place.partition, offset)
+                self._told[place] = offset, max(high, offset)
+        else:
+            found = (await client.committed(place.topic, self._group)).get(place.partition, 0)
+            if not low <= found <= high:
+                raise Violation(
+                    f"I6: {self.name} committed {low} to {high} of {place}, and reads {found}"
+                )
+            self.stage.world.story.counts["committed offsets read"] += 1
+
+
+class OperatingUser(User):
+    """Does what operators do, at any moment."""
+
+    def __init__(self, stage: Stage, name: str, dice: Random) -> None:
+        super().__init__(stage, name, dice)
+        self._made: list[str] = []
+        self._count = 0
+
+    async def step(self, client: AsyncClient) -> None:
+        await asyncio.sleep(self.dice.uniform(0.2, 2.0))
+        acts = (
+            self._transfer, self._transfer, self._rebalance, self._alter, self._make, self._use,
+            self._delete, self._seek, self._look,
+        )  # fmt: skip
+        act = self.dice.choice(acts)
+        await act(client)
+        self.stage.world.story.counts[f"operator: {act.__name__.strip('_')}"] += 1
+
+    async def _transfer(self, client: AsyncClient) -> None:
+        place = self.place()
+        found = await client.topic(place.topic)
+        replicas = found.partitions[place.partition].replicas
+        await client.transfer(*place, to=self.dice.choice(list(replicas)))
+
+    async def _rebalance(self, client: AsyncClient) -> None:
+        await client.rebalance(leaders_only=self.dice.random() < 0.5)
+
+    async def _alter(self, client: AsyncClient) -> None:
+        topic = self.dice.choice(list(self.stage.topics))
+        await client.alter_topic(topic, max_deliveries=self.dice.choice((6, 8, 10)))
+
+    async def _make(self, client: AsyncClient) -> None:
+        self._count += 1
+        topic = f"made{self._count}"
+        self._made.append(topic)
+        await client.create_topic(topic, partitions=self.dice.randint(1, 4))
+
+    async def _use(self, client: AsyncClient) -> None:
+        if self._made:
+            topic = self.dice.choice(self._made)
+            await client.produce(topic, b"anything")
+            await client.poll(topic, group="any", wait=0.0)
+
+    async def _delete(self, client: AsyncClient) -> None:
+        if self._made:
+            await client.delete_topic(self._made.pop())
+
+    async def _seek(self, client: AsyncClient) -> None:
+        topic = self.dice.choice(list(self.stage.topics))
+        await client.poll(topic, group="sought", max_messages=5, wait=0.0, visibility=1.0)
+        await client.seek(topic, "sought", to=self.dice.choice(("earliest", "latest")))
+
+    async def _look(self, client: AsyncClient) -> None:
+        await client.cluster()
+        await client.topics()
+        topic = self.dice.choice(list(self.stage.topics))
+        await client.groups(topic)
+        await client.dead_letters(topic)
+        await client.delayed(topic)
 
 
 class DrainingUser(ConsumingUser):
