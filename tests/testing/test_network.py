@@ -14,8 +14,8 @@ from quivermq.testing.simulation.network import (
     ring,
     split,
 )
-from quivermq.testing.simulation.story import Story
-from quivermq.testing.simulation.virtual_time import VirtualTime
+from quivermq.testing.virtual.story import Story
+from quivermq.testing.virtual.virtual_time import VirtualTime
 
 
 class Post:

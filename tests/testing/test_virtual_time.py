@@ -2,7 +2,7 @@
 
 from random import Random
 
-from quivermq.testing.simulation.virtual_time import EPOCH_MS, NodeClock, VirtualTime
+from quivermq.testing.virtual.virtual_time import EPOCH_MS, NodeClock, VirtualTime
 
 
 def test_events_happen_in_the_order_of_their_time_and_then_of_their_planning() -> None:

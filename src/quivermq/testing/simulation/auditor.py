@@ -35,7 +35,7 @@ from quivermq.testing.simulation.lease_checkers import (
 )
 from quivermq.testing.simulation.process import HostWork
 from quivermq.testing.simulation.requests import Poll, Settle, SettleReply, Verb
-from quivermq.testing.simulation.story import Story
+from quivermq.testing.virtual.story import Story
 
 FIRST_INDEX: Final = 2
 """A partition begins with a checkpoint at index 1."""

@@ -18,8 +18,8 @@ from quivermq.testing import Violation
 from quivermq.testing.simulation.auditor import Auditor
 from quivermq.testing.simulation.network import Network
 from quivermq.testing.simulation.requests import ClientRequest, NodeReply, Produce, Read
-from quivermq.testing.simulation.story import Story
-from quivermq.testing.simulation.virtual_time import EPOCH_MS, VirtualTime
+from quivermq.testing.virtual.story import Story
+from quivermq.testing.virtual.virtual_time import EPOCH_MS, VirtualTime
 
 TIMEOUT_MS: Final = 3_000
 BACKOFF_MS: Final = 150

@@ -44,8 +44,8 @@ from quivermq.testing.simulation.requests import (
     Settle,
     SettleReply,
 )
-from quivermq.testing.simulation.story import Story
-from quivermq.testing.simulation.virtual_time import NodeClock, VirtualTime
+from quivermq.testing.virtual.story import Story
+from quivermq.testing.virtual.virtual_time import NodeClock, VirtualTime
 
 if TYPE_CHECKING:
     from quivermq.testing.simulation.auditor import Auditor

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from quivermq.testing.simulation.story import Story
-from quivermq.testing.simulation.virtual_time import US_PER_MS, VirtualTime
+from quivermq.testing.virtual.story import Story
+from quivermq.testing.virtual.virtual_time import US_PER_MS, VirtualTime
 
 Link = tuple[int, int]
 

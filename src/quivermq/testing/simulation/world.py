@@ -10,8 +10,8 @@ from quivermq.testing.simulation.consumer_service import DeadLetterTopic
 from quivermq.testing.simulation.host import Host, HostEnvironment
 from quivermq.testing.simulation.network import Network
 from quivermq.testing.simulation.requests import NodeReply
-from quivermq.testing.simulation.story import Story
-from quivermq.testing.simulation.virtual_time import VirtualTime
+from quivermq.testing.virtual.story import Story
+from quivermq.testing.virtual.virtual_time import VirtualTime
 
 
 class World:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from quivermq.testing.simulation.virtual_time import VirtualTime
+from quivermq.testing.virtual.virtual_time import VirtualTime
 
 EPOCH_US: Final = 1_700_000_000_000_000
 """What all clocks on walls show when a simulation starts."""

@@ -65,7 +65,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.process.steady_s()
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
@@ -73,12 +73,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.process.plan_turn()
         return handle
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., object],
@@ -87,7 +87,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
@@ -105,7 +105,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(
+    def create_task(  # type: ignore[override]
         self,
         coro: Coroutine[Any, Any, _T],
         *,
@@ -118,7 +118,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(  # type: ignore[override]
-        self, executor: object, func: Callable[..., _T], *args: Any
+        self,
+        executor: object,  # noqa: ARG002
+        func: Callable[..., _T],
+        *args: Any,
     ) -> asyncio.Future[_T]:
         """Work that a thread would do is done a little later."""
         future: asyncio.Future[_T] = self.create_future()
@@ -146,11 +149,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     async def create_server(  # type: ignore[override]
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
-        host: str,
+        host: str,  # noqa: ARG002  (a process listens at its own host)
         port: int,
         **_: object,
     ) -> Any:
-        return self.process.listen(protocol_factory, host, port)
+        return self.process.listen(protocol_factory, port)
 
     def is_running(self) -> bool:
         return not self._is_closed

@@ -10,12 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from quivermq.batches import Buffer
-from quivermq.testing.simulation.story import Story
-from quivermq.testing.simulation.virtual_time import US_PER_MS, VirtualTime
+from quivermq.testing.virtual.story import Story
+from quivermq.testing.virtual.virtual_time import US_PER_MS, VirtualTime
 
 if TYPE_CHECKING:
     from quivermq.testing.virtual.process import Process
@@ -59,9 +60,9 @@ class VirtualNetwork:
     # Processes.
 
     def listen(
-        self, process: "Process", factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, process: "Process", factory: Callable[[], asyncio.BaseProtocol], port: int
     ) -> "VirtualListener":
-        """Accept connections at an address of the process's own host."""
+        """Accept connections at a port of the process's host."""
         place = process.machine.host, port or self._next_port()
         if place in self._listeners:
             raise OSError(f"{place} is in use")
@@ -81,11 +82,10 @@ class VirtualNetwork:
         self, process: "Process", factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         """Connect. Waits for as long as the caller likes while the link is cut."""
-        loop = process.loop
         near = process.machine.host
-        while not self.passes(near, host) or not self.passes(host, near):
+        while not self.passes(near, host) or not self.passes(host, near):  # noqa: ASYNC110
             await asyncio.sleep(self.dice.uniform(0.2, 1.0))
-        arrived: asyncio.Future[VirtualTransport | None] = loop.create_future()
+        arrived: asyncio.Future[VirtualTransport | None] = process.loop.create_future()
         self.time.after_ms(
             self.delay_ms(), lambda: self._accept(process, factory, (host, port), arrived)
         )
@@ -101,25 +101,18 @@ class VirtualNetwork:
         place: tuple[str, int],
         arrived: "asyncio.Future[VirtualTransport | None]",
     ) -> None:
+        """A call has come to a host: its answer takes as long again."""
         listener = self._listeners.get(place)
-        if process.is_over:
+        if listener is not None:
+            connection = VirtualConnection(self, process, listener.process)
+            self._connections[connection] = None
+            listener.process.loop.call_soon(connection.far.begin, listener.factory)
+            answer = partial(self._connected, connection, factory, arrived)
+        elif self.is_off(place[0]):
             return
-        if listener is None:
-            if not self.is_off(place[0]):
-                self._answer(process, arrived, None)
-            return
-        connection = VirtualConnection(self, process, listener.process)
-        self._connections[connection] = None
-        far = connection.far
-        listener.process.loop.call_soon(far.begin, listener.factory)
-        self.time.after_ms(
-            self.delay_ms(),
-            lambda: (
-                None
-                if process.is_over
-                else process.loop.call_soon(self._connected, connection, factory, arrived) and None
-            ),
-        )
+        else:
+            answer = partial(_refused, arrived)
+        self.time.after_ms(self.delay_ms(), partial(process.call, answer))
 
     def _connected(
         self,
@@ -129,24 +122,9 @@ class VirtualNetwork:
     ) -> None:
         if arrived.done():
             connection.near.abort()
-            return
-        connection.near.begin(factory)
-        arrived.set_result(connection.near)
-
-    def _answer(
-        self,
-        process: "Process",
-        arrived: "asyncio.Future[VirtualTransport | None]",
-        found: "VirtualTransport | None",
-    ) -> None:
-        def tell() -> None:
-            if not arrived.done():
-                arrived.set_result(found)
-
-        self.time.after_ms(
-            self.delay_ms(),
-            lambda: None if process.is_over else process.loop.call_soon(tell) and None,
-        )
+        else:
+            connection.near.begin(factory)
+            arrived.set_result(connection.near)
 
     # Hosts.
 
@@ -209,6 +187,11 @@ class VirtualNetwork:
 
     def forget(self, connection: "VirtualConnection") -> None:
         self._connections.pop(connection, None)
+
+
+def _refused(arrived: "asyncio.Future[VirtualTransport | None]") -> None:
+    if not arrived.done():
+        arrived.set_result(None)
 
 
 class VirtualListener:
@@ -340,7 +323,7 @@ class VirtualTransport(asyncio.Transport):
             self._held.clear()
             self._lose_soon(TimeoutError(110, "the other end acknowledges nothing"))
 
-    def _taken(self, size: int) -> None:
+    def taken(self, size: int) -> None:
         """The other end has read something."""
         self._unread_bytes -= size
         if self._is_gone or self._is_lost:
@@ -406,7 +389,7 @@ class VirtualTransport(asyncio.Transport):
         else:
             self._arrived[0] = data[size:]
         other = self.other
-        self._network.time.after_ms(0.05, lambda: other._taken(size))
+        self._network.time.after_ms(0.05, lambda: other.taken(size))
 
     # The end.
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from quivermq.log import Disk
 from quivermq.node import DiskThread, LoopWatch, Machine
 from quivermq.testing.simulated_disk import Killed, SimulatedDisk
-from quivermq.testing.simulation.story import Story
-from quivermq.testing.simulation.virtual_time import US_PER_MS, VirtualTime
 from quivermq.testing.virtual.clock import MachineClock
 from quivermq.testing.virtual.loop import VirtualLoop
-from quivermq.testing.virtual.network import VirtualNetwork
+from quivermq.testing.virtual.network import VirtualListener, VirtualNetwork
+from quivermq.testing.virtual.story import Story
+from quivermq.testing.virtual.virtual_time import US_PER_MS, VirtualTime
 
 if TYPE_CHECKING:
     from quivermq.node import Stalls
@@ -130,7 +130,7 @@ class SimulatedMachine(Machine):
     # What a broker asks of its machine.
 
     def open_disk(self, data_dir: str) -> Disk:  # noqa: ARG002
-        return _DiskOfLife(self.disk)  # type: ignore[return-value]
+        return _DiskOfLife(self.disk)
 
     def lock(self, data_dir: str) -> Callable[[], None]:  # noqa: ARG002
         return lambda: None
@@ -167,7 +167,7 @@ class Process:
         self.dice = dice
         self.number = 1000 + machine.lives
         self.time = machine.world.time
-        self.loop = VirtualLoop(self)
+        self.loop = VirtualLoop(self)  # type: ignore[abstract]
         self.is_over = False
         self.main: asyncio.Task[None] | None = None
         self.failures: list[BaseException] = []
@@ -246,6 +246,11 @@ class Process:
         )
         self.plan_turn()
 
+    def call(self, action: Callable[[], None]) -> None:
+        """Call something on the loop, if there still is one."""
+        if not self.is_over:
+            self.loop.call_soon(action)
+
     def unhandled(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, Killed):
@@ -296,8 +301,8 @@ class Process:
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         return await self.machine.world.network.dial(self, factory, host, port)
 
-    def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
-        return self.machine.world.network.listen(self, factory, host, port)
+    def listen(self, factory: Callable[[], asyncio.BaseProtocol], port: int) -> VirtualListener:
+        return self.machine.world.network.listen(self, factory, port)
 
 
 class _DiskJob(NamedTuple):

@@ -1,4 +1,4 @@
-"""Whole clusters from a seed: the brokers, transports and clients of production, on virtual time."""
+"""Whole clusters from a seed: brokers, transports and clients as in production."""
 
 from quivermq.testing.whole.simulation import Outcome, WholeSimulation, run_whole_seed
 

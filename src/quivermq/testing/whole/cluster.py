@@ -112,9 +112,7 @@ class SimulatedBroker:
 class SimulatedCluster:
     """All brokers."""
 
-    def __init__(
-        self, world: World, dice: Random, size: int, settings: dict[str, object]
-    ) -> None:
+    def __init__(self, world: World, dice: Random, size: int, settings: dict[str, object]) -> None:
         self.world = world
         self.dice = dice
         nodes = range(1, size + 1)
@@ -168,5 +166,3 @@ class SimulatedCluster:
 
 def host_of(node: int) -> str:
     return f"broker{node}"
-
-

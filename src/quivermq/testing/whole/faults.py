@@ -6,8 +6,8 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from quivermq.errors import StorageFailed
 from quivermq.batches import MARK_PREFIX
+from quivermq.errors import StorageFailed
 from quivermq.testing.virtual import Link, Weather
 from quivermq.testing.whole.cluster import SimulatedBroker, SimulatedCluster
 
@@ -189,9 +189,7 @@ def partition(context: FaultContext) -> None:
     hosts = context.hosts
     context.dice.shuffle(hosts)
     middle = context.dice.randint(1, max(1, len(hosts) // 2))
-    links = {
-        link for a in hosts[:middle] for b in hosts[middle:] for link in ((a, b), (b, a))
-    }
+    links = {link for a in hosts[:middle] for b in hosts[middle:] for link in ((a, b), (b, a))}
     _cut(context, links, "partition")
 
 
@@ -208,9 +206,7 @@ def one_way_partition(context: FaultContext) -> None:
 def cut_links(context: FaultContext) -> None:
     """F8: any links are cut, also those to clients, each in one direction."""
     hosts = [*context.hosts, *(f"client{number}" for number in range(1, 12))]
-    links = {
-        (a, b) for a in hosts for b in hosts if a != b and context.dice.random() < 0.25
-    }
+    links = {(a, b) for a in hosts for b in hosts if a != b and context.dice.random() < 0.25}
     _cut(context, links, "cut links")
 
 

@@ -136,9 +136,7 @@ class ProducingUser(User):
         self.stage.records.messages.attempt(self.name, place, values)
         return values
 
-    def _acked(
-        self, place: TopicPartition, first: int, values: list[bytes], began_us: int
-    ) -> None:
+    def _acked(self, place: TopicPartition, first: int, values: list[bytes], began_us: int) -> None:
         self.stage.records.messages.ack(place, first, values)
         now_us = self.stage.world.time.now_us
         self.stage.records.log.append(place, began_us, now_us, first, len(values))
@@ -174,7 +172,9 @@ class ProducingUser(User):
                 async for message in client.read(*place, start=offset, stop=offset + 1)
             ]
         except OffsetOutOfRange as error:
-            raise Violation(f"I6: offset {offset} of {place} is acked, not seen: {error}") from error
+            raise Violation(
+                f"I6: offset {offset} of {place} is acked, not seen: {error}"
+            ) from error
         if found != [value]:
             raise Violation(f"I6: offset {offset} of {place} is acked as {value!r}, read {found}")
 
@@ -241,6 +241,8 @@ class ConsumingUser(User):
         self._topic = topic
         self._group = group
         self.habits = dict(_HABITS)
+        self.polled: tuple[int, ...] = (1, 5, 50)
+        """How many messages it asks for at a time."""
         self._history = stage.records.group(topic, group)
         self._under_way: list[SettleCall] = []
 
@@ -254,7 +256,7 @@ class ConsumingUser(User):
         found = await client.poll(
             self._topic,
             group=self._group,
-            max_messages=self.dice.choice((1, 5, 50)),
+            max_messages=self.dice.choice(self.polled),
             wait=0.5,
             visibility=VISIBILITY_S,
         )
@@ -280,35 +282,56 @@ class ConsumingUser(User):
         self.stage.world.story.counts["messages delivered"] += len(found)
 
     async def settle(self, client: AsyncClient, messages: list[Any]) -> None:
+        """Settle messages of one poll; a habit that is not listed here lets the lease expire."""
         (habit,) = self.dice.choices(list(self.habits), list(self.habits.values()))
         if self.dice.random() < 0.1:
             await asyncio.sleep(self.dice.uniform(0, 1.5 * VISIBILITY_S))
-        if habit == "ack":
-            await self._say(SettleAction.ACK, messages, client.ack)
-        elif habit == "ack_each":
-            self.dice.shuffle(messages)
-            for message in messages:
-                await self._say(SettleAction.ACK, [message], client.ack)
-        elif habit == "ack_some":
-            some = self.dice.sample(messages, self.dice.randint(1, len(messages)))
-            await self._say(SettleAction.ACK, some, client.ack)
-            rest = [message for message in messages if message not in some]
-            if rest:
-                await self._say(SettleAction.RELEASE, rest, client.release)
-        elif habit == "nack":
-            await self._say(SettleAction.NACK, messages, lambda m: client.nack(m, delay=0.05))
-        elif habit == "release":
-            await self._say(SettleAction.RELEASE, messages, client.release)
-        elif habit == "extend":
-            await self._say(
-                SettleAction.EXTEND, messages, lambda m: client.extend(m, VISIBILITY_S)
-            )
-            await self._say(SettleAction.ACK, messages, client.ack)
-        elif habit == "reject":
-            head, *rest = messages
-            await self._say(SettleAction.REJECT, [head], lambda m: client.reject(m, "by chance"))
-            if rest:
-                await self._say(SettleAction.ACK, rest, client.ack)
+        acts = {
+            "ack": self._ack,
+            "ack_each": self._ack_each,
+            "ack_some": self._ack_some,
+            "nack": self._nack,
+            "release": self._release,
+            "extend": self._extend,
+            "reject": self._reject,
+        }
+        if habit in acts:
+            await acts[habit](client, messages)
+
+    async def _ack(self, client: AsyncClient, messages: list[Any]) -> None:
+        await self._say(SettleAction.ACK, messages, client.ack)
+
+    async def _ack_each(self, client: AsyncClient, messages: list[Any]) -> None:
+        self.dice.shuffle(messages)
+        for message in messages:
+            await self._ack(client, [message])
+
+    async def _ack_some(self, client: AsyncClient, messages: list[Any]) -> None:
+        some = self.dice.sample(messages, self.dice.randint(1, len(messages)))
+        await self._ack(client, some)
+        rest = [message for message in messages if message not in some]
+        if rest:
+            await self._release(client, rest)
+
+    async def _nack(self, client: AsyncClient, messages: list[Any]) -> None:
+        await self._say(SettleAction.NACK, messages, lambda found: client.nack(found, delay=0.05))
+
+    async def _release(self, client: AsyncClient, messages: list[Any]) -> None:
+        await self._say(SettleAction.RELEASE, messages, client.release)
+
+    async def _extend(self, client: AsyncClient, messages: list[Any]) -> None:
+        await self._say(
+            SettleAction.EXTEND, messages, lambda found: client.extend(found, VISIBILITY_S)
+        )
+        await self._ack(client, messages)
+
+    async def _reject(self, client: AsyncClient, messages: list[Any]) -> None:
+        head, *rest = messages
+        await self._say(
+            SettleAction.REJECT, [head], lambda found: client.reject(found, "by chance")
+        )
+        if rest:
+            await self._ack(client, rest)
 
     async def _say(
         self,
@@ -455,7 +478,8 @@ class StickyDrainingUser(StickyUser):
                 found = await client.offsets(self.topic)
                 committed = await client.committed(self.topic, "sticky")
                 self._is_drained = all(
-                    committed.get(number, 0) >= held.end for number, held in found.partitions.items()
+                    committed.get(number, 0) >= held.end
+                    for number, held in found.partitions.items()
                 )
             except QuiverError as error:
                 self.fail(error)
@@ -558,7 +582,7 @@ class DrainingUser(ConsumingUser):
     """Acknowledges everything that is left of a group."""
 
     async def work(self, client: AsyncClient) -> None:
-        self.habits = {"ack": 1}
+        self.habits, self.polled = {"ack": 1}, (1_000,)
         while True:
             try:
                 messages = await self.poll(client)

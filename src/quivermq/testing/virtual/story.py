@@ -7,7 +7,7 @@ from collections import Counter, deque
 from hashlib import blake2b
 from typing import Final
 
-from quivermq.testing.simulation.virtual_time import US_PER_MS, VirtualTime
+from quivermq.testing.virtual.virtual_time import US_PER_MS, VirtualTime
 
 LINES_KEPT: Final = 400
 
