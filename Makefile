@@ -41,12 +41,13 @@ proto: .venv/ready  ## the protocol's Python, from quiver.proto
 aio: .venv/ready  ## the asyncio client, from the blocking one
 	$(BIN)/python -m tests.client.derive_aio
 
-sim: .venv/ready  ## many seeds: storms of the log and of groups, clusters of the core, full states, whole simulations
+sim: .venv/ready  ## many seeds: storms of log, core, groups and replicas, full states, whole clusters of brokers
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.raft.cluster --seeds $(SEEDS)
 	$(BIN)/python -m tests.queue.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.queue.large
 	$(BIN)/python -m tests.limits
+	$(BIN)/python -m tests.replica.simulation --seeds $(SEEDS)
 	$(BIN)/python -m quivermq.testing --seeds $(SEEDS)
 
 soak: .venv/ready  ## real brokers under a random mix of faults, checked: MINUTES=10 [SEED=7]

@@ -4,14 +4,14 @@ from random import Random
 
 from quivermq.log import LogSettings
 from quivermq.replica import ReplicaSettings
-from quivermq.testing.simulation.auditor import Auditor
-from quivermq.testing.simulation.clients import SimulatedClient
-from quivermq.testing.simulation.consumer_service import DeadLetterTopic
-from quivermq.testing.simulation.host import Host, HostEnvironment
-from quivermq.testing.simulation.network import Network
-from quivermq.testing.simulation.requests import NodeReply
 from quivermq.testing.virtual.story import Story
 from quivermq.testing.virtual.virtual_time import VirtualTime
+from tests.replica.simulation.auditor import Auditor
+from tests.replica.simulation.clients import SimulatedClient
+from tests.replica.simulation.consumer_service import DeadLetterTopic
+from tests.replica.simulation.host import Host, HostEnvironment
+from tests.replica.simulation.network import Network
+from tests.replica.simulation.requests import NodeReply
 
 
 class World:

@@ -30,10 +30,13 @@ from quivermq.replica import (
     found_log,
 )
 from quivermq.testing.simulated_disk import Faults, Killed, SimulatedDisk
-from quivermq.testing.simulation.consumer_service import ConsumerService, DeadLetterTopic
-from quivermq.testing.simulation.network import Network
-from quivermq.testing.simulation.process import Condition, DropBefore, FailureDetector, Process
-from quivermq.testing.simulation.requests import (
+from quivermq.testing.virtual.story import Story
+from quivermq.testing.virtual.virtual_time import VirtualTime
+from tests.replica.simulation.consumer_service import ConsumerService, DeadLetterTopic
+from tests.replica.simulation.network import Network
+from tests.replica.simulation.node_clock import NodeClock
+from tests.replica.simulation.process import Condition, DropBefore, FailureDetector, Process
+from tests.replica.simulation.requests import (
     ChangeMembership,
     ClientRequest,
     NodeReply,
@@ -44,11 +47,9 @@ from quivermq.testing.simulation.requests import (
     Settle,
     SettleReply,
 )
-from quivermq.testing.virtual.story import Story
-from quivermq.testing.virtual.virtual_time import NodeClock, VirtualTime
 
 if TYPE_CHECKING:
-    from quivermq.testing.simulation.auditor import Auditor
+    from tests.replica.simulation.auditor import Auditor
 
 LOG_ID: Final = b"simulated-quiver"
 FOLDER: Final = "log/simulated/0"

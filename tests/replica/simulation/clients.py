@@ -15,11 +15,12 @@ from quivermq.batches import Frame, Origin, encode_batch
 from quivermq.errors import Fenced, QuiverError
 from quivermq.replica import Produced, ReadReady
 from quivermq.testing import Violation
-from quivermq.testing.simulation.auditor import Auditor
-from quivermq.testing.simulation.network import Network
-from quivermq.testing.simulation.requests import ClientRequest, NodeReply, Produce, Read
 from quivermq.testing.virtual.story import Story
-from quivermq.testing.virtual.virtual_time import EPOCH_MS, VirtualTime
+from quivermq.testing.virtual.virtual_time import VirtualTime
+from tests.replica.simulation.auditor import Auditor
+from tests.replica.simulation.network import Network
+from tests.replica.simulation.node_clock import EPOCH_MS
+from tests.replica.simulation.requests import ClientRequest, NodeReply, Produce, Read
 
 TIMEOUT_MS: Final = 3_000
 BACKOFF_MS: Final = 150

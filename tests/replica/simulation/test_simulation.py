@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
-from quivermq.testing import Simulation, Violation, run_seed
-from quivermq.testing.__main__ import main
-from quivermq.testing.simulation.faults import FAULTS
+from quivermq.testing import Violation
+from tests.replica.simulation import Simulation, run_seed
+from tests.replica.simulation.__main__ import main
+from tests.replica.simulation.faults import FAULTS
 
 BLOCKS, SEEDS_PER_BLOCK = 4, 10
 REPLAYED = 7
@@ -37,7 +38,7 @@ def test_every_kind_of_fault_has_a_name_of_its_own_and_a_pace() -> None:
 
 
 def test_a_seed_is_the_same_run_in_every_process() -> None:
-    command = [sys.executable, "-m", "quivermq.testing", "--seed", str(REPLAYED)]
+    command = [sys.executable, "-m", "tests.replica.simulation", "--seed", str(REPLAYED)]
     shown = {
         subprocess.run(
             command,

@@ -14,6 +14,8 @@ import quivermq.aio
 from quivermq.client import AsyncClient
 from quivermq.errors import LeaseLost, OffsetOutOfRange, QuiverError
 from quivermq.testing import Violation
+from quivermq.testing.simulation.log_history import LogHistory
+from quivermq.testing.simulation.sticky_history import Holding, StickyHistory
 from quivermq.testing.trials.group_history import (
     Delivered,
     Fate,
@@ -23,8 +25,6 @@ from quivermq.testing.trials.group_history import (
 )
 from quivermq.testing.trials.history import History, TopicPartition
 from quivermq.testing.virtual import World
-from quivermq.testing.whole.log_history import LogHistory
-from quivermq.testing.whole.sticky_history import Holding, StickyHistory
 
 VISIBILITY_S: Final = 3.0
 TIMEOUT_S: Final = 15.0

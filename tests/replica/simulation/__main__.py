@@ -1,7 +1,7 @@
 """Run seeds of the simulation.
 
-python -m quivermq.testing --seeds 1000     over all cores, with a progress bar
-python -m quivermq.testing --seed 17        replays one seed, event for event
+python -m tests.replica.simulation --seeds 1000     over all cores, with a progress bar
+python -m tests.replica.simulation --seed 17        replays one seed, event for event
 """
 
 import argparse
@@ -14,14 +14,14 @@ from concurrent.futures import ProcessPoolExecutor
 from rich.console import Console
 from rich.progress import Progress
 
-from quivermq.testing.simulation import Outcome, run_seed
+from tests.replica.simulation import Outcome, run_seed
 
 MS_PER_HOUR = 3_600_000
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m quivermq.testing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.replica.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="replay this one")
@@ -56,7 +56,7 @@ def run_many(seeds: range) -> int:
                 pool.shutdown(cancel_futures=True)
                 progress.stop()
                 print_line(f"seed {outcome.seed} failed: {outcome.failure}")
-                print_line(f"replay: python -m quivermq.testing --seed {outcome.seed}")
+                print_line(f"replay: python -m tests.replica.simulation --seed {outcome.seed}")
                 return 1
     minutes = (time.monotonic() - started) / 60
     hours = sum(outcome.virtual_ms for outcome in outcomes) / MS_PER_HOUR

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from quivermq.batches import Index
 from quivermq.log import Log
 from quivermq.replica import DiskWork, Replica, Token
-from quivermq.testing.simulation.consumer_service import ConsumerService
+from tests.replica.simulation.consumer_service import ConsumerService
 
 
 class FailureDetector:

@@ -11,9 +11,9 @@ from typing import Final
 
 from quivermq.errors import QuiverError
 from quivermq.queue import GrantedLease
-from quivermq.testing.simulation.clients import TIMEOUT_MS, TOKENS_PER_CLIENT, ClientEnvironment
-from quivermq.testing.simulation.lease_checkers import offsets_of
-from quivermq.testing.simulation.requests import (
+from tests.replica.simulation.clients import TIMEOUT_MS, TOKENS_PER_CLIENT, ClientEnvironment
+from tests.replica.simulation.lease_checkers import offsets_of
+from tests.replica.simulation.requests import (
     ClientRequest,
     NodeReply,
     Poll,

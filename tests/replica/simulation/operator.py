@@ -11,9 +11,9 @@ from typing import Final
 
 from quivermq.raft import Act, Change, MembershipChange, Transition
 from quivermq.replica import Changed
-from quivermq.testing.simulation.clients import TOKENS_PER_CLIENT
-from quivermq.testing.simulation.requests import ChangeMembership, ClientRequest, NodeReply
-from quivermq.testing.simulation.world import World
+from tests.replica.simulation.clients import TOKENS_PER_CLIENT
+from tests.replica.simulation.requests import ChangeMembership, ClientRequest, NodeReply
+from tests.replica.simulation.world import World
 
 VOTERS_MIN: Final = 3
 VOTERS_MAX: Final = 5

@@ -8,9 +8,9 @@ from quivermq.batches import Frame, Index, Offset, Origin, encode_batch
 from quivermq.errors import NotEnoughReplicas, OutOfSequence, Timeout
 from quivermq.queue import Piece
 from quivermq.testing import Violation
-from quivermq.testing.simulation import consumer_service
-from quivermq.testing.simulation.consumer_service import DeadLetterTopic
-from quivermq.testing.simulation.lease_checkers import (
+from tests.replica.simulation import consumer_service
+from tests.replica.simulation.consumer_service import DeadLetterTopic
+from tests.replica.simulation.lease_checkers import (
     CountedFailures,
     EveryMessage,
     NeverEarly,

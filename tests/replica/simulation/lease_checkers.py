@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from quivermq.batches import Frame
 from quivermq.queue import Piece
 from quivermq.testing import Violation
-from quivermq.testing.simulation.checkers import is_data
+from tests.replica.simulation.checkers import is_data
 
 GroupOffset = tuple[str, int]
 """A group, and the offset of a message."""

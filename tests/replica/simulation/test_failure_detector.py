@@ -1,6 +1,6 @@
 """Silent and restarted peers are found."""
 
-from quivermq.testing.simulation.process import FailureDetector
+from tests.replica.simulation.process import FailureDetector
 
 SILENT = 3
 

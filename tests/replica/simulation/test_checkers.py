@@ -7,7 +7,7 @@ import pytest
 from quivermq.batches import Frame, FrameKind, Index, Offset, Origin, encode_batch
 from quivermq.replica.effects import Produced
 from quivermq.testing import Violation
-from quivermq.testing.simulation.checkers import (
+from tests.replica.simulation.checkers import (
     Acknowledged,
     CommittedPrefix,
     FreshReads,

@@ -15,7 +15,7 @@ from quivermq.errors import Fenced, NotEnoughReplicas, OutOfSequence, QuiverErro
 from quivermq.queue import DyingMessages, GrantedLease, LeaseManager, LeaseRequest
 from quivermq.replica import Changed, ReadReady, Result, Token
 from quivermq.testing import Violation
-from quivermq.testing.simulation.requests import (
+from tests.replica.simulation.requests import (
     Consuming,
     Poll,
     PollReply,
@@ -25,7 +25,7 @@ from quivermq.testing.simulation.requests import (
 )
 
 if TYPE_CHECKING:
-    from quivermq.testing.simulation.host import Host
+    from tests.replica.simulation.host import Host
 
 T = TypeVar("T")
 

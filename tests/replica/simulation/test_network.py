@@ -4,7 +4,9 @@ from random import Random
 
 import pytest
 
-from quivermq.testing.simulation.network import (
+from quivermq.testing.virtual.story import Story
+from quivermq.testing.virtual.virtual_time import VirtualTime
+from tests.replica.simulation.network import (
     CLOGGED_MAX,
     Network,
     Weather,
@@ -14,8 +16,6 @@ from quivermq.testing.simulation.network import (
     ring,
     split,
 )
-from quivermq.testing.virtual.story import Story
-from quivermq.testing.virtual.virtual_time import VirtualTime
 
 
 class Post:

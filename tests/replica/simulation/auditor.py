@@ -8,7 +8,8 @@ from quivermq.queue import GrantedLease
 from quivermq.raft import Message, MessageKind
 from quivermq.replica import Consensus, Mail, Persist, Produced, ReadReady, Repair
 from quivermq.testing import Violation
-from quivermq.testing.simulation.checkers import (
+from quivermq.testing.virtual.story import Story
+from tests.replica.simulation.checkers import (
     Acknowledged,
     CommittedPrefix,
     FreshReads,
@@ -25,17 +26,16 @@ from quivermq.testing.simulation.checkers import (
     SoundSleep,
     TimeOrder,
 )
-from quivermq.testing.simulation.host import Host
-from quivermq.testing.simulation.lease_checkers import (
+from tests.replica.simulation.host import Host
+from tests.replica.simulation.lease_checkers import (
     CountedFailures,
     EveryMessage,
     NeverEarly,
     OneWinner,
     offsets_of,
 )
-from quivermq.testing.simulation.process import HostWork
-from quivermq.testing.simulation.requests import Poll, Settle, SettleReply, Verb
-from quivermq.testing.virtual.story import Story
+from tests.replica.simulation.process import HostWork
+from tests.replica.simulation.requests import Poll, Settle, SettleReply, Verb
 
 FIRST_INDEX: Final = 2
 """A partition begins with a checkpoint at index 1."""
