@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from quivermq.batches import Frame, Header, Offset, decode_messages
+from quivermq.batches import Buffer, Frame, Header, Offset, decode_messages
 from quivermq.errors import NotLeader, OffsetOutOfRange, OutOfSequence, QuiverError, TopicNotFound
 from quivermq.wire import (
     PROTOCOL,
@@ -24,6 +24,8 @@ from quivermq.wire import (
     parse_request,
     proto,
 )
+from quivermq.wire.packets import CHECKED_PROTOCOL
+from tests.wire.samples import unchecked
 
 STORE, DROP, HANG, STORE_AND_DROP, STORE_AND_HANG = "store", "drop", "hang", "st+dr", "st+ha"
 Action = str | QuiverError | Callable[[proto.Request], proto.Response]
@@ -81,6 +83,7 @@ class StandIn:
         self._tls = tls
         self.node = node
         self.protocol = protocol
+        self.has_checksums = protocol >= CHECKED_PROTOCOL
         self.topics = {"t": 1} if topics is None else topics
         self.topic_id = TOPIC_ID
         self.logs: dict[tuple[str, int], Log] = defaultdict(Log)
@@ -191,7 +194,11 @@ class StandIn:
         if kind == "cancel":
             return True
         response.id = request.id
-        for buffer in packet(response.SerializeToString(), sent):
+        envelope = response.SerializeToString()
+        buffers: Sequence[Buffer] = packet(envelope, sent)
+        if not self.has_checksums:
+            buffers = [unchecked(envelope, b"".join(map(bytes, sent)))]
+        for buffer in buffers:
             sock.sendall(buffer)
         return True
 

@@ -15,12 +15,14 @@ from quivermq.node.peer_connection import (
     STRANGERS_OF_ADDRESS_MAX,
 )
 from quivermq.raft import MessageKind
-from quivermq.wire import PROTOCOL, packet, proto
+from quivermq.wire import CHECKSUM_BYTES, PROTOCOL, packet, proto
 from tests.conftest import STALL_BUDGET
 from tests.node.test_peers import GROUP, Broker, broker, connected
 from tests.transports.stage import PATIENCE_S, on_loop, until
 
 CALLBACK_S = 0.2
+ENVELOPE_BYTES_MAX = PEER_PACKET_ENVELOPE_BYTES_MAX - CHECKSUM_BYTES
+"""The largest envelope that is read, but for its checksum."""
 
 
 class Caller:
@@ -98,7 +100,7 @@ def test_every_kind_of_letter_is_here() -> None:
 
 def full_parcel(one: proto.PeerMessage) -> bytes:
     alone = proto.PeerPacket(peer_messages=[one]).SerializeToString()
-    return alone * max(1, PEER_PACKET_ENVELOPE_BYTES_MAX // len(alone))
+    return alone * max(1, ENVELOPE_BYTES_MAX // len(alone))
 
 
 @pytest.mark.parametrize("kind", WORST)
@@ -126,8 +128,8 @@ async def test_a_full_parcel_does_not_hold_the_loop(kind: str) -> None:
 @pytest.mark.parametrize(
     "envelope",
     [
-        b"\x0a\x00" * (PEER_PACKET_ENVELOPE_BYTES_MAX // 2),
-        b"\x1a\x00" * (PEER_PACKET_ENVELOPE_BYTES_MAX // 2),
+        b"\x0a\x00" * (ENVELOPE_BYTES_MAX // 2),
+        b"\x1a\x00" * (ENVELOPE_BYTES_MAX // 2),
     ],
     ids=["letters", "leads"],
 )
@@ -147,7 +149,7 @@ async def test_a_parcel_of_nothing_but_empty_parts_does_not_hold_the_loop(envelo
 async def test_an_envelope_above_the_limit_is_refused_before_it_is_read() -> None:
     async with broker(1) as one:
         caller = await Caller.to(one, node=2)
-        caller.say(bytes(PEER_PACKET_ENVELOPE_BYTES_MAX + 1))
+        caller.say(bytes(ENVELOPE_BYTES_MAX + 1))
         assert await caller.is_closed()
         caller.hang_up()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -130,7 +129,7 @@ class Talker(asyncio.BufferedProtocol):
         self.transport.writelines(packet(request.SerializeToString(), frames))
 
     def say_envelope(self, envelope: bytes) -> None:
-        self.transport.write(struct.pack(">II", 4 + len(envelope), len(envelope)) + envelope)
+        self.transport.writelines(packet(envelope))
 
     async def ask(self, request: proto.Request, *frames: Frame) -> proto.Response:
         """Say it, and wait for its answer."""

@@ -127,12 +127,10 @@ async def test_a_damaged_batch_is_refused_and_talk_goes_on(tmp_path: Path) -> No
     async with serving(tmp_path) as server:
         talker = await Talker.in_memory(server)
         await make_topic(talker)
-        frame = bytearray(b"".join(encode_batch([b"value"]).buffers()))
-        frame[-1] ^= 1
-        envelope = proto.Request(id=5, produce=proto.Produce(topic="orders")).SerializeToString()
-        size = 4 + len(envelope) + len(frame)
-        head = size.to_bytes(4, "big") + len(envelope).to_bytes(4, "big")
-        talker.transport.write(head + envelope + frame)
+        produce = proto.Request(id=5, produce=proto.Produce(topic="orders"))
+        content = bytearray(packet(produce.SerializeToString(), [encode_batch([b"value"])])[0])
+        content[-1] ^= 1
+        talker.transport.write(bytes(content))
         assert (await talker.hear(5)).error.code == "Corrupt"
         assert await still_talks(talker)
 

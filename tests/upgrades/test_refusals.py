@@ -180,8 +180,8 @@ async def enrol(server: Server, node: int) -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({"protocol": PROTOCOL + 2, "protocol_min": PROTOCOL + 1}, "speaks protocols 2 to 3"),
-        ({"protocol": PROTOCOL + 1, "protocol_min": 0}, "speaks protocol 2,"),
+        ({"protocol": PROTOCOL + 2, "protocol_min": PROTOCOL + 1}, "speaks protocols 3 to 4"),
+        ({"protocol": PROTOCOL + 1, "protocol_min": 0}, "speaks protocol 3,"),
         ({"level_min": 0, "level_max": 0}, r"older than release 0\.2\.0"),
         ({"level_min": LATER, "level_max": LATER}, "needs at least"),
         ({"level": LATER}, f"at feature level {LATER}"),

@@ -1,11 +1,12 @@
 """Packets to test with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
 from quivermq.batches import Frame, FrameKind, encode_batch
 from quivermq.wire import Packet, Receiver, packet
+from quivermq.wire.packets import PREFIX
 
 PACKET_BYTES_MAX = 64 << 20
 
@@ -20,6 +21,19 @@ def data_frame(*values: bytes) -> Frame:
 
 def packed(envelope: bytes, frames: Sequence[Frame] = ()) -> bytes:
     return b"".join(packet(envelope, frames))
+
+
+def unchecked(envelope: bytes, batches: bytes = b"") -> bytes:
+    """A packet of protocol 1: without a checksum."""
+    return PREFIX.pack(4 + len(envelope) + len(batches), len(envelope)) + envelope + batches
+
+
+def flips(content: bytes) -> Iterator[bytes]:
+    """The same with one bit changed: each bit once."""
+    for bit in range(8 * len(content)):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield bytes(changed)
 
 
 def feed(receiver: Receiver, content: bytes) -> list[Packet]:

@@ -21,11 +21,12 @@ def test_what_is_packed_is_what_is_received(envelope: bytes, sent: list[Frame]) 
     assert frames_of(got, LIMITS) == sent
 
 
-def test_the_bytes_are_the_two_lengths_the_envelope_and_the_frames() -> None:
+def test_the_bytes_are_the_two_lengths_the_envelope_its_checksum_and_the_frames() -> None:
     frame = command(b"body")
-    length = (4 + 3 + len(frame)).to_bytes(4, "big")
-    assert packed(b"env", [frame]) == length + b"\0\0\0\x03env" + bytes(frame)
-    assert packed(b"") == b"\0\0\0\x04\0\0\0\0"
+    front = (4 + 3 + 6 + len(frame)).to_bytes(4, "big") + b"\0\0\0\x09env"
+    checksum = b"\xc5\x3e" + crc32c(front).to_bytes(4, "little")
+    assert packed(b"env", [frame]) == front + checksum + bytes(frame)
+    assert packed(b"") == bytes.fromhex("0000000a 00000006 c53e ab81cc1f")
 
 
 def test_large_bodies_are_not_copied_and_small_ones_are_joined() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from quivermq.errors import InvalidRequest, QuiverError, TooLarge
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
+    CHECKSUM_BYTES,
     ENVELOPE_BYTES_MAX,
     HELLO_BYTES_MAX,
     Packet,
@@ -85,7 +86,8 @@ def test_views_stay_what_they_were_whatever_arrives_later(sent: list[int]) -> No
 
 def test_a_small_packet_keeps_no_more_memory_than_its_own() -> None:
     for packet in received_at_once(packed(b"e" * 200) * 1_000):
-        assert len(packet.envelope.obj) == 200
+        assert len(packet.envelope) == 200
+        assert len(packet.envelope.obj) == 200 + CHECKSUM_BYTES
         assert packet.batches.obj is packet.envelope.obj
 
 
@@ -103,7 +105,7 @@ def test_there_is_always_room_to_receive_into(size: int) -> None:
 
 def test_a_length_past_the_limit_is_refused_with_its_prefix() -> None:
     receiver = Receiver(1_000)
-    assert len(feed(receiver, packed(b"", [command(b"x" * (1_000 - 92))]))) == 1
+    assert len(feed(receiver, packed(b"", [command(b"x" * (1_000 - 92 - CHECKSUM_BYTES))]))) == 1
     prefix = PREFIX.pack(1_001, 0)
     assert feed(receiver, prefix[:-1]) == []
     with pytest.raises(TooLarge, match=r"packet_bytes_max"):

@@ -37,7 +37,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         answer = self._loop.create_future()
         self._waiting[HELLO_ID] = answer
         self._write(hello(token, client_name), ())
-        self.welcome = welcome_of((await self.take(HELLO_ID, deadline)).response, self.address)
+        response = (await self.take(HELLO_ID, deadline)).response
+        self.welcome = welcome_of(response, self.address, self._receiver)
 
     async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""

@@ -65,7 +65,8 @@ class BlockingConnection:
         """Say hello, and wait for the answer."""
         self._owed.add(HELLO_ID)
         self._send(packet(hello(token, client_name).SerializeToString()), deadline)
-        self.welcome = welcome_of(self._await_answer(HELLO_ID, deadline).response, self.address)
+        response = self._await_answer(HELLO_ID, deadline).response
+        self.welcome = welcome_of(response, self.address, self._receiver)
         self._owed.discard(HELLO_ID)
 
     async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:

@@ -130,8 +130,10 @@ def hello(token: str | None, client_name: str) -> proto.Request:
     return request
 
 
-def welcome_of(response: proto.Response, address: str) -> proto.Welcome:
-    """The broker's answer to it; raises the error that it refused with."""
+def welcome_of(response: proto.Response, address: str, receiver: Receiver) -> proto.Welcome:
+    """The broker's answer to it, which came out of `receiver`; raises the error that it refused
+    with."""
+    receiver.check_protocol(response.welcome.protocol)
     match response.WhichOneof("body"):
         case "welcome" if PROTOCOL_MIN <= response.welcome.protocol <= PROTOCOL:
             return response.welcome

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from quivermq.batches import Buffer, Frame, FrameKind, Limits
+from quivermq.batches import Frame, FrameKind, Limits
 from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, UnsupportedFormat
 from quivermq.node.listener import Accepted, address_of
 from quivermq.wire import (
@@ -53,14 +53,6 @@ _DEAD_AFTER: Final = {
 """The first in milliseconds, the next two in seconds."""
 
 
-def parse_hello(envelope: Buffer) -> proto.PeerHello:
-    """The first packet of a peer; raises `InvalidRequest` for anything else."""
-    hello = parse_peer_hello(envelope)
-    if not hello.protocol and not hello.refusal:
-        raise InvalidRequest("the first word of a peer is no hello")
-    return hello
-
-
 class PeerProtocol(asyncio.BufferedProtocol):
     """The part that both ends share: packets in, packets out, never an exception into the loop."""
 
@@ -84,6 +76,14 @@ class PeerProtocol(asyncio.BufferedProtocol):
 
     def packet_received(self, found: Packet) -> None:
         raise NotImplementedError
+
+    def _parse_hello(self, found: Packet) -> proto.PeerHello:
+        """The first packet of a peer; raises for anything else, or if it was damaged."""
+        hello = parse_peer_hello(found.envelope)
+        if not hello.protocol and not hello.refusal:
+            raise InvalidRequest("the first word of a peer is no hello")
+        self._receiver.check_protocol(hello.protocol)
+        return hello
 
     def write(self, envelope: bytes, frames: Sequence[Frame] = ()) -> None:
         if self.transport is not None and not self.transport.is_closing():
@@ -142,7 +142,7 @@ class Incoming(PeerProtocol):
     def packet_received(self, found: Packet) -> None:
         if self.hello is None:
             self._patience.cancel()
-            hello = parse_hello(found.envelope)
+            hello = self._parse_hello(found)
             answer = self._answer(hello)
             self.write(answer.SerializeToString())
             if answer.refusal:
@@ -252,7 +252,7 @@ class Outgoing(PeerProtocol):
 
     def packet_received(self, found: Packet) -> None:
         if not self.answered.done():
-            self.answered.set_result(parse_hello(found.envelope))
+            self.answered.set_result(self._parse_hello(found))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         if not self.answered.done():

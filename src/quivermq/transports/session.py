@@ -26,6 +26,7 @@ from quivermq.node import Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
+    CHECKSUM_BYTES,
     FRAMES_MAX,
     HELLO_BYTES_MAX,
     PROTOCOL,
@@ -146,6 +147,10 @@ class Session:
 
     def _greet(self, request: proto.Request) -> None:
         hello, settings = request.hello, self.settings
+        try:
+            self.receiver.check_protocol(hello.protocol)
+        except QuiverError as error:
+            self._end(_NO_REQUEST, error)
         protocol = agreed_protocol(hello.protocol_min, hello.protocol)
         if not protocol:
             self._end(
@@ -227,7 +232,7 @@ class Session:
         if self.is_closed:
             return
         envelope = response.SerializeToString()
-        if len(envelope) > BROKER_ENVELOPE_BYTES_MAX:
+        if len(envelope) + CHECKSUM_BYTES > BROKER_ENVELOPE_BYTES_MAX:
             # The client would close the connection, and ask again.
             too_large = TooLarge(
                 f"the answer takes {len(envelope):,} bytes, above the limit of "

@@ -9,6 +9,7 @@ from quivermq.wire.limits import (
     check_items,
 )
 from quivermq.wire.packets import (
+    CHECKSUM_BYTES,
     PROTOCOL,
     PROTOCOL_MIN,
     Packet,
@@ -35,6 +36,7 @@ from quivermq.wire.requests import (
 __all__ = [
     "BROKER_ENVELOPE_BYTES_MAX",
     "BROKER_FIRST_BYTES",
+    "CHECKSUM_BYTES",
     "DESCRIBED_BY_NAME_MAX",
     "ENVELOPE_BYTES_MAX",
     "FRAMES_MAX",

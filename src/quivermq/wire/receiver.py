@@ -7,6 +7,11 @@ handed out as views of it.
 
 Nothing is allocated on the word of a peer alone: memory for a large packet grows as its bytes
 arrive, and a length past the limit is refused before any.
+
+The first packet of a connection tells whether its packets have checksums: one that ends with the
+right one comes from a build that sends them always, and then every packet needs one. A build of
+protocol 1 sends none. What it passes on for others may hold the checksum of an earlier connection,
+so its packets are not looked at.
 """
 
 from typing import Final
@@ -14,8 +19,15 @@ from typing import Final
 import pyarrow as pa
 
 from quivermq.batches import KIB, MIB
-from quivermq.errors import InvalidRequest, QuiverError, TooLarge
-from quivermq.wire.packets import LENGTH_BYTES, PREFIX, Packet
+from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, TooLarge
+from quivermq.wire.packets import (
+    CHECKED_PROTOCOL,
+    CHECKSUM_BYTES,
+    LENGTH_BYTES,
+    PREFIX,
+    Packet,
+    is_intact,
+)
 
 ENVELOPE_BYTES_MAX: Final = 1 * MIB
 """The largest envelope that a client may send."""
@@ -45,6 +57,7 @@ class Receiver:
         "_end",
         "_envelope_bytes_max",
         "_first_bytes",
+        "_is_checked",
         "_large",
         "_large_bytes",
         "_large_end",
@@ -60,6 +73,8 @@ class Receiver:
         self._packet_bytes_max = packet_bytes_max
         self._first_bytes = first_bytes
         self._envelope_bytes_max = envelope_bytes_max
+        # Whether packets have checksums; None before the first one.
+        self._is_checked: bool | None = None
         # Holds the start of at most one packet, from its first byte on.
         self._chunk = memoryview(bytearray(CHUNK_BYTES))
         self._end = 0
@@ -73,6 +88,12 @@ class Receiver:
         """Take larger packets from here on: the peer has said who it is."""
         self._packet_bytes_max = packet_bytes_max
         self._envelope_bytes_max = min(envelope_bytes_max, packet_bytes_max)
+
+    def check_protocol(self, protocol: int) -> None:
+        """The first packet says that the other side speaks up to `protocol`: if that has checksums,
+        the packet must have had one. No single bit turns it into one that has none."""
+        if protocol >= CHECKED_PROTOCOL and not self._is_checked:
+            raise _damaged("has no checksum")
 
     def get_buffer(self) -> memoryview:
         """Where to receive into; never empty. Valid until `received` is called."""
@@ -100,8 +121,9 @@ class Receiver:
                     self._start_large(chunk[at:end], stop - at)
                     at = end
                 break
+            message_bytes = self._checked(chunk, at, envelope_bytes)
             content = memoryview(bytes(chunk[at + PREFIX.size : stop]))
-            packets.append(Packet(content[:envelope_bytes], content[envelope_bytes:]))
+            packets.append(Packet(content[:message_bytes], content[envelope_bytes:]))
             at = stop
         left = end - at
         if at and left:
@@ -125,8 +147,22 @@ class Receiver:
             self._large[:end] = large
             return []
         self._large = None
-        behind = PREFIX.size + _unpack(large)[1]
-        return [Packet(large[PREFIX.size : behind], large[behind:])]
+        envelope_bytes = _unpack(large)[1]
+        message_end = PREFIX.size + self._checked(large, 0, envelope_bytes)
+        return [Packet(large[PREFIX.size : message_end], large[PREFIX.size + envelope_bytes :])]
+
+    def _checked(self, content: memoryview, at: int, envelope_bytes: int) -> int:
+        """The bytes of the envelope of a whole packet, without its checksum, which is right."""
+        if self._is_checked is False:
+            return envelope_bytes
+        is_right = is_intact(content, at, envelope_bytes)
+        if is_right:
+            self._is_checked = True
+            return envelope_bytes - CHECKSUM_BYTES
+        if is_right is None and self._is_checked is None:
+            self._is_checked = False
+            return envelope_bytes
+        raise _damaged("has no checksum" if is_right is None else "fails its checksum")
 
     def _refusal(self, length: int, envelope_bytes: int) -> QuiverError:
         if length > self._packet_bytes_max:
@@ -143,6 +179,11 @@ class Receiver:
             f"an envelope of {envelope_bytes:,} bytes is above the limit of "
             f"{self._envelope_bytes_max:,}: ask for less at once"
         )
+
+
+def _damaged(how: str) -> ConnectionFailed:
+    """Another connection, and another attempt, help."""
+    return ConnectionFailed(f"a packet {how}: it was damaged on its way, and is not read")
 
 
 def _room(size: int) -> memoryview:

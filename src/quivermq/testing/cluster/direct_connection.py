@@ -13,6 +13,7 @@ from quivermq.batches import Frame
 from quivermq.errors import ConnectionFailed, Timeout
 from quivermq.wire import (
     PROTOCOL,
+    PROTOCOL_MIN,
     Receiver,
     error_from_proto,
     frames_of,
@@ -48,7 +49,9 @@ class DirectConnection:
             raise ConnectionFailed(f"{address}: {error}") from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.ask(proto.Request(hello=proto.Hello(protocol=PROTOCOL, client="testing")))
+            hello = proto.Hello(protocol=PROTOCOL, protocol_min=PROTOCOL_MIN, client="testing")
+            welcome = self.ask(proto.Request(hello=hello)).response.welcome
+            self._receiver.check_protocol(welcome.protocol)
         except BaseException:
             self.close()
             raise
