@@ -65,7 +65,7 @@ def command_of(room: str, catcher: str) -> list[str]:
     if kind == "simulation":
         return ["-m", "tests.replica.simulation", "--seeds", rest]
     if kind == "brokers":
-        return ["-m", "quivermq.testing", "--seeds", rest]
+        return ["-m", "quivermq.testing", "--whole", "--seeds", rest]
     if kind == "storm":
         return ["-m", "tests.log.storm", "--seeds", rest]
     if kind == "cluster":

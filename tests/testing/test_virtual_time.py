@@ -2,7 +2,7 @@
 
 from random import Random
 
-from quivermq.testing.virtual.virtual_time import EPOCH_MS, NodeClock, VirtualTime
+from quivermq.testing.virtual.virtual_time import VirtualTime
 
 
 def test_events_happen_in_the_order_of_their_time_and_then_of_their_planning() -> None:
@@ -38,16 +38,3 @@ def test_any_plan_gives_a_sorted_history() -> None:
     time.run_for_ms(50)
     assert len(seen) == 500
     assert seen == sorted(seen)
-
-
-def test_a_clock_drifts_from_now_on_and_jumps_at_once() -> None:
-    time = VirtualTime()
-    clock = NodeClock(time)
-    time.run_for_ms(1000)
-    assert clock.now_ms == EPOCH_MS + 1000
-    clock.drift(1.5)
-    time.run_for_ms(1000)
-    assert clock.now_ms == EPOCH_MS + 2500
-    assert clock.real_ms(150) == 100
-    clock.jump(-3_600_000)
-    assert clock.now_ms == EPOCH_MS + 2500 - 3_600_000

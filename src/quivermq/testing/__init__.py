@@ -7,6 +7,7 @@
 
 - `cluster`: real brokers in processes, with faults.
 - `simulation`: a whole cluster in one thread on virtual time, from a seed.
+- `virtual`: the machines, network and time that it runs on.
 - `trials`: real clusters under load and faults, and checkers of what clients were told.
 
 `simulated_disk`, `memory_storage` and `memory_transport` stand in for a disk, Raft's storage and

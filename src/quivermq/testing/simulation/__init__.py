@@ -1,5 +1,10 @@
-"""Whole clusters from a seed: brokers, transports and clients as in production."""
+"""Whole clusters from a seed: brokers, transports and clients as in production.
 
-from quivermq.testing.simulation.simulation import Outcome, Simulation, run_seed
+Machines, clocks, disks and the network are those of `testing.virtual`. Users work with the public
+client and record what it tells them; faults strike; checkers compare.
+"""
 
-__all__ = ["Outcome", "Simulation", "run_seed"]
+from quivermq.testing.simulation.shrink import shrink
+from quivermq.testing.simulation.simulation import LeftOut, Outcome, Simulation, run_seed
+
+__all__ = ["LeftOut", "Outcome", "Simulation", "run_seed", "shrink"]

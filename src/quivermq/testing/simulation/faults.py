@@ -314,7 +314,7 @@ FAULTS: Final[dict[Fault, float]] = {
     one_way_partition: 7_000,
     cut_links: 7_000,
     bad_weather: 7_000,
-    # wrong_bits: 7_000,
+    wrong_bits: 7_000,
     kill_user: 5_000,
     damage: 5_000,
     empty_disk: 25_000,
@@ -323,17 +323,25 @@ FAULTS: Final[dict[Fault, float]] = {
 
 
 class Nemesis:
-    """Strikes with each chosen fault at its own random pace, until it is stopped."""
+    """Strikes with each chosen fault at its own random pace, until it is stopped.
 
-    def __init__(self, context: FaultContext) -> None:
+    Each fault has dice of its own, so that leaving one out changes nothing in the others.
+    """
+
+    def __init__(self, context: FaultContext, is_kept: Callable[[str], bool]) -> None:
         self._context = context
         dice = context.dice
         share = dice.choice((0.15, 0.3, 0.6))
-        self.chosen = {
-            fault: mean_ms * dice.choice((0.5, 1.0, 3.0))
+        drawn = {
+            fault: (mean_ms * dice.choice((0.5, 1.0, 3.0)), dice.random() < share, dice.random())
             for fault, mean_ms in FAULTS.items()
-            if dice.random() < share
         }
+        self.chosen = {
+            fault: mean_ms
+            for fault, (mean_ms, is_chosen, _) in drawn.items()
+            if is_chosen and is_kept(fault.__name__)
+        }
+        self._dice = {fault: Random(drawn[fault][2]) for fault in self.chosen}
         context.cluster.world.story.tell(f"faults of this seed: {self.names}")
         for fault in self.chosen:
             self._plan(fault)
@@ -343,10 +351,11 @@ class Nemesis:
         return ", ".join(fault.__name__.replace("_", " ") for fault in self.chosen) or "none"
 
     def _plan(self, fault: Fault) -> None:
-        delay_ms = self._context.dice.expovariate(1 / self.chosen[fault])
+        delay_ms = self._dice[fault].expovariate(1 / self.chosen[fault])
         self._context.cluster.world.time.after_ms(delay_ms, lambda: self._strike(fault))
 
     def _strike(self, fault: Fault) -> None:
         if not self._context.is_over:
+            self._context.dice = self._dice[fault]
             fault(self._context)
             self._plan(fault)

@@ -68,6 +68,8 @@ CLOCKS_WRONG_US_MAX: Final = 100 * YEAR_US
 STORY_LINES: Final = 40
 _GROUPS: Final = ("billing", "search")
 
+MakeUser = Callable[[Stage, str, Random], User]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -82,13 +84,24 @@ class Outcome:
     counts: Counter[str]
     failure: str = ""
     """The error, with the end of the story; empty if the seed passed."""
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a run leaves out of its seed."""
+
+    faults: frozenset[str] = frozenset()
+    users: frozenset[int] = frozenset()
+    """By their numbers."""
 
 
 class Simulation:
     """One seed, run once."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, left_out: LeftOut | None = None) -> None:
         self.seed = seed
+        self.left_out = left_out or LeftOut()
         self.dice = dice = Random(seed)
         time = VirtualTime()
         story = Story(time)
@@ -100,6 +113,8 @@ class Simulation:
         self.stage = Stage(self.world, self.cluster.servers, Records(), topics)
         self._machines = 0
         self._users: dict[SimulatedMachine, User] = {}
+        self._makers: dict[SimulatedMachine, MakeUser] = {}
+        self.makers: list[tuple[MakeUser, float]] = []
         self._made = 0
         self._nemesis: Nemesis | None = None
 
@@ -127,7 +142,14 @@ class Simulation:
     def outcome(self, failure: str = "") -> Outcome:
         story, time = self.world.story, self.world.time
         return Outcome(
-            self.seed, time.now_ms, time.events, story.digest, story.faults, story.counts, failure
+            self.seed,
+            time.now_ms,
+            time.events,
+            story.digest,
+            story.faults,
+            story.counts,
+            failure,
+            len(self.makers),
         )
 
     def story(self) -> str:
@@ -165,20 +187,25 @@ class Simulation:
         fragile = tuple(self.dice.sample(nodes, int(len(nodes) > 1)))
         context = FaultContext(self.cluster, Random(self.dice.random()), self._kill_user, fragile)
         self._context = context
-        self._nemesis = Nemesis(context)
-        for _ in range(self.dice.randint(1, 3)):
-            self._add_user(ProducingUser)
+        self._nemesis = Nemesis(context, lambda name: name not in self.left_out.faults)
         self.stage.has_right_clocks = odd_clock not in self._nemesis.chosen
-        for make in (ReadingUser, CommittingUser, OperatingUser):
-            if self.dice.random() < 0.6:
-                self._add_user(make)
-        for _ in range(self.dice.randint(0, 3)):
-            self._add_user(self._consumer)
-        if self.dice.random() < 0.3:
-            self._add_user(self._pushed)
-        for _ in range(self.dice.choice((0, 0, 1, 2, 3))):
-            self._add_user(self._sticky)
+        self.makers = self._draw_users()
+        for number, (make, chance) in enumerate(self.makers):
+            if number not in self.left_out.users:
+                self._add_user(make, Random(chance))
         self._run_for(self.dice.randint(15_000, 35_000))
+
+    def _draw_users(self) -> list[tuple[MakeUser, float]]:
+        """Who works, and the seed of the dice of each."""
+        dice = self.dice
+        chosen: list[MakeUser] = [ProducingUser] * dice.randint(1, 3)
+        chosen += [
+            make for make in (ReadingUser, CommittingUser, OperatingUser) if dice.random() < 0.6
+        ]
+        chosen += [self._consumer] * dice.randint(0, 3)
+        chosen += [self._pushed] * (dice.random() < 0.3)
+        chosen += [self._sticky] * dice.choice((0, 0, 1, 2, 3))
+        return [(make, dice.random()) for make in chosen]
 
     def _heal(self) -> None:
         self._context.is_over = True
@@ -330,12 +357,12 @@ class Simulation:
     def _sticky(self, stage: Stage, name: str, dice: Random) -> User:
         return StickyUser(stage, name, dice, next(iter(stage.topics)))
 
-    def _add_user(self, make: Callable[[Stage, str, Random], User]) -> None:
+    def _add_user(self, make: MakeUser, dice: Random) -> None:
         self._made += 1
         machine = self._new_machine()
-        user = make(self.stage, f"{make.__name__.strip('_')} {self._made}", machine.dice)
-        user.make = make  # type: ignore[attr-defined]
+        user = make(self.stage, f"{make.__name__.strip('_')} {self._made}", dice)
         self._users[machine] = user
+        self._makers[machine] = make
         machine.run(user.run, user.name)
 
     def _new_machine(self) -> SimulatedMachine:
@@ -343,11 +370,13 @@ class Simulation:
         return SimulatedMachine(self.world, f"client{self._machines}", Random(self.dice.random()))
 
     def _kill_user(self) -> None:
+        if not self._users:
+            return
         machine = self._context.dice.choice(list(self._users))
         user = self._users.pop(machine)
         machine.kill()
         user.killed()
-        self._add_user(user.make)  # type: ignore[attr-defined]
+        self._add_user(self._makers.pop(machine), Random(self._context.dice.random()))
 
     # Time.
 
@@ -474,10 +503,10 @@ def silently() -> Iterator[None]:
         sys.unraisablehook = hook
 
 
-def run_seed(seed: int) -> Outcome:
+def run_seed(seed: int, left_out: LeftOut | None = None) -> Outcome:
     """Run a seed; a failure becomes part of the outcome."""
     with silently():
-        simulation = Simulation(seed)
+        simulation = Simulation(seed, left_out)
         try:
             outcome = simulation.run()
         except Exception as error:

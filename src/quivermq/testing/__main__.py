@@ -1,0 +1,112 @@
+"""Run seeds of the simulation.
+
+python -m quivermq.testing --seeds 1000     over all cores, with a progress bar
+python -m quivermq.testing --seed 17        replays one seed, byte for byte
+
+A seed that fails is run again and again with fewer faults and users, and the smallest run that
+still fails is told. `--whole` leaves that out.
+"""
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from rich.console import Console
+from rich.progress import Progress
+
+from quivermq.testing.simulation import Outcome, run_seed, shrink
+
+MS_PER_HOUR = 3_600_000
+CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m quivermq.testing", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="replay this one")
+    parser.add_argument("--whole", action="store_true", help="do not shrink a seed that fails")
+    parser.add_argument("--log", action="store_true", help="show the logs of all brokers")
+    options = parser.parse_args(arguments)
+    if options.log:
+        logging.basicConfig(level=logging.INFO)
+    else:
+        logging.disable()
+    if options.seed is not None:
+        return replay(options.seed, is_whole=options.whole)
+    seeds = range(options.first, options.first + options.seeds)
+    return run_many(seeds, is_whole=options.whole)
+
+
+def replay(seed: int, *, is_whole: bool) -> int:
+    """One seed with its story; the digest tells whether two replays were the same run."""
+    outcome = run_seed(seed)
+    if outcome.failure:
+        tell_failure(outcome, is_whole=is_whole)
+    else:
+        print_line(f"seed {seed} passed")
+    print_line(
+        f"{outcome.virtual_ms / 1000:.1f} virtual seconds, {outcome.events:,} events, "
+        f"digest {outcome.digest}"
+    )
+    print_counts([outcome])
+    return 1 if outcome.failure else 0
+
+
+def tell_failure(outcome: Outcome, *, is_whole: bool) -> None:
+    """Tell the story of a failure, of the smallest run that has it."""
+    print_line(f"seed {outcome.seed} failed: {outcome.failure}")
+    print_line(f"replay: python -m quivermq.testing --seed {outcome.seed}")
+    if not is_whole:
+        smallest, left_out = shrink(outcome)
+        faults = ", ".join(sorted(left_out.faults)) or "no fault"
+        print_line(
+            f"\nit also fails without {faults}, and without {len(left_out.users)} of "
+            f"{outcome.users} users: {smallest.failure}"
+        )
+
+
+def run_many(seeds: range, *, is_whole: bool) -> int:
+    """Seeds over all cores; stops at the first that fails."""
+    started = time.monotonic()
+    outcomes: list[Outcome] = []
+    with ProcessPoolExecutor() as pool, Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("seeds", total=len(seeds))
+        for outcome in pool.map(run_seed, seeds, chunksize=4):
+            progress.advance(task)
+            outcomes.append(outcome)
+            if outcome.failure:
+                pool.shutdown(cancel_futures=True)
+                progress.stop()
+                tell_failure(outcome, is_whole=is_whole)
+                return 1
+    minutes = (time.monotonic() - started) / 60
+    hours = sum(outcome.virtual_ms for outcome in outcomes) / MS_PER_HOUR
+    print_line(
+        f"{len(outcomes)} seeds passed: {hours:.1f} simulated hours, "
+        f"{hours / minutes:.1f} per real minute"
+    )
+    print_counts(outcomes)
+    return 0
+
+
+def print_counts(outcomes: Sequence[Outcome]) -> None:
+    """Print what was counted: runs in which little happened prove nothing."""
+    for name in ("faults", "counts"):
+        total: Counter[str] = Counter()
+        for outcome in outcomes:
+            total.update(getattr(outcome, name))
+        shown = ", ".join(f"{what} {number:,}" for what, number in sorted(total.items()))
+        print_line(f"{name}: {sum(total.values()):,} ({shown})")
+
+
+def print_line(text: str) -> None:
+    CONSOLE.print(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
