@@ -99,8 +99,8 @@ def run(checkout: Path, fsync: str, seconds: float) -> dict[str, float]:
     return figures
 
 
-def compare(before: Path, rounds: int, seconds: float) -> None:
-    for fsync in ("interval", "always"):
+def compare(before: Path, rounds: int, seconds: float, kinds: list[str]) -> None:
+    for fsync in kinds:
         told: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
         for _ in range(rounds):
             told["before"].append(run(before, fsync, seconds))
@@ -116,12 +116,15 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="another checkout")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one measurement")
+    parser.add_argument("--kinds", default="interval,always", help="values of --fsync of brokers")
     parser.add_argument("--fsync", default="", help="measure what is imported, and print JSON")
     options = parser.parse_args()
     if options.fsync:
         print(json.dumps(measure(options.fsync, options.seconds)))
     elif options.before:
-        compare(options.before.absolute(), options.rounds, options.seconds)
+        compare(
+            options.before.absolute(), options.rounds, options.seconds, options.kinds.split(",")
+        )
     else:
         parser.error("name another checkout with --before")
 
