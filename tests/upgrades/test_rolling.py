@@ -180,7 +180,7 @@ def check_refused(cluster: Cluster, code: Path) -> None:
     cluster.wait_ready()
 
 
-def test_who_was_away_when_the_level_was_raised_is_not_let_in_with_the_last_release(
+def test_a_broker_of_the_last_release_is_refused_after_the_level_was_raised(
     cluster: Cluster, last_release: Path
 ) -> None:
     """And idle groups are forgotten from the new level on only."""
