@@ -3,10 +3,12 @@ PYTHON ?= python3
 SEEDS  ?= 1000
 MINUTES ?= 10
 NODES  ?= 1
-WORKERS ?= 2
+# More than cores: half of the time most tests wait for processes, elections and timeouts.
+WORKERS ?= 4
 BIN    := .venv/bin
 # Tests that start Spark, which takes as long as many others: one session for each of two workers.
 SPARK  := tests/spark tests/pipelines
+SPARK_WORKERS ?= $(if $(filter 1,$(WORKERS)),1,2)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check format proto aio sim soak mutants bench docs clean
@@ -20,10 +22,10 @@ demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, 
 up: .venv/ready  ## brokers in the foreground, until Ctrl-C: NODES=1
 	$(BIN)/quiver up --nodes $(NODES)
 
-test: .venv/ready  ## the whole test suite, and its 25 slowest tests: WORKERS=2
+test: .venv/ready  ## the whole test suite, and its 25 slowest tests: WORKERS=4
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 $(SPARK:%=--ignore=%)
 	$(BIN)/python -m quivermq.spark.class_archive
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations=25 $(SPARK)
+	$(BIN)/python -m pytest -n $(SPARK_WORKERS) --dist loadfile --durations=25 $(SPARK)
 
 check: .venv/ready  ## lint, format, types
 	$(BIN)/ruff check .

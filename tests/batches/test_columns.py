@@ -268,7 +268,7 @@ BAD_TIMESTAMPS = {
 
 
 @pytest.mark.parametrize("stamps", BAD_TIMESTAMPS.values(), ids=BAD_TIMESTAMPS)
-def test_timestamps_that_nobody_can_show_are_an_invalid_request(stamps: Any) -> None:
+def test_timestamps_out_of_range_are_an_invalid_request(stamps: Any) -> None:
     with pytest.raises(InvalidRequest, match="timestamp"):
         record_batches_of(V, timestamps=stamps)
 

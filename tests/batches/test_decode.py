@@ -115,7 +115,7 @@ def test_messages_are_messages_and_can_be_pickled_copied_and_shown_as_json() -> 
         assert json.loads(json.dumps(message.headers, default=bytes.decode)) == {}
 
 
-def test_nobody_can_put_headers_on_all_messages_that_have_none() -> None:
+def test_the_shared_empty_headers_cannot_be_changed() -> None:
     for message in decode_messages(frame_of()) + decode_messages(frame_of(Flag.HEADERS)):
         if not message.headers:
             with pytest.raises(TypeError, match="cannot be changed"):

@@ -129,6 +129,8 @@ class Terminal:
             start_new_session=True,
         )
         os.close(theirs)
+        self._shown = ""
+        """Read, and not expected yet."""
 
     def __enter__(self) -> "Terminal":
         return self
@@ -143,11 +145,13 @@ class Terminal:
 
     def expect(self, text: str) -> None:
         """Read until the text is shown; the cursor may jump over spaces, so they do not count."""
-        wanted, shown, deadline = "".join(text.split()), "", time.monotonic() + 20
-        while wanted not in shown:
-            assert time.monotonic() < deadline, shown
+        wanted, deadline = "".join(text.split()), time.monotonic() + 20
+        while wanted not in self._shown:
+            assert time.monotonic() < deadline, self._shown
             if select.select([self._own], [], [], 1.0)[0]:
-                shown += INVISIBLE.sub("", os.read(self._own, 4096).decode(errors="replace"))
+                read = os.read(self._own, 4096).decode(errors="replace")
+                self._shown += INVISIBLE.sub("", read)
+        self._shown = self._shown.partition(wanted)[2]
 
 
 INVISIBLE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])|[\x00-\x20]")

@@ -212,7 +212,7 @@ def test_open_crates_of_many_partitions_count_as_buffered_too() -> None:
     assert 15 <= taken <= 30
 
 
-def test_who_asks_for_room_when_there_is_some_need_not_wait() -> None:
+def test_room_is_given_at_once_where_there_is_some() -> None:
     room: list[bool] = []
     Bench().accumulator.when_room(lambda: room.append(True))
     assert room

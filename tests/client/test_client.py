@@ -134,7 +134,7 @@ def test_offsets_are_committed_and_remembered(real: quivermq.Client) -> None:
 
 
 @pytest.mark.parametrize("group", ["g", "_archive.table"])
-def test_nobody_commits_what_is_not_there_yet(
+def test_an_offset_beyond_the_end_cannot_be_committed(
     real: quivermq.Client, topic: str, group: str
 ) -> None:
     real.produce_many(topic, [b"v"] * 3)

@@ -32,7 +32,7 @@ def test_brokers_of_the_map_can_be_asked_too() -> None:
     assert known.servers(0.0) == ["seed:1", "a:1", "b:2"]
 
 
-def test_who_is_avoided_comes_last_for_a_while() -> None:
+def test_an_avoided_broker_comes_last_for_a_while() -> None:
     known = ClusterMap(["seed:1"])
     heard(known)
     known.avoid("seed:1", 0.0)

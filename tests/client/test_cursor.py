@@ -267,7 +267,7 @@ def test_a_cancelled_reader_leaves_nothing_running(stand_in: StandIn) -> None:
     asyncio.run(read())
 
 
-def test_who_stops_waiting_for_offsets_leaves_no_request_behind(stand_in: StandIn) -> None:
+def test_a_cancelled_wait_for_offsets_leaves_no_request_behind(stand_in: StandIn) -> None:
     async def wait() -> None:
         async with quivermq.aio.connect(stand_in.address) as client:
             stand_in.script("list_offsets", HANG)

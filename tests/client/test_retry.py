@@ -78,7 +78,7 @@ def test_without_an_answer_it_says_that_the_outcome_is_unknown() -> None:
     assert "unknown" in str(error)
 
 
-def test_a_refusal_is_raised_as_it_was_with_who_was_asked() -> None:
+def test_a_refusal_is_raised_with_the_broker_that_was_asked() -> None:
     refusal = Overloaded("busy")
     error = last_error(refusal)
     assert error is refusal

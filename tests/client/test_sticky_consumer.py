@@ -142,7 +142,7 @@ def test_a_revoked_partition_waits_for_a_manual_commit(real: quivermq.Client, to
             assert second.poll(1, wait=0.5) == []
 
 
-def test_who_never_commits_is_not_waited_for_for_ever(
+def test_a_member_that_never_commits_is_not_waited_for_for_ever(
     real: quivermq.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(member, "COMMIT_SECONDS_MAX", 0.2)

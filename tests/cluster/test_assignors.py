@@ -104,5 +104,5 @@ def test_round_robin_takes_turns_and_range_keeps_neighbours_together() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nobody_gets_anything_where_there_is_nobody(name: str) -> None:
+def test_a_group_without_members_gets_no_assignment(name: str) -> None:
     assert ASSIGNORS[name]([0, 1], [], {0: 5}) == {}

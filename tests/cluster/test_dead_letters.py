@@ -54,7 +54,7 @@ def test_a_message_that_crashes_every_consumer_dies_once_though_the_leader_does_
         check_group(cluster, client, topic, consumers.history)
 
 
-def test_rejected_messages_are_dead_letters_exactly_once_whoever_dies(
+def test_rejected_messages_are_dead_letters_exactly_once_though_brokers_die(
     cluster: Cluster, topic: str
 ) -> None:  # F1
     with group_trial(cluster, topic=topic, habits={"reject": 3, "ack": 1}) as consumers:

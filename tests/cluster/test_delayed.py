@@ -38,7 +38,7 @@ def test_ten_thousand_due_in_one_second_while_the_leader_dies_are_never_early_an
         check_group(cluster, client, topic, consumers.history)
 
 
-def test_a_delayed_message_comes_when_it_is_due_to_who_waits_for_it(
+def test_a_delayed_message_is_delivered_to_a_waiting_poll_when_it_is_due(
     cluster: Cluster, topic: str
 ) -> None:
     with cluster.connect() as client:

@@ -294,7 +294,7 @@ def test_of_two_edits_the_later_wins() -> None:
     assert both == Edit({"a": 1, "c": 2}, ["d", "b"])
 
 
-def test_a_move_that_is_aimed_elsewhere_takes_nothing_from_who_may_be_a_member_by_now(
+def test_a_redirected_move_keeps_a_replica_that_may_be_a_member_by_now(
     view: View,
 ) -> None:
     view = moving(view)

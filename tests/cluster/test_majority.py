@@ -48,7 +48,7 @@ def lacks_replicas(cluster: Cluster, node: int) -> bool:
     return False
 
 
-def test_what_is_not_committed_is_shown_by_nobody() -> None:
+def test_no_replica_shows_what_is_not_committed() -> None:
     with Cluster(nodes=5, settings=FAST, proxied=True) as cluster, cluster.connect() as client:
         client.create_topic("orders", replication=5)
         client.produce("orders", b"committed")

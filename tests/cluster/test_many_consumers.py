@@ -98,7 +98,7 @@ def churn(cluster: Cluster, topic: str, members: list[int], node: int) -> None:
                 broker.take(request.id)
 
 
-def test_a_thousand_sticky_members_come_and_go_and_those_who_stay_get_everything(
+def test_a_thousand_sticky_members_come_and_go_and_the_rest_get_everything(
     cluster: Cluster, topic: str
 ) -> None:
     with cluster.connect() as client:

@@ -46,7 +46,7 @@ def test_offsets_are_those_of_all_partitions_wherever_they_are_led(
         client.offsets("nobody", [])
 
 
-def test_who_waits_is_told_when_more_comes_and_only_of_that(client: quivermq.Client) -> None:
+def test_a_waiting_call_returns_the_topics_with_new_messages_only(client: quivermq.Client) -> None:
     client.create_topic("wait", partitions=4, replication=3)
     client.create_topic("other", replication=3)
     client.produce_many("wait", [b"x"] * 3, partition=1)
@@ -64,7 +64,7 @@ def test_who_waits_is_told_when_more_comes_and_only_of_that(client: quivermq.Cli
     assert client.await_offsets({"wait": {1: 0}}, wait=20.0)["wait"].partitions == {1: Held(0, 4)}
 
 
-def test_who_waits_hears_of_messages_that_another_leader_took(
+def test_a_waiting_read_hears_of_messages_under_another_leader(
     trio: Cluster, client: quivermq.Client
 ) -> None:
     client.create_topic("moved", replication=3)

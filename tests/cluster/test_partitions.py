@@ -41,7 +41,7 @@ def test_a_ring_keeps_the_cluster_serving() -> None:  # F6
         cluster.wait_ready()
 
 
-def test_a_leader_that_nobody_hears_gives_way() -> None:  # F7
+def test_a_leader_that_no_member_hears_is_replaced() -> None:  # F7
     with Cluster(settings=FAST, proxied=True) as cluster, trial(cluster) as load:
         mute = cluster.leader(TOPIC)
         for (sender, _), link in cluster.wiring.links.items():
@@ -52,7 +52,7 @@ def test_a_leader_that_nobody_hears_gives_way() -> None:  # F7
         cluster.wait_ready()
 
 
-def test_a_leader_that_hears_nobody_gives_way() -> None:  # F7
+def test_a_leader_that_hears_no_other_member_steps_down() -> None:  # F7
     with Cluster(settings=FAST, proxied=True) as cluster, trial(cluster) as load:
         deaf = cluster.leader(TOPIC)
         for (_, receiver), link in cluster.wiring.links.items():

@@ -53,7 +53,7 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert len(answers) == 1
 
 
-def test_members_are_those_of_the_brokers_and_who_leaves_gets_nothing() -> None:
+def test_members_are_those_of_the_brokers_and_a_leaving_broker_gets_nothing() -> None:
     brokers = [broker(1, epoch=4), broker(2, state="leaving"), broker(3)]
     found = place(brokers, BrokerLoad(), partitions=4, replication=2)
     assert {member for one in found for member in one.replicas} == {4 << 16 | 1, 3}

@@ -157,7 +157,7 @@ def test_replicas_on_brokers_that_are_gone_are_made_elsewhere() -> None:
     assert [(len(m.replicas), copies(m)) for m in rebalance(surplus)] == [(2, 0)]
 
 
-def test_of_too_many_replicas_those_go_that_nobody_has_to_copy() -> None:
+def test_of_too_many_replicas_those_go_that_need_no_copying() -> None:
     view = catalog(map(broker, (1, 2, 3)), [(3,), (3, 1), (1, 2)], 1)
     moves = rebalance(view)
     assert [(move.partition, move.replicas) for move in moves] == [(1, (1,)), (2, (2,))]

@@ -101,7 +101,7 @@ time.sleep(600)
 """
 
 
-def test_brokers_die_with_whoever_started_them_even_paused_ones(tmp_path: Path) -> None:
+def test_brokers_die_with_their_parent_process_even_paused_ones(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -7,7 +7,7 @@ ELECTION_S = 3.0
 SLOW_ELECTIONS = {"tick_ms": 300}
 
 
-def test_a_rolling_restart_makes_nobody_wait_for_an_election() -> None:  # F24
+def test_a_rolling_restart_needs_no_election_timeout() -> None:  # F24
     with Cluster(settings=SLOW_ELECTIONS) as cluster, trial(cluster) as load:
         load.slowest_s = 0.0
         for node in cluster.nodes.values():

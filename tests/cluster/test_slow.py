@@ -24,7 +24,7 @@ def test_a_leader_with_a_slow_disk_stays_the_leader() -> None:  # F19
         cluster.nodes[leader].slow_disk(0)
 
 
-def test_a_follower_with_a_slow_disk_holds_up_nobody() -> None:  # F19
+def test_a_follower_with_a_slow_disk_delays_no_write() -> None:  # F19
     with Cluster(settings=FAST) as cluster, trial(cluster, partitions=1) as load:
         leader, before = cluster.leader(TOPIC), term(cluster)
         slow = cluster.nodes[leader % 3 + 1]
@@ -48,7 +48,7 @@ def test_a_leader_whose_loop_stalls_is_replaced_and_comes_back_quietly() -> None
         assert term(cluster) == after
 
 
-def test_a_follower_whose_loop_stalls_blames_nobody() -> None:  # F42
+def test_a_follower_whose_loop_stalls_starts_no_election() -> None:  # F42
     with Cluster(settings=FAST) as cluster, trial(cluster, partitions=1) as load:
         leader, before = cluster.leader(TOPIC), term(cluster)
         cluster.nodes[leader % 3 + 1].stall(3.0)

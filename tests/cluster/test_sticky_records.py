@@ -114,7 +114,7 @@ def test_partitions_that_are_added_go_to_those_with_the_fewest() -> None:
     assert grown.owners[:3] == both.owners
 
 
-def test_nobody_owns_anything_in_a_group_without_members() -> None:
+def test_a_group_without_members_owns_no_partition() -> None:
     gone = empty().changed(joined(1, 2), 3).changed(joined(left=(1, 2)), 3)
     assert not gone.members
     assert not gone.owners

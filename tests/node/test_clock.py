@@ -85,7 +85,7 @@ def test_a_clock_that_is_refuted_is_not_believed_after_a_day_either() -> None:
 
 
 @pytest.mark.parametrize("error_ms", JUMPS)
-def test_who_starts_with_a_wrong_clock_goes_by_the_others(error_ms: int) -> None:
+def test_a_broker_that_starts_with_a_wrong_clock_follows_the_others(error_ms: int) -> None:
     clocks = Clocks(0, error_ms, 0)
     clocks.run()
     assert clocks.now_errors() == [0, 0, 0]

@@ -151,7 +151,7 @@ async def test_a_broker_alone_says_what_is_damaged_and_what_to_do(
 
 
 @on_loop
-async def test_damage_names_who_can_help_and_the_end_of_it_is_told(
+async def test_damage_is_reported_with_its_remedy_and_so_is_its_repair(
     tmp_path: Path, origin: Origin, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(origin.root, tmp_path / "live")

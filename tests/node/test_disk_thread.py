@@ -59,7 +59,7 @@ async def test_an_answer_that_fails_holds_up_no_other(caplog: pytest.LogCaptureF
 
 
 @on_loop
-async def test_who_gives_up_waiting_changes_nothing_for_others() -> None:
+async def test_a_cancelled_wait_changes_nothing_for_others() -> None:
     thread = DiskThread(asyncio.get_running_loop(), "disk")
     thread.start()
     release = threading.Event()

@@ -44,7 +44,7 @@ async def test_leases_acks_and_delays_go_on_under_the_next_leader(tmp_path: Path
 
 
 @on_loop
-async def test_a_lease_expires_under_the_next_leader_though_nobody_polls(tmp_path: Path) -> None:
+async def test_a_lease_expires_under_the_next_leader_without_a_poll(tmp_path: Path) -> None:
     async with cluster(tmp_path, **PATIENT) as brokers:
         consumer = Consumer(brokers.running[1])
         await consumer.make_topic()

@@ -74,7 +74,7 @@ async def test_a_replica_made_anew_remembers_the_vote_that_was_being_written() -
 
 
 @on_loop
-async def test_who_waits_is_told_when_the_replica_is_made_anew() -> None:
+async def test_a_waiting_read_hears_when_the_replica_is_made_anew() -> None:
     async with stage() as it:
         group = await it.serving_group()
         woken: list[str] = []
@@ -206,7 +206,7 @@ async def test_a_log_of_another_group_in_its_folder_is_not_opened() -> None:
 
 
 @on_loop
-async def test_a_group_that_fails_takes_nobody_with_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_replica_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     async with stage() as it:
         good = [await it.serving_group(number) for number in (2, 3)]
         bad = await it.serving_group(1)
@@ -225,7 +225,7 @@ async def test_a_group_that_fails_takes_nobody_with_it(caplog: pytest.LogCapture
 
 
 @on_loop
-async def test_a_group_that_fails_at_a_tick_takes_nobody_with_it() -> None:
+async def test_a_replica_that_fails_at_a_tick_stops_no_other() -> None:
     async with stage() as it:
         groups = [await it.serving_group(number) for number in (1, 2, 3)]
 

@@ -154,7 +154,7 @@ async def test_what_the_catalog_wants_runs_and_what_it_drops_is_removed(tmp_path
 
 
 @on_loop
-async def test_who_should_lead_follows_the_catalog(tmp_path: Path) -> None:
+async def test_the_preferred_leader_follows_the_catalog(tmp_path: Path) -> None:
     view = with_topic(view_of([broker(1), broker(2)]), "orders", replication=2)
     async with host(tmp_path) as it:
         for members in ((1, 2), (2, 1), (1, 2)):
@@ -165,7 +165,7 @@ async def test_who_should_lead_follows_the_catalog(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_nobody_waits_for_the_disk_while_a_large_topic_is_removed(tmp_path: Path) -> None:
+async def test_writes_do_not_wait_while_a_large_topic_is_removed(tmp_path: Path) -> None:
     async with host(tmp_path) as it:
         await it.hosting.reconcile(it.current(ORDERS))
         it.directory.disk = disk = StuckRemovals(tmp_path)

@@ -48,7 +48,7 @@ def test_a_group_is_idle_when_it_was_not_used_for_so_long_and_not_before() -> No
     assert idle.idle(["used", "never used"], 5_000) == ["used"]
 
 
-def test_names_that_are_remembered_are_bounded_and_nobody_is_forgotten_for_it() -> None:
+def test_remembered_names_are_bounded_and_no_group_is_forgotten_for_it() -> None:
     time = CountedTime(STEP)
     idle = IdleGroups(time)
     passed(time, 50_000)
@@ -71,7 +71,7 @@ async def use(consumer: Consumer, group: str) -> None:
 
 
 @on_loop
-async def test_a_group_that_nobody_uses_is_forgotten_and_others_are_not(tmp_path: Path) -> None:
+async def test_an_unused_group_is_forgotten_and_others_are_not(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic(group_idle_ms=1_000)

@@ -14,7 +14,7 @@ def test_the_later_term_is_believed_in_any_order() -> None:
     assert leaders.node(GROUP, later_than=5) == 0
 
 
-def test_who_gave_up_is_forgotten_and_an_old_word_does_not_bring_it_back() -> None:
+def test_an_ended_leadership_is_forgotten_and_old_news_does_not_restore_it() -> None:
     leaders = KnownLeaders()
     leaders.learn(GROUP, Leadership(5, 2))
     leaders.end(GROUP, 1)

@@ -26,7 +26,7 @@ def held(answer: proto.Response) -> list[tuple[int, int, int]]:
 
 
 @on_loop
-async def test_who_does_not_wait_is_told_all(tmp_path: Path) -> None:
+async def test_a_call_without_a_wait_gets_all_positions(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         talker = await Talker.by_socket(server)
         await make_topic(talker)
@@ -39,7 +39,7 @@ async def test_who_does_not_wait_is_told_all(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_who_waits_lets_a_group_sleep_and_is_told_of_more(tmp_path: Path) -> None:
+async def test_a_waiting_read_lets_a_replica_sleep_and_is_woken_by_messages(tmp_path: Path) -> None:
     async with serving(tmp_path, tick_ms=10) as server:
         talker, waiting = await Talker.by_socket(server), await Talker.by_socket(server)
         await make_topic(talker)
@@ -61,7 +61,7 @@ async def test_who_waits_lets_a_group_sleep_and_is_told_of_more(tmp_path: Path) 
 
 
 @on_loop
-async def test_who_waits_hears_when_the_topic_goes(tmp_path: Path) -> None:
+async def test_a_waiting_read_hears_when_the_topic_is_deleted(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         talker, waiting = await Talker.by_socket(server), await Talker.by_socket(server)
         await make_topic(talker)

@@ -46,7 +46,7 @@ def test_the_clock_that_says_longest_counts(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @on_loop
-async def test_a_poll_is_not_answered_by_who_stood_still_after_it_leased(
+async def test_a_leader_that_stood_still_after_leasing_does_not_answer_the_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = Clocks(monkeypatch)
@@ -76,7 +76,7 @@ async def test_a_poll_is_not_answered_by_who_stood_still_after_it_leased(
 
 
 @on_loop
-async def test_a_coordinator_that_stood_still_tells_nobody_what_it_owns(
+async def test_a_coordinator_that_stood_still_confirms_no_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = Clocks(monkeypatch)

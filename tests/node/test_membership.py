@@ -58,7 +58,7 @@ async def test_a_number_that_cannot_be_another_brokers_is_refused(
 
 
 @on_loop
-async def test_a_member_that_starts_lets_nobody_in_before_it_knows_the_cluster(
+async def test_a_starting_member_accepts_no_peer_before_it_knows_the_cluster(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, fsync="always") as server:
@@ -155,7 +155,7 @@ async def test_a_founder_of_a_cluster_cannot_be_told_to_leave_it(tmp_path: Path)
 
 
 @on_loop
-async def test_a_broker_that_left_goes_on_to_join_though_nobody_waits_for_it(
+async def test_a_broker_that_left_goes_on_to_join_after_the_request_ended(
     tmp_path: Path,
 ) -> None:
     (elsewhere,) = free_addresses(1)

@@ -142,7 +142,7 @@ async def test_what_a_stuck_peer_does_not_take_is_dropped() -> None:
 
 
 @on_loop
-async def test_whoever_is_found_out_later_is_shown_out_on_both_lanes_and_sides() -> None:
+async def test_a_peer_that_is_refused_later_is_disconnected_on_both_lanes_and_sides() -> None:
     async with broker(1) as one, broker(2) as two:
         await connected(one, two)
         await connected(two, one)
@@ -158,7 +158,7 @@ async def test_whoever_is_found_out_later_is_shown_out_on_both_lanes_and_sides()
 
 
 @on_loop
-async def test_nobody_writes_in_the_name_of_another() -> None:
+async def test_mail_of_another_node_is_refused() -> None:
     async with broker(1) as one, broker(2) as two:
         await connected(one, two)
         lane = one.links.peers[2].lanes[LinkLane.EXPRESS]

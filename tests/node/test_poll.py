@@ -54,7 +54,7 @@ async def test_groups_see_every_message_each(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_whoever_asks_for_what_is_not_led_here_is_told_so_soon(tmp_path: Path) -> None:
+async def test_a_request_for_a_partition_led_elsewhere_is_refused_soon(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic()
@@ -116,7 +116,7 @@ async def test_a_lease_that_expired_goes_to_another_and_the_late_ack_is_lost(
 
 
 @on_loop
-async def test_a_late_ack_counts_while_nobody_else_has_it(tmp_path: Path) -> None:
+async def test_a_late_ack_counts_while_no_other_consumer_has_the_message(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic()
@@ -377,7 +377,7 @@ async def test_nonsense_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_a_claim_fences_whoever_claimed_before(tmp_path: Path) -> None:
+async def test_a_claim_fences_the_earlier_claim(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic()
@@ -459,7 +459,7 @@ async def test_at_most_once_delivers_what_is_done_though_another_partition_is_no
 
 
 @on_loop
-async def test_at_most_once_does_not_deliver_what_somebody_else_has(tmp_path: Path) -> None:
+async def test_at_most_once_does_not_deliver_what_is_leased(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         consumer = Consumer(server)
         await consumer.make_topic()

@@ -44,7 +44,7 @@ def test_over_any_window_no_more_is_taken_than_the_rate_and_one_burst(
 @pytest.mark.parametrize(
     ("per_second", "late_s"), [(0.5, 0.04), (10.0, 0.04), (200.0, 0.004), (10_000.0, 0.001)]
 )
-def test_whoever_asks_when_told_to_gets_the_whole_rate(per_second: float, late_s: float) -> None:
+def test_asking_again_when_told_to_gives_the_whole_rate(per_second: float, late_s: float) -> None:
     bucket = TokenBucket(per_second, 1, 0.0)
     now_s, total = 0.0, 0
     while now_s < 1_000 / per_second + 1:
@@ -56,7 +56,7 @@ def test_whoever_asks_when_told_to_gets_the_whole_rate(per_second: float, late_s
 
 
 @on_loop
-async def test_tokens_go_to_those_who_asked_first() -> None:
+async def test_tokens_are_given_in_the_order_of_asking() -> None:
     limiter = RateLimiter(200.0, 2)
     order: list[str] = []
 
@@ -72,7 +72,7 @@ async def test_tokens_go_to_those_who_asked_first() -> None:
 
 
 @on_loop
-async def test_whoever_leaves_or_loses_patience_takes_nothing_along() -> None:
+async def test_a_cancelled_or_expired_poll_takes_no_message() -> None:
     limiter = RateLimiter(1.0, 1)
     assert await limiter.take(5, 0.0) == 1
     assert await limiter.take(1, 0.02) == 0
@@ -143,7 +143,7 @@ async def test_the_rate_holds_for_a_topic_whose_partitions_are_led_by_several_br
 
 
 @on_loop
-async def test_a_limit_that_is_lifted_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_rate_limit_that_is_lifted_delays_no_waiting_poll(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         consumer, other = Consumer(server), Consumer(server, 2)
         await consumer.make_topic(rate_per_second=0.001)

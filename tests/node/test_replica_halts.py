@@ -140,7 +140,7 @@ async def test_a_replica_that_is_alone_is_read_from_a_disk_that_takes_no_writes(
 
 
 @on_loop
-async def test_who_writes_to_a_disk_that_takes_no_writes_is_told_so(
+async def test_a_write_to_a_read_only_disk_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwritev

@@ -371,7 +371,7 @@ async def test_what_is_repeated_is_answered_once(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_a_map_shows_who_leads_now(tmp_path: Path) -> None:
+async def test_a_map_shows_the_current_leaders(tmp_path: Path) -> None:
     """What was drawn of a topic is kept, but not beyond a change of its leaders or settings."""
     brokers = Brokers(tmp_path, 3, **PATIENT)
     try:

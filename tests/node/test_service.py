@@ -62,7 +62,7 @@ def produce(number: int, **changes: object) -> proto.Request:
 
 
 @on_loop
-async def test_every_broker_answers_for_all_and_one_that_is_asked_directly_says_who_leads(
+async def test_every_broker_answers_for_all_and_names_the_leader_when_asked_directly(
     tmp_path: Path,
 ) -> None:
     async with cluster(tmp_path) as brokers:
@@ -102,7 +102,9 @@ async def test_what_was_passed_on_is_not_passed_on_again(tmp_path: Path) -> None
 
 
 @on_loop
-async def test_whoever_waits_at_a_leader_that_goes_is_answered_by_the_next(tmp_path: Path) -> None:
+async def test_a_poll_that_waits_at_a_deposed_leader_is_answered_by_the_next(
+    tmp_path: Path,
+) -> None:
     async with cluster(tmp_path, **PATIENT) as brokers:
         talker = await Talker.by_socket(brokers.running[1])
         await make_topic(talker)

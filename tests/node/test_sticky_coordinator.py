@@ -136,7 +136,7 @@ async def test_a_beat_waits_no_longer_than_until_the_next_is_due(tmp_path: Path)
 
 
 @on_loop
-async def test_whoever_leaves_is_gone_at_once(tmp_path: Path) -> None:
+async def test_a_member_that_leaves_is_gone_at_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await make_topic(server)
         members = [Member(1, server), Member(2, server)]
@@ -152,7 +152,7 @@ async def test_whoever_leaves_is_gone_at_once(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_whoever_finds_a_group_full_keeps_nobody_from_leaving(
+async def test_a_full_group_lets_members_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (sticky_coordinator, sticky_edits):
@@ -175,7 +175,7 @@ async def test_whoever_finds_a_group_full_keeps_nobody_from_leaving(
 
 
 @on_loop
-async def test_whoever_is_silent_for_a_session_is_evicted(tmp_path: Path) -> None:
+async def test_a_member_that_is_silent_for_a_session_is_evicted(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await make_topic(server)
         live, silent = Member(1, server, session_ms=30_000), Member(2, server, session_ms=600)
@@ -235,7 +235,7 @@ async def test_a_deleted_topic_ends_its_groups_and_an_equal_one_starts_afresh(
 
 
 @on_loop
-async def test_groups_are_described_with_who_holds_what(tmp_path: Path) -> None:
+async def test_groups_are_described_with_their_members_and_leases(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await make_topic(server)
         await Member(1, server, assignor="range").beat()
@@ -340,7 +340,9 @@ def leader_of(brokers: Brokers) -> Server:
 
 
 @on_loop
-async def test_any_broker_passes_beats_on_to_who_leads_the_metadata_group(tmp_path: Path) -> None:
+async def test_any_broker_forwards_heartbeats_to_the_leader_of_the_metadata_partition(
+    tmp_path: Path,
+) -> None:
     async with cluster(tmp_path) as brokers:
         leader = leader_of(brokers)
         other = next(s for s in brokers.running.values() if s is not leader)
@@ -355,7 +357,7 @@ async def test_any_broker_passes_beats_on_to_who_leads_the_metadata_group(tmp_pa
 
 
 @on_loop
-async def test_who_takes_the_office_over_goes_on_with_the_same_group(tmp_path: Path) -> None:
+async def test_the_next_coordinator_goes_on_with_the_same_group(tmp_path: Path) -> None:
     async with cluster(tmp_path) as brokers:
         leader = leader_of(brokers)
         await make_topic(leader)

@@ -48,7 +48,7 @@ async def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:
 
 
 @on_loop
-async def test_whoever_waits_for_an_end_can_be_ended_too() -> None:
+async def test_a_task_that_waits_for_another_to_end_can_be_cancelled() -> None:
     outer = asyncio.create_task(_end_others_for_ever())
     await asyncio.sleep(0.01)
     async with asyncio.timeout(10):
@@ -58,7 +58,7 @@ async def test_whoever_waits_for_an_end_can_be_ended_too() -> None:
 
 
 @on_loop
-async def test_a_task_that_has_failed_is_told_of_and_keeps_nobody(
+async def test_a_failed_task_is_logged_and_blocks_no_stop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failed = asyncio.create_task(_fail(), name="the failed one")

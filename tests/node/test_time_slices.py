@@ -82,7 +82,7 @@ async def test_all_get_their_turns() -> None:
 
 
 @on_loop
-async def test_who_is_cancelled_or_fails_gives_the_turn_back() -> None:
+async def test_cancelled_or_failed_work_gives_its_turn_back() -> None:
     slices = Slices()
     works = [asyncio.create_task(long_work(slices, 100)) for _ in range(5)]
     await asyncio.sleep(0.05)

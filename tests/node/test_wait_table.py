@@ -11,7 +11,7 @@ def woken(waiters: list[Waiter]) -> list[int]:
 
 
 @on_loop
-async def test_those_who_came_first_are_woken_until_they_want_all_there_is() -> None:
+async def test_the_longest_waiting_are_woken_until_they_want_all_there_is() -> None:
     table = WaitTable()
     waiters = [Waiter(number, wants=10) for number in range(5)]
     for waiter in waiters:
@@ -31,7 +31,7 @@ async def test_those_who_came_first_are_woken_until_they_want_all_there_is() -> 
 
 
 @on_loop
-async def test_whoever_was_woken_in_vain_keeps_its_place() -> None:
+async def test_a_poll_woken_in_vain_keeps_its_place() -> None:
     table = WaitTable()
     first, second = Waiter(1, 1), Waiter(2, 1)
     table.park("g", second, in_front=False)
@@ -41,7 +41,7 @@ async def test_whoever_was_woken_in_vain_keeps_its_place() -> None:
 
 
 @on_loop
-async def test_whoever_left_takes_no_place_and_no_wake() -> None:
+async def test_a_poll_that_left_takes_no_place_and_no_wake() -> None:
     table = WaitTable()
     gone, there = Waiter(1, 1), Waiter(2, 1)
     cancelled = Waiter(3, 1)

@@ -71,7 +71,7 @@ async def test_a_waiting_poll_is_woken_by_what_comes_back(tmp_path: Path) -> Non
 
 
 @on_loop
-async def test_nothing_is_written_for_those_who_wait(tmp_path: Path) -> None:
+async def test_nothing_is_written_for_waiting_polls(tmp_path: Path) -> None:
     async with serving(tmp_path, tick_ms=10) as server:
         waiting = Consumer(server)
         await waiting.make_topic()
@@ -259,7 +259,7 @@ async def test_await_ready_tells_where_and_leases_nothing(tmp_path: Path) -> Non
 
 
 @on_loop
-async def test_whoever_waits_for_a_topic_that_goes_is_told(tmp_path: Path) -> None:
+async def test_a_poll_that_waits_for_a_deleted_topic_is_answered(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         waiting, other = Consumer(server, 1), Consumer(server, 2)
         await other.make_topic()
@@ -288,7 +288,7 @@ async def test_the_first_poll_of_a_group_is_woken_by_a_message_that_comes_due(
 
 
 @on_loop
-async def test_delayed_messages_in_portions_wake_who_waits(
+async def test_delayed_messages_in_portions_wake_waiting_polls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_manager, "PARKED_AT_ONCE", 2)
@@ -307,7 +307,7 @@ async def test_delayed_messages_in_portions_wake_who_waits(
 
 
 @on_loop
-async def test_whoever_waits_to_hear_and_goes_away_as_it_is_woken_passes_it_on(
+async def test_a_poll_cancelled_while_it_is_woken_passes_the_wake_on(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as server:

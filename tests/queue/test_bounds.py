@@ -93,7 +93,7 @@ def test_acks_message_by_message_are_remembered_as_few_intervals(
     assert rig.leases.working_copy.groups.by_name["g"].settled_intervals == known.settled_intervals
 
 
-def test_messages_for_tomorrow_keep_nobody_from_those_of_today(
+def test_messages_delayed_until_tomorrow_do_not_hold_up_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(selection, "PIECES_MAX", 5)
@@ -220,7 +220,7 @@ def test_a_group_starts_where_the_index_does_if_that_is_later() -> None:
     assert rig.polled() == [5, 6, 7, 8, 9]
 
 
-def test_who_steps_over_what_is_done_says_so() -> None:
+def test_a_cursor_moves_over_what_is_purged_and_the_move_is_replicated() -> None:
     rig = Rig()
     rig.put(3)
     rig.leases.working_copy.open_group("g", 0)
@@ -235,7 +235,7 @@ def test_who_steps_over_what_is_done_says_so() -> None:
     assert rig.partition.groups.by_name["g"].cursors[0] == 3
 
 
-def test_whoever_sits_at_the_desk_hears_that_it_began_again() -> None:
+def test_a_restart_of_the_leases_is_announced_with_the_next_alarm() -> None:
     rig = Rig()
     rig.put(1)
     rig.take()

@@ -20,7 +20,7 @@ def test_a_group_that_is_forgotten_leaves_nothing_and_begins_anew() -> None:
     assert rig.polled() == [0, 1, 2, 3]
 
 
-def test_what_was_committed_and_who_claimed_stays() -> None:
+def test_committed_offsets_and_claims_stay() -> None:
     rig = Rig()
     rig.put(4)
     rig.leases.working_copy.commit("g", 2)
@@ -39,7 +39,7 @@ def test_what_was_committed_and_who_claimed_stays() -> None:
     assert rig.leases.acknowledge("g", leased.lease, [(3, 4)]) == [(3, 4)]
 
 
-def test_who_only_committed_has_nothing_to_be_forgotten() -> None:
+def test_a_group_that_only_committed_is_not_forgotten() -> None:
     rig = Rig()
     rig.leases.working_copy.commit("reader", 3)
     with pytest.raises(InvalidRequest):

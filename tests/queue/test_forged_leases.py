@@ -101,7 +101,7 @@ def test_only_what_was_leased_is_settled_however_it_is_named(settle: Settle) -> 
     rig.commit()
 
 
-def test_who_had_a_message_before_its_last_holder_comes_too_late() -> None:
+def test_an_earlier_holder_of_a_message_cannot_settle_it() -> None:
     rig = Rig()
     rig.put(2)
     first = rig.take()

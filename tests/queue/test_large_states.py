@@ -370,7 +370,7 @@ def test_a_full_state_takes_nothing_new_but_gives_out_what_came_back() -> None:
     assert rig.polled() == [0, 1]
 
 
-def test_a_full_state_has_nothing_to_say_to_who_finds_nothing_anyway() -> None:
+def test_a_full_state_is_no_error_where_there_is_nothing_to_deliver() -> None:
     rig = Rig()
     rig.put(1)
     rig.leases.acknowledge("g", rig.take().lease, None)

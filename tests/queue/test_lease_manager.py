@@ -67,7 +67,7 @@ def test_extending_by_the_same_time_writes_nothing() -> None:
     assert rig.leases.working_copy.take_operations() == []
 
 
-def test_a_late_ack_is_taken_while_nobody_else_has_the_message() -> None:
+def test_a_late_ack_is_accepted_while_no_other_consumer_has_the_message() -> None:
     rig = Rig()
     rig.put(2)
     late = rig.take()
@@ -345,7 +345,7 @@ def test_what_retention_deleted_before_it_was_done_is_lost() -> None:
     assert rig.polled() == [7, 8, 9]
 
 
-def test_a_claim_fences_whoever_had_the_partition_before() -> None:
+def test_a_claim_fences_the_earlier_owner_of_the_partition() -> None:
     rig = Rig()
     rig.put(5)
     assert rig.leases.working_copy.claim("g", 3) is None

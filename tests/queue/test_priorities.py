@@ -69,7 +69,7 @@ def test_no_level_starves_and_the_highest_has_most_at_any_size_of_polls(wanted: 
 
 
 @pytest.mark.parametrize("wanted", [1, 3, 100])
-def test_the_reserve_is_shared_evenly_by_those_who_wait(wanted: int) -> None:
+def test_the_reserve_is_shared_evenly_by_waiting_polls(wanted: int) -> None:
     shares = shares_of((0, 2, 5, 6), wanted)
     for level in (0, 2, 5):
         assert shares[level] == pytest.approx(0.25 / 3, abs=0.01), shares

@@ -110,7 +110,7 @@ def test_a_repeat_with_other_messages_or_from_long_ago_is_refused() -> None:
         producers.find_repeat(header(4, count=2))
 
 
-def test_a_number_of_a_producer_that_nobody_knows_is_no_repeat() -> None:
+def test_a_sequence_number_of_an_unknown_producer_is_no_repeat() -> None:
     with pytest.raises(SequenceReused):
         ProducerTable().find_repeat(header(3))
 
@@ -184,7 +184,7 @@ def test_what_is_promised_of_many_producers_holds() -> None:
     producers.validate()
 
 
-def test_memory_and_a_checkpoint_are_bounded_whoever_stores_what() -> None:
+def test_memory_and_a_checkpoint_are_bounded_for_any_number_of_producers() -> None:
     """What 1,000 producers with 1,024 batches each would take 270 MB for, as objects."""
     tracemalloc.start()
     try:

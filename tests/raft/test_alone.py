@@ -142,7 +142,7 @@ def test_a_write_of_a_term_that_is_over_commits_nothing() -> None:
     assert lonely.applied == []
 
 
-def test_who_does_not_lead_or_has_company_is_not_alone() -> None:
+def test_a_follower_or_a_member_with_others_is_not_alone() -> None:
     assert not Lonely().node.is_alone
     pair = MemoryStorage(Configuration(voters=(1, 2)))
     assert not RawNode(1, pair, OPTIONS, Random(1)).is_alone

@@ -121,7 +121,7 @@ def test_groups_in_flight_count_too() -> None:
     assert offsets(leader) == {"a": 1, "b": 1}
 
 
-def test_nonsense_and_who_does_not_lead_are_refused_at_once() -> None:
+def test_invalid_requests_and_followers_are_refused_at_once() -> None:
     group = Group(3)
     leader = group.leader()
     group.tick()

@@ -71,7 +71,7 @@ def test_a_snapshot_that_comes_in_is_not_overtaken_by_what_was_to_be_applied(
     behind.replica.validate()
 
 
-def test_a_state_too_large_for_a_checkpoint_is_left_out_and_stops_nobody() -> None:
+def test_a_state_too_large_for_a_checkpoint_is_left_out_and_stops_no_replica() -> None:
     group = Group(1)
     leader = group.leader()
     for _ in range(30):
@@ -108,7 +108,9 @@ def test_what_would_outgrow_a_checkpoint_is_refused_before_it_is_proposed(
     assert group.leader().replica.edge.next_offset == 60
 
 
-def test_who_asks_for_less_is_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_served_again_once_the_state_is_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     small = replace(SMALL, checkpoint_bytes_max=6_000)
     monkeypatch.setattr(group_stage, "SMALL", small)
     group = Group(1, ReplicaSettings(checkpoint_bytes_max=6_000))

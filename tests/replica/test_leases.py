@@ -88,7 +88,7 @@ def test_a_repeated_ack_waits_for_the_first_one() -> None:
     assert [leader.answers[token] for token in tokens] == [Changed(), Changed()]
 
 
-def test_who_has_nothing_to_wait_for_is_answered_at_once() -> None:
+def test_a_request_that_changes_nothing_is_answered_without_an_entry() -> None:
     group = Group(3)
     leader = group.leader()
     token = group.token()

@@ -48,7 +48,7 @@ def lose_seals(group: Group) -> None:
     group.send = without_seals
 
 
-def test_a_change_is_answered_only_when_those_who_stay_hold_its_seal() -> None:
+def test_a_change_is_answered_only_when_the_remaining_members_hold_its_seal() -> None:
     group = Group(4)
     leader = group.leader()
     send = group.send

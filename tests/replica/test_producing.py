@@ -65,7 +65,7 @@ def test_a_leader_counts_itself_only_after_its_own_fsync() -> None:
     assert isinstance(leader.answers[token], Produced)
 
 
-def test_only_a_leader_takes_batches_and_the_others_say_who_leads() -> None:
+def test_only_a_leader_takes_batches_and_the_others_name_it() -> None:
     group = Group(3)
     leader = group.leader()
     group.tick(2)
@@ -356,7 +356,7 @@ def test_commands_and_joined_repeats_are_bounded_too() -> None:
     assert isinstance(leader.answers[group.produce(leader)], Produced), "there is room again"
 
 
-def test_a_clock_far_in_the_future_stops_nobody() -> None:
+def test_a_clock_far_in_the_future_stops_no_consumer() -> None:
     group = Group(3)
     leader = group.leader()
     group.now_ms = 10**15

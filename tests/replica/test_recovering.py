@@ -334,7 +334,7 @@ def test_a_follower_refuses_a_read_that_was_asked_of_a_leader_that_is_gone() -> 
     assert isinstance(follower.answers[token], NotLeader)
 
 
-def test_a_read_that_nobody_answers_ends_in_a_timeout() -> None:
+def test_an_unanswered_read_ends_in_a_timeout() -> None:
     group = filled()
     leader = group.leader()
     follower = next(node for node in group.nodes.values() if node is not leader)
@@ -434,7 +434,7 @@ def test_a_replica_that_cannot_know_what_it_lost_stays_out() -> None:
     assert not node.replica.is_leader
 
 
-def test_an_answer_that_nobody_asked_for_does_not_stop_a_lost_replica() -> None:
+def test_an_unrequested_answer_does_not_stop_a_lost_replica() -> None:
     group = filled(batches=3)
     node = follower_of(group)
     last = segments(node)[-1]

@@ -84,7 +84,7 @@ def test_reads_at_a_follower_keep_the_group_awake() -> None:
         assert not sleepers(group)
 
 
-def test_with_sleep_ticks_zero_nobody_sleeps() -> None:
+def test_with_sleep_ticks_zero_no_replica_sleeps() -> None:
     group = Group(3, ReplicaSettings(sleep_ticks=0))
     group.leader()
     group.tick(100)
@@ -163,7 +163,7 @@ def test_a_sleeping_leader_that_dies_is_succeeded_once_its_node_is_missed() -> N
     assert isinstance(successor.answers[group.produce(successor)], Produced)
 
 
-def test_a_member_that_missed_the_word_wakes_the_others_and_nobody_is_deposed() -> None:
+def test_a_member_that_missed_the_sleep_message_wakes_the_others_without_an_election() -> None:
     group = Group(3, SOON)
     group.produce(group.leader())
     leader = leader_of(group)
@@ -316,7 +316,7 @@ def test_a_restarted_member_is_taken_in_again_and_the_group_sleeps_on() -> None:
         assert len({n.replica.applied_index for n in group.nodes.values()}) == 1
 
 
-def test_a_learner_that_nobody_noticed_restarting_rouses_the_leader() -> None:
+def test_a_learner_that_restarted_unnoticed_wakes_the_leader() -> None:
     group = Group(3, SOON)
     leader = group.leader()
     group.add(4)

@@ -124,7 +124,7 @@ def test_of_drivers_that_decide_at_once_one_holds_and_all_publish_it_once(
     assert sorted(found) == list(range(360))
 
 
-def test_who_takes_over_goes_on_where_the_other_one_died(
+def test_the_next_member_goes_on_where_the_dead_one_stopped(
     client: quivermq.Client, query: str, stage: Callable[..., Staged], topic: str
 ) -> None:
     done = 0

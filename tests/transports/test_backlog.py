@@ -48,7 +48,7 @@ async def test_unread_answers_count_until_they_are_taken() -> None:
 
 
 @on_loop
-async def test_who_waits_is_served_in_order() -> None:
+async def test_waiting_polls_are_served_in_order() -> None:
     room, reader = backlog()
     reader.unread = 90
     large = asyncio.create_task(room.room(1, 40))
@@ -84,7 +84,7 @@ async def test_asking_again_for_the_same_request_takes_no_more() -> None:
 
 
 @on_loop
-async def test_who_gives_up_gives_back() -> None:
+async def test_a_cancelled_request_gives_its_room_back() -> None:
     room, _ = backlog()
     await room.room(1, 50)
     await room.room(2, 50)
@@ -101,7 +101,7 @@ async def test_who_gives_up_gives_back() -> None:
 
 
 @on_loop
-async def test_who_gives_up_while_waiting_is_forgotten() -> None:
+async def test_a_cancelled_wait_is_forgotten() -> None:
     room, reader = backlog()
     reader.unread = 100
     given_up = asyncio.create_task(room.room(3, 50))

@@ -153,7 +153,9 @@ async def test_no_page_holds_the_loop(tmp_path: Path) -> None:
 
 
 @on_served_loop
-async def test_who_takes_no_answers_is_cut_off_and_the_broker_goes_on(tmp_path: Path) -> None:
+async def test_a_client_that_takes_no_answers_is_disconnected_and_the_broker_goes_on(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path, http=ANYWHERE, http_timeout_ms=400) as server:
         talker = await Talker.in_memory(server)
         await make_topic(talker, partitions=50)

@@ -72,7 +72,7 @@ async def test_the_first_request_must_be_hello(tmp_path: Path, envelope: bytes) 
 
 
 @on_loop
-async def test_a_token_that_nobody_checks_is_refused(tmp_path: Path) -> None:
+async def test_a_token_that_is_not_checked_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         talker = await Talker.in_memory(server, hello=False)
         greeting = proto.Hello(protocol=PROTOCOL, client="t", token="secret")
@@ -219,7 +219,7 @@ async def test_requests_of_a_lost_connection_are_given_up(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("drop", [b"", b"\0"])
 @on_loop
-async def test_who_does_not_say_hello_in_time_is_shown_out(tmp_path: Path, drop: bytes) -> None:
+async def test_a_connection_without_a_hello_is_closed(tmp_path: Path, drop: bytes) -> None:
     async with serving(tmp_path, hello_timeout_ms=150) as server:
         talker = await Talker.in_memory(server, hello=False)
         talker.transport.write(struct.pack(">II", 50_004, 50_000) if drop else b"")
@@ -246,14 +246,14 @@ async def test_bytes_that_are_no_hello_win_no_time(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_who_says_nothing_for_too_long_is_shown_out(tmp_path: Path) -> None:
+async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     async with serving(tmp_path, idle_timeout_ms=200) as server:
         talker = await Talker.in_memory(server)
         await talker.until_lost()
 
 
 @on_loop
-async def test_who_waits_for_an_answer_is_not_idle(tmp_path: Path) -> None:
+async def test_a_connection_with_an_open_request_is_not_idle(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         talker = await Talker.in_memory(server)
         await make_topic(talker)

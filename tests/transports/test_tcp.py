@@ -78,7 +78,9 @@ async def test_what_a_client_does_not_read_does_not_grow(tmp_path: Path) -> None
 
 
 @on_served_loop
-async def test_who_reads_nothing_is_cut_off_and_others_are_served(tmp_path: Path) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected_and_others_are_served(
+    tmp_path: Path,
+) -> None:
     async with serving(
         tmp_path, unread_bytes_max=UNREAD_BYTES, idle_timeout_ms=500, hello_timeout_ms=5_000
     ) as server:

@@ -169,7 +169,7 @@ def test_a_catalog_of_a_build_before_the_first_release_is_refused(view: View) ->
         view.updated(view.version + 1, old)
 
 
-def test_who_may_take_part_is_said_for_people() -> None:
+def test_the_brokers_that_may_take_part_are_told_in_words() -> None:
     assert why_unfit(1, "0.2.0", OWN_LEVELS, "0.2.0") == ""
     assert str(Levels(1, 1)) == "feature level 1"
     assert str(Levels(1, 2)) == "feature levels 1 to 2"

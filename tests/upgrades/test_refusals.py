@@ -235,7 +235,9 @@ async def test_a_client_of_a_later_release_is_welcome_by_what_both_speak(tmp_pat
 
 
 @on_loop
-async def test_who_is_refused_does_not_dial_again_at_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_broker_does_not_dial_again_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with broker(1) as one, broker(2) as two:
         dialled = []
         greeting = one.hello

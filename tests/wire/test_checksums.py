@@ -124,7 +124,7 @@ def test_after_a_first_checksum_every_packet_needs_one() -> None:
         feed(greeted(), unchecked(b""))
 
 
-def test_who_speaks_protocol_2_has_sent_a_checksum() -> None:
+def test_a_hello_of_protocol_2_needs_a_checksum() -> None:
     receiver = Receiver(PACKET_BYTES_MAX)
     [found] = feed(receiver, unchecked(HELLO.SerializeToString()))
     assert parse_request(found.envelope) == HELLO
@@ -148,7 +148,7 @@ def test_protocol_1_needs_no_checksums() -> None:
     assert [bytes(found.envelope) for found in got] == sent
 
 
-def test_a_checksum_of_an_earlier_connection_harms_nobody() -> None:
+def test_a_checksum_of_an_earlier_connection_is_ignored() -> None:
     """A broker of protocol 1 keeps fields that it does not know in what it passes on."""
     front = SETTLE.SerializeToString()
     passed_on = front + b"\xc5\x3e1234"

@@ -172,7 +172,7 @@ def test_a_truncated_stream_gives_only_the_packets_that_are_whole(
     assert len(received_at_once(content + content[:cut])) == 1
 
 
-def test_who_said_hello_may_send_larger_packets() -> None:
+def test_after_a_hello_packets_may_be_larger() -> None:
     receiver = Receiver(HELLO_BYTES_MAX)
     large = packed(b"envelope", [command(bytes(2 * HELLO_BYTES_MAX))])
     receiver.allow(PACKET_BYTES_MAX)
