@@ -25,10 +25,11 @@ class SimulatedBroker:
         self.refusal: QuiverError | None = None
         """Why it did not start."""
         self.is_stopping = False
+        self.is_retired = False
         machine.on_death = self._died
 
     def start(self) -> None:
-        if self.machine.is_up:
+        if self.machine.is_up or self.is_retired:
             return
         self.refusal = None
         self.is_stopping = False
@@ -114,33 +115,48 @@ class SimulatedCluster:
 
     def __init__(self, world: World, dice: Random, size: int, settings: dict[str, object]) -> None:
         self.world = world
-        self.dice = dice
-        nodes = range(1, size + 1)
-        self.brokers = {
-            node: SimulatedBroker(
-                node,
-                SimulatedMachine(world, host_of(node), Random(dice.random())),
-                BrokerSettings.model_validate(
-                    {
-                        "node_id": node,
-                        "listen": f"{host_of(node)}:{_CLIENT_PORT}",
-                        "peer_listen": f"{host_of(node)}:{_PEER_PORT}",
-                        "http": "",
-                        "peers": {
-                            other: f"{host_of(other)}:{_PEER_PORT}"
-                            for other in nodes
-                            if other != node
-                        },
-                        **settings,
-                    }
-                ),
-            )
-            for node in nodes
-        }
+        self._dice = dice
+        self._settings = settings
+        self.founders = tuple(range(1, size + 1))
+        self._last = size
+        self.brokers: dict[int, SimulatedBroker] = {}
+        for node in self.founders:
+            peers = {n: f"{host_of(n)}:{_PEER_PORT}" for n in self.founders if n != node}
+            self.brokers[node] = self._new_broker(node, peers=peers)
+        self.servers = [broker.settings.listen for broker in self.brokers.values()]
+        """Of the founders."""
+
+    def _new_broker(self, node: int, **more: object) -> SimulatedBroker:
+        host = host_of(node)
+        settings = BrokerSettings.model_validate(
+            {
+                "node_id": node,
+                "listen": f"{host}:{_CLIENT_PORT}",
+                "peer_listen": f"{host}:{_PEER_PORT}",
+                "http": "",
+                **self._settings,
+                **more,
+            }
+        )
+        machine = SimulatedMachine(self.world, host, Random(self._dice.random()))
+        return SimulatedBroker(node, machine, settings)
+
+    def add(self, join: str) -> SimulatedBroker:
+        """Start another broker, which joins the cluster by one of its members."""
+        self._last += 1
+        broker = self.brokers[self._last] = self._new_broker(self._last, join=join)
+        broker.start()
+        return broker
+
+    def retire(self, node: int) -> None:
+        """Switch off a broker that is no member any more."""
+        broker = self.brokers.pop(node)
+        broker.is_retired = True
+        broker.machine.kill()
 
     @property
-    def servers(self) -> list[str]:
-        return [broker.settings.listen for broker in self.brokers.values()]
+    def added(self) -> list[SimulatedBroker]:
+        return [broker for broker in self.brokers.values() if broker.node not in self.founders]
 
     @property
     def running(self) -> list[SimulatedBroker]:

@@ -12,6 +12,7 @@ from quivermq.testing.simulation.cluster import SimulatedBroker, SimulatedCluste
 from quivermq.testing.virtual import Link, Weather
 
 _DISK_OPERATIONS_AHEAD: Final = 40
+_ADDED_MAX: Final = 2
 _HOUR_US: Final = 3_600 * 1_000_000
 YEAR_US: Final = 366 * 24 * _HOUR_US
 
@@ -23,6 +24,7 @@ class FaultContext:
     cluster: SimulatedCluster
     dice: Random
     kill_user: Callable[[], None]
+    remove_broker: Callable[[int], None]
     fragile: tuple[int, ...] = ()
     """The brokers whose disks may be damaged: never a majority."""
     is_over: bool = False
@@ -35,6 +37,7 @@ class FaultContext:
         self.cluster.world.time.after_ms(delay_ms, lambda: None if self.is_over else action())
 
     def one(self) -> SimulatedBroker:
+        """Any broker that belongs to the cluster."""
         return self.dice.choice(list(self.cluster.brokers.values()))
 
     @property
@@ -289,6 +292,18 @@ def empty_disk(context: FaultContext) -> None:
     broker.start()
 
 
+def change_members(context: FaultContext) -> None:
+    """F21: brokers come and go while the cluster serves."""
+    added = context.cluster.added
+    if added and context.dice.random() < 0.6:
+        broker = context.dice.choice(added)
+        context.strike("member", f"broker {broker.node} is to leave")
+        context.remove_broker(broker.node)
+    elif len(added) < _ADDED_MAX:
+        broker = context.cluster.add(context.dice.choice(context.cluster.servers))
+        context.strike("member", f"broker {broker.node} joins")
+
+
 def kill_user(context: FaultContext) -> None:
     """F13: a client dies in the middle of something, and another takes its place."""
     context.strike("kill user", "")
@@ -317,6 +332,7 @@ FAULTS: Final[dict[Fault, float]] = {
     wrong_bits: 7_000,
     kill_user: 5_000,
     damage: 5_000,
+    change_members: 6_000,
     empty_disk: 25_000,
 }
 """Each with its mean time between two strikes, in ms."""

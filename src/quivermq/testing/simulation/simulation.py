@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import quivermq.aio
 from quivermq.batches import FrameKind, decode_messages
-from quivermq.client import DeadLetter
+from quivermq.client import AsyncClient, DeadLetter, Retention
 from quivermq.errors import QuiverError, TopicNotFound
 from quivermq.log import Log
 from quivermq.testing import Violation
@@ -30,6 +30,7 @@ from quivermq.testing.simulated_disk import Faults
 from quivermq.testing.simulation.cluster import SimulatedCluster
 from quivermq.testing.simulation.faults import YEAR_US, FaultContext, Nemesis, odd_clock
 from quivermq.testing.simulation.users import (
+    AtMostOnceUser,
     CommittingUser,
     ConsumingUser,
     DrainingUser,
@@ -111,11 +112,18 @@ class Simulation:
         self.cluster = SimulatedCluster(self.world, dice, size, _settings(dice))
         topics = {f"topic{n}": dice.randint(1, 3) for n in range(1, dice.randint(2, 3))}
         self.stage = Stage(self.world, self.cluster.servers, Records(), topics)
+        fleeting = {"fleeting": dice.randint(1, 2)} if dice.random() < 0.4 else {}
+        self.fleeting = Stage(
+            self.world, self.cluster.servers, Records(), fleeting, may_be_dropped=True
+        )
+        """Of topics whose messages are dropped after a while."""
         self._machines = 0
         self._users: dict[SimulatedMachine, User] = {}
         self._makers: dict[SimulatedMachine, MakeUser] = {}
         self.makers: list[tuple[MakeUser, float]] = []
         self._made = 0
+        self._leaving: set[int] = set()
+        """Brokers that are being removed."""
         self._nemesis: Nemesis | None = None
 
     def run(self) -> Outcome:
@@ -178,6 +186,13 @@ class Simulation:
                     await client.create_topic(
                         topic, partitions=partitions, replication=replication, max_deliveries=8
                     )
+                for topic, partitions in self.fleeting.topics.items():
+                    await client.create_topic(
+                        topic,
+                        partitions=partitions,
+                        replication=replication,
+                        retention=Retention(max_messages=50),
+                    )
 
         self._do(create, STARTING_MS_MAX)
 
@@ -185,10 +200,17 @@ class Simulation:
         nodes = list(self.cluster.brokers)
         # One: of a partition with three replicas, two are a majority.
         fragile = tuple(self.dice.sample(nodes, int(len(nodes) > 1)))
-        context = FaultContext(self.cluster, Random(self.dice.random()), self._kill_user, fragile)
+        context = FaultContext(
+            self.cluster,
+            Random(self.dice.random()),
+            self._kill_user,
+            self._remove_broker,
+            fragile,
+        )
         self._context = context
         self._nemesis = Nemesis(context, lambda name: name not in self.left_out.faults)
-        self.stage.has_right_clocks = odd_clock not in self._nemesis.chosen
+        for stage in (self.stage, self.fleeting):
+            stage.has_right_clocks = odd_clock not in self._nemesis.chosen
         self.makers = self._draw_users()
         for number, (make, chance) in enumerate(self.makers):
             if number not in self.left_out.users:
@@ -200,8 +222,12 @@ class Simulation:
         dice = self.dice
         chosen: list[MakeUser] = [ProducingUser] * dice.randint(1, 3)
         chosen += [
-            make for make in (ReadingUser, CommittingUser, OperatingUser) if dice.random() < 0.6
+            make
+            for make in (ReadingUser, CommittingUser, OperatingUser, AtMostOnceUser)
+            if dice.random() < 0.5
         ]
+        if self.fleeting.topics:
+            chosen += [self._fleeting_producer, self._fleeting_producer, self._fleeting_reader]
         chosen += [self._consumer] * dice.randint(0, 3)
         chosen += [self._pushed] * (dice.random() < 0.3)
         chosen += [self._sticky] * dice.choice((0, 0, 1, 2, 3))
@@ -227,6 +253,7 @@ class Simulation:
         for broker in self.cluster.brokers.values():
             broker.start()
         self._replace_damaged()
+        self._until(lambda: not self._leaving, SERVING_MS_MAX, "I9: a broker is not removed")
         self._until(
             lambda: self.cluster.is_ready, SERVING_MS_MAX, "I9: not all brokers are ready in time"
         )
@@ -270,7 +297,7 @@ class Simulation:
                     return
 
     def _drain(self) -> None:
-        self.stage.is_over = True
+        self.stage.is_over = self.fleeting.is_over = True
         # What a clock that was ahead postponed becomes due.
         if not self.stage.has_right_clocks:
             for broker in self.cluster.brokers.values():
@@ -313,16 +340,19 @@ class Simulation:
         for sticky in records.sticky.values():
             sticky.check(ends, is_drained=True)
         self.world.story.counts["calls judged as linearizable"] = records.log.check()
-        records.messages.check(self._copies())
-
-    def _copies(self) -> list[ReplicaCopy]:
-        """What each broker's disk holds, read as a broker would that starts."""
+        self.fleeting.records.log.check()
         self._until(self._is_level, SERVING_MS_MAX, "I9: the replicas do not become equal")
+        for broker in self.cluster.brokers.values():
+            broker.machine.kill()
+        records.messages.check(self._copies(self.stage))
+        self.fleeting.records.messages.check(self._copies(self.fleeting), may_be_dropped=True)
+
+    def _copies(self, stage: Stage) -> list[ReplicaCopy]:
+        """What each broker's disk holds, read as a broker would that starts."""
         copies = []
         for broker in self.cluster.brokers.values():
             machine = broker.machine
-            machine.kill()
-            for topic, partitions in self.stage.topics.items():
+            for topic, partitions in stage.topics.items():
                 for number in range(partitions):
                     folder = f"log/{topic}/{number}"
                     if machine.disk.is_folder(folder):
@@ -331,7 +361,7 @@ class Simulation:
         return copies
 
     def _is_level(self) -> bool:
-        for topic, partitions in self.stage.topics.items():
+        for topic, partitions in {**self.stage.topics, **self.fleeting.topics}.items():
             for number in range(partitions):
                 ends = {
                     (hosted.replica.commit_index, hosted.replica.applied_index)
@@ -354,6 +384,12 @@ class Simulation:
         topic = dice.choice(list(stage.topics))
         return PushedUser(stage, name, dice, topic, dice.choice(_GROUPS))
 
+    def _fleeting_producer(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
+        return ProducingUser(self.fleeting, name, dice)
+
+    def _fleeting_reader(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
+        return ReadingUser(self.fleeting, name, dice)
+
     def _sticky(self, stage: Stage, name: str, dice: Random) -> User:
         return StickyUser(stage, name, dice, next(iter(stage.topics)))
 
@@ -368,6 +404,36 @@ class Simulation:
     def _new_machine(self) -> SimulatedMachine:
         self._machines += 1
         return SimulatedMachine(self.world, f"client{self._machines}", Random(self.dice.random()))
+
+    def _remove_broker(self, node: int) -> None:
+        """Have a broker removed from the cluster, and switch it off afterwards."""
+        if node in self._leaving:
+            return
+        self._leaving.add(node)
+
+        async def remove() -> None:
+            async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+                await self._remove(client, node)
+            self.world.story.counts["brokers removed"] += 1
+            self._leaving.discard(node)
+            # Not from here: another loop is running.
+            self.world.time.after_ms(1, lambda: self.cluster.retire(node))
+
+        self._new_machine().run(remove, f"removal of broker {node}")
+
+    async def _remove(self, client: AsyncClient, node: int) -> None:
+        """Ask until it was a member and is none."""
+        was_member = False
+        while True:
+            try:
+                if node in {broker.id for broker in (await client.cluster()).nodes}:
+                    was_member = True
+                    await client.remove_broker(node)
+                elif was_member:
+                    return
+            except QuiverError as error:
+                self.world.story.tell(f"broker {node} is not removed yet: {error}")
+            await asyncio.sleep(1.0)
 
     def _kill_user(self) -> None:
         if not self._users:
@@ -474,6 +540,7 @@ def _settings(dice: Random) -> dict[str, object]:
         "tick_ms": dice.choice((50, 100)),
         "segment_bytes": dice.choice((64, 128)) << 10,
         "request_timeout_ms": 10_000,
+        "retention_interval_ms": 1_000,
     }
 
 

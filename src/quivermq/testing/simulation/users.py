@@ -50,6 +50,8 @@ class Records:
     """By topic and group."""
     sticky: dict[str, StickyHistory] = field(default_factory=dict)
     """By topic: of the one sticky group that it has."""
+    once: set[tuple[TopicPartition, int]] = field(default_factory=set)
+    """Messages that were delivered at most once."""
 
     def group(self, topic: str, group: str) -> GroupHistory:
         return self.groups.setdefault((topic, group), GroupHistory(group))
@@ -67,6 +69,8 @@ class Stage:
     is_over: bool = False
     """Users finish what they have begun, and end."""
     pace_s: float = 0.1
+    may_be_dropped: bool = False
+    """Whether retention drops messages of these topics."""
     has_right_clocks: bool = True
     """Whether what is delayed can be judged by the time of the simulation."""
     failures: list[QuiverError] = field(default_factory=list)
@@ -172,9 +176,9 @@ class ProducingUser(User):
                 async for message in client.read(*place, start=offset, stop=offset + 1)
             ]
         except OffsetOutOfRange as error:
-            raise Violation(
-                f"I6: offset {offset} of {place} is acked, not seen: {error}"
-            ) from error
+            if error.earliest > offset and self.stage.may_be_dropped:
+                return
+            raise Violation(f"I6: {place}@{offset} is acked, and not seen: {error}") from error
         if found != [value]:
             raise Violation(f"I6: offset {offset} of {place} is acked as {value!r}, read {found}")
 
@@ -400,6 +404,22 @@ class PushedUser(ConsumingUser):
         while not self.stage.is_over:  # noqa: ASYNC110  (it is no event of this loop)
             await asyncio.sleep(0.1)
         await pushed.close()
+
+
+class AtMostOnceUser(User):
+    """A consumer whose messages are done with when they are given out."""
+
+    async def step(self, client: AsyncClient) -> None:
+        topic = self.dice.choice(list(self.stage.topics))
+        found = await client.poll(
+            topic, group="once", max_messages=self.dice.choice((1, 20)), wait=0.3, ack="auto"
+        )
+        for message in found:
+            spot = TopicPartition(message.topic, message.partition), message.offset
+            if spot in self.stage.records.once:
+                raise Violation(f"I4: {spot[0]}@{spot[1]} was delivered twice, at most once")
+            self.stage.records.once.add(spot)
+        self.stage.world.story.counts["messages delivered at most once"] += len(found)
 
 
 class StickyUser(User):
