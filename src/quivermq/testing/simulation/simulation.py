@@ -111,7 +111,8 @@ class Simulation:
         size = dice.choice((1, 3, 3, 3, 5))
         self.cluster = SimulatedCluster(self.world, dice, size, _settings(dice))
         topics = {f"topic{n}": dice.randint(1, 3) for n in range(1, dice.randint(2, 3))}
-        self.stage = Stage(self.world, self.cluster.servers, Records(), topics)
+        pace_s = dice.choice((0.05, 0.2, 0.5))
+        self.stage = Stage(self.world, self.cluster.servers, Records(), topics, pace_s=pace_s)
         fleeting = {"fleeting": dice.randint(1, 2)} if dice.random() < 0.4 else {}
         self.fleeting = Stage(
             self.world, self.cluster.servers, Records(), fleeting, may_be_dropped=True
