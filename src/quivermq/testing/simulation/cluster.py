@@ -26,13 +26,15 @@ class SimulatedBroker:
         """Why it did not start."""
         self.is_stopping = False
         self.is_retired = False
+        self.has_failed_disk = False
+        """Since it started, its disk refused something: it trusts it again after a restart."""
         machine.on_death = self._died
 
     def start(self) -> None:
         if self.machine.is_up or self.is_retired:
             return
         self.refusal = None
-        self.is_stopping = False
+        self.is_stopping = self.has_failed_disk = False
         self.machine.world.story.tell(f"broker {self.node} starts")
         self.machine.run(self._run, f"broker {self.node}")
 

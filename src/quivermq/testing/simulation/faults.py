@@ -92,6 +92,7 @@ def failed_disk(context: FaultContext) -> None:
     faults.fail_operation = broker.machine.disk.operations + context.dice.randrange(
         _DISK_OPERATIONS_AHEAD
     )
+    broker.has_failed_disk = True
     context.strike("failed disk", f"broker {broker.node}")
     # An operator starts a broker again that has lost its disk for a moment.
     context.after(context.dice.uniform(2_000, 8_000), partial(broker.restart, 100.0))
@@ -114,7 +115,7 @@ def full_disk(context: FaultContext) -> None:
 def read_only_disk(context: FaultContext) -> None:
     """F18: a disk takes no more writes for a while."""
     broker = context.one()
-    broker.machine.disk.faults.read_only = True
+    broker.machine.disk.faults.read_only = broker.has_failed_disk = True
 
     def remount() -> None:
         broker.machine.disk.faults.read_only = False

@@ -237,7 +237,8 @@ class Simulation:
     def _heal(self) -> None:
         self._context.is_over = True
         world = self.world
-        world.story.tell("healing")
+        restarts_all = self.dice.random() < 0.5
+        world.story.tell("healing" + (", all restart" if restarts_all else ""))
         world.network.heal()
         for broker in self.cluster.brokers.values():
             machine = broker.machine
@@ -247,9 +248,8 @@ class Simulation:
             machine.clock.set_right()
             if machine.process is not None:
                 machine.process.plan_turn()
-            # A disk that failed is trusted again only by a broker that starts.
-            broker.crash(power=False, down_ms=100.0)
-            broker.start()
+            if restarts_all or broker.has_failed_disk or broker.refusal:
+                broker.crash(power=False, down_ms=100.0)
         self._run_for(200)
         for broker in self.cluster.brokers.values():
             broker.start()
