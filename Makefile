@@ -11,7 +11,7 @@ SPARK  := tests/spark tests/pipelines
 SPARK_WORKERS ?= $(if $(filter 1,$(WORKERS)),1,2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format proto aio sim soak mutants bench docs clean
+.PHONY: help demo up test check format proto aio sim soak fuzz mutants bench docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -54,6 +54,9 @@ sim: .venv/ready  ## many seeds: storms of log, core, groups and replicas, full 
 
 soak: .venv/ready  ## real brokers under a random mix of faults, checked: MINUTES=10 [SEED=7]
 	$(BIN)/python -m quivermq.testing.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+fuzz: .venv/ready  ## what reads bytes and texts from outside, changed at random: MINUTES=10 each
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 mutants: .venv/ready  ## planted bugs: each must be caught
 	$(BIN)/python -m tests.mutants
