@@ -301,7 +301,9 @@ def change_members(context: FaultContext) -> None:
         context.strike("member", f"broker {broker.node} is to leave")
         context.remove_broker(broker.node)
     elif len(added) < _ADDED_MAX:
-        broker = context.cluster.add(context.dice.choice(context.cluster.servers))
+        # Not by one whose disk may be gone: it would not know of the cluster itself.
+        sound = [b for b in context.cluster.brokers.values() if b.node not in context.fragile]
+        broker = context.cluster.add(context.dice.choice(sound).settings.listen)
         context.strike("member", f"broker {broker.node} joins")
 
 

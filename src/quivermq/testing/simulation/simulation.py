@@ -23,11 +23,11 @@ from typing import Any, Final
 import quivermq.aio
 from quivermq.batches import FrameKind, decode_messages
 from quivermq.client import AsyncClient, DeadLetter, Retention
-from quivermq.errors import QuiverError, TopicNotFound
+from quivermq.errors import Corrupt, QuiverError, TopicNotFound
 from quivermq.log import Log
 from quivermq.testing import Violation
 from quivermq.testing.simulated_disk import Faults
-from quivermq.testing.simulation.cluster import SimulatedCluster
+from quivermq.testing.simulation.cluster import SimulatedBroker, SimulatedCluster
 from quivermq.testing.simulation.faults import YEAR_US, FaultContext, Nemesis, odd_clock
 from quivermq.testing.simulation.users import (
     AtMostOnceUser,
@@ -263,9 +263,8 @@ class Simulation:
     def _replace_damaged(self) -> None:
         """As an operator would: a broker whose disk was damaged, and that cannot mend it."""
         fragile = [self.cluster.brokers[node] for node in self._context.fragile]
-        sound = [b for b in self.cluster.brokers.values() if b not in fragile]
         self._until(
-            lambda: all(broker.is_ready for broker in sound),
+            lambda: all(b.is_ready for b in self.cluster.brokers.values() if b not in fragile),
             SERVING_MS_MAX,
             "I9: not all brokers with sound disks are ready in time",
         )
@@ -357,9 +356,21 @@ class Simulation:
                 for number in range(partitions):
                     folder = f"log/{topic}/{number}"
                     if machine.disk.is_folder(folder):
-                        log = Log.open(machine.disk, folder)
-                        copies.append(_copy_of(broker.node, TopicPartition(topic, number), log))
+                        place = TopicPartition(topic, number)
+                        copies += self._copy(broker, place, folder)
         return copies
+
+    def _copy(
+        self, broker: SimulatedBroker, place: TopicPartition, folder: str
+    ) -> list[ReplicaCopy]:
+        """One copy, if it can be read. Damage that no broker has read since is still there."""
+        try:
+            return [_copy_of(broker.node, place, Log.open(broker.machine.disk, folder))]
+        except Corrupt:
+            if broker.node not in self._context.fragile or "damage" not in self.world.story.faults:
+                raise
+            self.world.story.counts["copies with damage that was not read"] += 1
+            return []
 
     def _is_level(self) -> bool:
         for topic, partitions in {**self.stage.topics, **self.fleeting.topics}.items():
