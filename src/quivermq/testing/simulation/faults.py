@@ -302,8 +302,9 @@ def change_members(context: FaultContext) -> None:
         context.remove_broker(broker.node)
     elif len(added) < _ADDED_MAX:
         # Not by one whose disk may be gone: it would not know of the cluster itself.
-        sound = [b for b in context.cluster.brokers.values() if b.node not in context.fragile]
-        broker = context.cluster.add(context.dice.choice(sound).settings.listen)
+        sound = [n for n in context.cluster.founders if n not in context.fragile]
+        join = context.cluster.brokers[context.dice.choice(sound)].settings.listen
+        broker = context.cluster.add(join)
         context.strike("member", f"broker {broker.node} joins")
 
 

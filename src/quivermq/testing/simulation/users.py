@@ -90,9 +90,15 @@ class User:
         self.is_done = False
 
     async def run(self) -> None:
-        async with quivermq.aio.connect(self.stage.servers, timeout=TIMEOUT_S) as client:
-            await self.work(client)
-        self.is_done = True
+        while not self.is_done:
+            try:
+                client = await quivermq.aio.connect(self.stage.servers, timeout=TIMEOUT_S)
+            except QuiverError as error:
+                self.fail(error)
+                continue
+            async with client:
+                await self.work(client)
+            self.is_done = True
 
     async def work(self, client: AsyncClient) -> None:
         """Work in steps."""
