@@ -12,8 +12,8 @@ from quivermq.client.asyncio_transport import AsyncioConnection, AsyncioTranspor
 from quivermq.client.blocking_transport import BlockingConnection, BlockingTransport
 from quivermq.client.connect_options import HELLO_ID
 from quivermq.client.transport import run
-from quivermq.errors import ConnectionFailed, QuiverError
-from quivermq.wire import PROTOCOL, proto
+from quivermq.errors import ConnectionFailed, QuiverError, Timeout
+from quivermq.wire import PROTOCOL, proto, receiver
 from tests.client.stand_in import StandIn
 from tests.wire.samples import flips, packed
 
@@ -158,3 +158,24 @@ def test_a_broker_of_protocol_1_is_used_as_before() -> None:
         asyncio.run(produced())
         assert stand_in.log().values[-1] == b"three"
         assert {hello.protocol_min for hello in stand_in.hellos} == {1}
+
+
+def test_a_damaged_length_ends_the_connection_of_a_client_that_waits_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receiver, "STALLED_S", 0.05)
+
+    async def waits() -> None:
+        connection = await greeted(packed(WELCOME.SerializeToString()))
+        damaged = bytearray(packed(PRODUCED.SerializeToString()))
+        damaged[1] ^= 1
+        hear(connection, bytes(damaged))
+        for _ in range(5):
+            number = await connection.post(produce(), (), SOON)
+            with pytest.raises((Timeout, ConnectionFailed)):
+                await connection.take(number, asyncio.get_running_loop().time() + 0.03)
+            if not connection.is_open:
+                return
+        raise AssertionError("it waits for ever")
+
+    asyncio.run(waits())

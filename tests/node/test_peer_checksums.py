@@ -43,6 +43,8 @@ class Wire:
     def close(self) -> None:
         self.is_closed = True
 
+    abort = close
+
 
 def hear(protocol: PeerProtocol, content: bytes) -> None:
     protocol.get_buffer(0)[: len(content)] = content
@@ -125,3 +127,22 @@ async def test_a_peer_of_protocol_1_is_heard_as_before() -> None:
         caller.writer.write(unchecked(LEADS))
         await until(lambda: one.leads == [(2, GROUP)])
         caller.hang_up()
+
+
+@on_loop
+async def test_a_damaged_length_ends_the_connection_that_waits_for_the_rest() -> None:
+    """Or every heartbeat would be taken for a part of the packet, for hours."""
+    taken: list[proto.PeerPacket] = []
+    here, wire = incoming(taken)
+    hear(here, packed(HELLO.SerializeToString()))
+    beat = packed(proto.PeerPacket(alive=True).SerializeToString())
+    damaged = bytearray(beat)
+    damaged[1] ^= 1
+    hear(here, bytes(damaged))
+    for now_s in range(5):
+        hear(here, beat)
+        here.look(float(now_s))
+    assert not wire.is_closed
+    here.look(7.0)
+    assert wire.is_closed
+    assert not taken

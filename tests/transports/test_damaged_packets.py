@@ -8,6 +8,7 @@ import pytest
 
 from quivermq.batches import DEFAULT_LIMITS, Buffer, encode_batch
 from quivermq.errors import QuiverError
+from quivermq.transports import client_connections
 from quivermq.transports.session import Session, SessionSettings
 from quivermq.wire import (
     CHECKSUM_BYTES,
@@ -17,8 +18,9 @@ from quivermq.wire import (
     error_to_proto,
     parse_response,
     proto,
+    receiver,
 )
-from tests.transports.stage import Talker, on_loop, serving
+from tests.transports.stage import Talker, on_loop, serving, until
 from tests.wire.samples import feed, flips, packed, unchecked
 
 SETTLE = proto.Request(
@@ -174,4 +176,20 @@ async def test_an_answer_is_made_only_if_it_fits_with_its_checksum(
         assert (await talker.ask(ask)).WhichOneof("body") == "topics_described"
         monkeypatch.setattr(where, size - 1)
         assert (await talker.ask(ask)).error.code == "TooLarge"
+        talker.close()
+
+
+@on_loop
+async def test_a_damaged_length_ends_the_session_that_waits_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "STALLED_S", 0.1)
+    monkeypatch.setattr(client_connections, "_SWEEP_S", 0.05)
+    async with serving(tmp_path) as server:
+        talker = await Talker.by_socket(server)
+        damaged = bytearray(packed(proto.Request(id=7, ping=proto.Ping()).SerializeToString()))
+        damaged[1] ^= 1
+        talker.transport.write(bytes(damaged))
+        assert server.client_connections is not None
+        await until(lambda: not server.client_connections.connections)  # type: ignore[union-attr]
         talker.close()

@@ -11,7 +11,7 @@ from quivermq.client import fork_safety
 from quivermq.client.connect_options import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
 from quivermq.client.transport import Connection, Reply
 from quivermq.errors import BrokenInvariant, ConnectionFailed, InvalidRequest, QuiverError, Timeout
-from quivermq.wire import packet, parse_response, proto
+from quivermq.wire import StallWatch, packet, parse_response, proto
 
 # Past this, `post` waits until the socket has taken some.
 WRITE_BUFFER_BYTES: Final = 4 << 20
@@ -27,6 +27,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.WriteTransport | None = None
         self._receiver = receiver()
+        self._stall = StallWatch(self._receiver)
         self._last_id = FIRST_ID
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._may_write = asyncio.Event()
@@ -151,6 +152,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     def _expire(self, answer: "asyncio.Future[Reply]") -> None:
         if not answer.done():
             answer.set_exception(Timeout(f"{self.address} did not answer in time"))
+        if self._stall.is_stalled(self._loop.time()):
+            self._fail(ConnectionFailed(f"{self.address}: an answer does not arrive"))
 
     def _fail(self, error: ConnectionFailed) -> None:
         if not self.is_open:

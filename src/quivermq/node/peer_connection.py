@@ -20,6 +20,7 @@ from quivermq.wire import (
     HELLO_BYTES_MAX,
     Packet,
     Receiver,
+    StallWatch,
     frames_of,
     packet,
     parse_peer_hello,
@@ -125,6 +126,7 @@ class Incoming(PeerProtocol):
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._patience = self._loop.call_later(hello_s, self.abort)
+        self._stall = StallWatch(self._receiver)
         # Packets that are being decoded, in their order.
         self._decoding: deque[Iterator[None]] = deque()
 
@@ -186,6 +188,15 @@ class Incoming(PeerProtocol):
         except BaseException:
             self.abort()
             raise
+
+    def look(self, now_s: float) -> None:
+        """With every tick: end a connection on which nothing is understood any more."""
+        if self._decoding:
+            self._stall.forget(now_s)
+        elif self._stall.is_stalled(now_s):
+            node = self.hello.node if self.hello else 0
+            logger.warning("a packet of node %d does not arrive: the connection is closed", node)
+            self.abort()
 
     def _listen(self, *, is_wanted: bool) -> None:
         transport = self.transport

@@ -334,6 +334,8 @@ class PeerLinks:
         """Send a heartbeat to every peer, and notice which are silent."""
         peer_packet = proto.PeerPacket(alive=True, clock_ms=self.hooks.clock.machine_ms())
         now = self.now()
+        for connection in self._incoming:
+            connection.look(now)
         for peer in list(self.peers.values()):
             peer.lanes[LinkLane.EXPRESS].send(peer_packet, self._outbox_bytes_max)
             peer.is_silent = now - peer.heard_at > self._silence_s

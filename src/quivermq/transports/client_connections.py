@@ -12,6 +12,7 @@ from quivermq.batches import Buffer
 from quivermq.errors import Overloaded, QuiverError
 from quivermq.node import Accepted, Counters, Service, address_of
 from quivermq.transports.session import Session, SessionSettings
+from quivermq.wire import StallWatch
 
 logger = logging.getLogger("quivermq.connections")
 
@@ -45,6 +46,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._unread,
             self._now(),
         )
+        self._stall = StallWatch(self.session.receiver)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not every loop's transports are known to be what they are.
@@ -134,6 +136,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.abort()
         elif self.session.is_overdue(now):
             self.close()
+        elif self._is_paused:
+            self._stall.forget(now)
+        elif self._stall.is_stalled(now):
+            logger.warning("a packet of %s does not arrive: the connection is closed", self._who)
+            self.abort()
 
     def close(self) -> None:
         """Once everything that was said is delivered."""

@@ -24,6 +24,7 @@ from quivermq.wire.receiver import (
     ENVELOPE_BYTES_MAX,
     HELLO_BYTES_MAX,
     Receiver,
+    StallWatch,
 )
 from quivermq.wire.requests import (
     UnknownRequest,
@@ -45,6 +46,7 @@ __all__ = [
     "PROTOCOL_MIN",
     "Packet",
     "Receiver",
+    "StallWatch",
     "UnknownRequest",
     "agreed_protocol",
     "check_answer",

@@ -29,6 +29,10 @@ from quivermq.wire.packets import (
     is_intact,
 )
 
+STALLED_S: Final = 5.0
+STALLED_BYTES_PER_S: Final = 16 * KIB
+"""A packet that has not arrived after so long, and arrives more slowly than this, never will."""
+
 ENVELOPE_BYTES_MAX: Final = 1 * MIB
 """The largest envelope that a client may send."""
 
@@ -62,6 +66,7 @@ class Receiver:
         "_large_bytes",
         "_large_end",
         "_packet_bytes_max",
+        "packets",
     )
 
     def __init__(
@@ -73,6 +78,8 @@ class Receiver:
         self._packet_bytes_max = packet_bytes_max
         self._first_bytes = first_bytes
         self._envelope_bytes_max = envelope_bytes_max
+        self.packets = 0
+        """How many have arrived whole."""
         # Whether packets have checksums; None before the first one.
         self._is_checked: bool | None = None
         # Holds the start of at most one packet, from its first byte on.
@@ -94,6 +101,11 @@ class Receiver:
         the packet must have had one. No single bit turns it into one that has none."""
         if protocol >= CHECKED_PROTOCOL and not self._is_checked:
             raise _damaged("has no checksum")
+
+    @property
+    def arrived_bytes(self) -> int:
+        """Of a packet that is not whole yet."""
+        return self._end if self._large is None else self._large_end
 
     def get_buffer(self) -> memoryview:
         """Where to receive into; never empty. Valid until `received` is called."""
@@ -124,6 +136,7 @@ class Receiver:
             message_bytes = self._checked(chunk, at, envelope_bytes)
             content = memoryview(bytes(chunk[at + PREFIX.size : stop]))
             packets.append(Packet(content[:message_bytes], content[envelope_bytes:]))
+            self.packets += 1
             at = stop
         left = end - at
         if at and left:
@@ -147,6 +160,7 @@ class Receiver:
             self._large[:end] = large
             return []
         self._large = None
+        self.packets += 1
         envelope_bytes = _unpack(large)[1]
         message_end = PREFIX.size + self._checked(large, 0, envelope_bytes)
         return [Packet(large[PREFIX.size : message_end], large[PREFIX.size + envelope_bytes :])]
@@ -179,6 +193,40 @@ class Receiver:
             f"an envelope of {envelope_bytes:,} bytes is above the limit of "
             f"{self._envelope_bytes_max:,}: ask for less at once"
         )
+
+
+class StallWatch:
+    """Tells whether a packet has stopped arriving.
+
+    A length that was damaged on its way makes its receiver wait for bytes that are not coming. What
+    comes instead, a heartbeat now and then, is taken for a part of the packet: the connection looks
+    alive, and nothing on it is understood any more.
+    """
+
+    __slots__ = ("_arrived_bytes", "_packets", "_receiver", "_since_s")
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._packets = -1
+        self._arrived_bytes = 0
+        self._since_s = 0.0
+
+    def is_stalled(self, now_s: float) -> bool:
+        """Whether the packet that was incomplete at an earlier call hardly goes on. Call it now and
+        then, by a clock that never goes back."""
+        receiver = self._receiver
+        if not receiver.arrived_bytes or receiver.packets != self._packets:
+            self.forget(now_s)
+            return False
+        waited_s = now_s - self._since_s
+        arrived_bytes = receiver.arrived_bytes - self._arrived_bytes
+        return waited_s > STALLED_S and arrived_bytes < waited_s * STALLED_BYTES_PER_S
+
+    def forget(self, now_s: float) -> None:
+        """Begin anew: nothing was received, because nothing was read."""
+        self._packets = self._receiver.packets
+        self._arrived_bytes = self._receiver.arrived_bytes
+        self._since_s = now_s
 
 
 def _damaged(how: str) -> ConnectionFailed:
