@@ -1,5 +1,6 @@
 """What a broker does with requests that were damaged on their way, or have no checksum."""
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from quivermq.wire import (
     proto,
     receiver,
 )
-from tests.transports.stage import Talker, on_loop, serving, until
+from tests.transports.stage import Talker, on_loop, serving
 from tests.wire.samples import feed, flips, packed, unchecked
 
 SETTLE = proto.Request(
@@ -190,6 +191,4 @@ async def test_a_damaged_length_ends_the_session_that_waits_for_the_rest(
         damaged = bytearray(packed(proto.Request(id=7, ping=proto.Ping()).SerializeToString()))
         damaged[1] ^= 1
         talker.transport.write(bytes(damaged))
-        assert server.client_connections is not None
-        await until(lambda: not server.client_connections.connections)  # type: ignore[union-attr]
-        talker.close()
+        await asyncio.wait_for(talker.lost.wait(), 10)
