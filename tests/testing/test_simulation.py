@@ -1,33 +1,70 @@
-"""Whole brokers from seeds; `make sim` runs many more."""
+"""Whole brokers from seeds; `make sim` runs many more.
+
+Each in a process of its own: what killed brokers leave behind ends with it.
+"""
 
 import os
+import re
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
-from quivermq.testing import Simulation, Violation, run_seed
-from quivermq.testing.__main__ import main
-from quivermq.testing.simulation import LeftOut
 from quivermq.testing.simulation.faults import FAULTS
 
 BLOCKS, SEEDS_PER_BLOCK = 4, 3
 REPLAYED = 1
 
+KILLED = """
+from quivermq.testing import Simulation, Violation
+from quivermq.testing.__main__ import main
+
+def fail_if_killed(simulation):
+    if simulation.world.story.faults["kill"]:
+        raise Violation("I0: planted")
+
+Simulation._check = fail_if_killed
+Simulation._heal = Simulation._drain = lambda simulation: None
+raise SystemExit(main(["--seeds", "20"]))
+"""
+FEWER = """
+from quivermq.testing.simulation import LeftOut, run_seed
+from quivermq.testing.simulation.faults import FAULTS
+
+fewer = run_seed(1, LeftOut(frozenset(fault.__name__ for fault in FAULTS)))
+assert not fewer.failure, fewer.failure
+print(dict(fewer.faults), fewer.digest)
+"""
+
+
+def simulate(*arguments: str, expected: int = 0, **variables: str) -> str:
+    """What a process of the simulator prints."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done.stdout
+
+
+def count(shown: str, name: str) -> int:
+    found = re.search(rf"{name} ([\d,]+)", shown)
+    return int(found[1].replace(",", "")) if found else 0
+
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_brokers_keep_their_promises_and_recover(block: int) -> None:
-    counts: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    for seed in range(block * SEEDS_PER_BLOCK, (block + 1) * SEEDS_PER_BLOCK):
-        outcome = run_seed(seed)
-        assert not outcome.failure, outcome.failure
-        counts += outcome.counts
-        faults += outcome.faults
-    assert counts["messages acknowledged"] > 100 * SEEDS_PER_BLOCK, "too little was stored"
-    assert counts["calls judged as linearizable"] > 50 * SEEDS_PER_BLOCK, "too little was judged"
-    assert faults.total() > 4 * SEEDS_PER_BLOCK, "the seeds were too calm to show anything"
+    first, seeds = str(block * SEEDS_PER_BLOCK), str(SEEDS_PER_BLOCK)
+    shown = simulate(
+        "-m", "quivermq.testing", "--whole", "--jobs", "1", "--first", first, "--seeds", seeds
+    )
+    assert f"{seeds} seeds passed" in shown
+    assert count(shown, "messages acknowledged") > 100 * SEEDS_PER_BLOCK, "too little was stored"
+    assert count(shown, "calls judged as linearizable") > 50 * SEEDS_PER_BLOCK
+    assert count(shown, "faults:") > 4 * SEEDS_PER_BLOCK, "too calm to show anything"
 
 
 def test_every_kind_of_fault_has_a_name_of_its_own_and_a_pace() -> None:
@@ -37,50 +74,27 @@ def test_every_kind_of_fault_has_a_name_of_its_own_and_a_pace() -> None:
 
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     """Also where texts hash otherwise, and objects lie elsewhere: every byte on the network."""
-    command = [sys.executable, "-m", "quivermq.testing", "--seed", str(REPLAYED)]
     shown = {
-        subprocess.run(
-            command,
-            env=os.environ | {"PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-        ).stdout
+        simulate("-m", "quivermq.testing", "--seed", str(REPLAYED), PYTHONHASHSEED=hash_seed)
         for hash_seed in ("1", "2")
     }
     (only,) = shown
-    assert run_seed(REPLAYED).digest.encode() in only
+    assert "digest" in only
 
 
 def test_other_seeds_and_fewer_faults_are_other_runs() -> None:
-    whole = run_seed(REPLAYED)
-    fewer = run_seed(REPLAYED, LeftOut(frozenset(fault.__name__ for fault in FAULTS)))
-    assert whole.faults
-    assert not fewer.faults
-    assert len({whole.digest, fewer.digest, run_seed(2).digest}) == 3
+    runs = [
+        simulate("-m", "quivermq.testing", "--seed", "1"),
+        simulate("-m", "quivermq.testing", "--seed", "2"),
+        simulate("-c", FEWER),
+    ]
+    assert runs[2].startswith("{} ")
+    assert len({re.findall(r"[0-9a-f]{32}", shown)[0] for shown in runs}) == 3
 
 
-def test_a_failure_is_shrunk_and_tells_its_story(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail_if_killed(simulation: Simulation) -> None:
-        if simulation.world.story.faults["power loss of all"]:
-            raise Violation("I0: planted")
-
-    monkeypatch.setattr(Simulation, "_check", fail_if_killed)
-    seed = next(seed for seed in range(1, 40) if run_seed(seed).faults["power loss of all"])
-    assert main(["--seed", str(seed)]) == 1
-    shown = capsys.readouterr().out
-    assert f"seed {seed} failed: Violation: I0: planted" in shown
+def test_a_failure_is_shrunk_and_tells_its_story() -> None:
+    shown = simulate("-c", KILLED, expected=1)
+    assert re.search(r"seed \d+ failed: Violation: I0: planted", shown)
     left_out = shown.partition("it also fails without ")[2].partition(", and without")[0]
-    assert "power_loss_of_all" not in left_out
-    assert shown.rpartition("struck: ")[2].startswith("{'power loss of all'")
-
-
-def test_many_seeds_end_with_a_summary_of_faults_and_counts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["--seeds", "2", "--first", "1"]) == 0
-    shown = capsys.readouterr().out
-    assert "2 seeds passed" in shown
-    assert "simulated hours" in shown
-    assert "messages acknowledged" in shown
+    assert "kill" not in left_out.split(", ")
+    assert shown.rpartition("struck: ")[2].startswith("{'kill': ")

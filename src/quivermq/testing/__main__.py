@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="replay this one")
+    parser.add_argument("--jobs", type=int, default=None, help="processes; as many as cores")
     parser.add_argument("--whole", action="store_true", help="do not shrink a seed that fails")
     parser.add_argument("--log", action="store_true", help="show the logs of all brokers")
     options = parser.parse_args(arguments)
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.seed is not None:
         return replay(options.seed, is_whole=options.whole)
     seeds = range(options.first, options.first + options.seeds)
-    return run_many(seeds, is_whole=options.whole)
+    return run_many(seeds, options.jobs, is_whole=options.whole)
 
 
 def replay(seed: int, *, is_whole: bool) -> int:
@@ -70,13 +71,13 @@ def tell_failure(outcome: Outcome, *, is_whole: bool) -> None:
         )
 
 
-def run_many(seeds: range, *, is_whole: bool) -> int:
+def run_many(seeds: range, jobs: int | None, *, is_whole: bool) -> int:
     """Seeds over all cores; stops at the first that fails."""
     started = time.monotonic()
     outcomes: list[Outcome] = []
-    with ProcessPoolExecutor() as pool, Progress(console=Console(stderr=True)) as progress:
+    with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("seeds", total=len(seeds))
-        for outcome in pool.map(run_seed, seeds, chunksize=4):
+        for outcome in pool.map(run_seed, seeds):
             progress.advance(task)
             outcomes.append(outcome)
             if outcome.failure:

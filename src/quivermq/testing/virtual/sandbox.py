@@ -8,6 +8,7 @@ layers, and code that is written later cannot forget to ask.
 
 import os
 import random
+import sys
 import time
 from asyncio import events
 from collections.abc import Callable, Iterator
@@ -54,12 +55,15 @@ _ANSWERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
 
 @contextmanager
 def sandbox() -> Iterator[None]:
-    """Simulated processes see their own clocks, chance and process number."""
+    """Simulated processes see their own clocks, chance and process number, and all have one name:
+    clients say theirs."""
+    arguments, sys.argv = sys.argv, ["simulated"]
     before = [(module, name, getattr(module, name)) for module, name, _ in _ANSWERS]
     for (module, name, answer), (_, _, of_system) in zip(_ANSWERS, before, strict=True):
         setattr(module, name, _by_process(answer, of_system))
     try:
         yield
     finally:
+        sys.argv = arguments
         for module, name, of_system in before:
             setattr(module, name, of_system)
