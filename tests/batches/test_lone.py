@@ -1,8 +1,5 @@
 """Batches of one plain message are made and recognised without Arrow, and are what Arrow makes."""
 
-import subprocess
-import sys
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -85,12 +82,3 @@ def test_a_header_that_counts_other_than_one_is_not_taken_for_a_lone_message() -
     lying = Frame(Header(*frame.header[:-2], 2, frame.header.decoded_bytes), frame.body)
     with pytest.raises(Corrupt):
         check_batch(lying)
-
-
-@pytest.mark.parametrize("module", ["quivermq.transports", "quivermq.client.client"])
-def test_the_start_of_a_broker_and_of_a_client_imports_no_pandas(module: str) -> None:
-    """Arrow imports it where it is installed, which takes as long as all the rest."""
-    pytest.importorskip("pandas")
-    code = f"import sys, {module}; print('pandas' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -49,11 +49,7 @@ def lone_value(body: Buffer) -> bytes | None:
 @lru_cache(maxsize=LONE_BYTES_MAX + 1)
 def _front(size: int) -> bytes:
     """Everything that Arrow writes before a value of so many bytes."""
-    # From buffers: `pa.array` imports pandas where that is installed, a quarter of a second that
-    # every broker and every client would pay for at its start.
-    ends = b"".join(end.to_bytes(4, "little") for end in (0, size))
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(bytes(size))]
-    array = pa.Array.from_buffers(pa.binary(), 1, buffers)
+    array = pa.array([bytes(size)], pa.binary())
     body = pa.RecordBatch.from_arrays([array], schema=schema_of(0)).serialize().to_pybytes()
     return bytes(body[: len(body) - size - (-size % _ALIGNMENT)])
 
