@@ -3,8 +3,8 @@
 from quivermq.testing import Cluster
 from quivermq.testing.trials import trial
 
-ELECTION_S = 3.0
-SLOW_ELECTIONS = {"tick_ms": 300}
+ELECTION_S = 8.0
+SLOW_ELECTIONS = {"tick_ms": 800}
 
 
 def test_a_rolling_restart_needs_no_election_timeout() -> None:  # F24
@@ -16,4 +16,4 @@ def test_a_rolling_restart_needs_no_election_timeout() -> None:  # F24
             node.start()
             cluster.wait_ready()
             load.wait_progress()
-        assert load.slowest_s < 2.0 < ELECTION_S
+        assert load.slowest_s < 6.0 < ELECTION_S
