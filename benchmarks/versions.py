@@ -25,7 +25,7 @@ SINGLES: Final = 1_500
 
 
 def measure(fsync: str, seconds: float) -> dict[str, float]:
-    """What one version does, in this process."""
+    """The figures of the version that is imported."""
     import quivermq  # noqa: PLC0415  (of the version that is asked for)
     from quivermq.cli.local_brokers import LocalBrokers, plan  # noqa: PLC0415
 

@@ -19,12 +19,12 @@ def test_no_input_does_more_than_raise_our_error(name: str) -> None:
         assert not (found := trouble(target, data)), f"{found}\n{data!r}"
 
 
-@pytest.mark.parametrize("name", TARGETS)
+# A file of one log is damage in another.
+@pytest.mark.parametrize("name", sorted(TARGETS.keys() - {"log"}))
 def test_samples_are_understood(name: str) -> None:
     target = TARGETS[name]
     for sample in target.samples():
-        if name != "log":
-            target.read(sample)
+        target.read(sample)
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*.bin")), ids=lambda path: path.name)

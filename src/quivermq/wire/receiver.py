@@ -79,7 +79,7 @@ class Receiver:
         self._first_bytes = first_bytes
         self._envelope_bytes_max = envelope_bytes_max
         self.packets = 0
-        """How many have arrived whole."""
+        """The number of packets that have arrived whole."""
         # Whether packets have checksums; None before the first one.
         self._is_checked: bool | None = None
         # Holds the start of at most one packet, from its first byte on.

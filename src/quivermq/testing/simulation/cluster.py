@@ -161,25 +161,12 @@ class SimulatedCluster:
         return [broker for broker in self.brokers.values() if broker.node not in self.founders]
 
     @property
-    def running(self) -> list[SimulatedBroker]:
-        return [broker for broker in self.brokers.values() if broker.machine.is_up]
-
-    @property
     def is_ready(self) -> bool:
         return all(broker.is_ready for broker in self.brokers.values())
 
     @property
     def standing(self) -> str:
         return "; ".join(f"broker {b.node} {b.standing}" for b in self.brokers.values())
-
-    def leader(self, topic: str, partition: int) -> SimulatedBroker | None:
-        """The broker that leads a partition, as far as a ready one knows."""
-        for broker in self.brokers.values():
-            if broker.is_ready and broker.server is not None:
-                hosted = broker.server.broker.partitions.local(topic, b"", partition)
-                if hosted is not None and hosted.was_serving:
-                    return broker
-        return None
 
 
 def host_of(node: int) -> str:

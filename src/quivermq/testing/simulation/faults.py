@@ -19,7 +19,7 @@ YEAR_US: Final = 366 * 24 * _HOUR_US
 
 @dataclass
 class FaultContext:
-    """What faults strike."""
+    """The cluster that faults strike."""
 
     cluster: SimulatedCluster
     dice: Random

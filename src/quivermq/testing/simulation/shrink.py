@@ -32,5 +32,5 @@ def _candidates(failed: Outcome) -> Iterator[LeftOut]:
 
 
 def kind_of(failure: str) -> str:
-    """What went wrong, without where and when: the error, and the guarantee that it names."""
+    """The error and the guarantee that it names, without where and when."""
     return ":".join(failure.split("\n", 1)[0].split(":")[:2])

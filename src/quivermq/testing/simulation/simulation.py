@@ -21,7 +21,6 @@ from random import Random
 from typing import Any, Final
 
 import quivermq.aio
-from quivermq.batches import FrameKind, decode_messages
 from quivermq.client import AsyncClient, DeadLetter, Retention
 from quivermq.errors import Corrupt, QuiverError, TopicNotFound
 from quivermq.log import Log
@@ -44,8 +43,10 @@ from quivermq.testing.simulation.users import (
     StickyUser,
     User,
 )
+from quivermq.testing.trials.client_trial import stored_batches
+from quivermq.testing.trials.consumer_trial import letters_of
 from quivermq.testing.trials.group_history import Letter, Original
-from quivermq.testing.trials.history import ReplicaCopy, StoredBatch, TopicPartition
+from quivermq.testing.trials.history import ReplicaCopy, TopicPartition
 from quivermq.testing.virtual import (
     Process,
     SimulatedMachine,
@@ -90,7 +91,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a run leaves out of its seed."""
+    """Faults and users that a run leaves out of its seed."""
 
     faults: frozenset[str] = frozenset()
     users: frozenset[int] = frozenset()
@@ -219,7 +220,7 @@ class Simulation:
         self._run_for(self.dice.randint(15_000, 35_000))
 
     def _draw_users(self) -> list[tuple[MakeUser, float]]:
-        """Who works, and the seed of the dice of each."""
+        """The users, and the seed of the dice of each."""
         dice = self.dice
         chosen: list[MakeUser] = [ProducingUser] * dice.randint(1, 3)
         chosen += [
@@ -348,7 +349,7 @@ class Simulation:
         self.fleeting.records.messages.check(self._copies(self.fleeting), may_be_dropped=True)
 
     def _copies(self, stage: Stage) -> list[ReplicaCopy]:
-        """What each broker's disk holds, read as a broker would that starts."""
+        """The logs on the disk of each broker, read as a broker would that starts."""
         copies = []
         for broker in self.cluster.brokers.values():
             machine = broker.machine
@@ -472,7 +473,7 @@ class Simulation:
             raise process.failures[0]
 
     def _run_for(self, duration_ms: int) -> None:
-        self.world.time.run_for_ms(duration_ms, self._has_failed)
+        self.world.time.run_for_ms(duration_ms)
         self._raise_failures()
 
     def _until(self, condition: Callable[[], bool], longest_ms: int, failure: str) -> None:
@@ -489,9 +490,6 @@ class Simulation:
         for machine in self._users:
             if machine.process is not None:
                 yield machine.process
-
-    def _has_failed(self) -> bool:
-        return False
 
     def _raise_failures(self) -> None:
         for process in self._processes():
@@ -512,38 +510,11 @@ async def _letters(client: Any, topic: str, group: str) -> list[Letter]:
         for each in partitions
         async for message in client.read(place, each.partition)
     ]
-    return [
-        Letter(
-            letter.topic,
-            -1 if letter.original_partition is None else letter.original_partition,
-            -1 if letter.original_offset is None else letter.original_offset,
-            letter.group,
-            letter.reason,
-            letter.deliveries or 0,
-            letter.key,
-            letter.value,
-            dict(letter.headers),
-            letter.died,
-        )
-        for letter in found
-        if letter.group == group and letter.topic == topic
-    ]
+    return letters_of(found, topic, group)
 
 
 def _copy_of(node: int, place: TopicPartition, log: Log) -> ReplicaCopy:
-    batches = [
-        StoredBatch(
-            frame.header.base_offset,
-            tuple(message.value for message in decode_messages(frame)),
-            frame.header.producer_id,
-            frame.header.producer_epoch,
-            frame.header.sequence,
-            bytes(frame),
-        )
-        for frame in log.frames(log.first_index)
-        if frame.header.kind == FrameKind.DATA
-    ]
-    return ReplicaCopy(node, "stored", place, log.start.next_offset, batches)
+    return ReplicaCopy(node, "stored", place, log.start.next_offset, stored_batches(log))
 
 
 def _settings(dice: Random) -> dict[str, object]:

@@ -69,8 +69,8 @@ def _check_gaps(place: TopicPartition, holdings: list[Holding]) -> None:
     for _, offset, number in given:
         if offset > end:
             raise Violation(
-                f"I5: {holdings[number].member} was given offset {offset} of {place}, and nobody "
-                f"offset {end}"
+                f"I5: {holdings[number].member} was given offset {offset} of {place}, and no "
+                f"member offset {end}"
             )
         end = max(end, offset + 1)
 

@@ -16,8 +16,8 @@ from quivermq.errors import LeaseLost, OffsetOutOfRange, QuiverError
 from quivermq.testing import Violation
 from quivermq.testing.simulation.log_history import LogHistory
 from quivermq.testing.simulation.sticky_history import Holding, StickyHistory
+from quivermq.testing.trials.consumer import ALL_HABITS, make_delivery
 from quivermq.testing.trials.group_history import (
-    Delivered,
     Fate,
     GroupHistory,
     SettleAction,
@@ -28,21 +28,11 @@ from quivermq.testing.virtual import World
 
 VISIBILITY_S: Final = 3.0
 TIMEOUT_S: Final = 15.0
-_HABITS: Final = {
-    "ack": 60,
-    "ack_each": 12,
-    "ack_some": 8,
-    "nack": 8,
-    "release": 4,
-    "extend": 4,
-    "forget": 2,
-    "reject": 2,
-}
 
 
 @dataclass
 class Records:
-    """What all users were told."""
+    """The answers that users got."""
 
     messages: History = field(default_factory=History)
     log: LogHistory = field(default_factory=LogHistory)
@@ -59,7 +49,7 @@ class Records:
 
 @dataclass
 class Stage:
-    """What a user works with."""
+    """The cluster, the topics and the records with which users work."""
 
     world: World
     servers: Sequence[str]
@@ -250,9 +240,9 @@ class ConsumingUser(User):
         super().__init__(stage, name, dice)
         self._topic = topic
         self._group = group
-        self.habits = dict(_HABITS)
+        self.habits = dict(ALL_HABITS)
         self.polled: tuple[int, ...] = (1, 5, 50)
-        """How many messages it asks for at a time."""
+        """The numbers of messages that it asks for."""
         self._history = stage.records.group(topic, group)
         self._under_way: list[SettleCall] = []
 
@@ -276,18 +266,7 @@ class ConsumingUser(User):
     def _record_deliveries(self, found: Sequence[Any], began_ns: int) -> None:
         at_ns = self.stage.now_ns()
         self._history.record_deliveries(
-            Delivered(
-                TopicPartition(message.topic, message.partition),
-                message.offset,
-                message.value,
-                message.lease.token,
-                message.delivery_count,
-                self.name,
-                began_ns,
-                at_ns,
-                at_ns / 1e6,
-            )
-            for message in found
+            make_delivery(message, self.name, began_ns, at_ns, at_ns / 1e6) for message in found
         )
         self.stage.world.story.counts["messages delivered"] += len(found)
 
@@ -522,7 +501,7 @@ class CommittingUser(User):
         super().__init__(stage, name, dice)
         self._group = name.replace(" ", "-")
         self._told: dict[TopicPartition, tuple[int, int]] = {}
-        """What was committed at least, and at most."""
+        """The least and the greatest offset that may be committed."""
 
     async def step(self, client: AsyncClient) -> None:
         place = self.place()

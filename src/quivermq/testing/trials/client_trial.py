@@ -8,7 +8,7 @@ When the `with` ends, every replica is read, from its broker and from its disk, 
 the history of the clients.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from quivermq.batches import Frame, FrameKind, decode_messages
@@ -112,12 +112,16 @@ def read_stored_copy(cluster: Cluster, node: int, place: TopicPartition) -> Repl
     """Read a partition from the disk of a stopped broker, as the broker would open it."""
     disk = RealDisk(cluster.nodes[node].data_dir)
     log = Log.open(disk, f"log/{place.topic}/{place.partition}")
+    return ReplicaCopy(node, "stored", place, log.start.next_offset, stored_batches(log))
+
+
+def stored_batches(log: Log) -> list[StoredBatch]:
+    """All batches that a log holds."""
     frames = log.frames(log.first_index)
-    data = (frame for frame in frames if frame.header.kind == FrameKind.DATA)
-    return ReplicaCopy(node, "stored", place, log.start.next_offset, list(_batches(data)))
+    return list(_batches(frame for frame in frames if frame.header.kind == FrameKind.DATA))
 
 
-def _batches(frames: Iterator[Frame] | list[Frame]) -> Iterator[StoredBatch]:
+def _batches(frames: Iterable[Frame]) -> Iterator[StoredBatch]:
     for frame in frames:
         header = frame.header
         yield StoredBatch(

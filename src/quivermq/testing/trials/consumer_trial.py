@@ -5,7 +5,7 @@ with Cluster(nodes=3) as cluster, group_trial(cluster) as consumers:
     consumers.wait_progress()
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,6 +121,11 @@ def read_dead_letters(client: Any, topic: str, group: str) -> list[Letter]:
         for each in partitions
         for message in client.read(place, each.partition)
     ]
+    return letters_of(found, topic, group)
+
+
+def letters_of(found: Iterable[DeadLetter], topic: str, group: str) -> list[Letter]:
+    """Those of one group of a topic, as the checkers take them."""
     return [
         Letter(
             letter.topic,

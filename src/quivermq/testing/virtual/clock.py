@@ -5,7 +5,7 @@ from typing import Final
 from quivermq.testing.virtual.virtual_time import VirtualTime
 
 EPOCH_US: Final = 1_700_000_000_000_000
-"""What all clocks on walls show when a simulation starts."""
+"""The time on all wall clocks when a simulation starts."""
 
 
 class MachineClock:
@@ -30,7 +30,7 @@ class MachineClock:
         return self.steady_us + self._wall_offset_us
 
     def real_us(self, shown_us: float) -> int:
-        """How long it takes until so much has passed by the steady clock."""
+        """The time until so much has passed by the steady clock."""
         return int(shown_us / self._rate) + 1
 
     def drift(self, rate: float) -> None:

@@ -25,7 +25,7 @@ Link = tuple[str, str]
 """From a host to a host."""
 
 _SOCKET_BYTES: Final = 128 << 10
-"""What the system takes from a writer before it has to wait."""
+"""The bytes that the system takes from a writer before it has to wait."""
 _HIGH_BYTES: Final = 64 << 10
 _FIRST_PORT: Final = 40_000
 _GIVEN_UP_MS: Final = 20_000
@@ -34,7 +34,7 @@ _GIVEN_UP_MS: Final = 20_000
 
 @dataclass(slots=True)
 class Weather:
-    """How good the network is."""
+    """The delays, losses and wrong bits of all links."""
 
     delay_ms: tuple[float, float] = (0.05, 0.6)
     loss: float = 0.0
@@ -91,7 +91,7 @@ class VirtualNetwork:
         )
         transport = await arrived
         if transport is None:
-            raise ConnectionRefusedError(111, f"nobody listens at {host}:{port}")
+            raise ConnectionRefusedError(111, f"no process listens at {host}:{port}")
         return transport, transport.protocol
 
     def _accept(
@@ -176,7 +176,7 @@ class VirtualNetwork:
         return max(self.time.now_us + round(self.delay_ms() * US_PER_MS), not_before_us)
 
     def carried(self, data: bytes) -> bytes:
-        """What arrives of something that is sent."""
+        """The bytes that arrive for those that are sent."""
         if data and self.weather.flips and self.dice.random() < self.weather.flips:
             flipped = bytearray(data)
             bit = self.dice.randrange(len(data) * 8)

@@ -6,7 +6,6 @@ that code which never waits uses up time as it does on a real machine.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from random import Random
@@ -27,13 +26,11 @@ if TYPE_CHECKING:
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 
-logger = logging.getLogger("quivermq.simulation")
-
 _US: Final = 1_000_000
 _TURN_US: Final = (5, 60)
-"""What a turn of an event loop takes."""
+"""The time that a turn of an event loop takes."""
 _WORK_US: Final = 20
-"""What passes for a piece of work that looks at the clock before it goes on."""
+"""The time that passes with a look at the clock: long work looks between two pieces."""
 _ASIDE_MS: Final = (0.05, 3.0)
 
 
@@ -43,11 +40,11 @@ class MachineState:
     def __init__(self) -> None:
         self.disk_ms = (0.05, 2.0)
         self.lag_ms = 0.0
-        """How late it gets to everything."""
+        """The delay of everything that it does."""
 
 
 class World(NamedTuple):
-    """What all machines share."""
+    """Time, story and network, which all machines share."""
 
     time: VirtualTime
     story: Story
@@ -171,7 +168,7 @@ class Process:
         self.is_over = False
         self.main: asyncio.Task[None] | None = None
         self.failures: list[BaseException] = []
-        """What no task took care of."""
+        """Errors that no task took care of."""
         self._busy_until_us = 0
         self._worked_us = 0
         self._turn_at_us: int | None = None
@@ -280,8 +277,6 @@ class Process:
             if self.machine.paused_until_us > self.time.now_us:
                 self.time.at_us(self.machine.paused_until_us, do)
                 return
-            disk = self.machine.disk
-            disk.busy_ms = 0.0
             try:
                 outcome: object = work()
             except Killed:
