@@ -452,9 +452,8 @@ class Simulation:
         if not self._users:
             return
         machine = self._context.dice.choice(list(self._users))
-        user = self._users.pop(machine)
+        del self._users[machine]
         machine.kill()
-        user.killed()
         self._add_user(self._makers.pop(machine), Random(self._context.dice.random()))
 
     # Time.

@@ -29,11 +29,17 @@ class StickyHistory:
 
     def __init__(self) -> None:
         self._holdings: dict[TopicPartition, list[Holding]] = defaultdict(list)
+        self._last: dict[tuple[str, TopicPartition], Holding] = {}
 
-    def assigned(self, member: str, place: TopicPartition, at_us: int) -> Holding:
+    def assign(self, member: str, place: TopicPartition, at_us: int) -> None:
+        """A member has got a partition."""
         holding = Holding(member, place, at_us)
         self._holdings[place].append(holding)
-        return holding
+        self._last[member, place] = holding
+
+    def give(self, member: str, place: TopicPartition, at_us: int, offset: int) -> None:
+        """A member was given a message of a partition that it has."""
+        self._last[member, place].given.append((at_us, offset))
 
     def check(self, ends: dict[TopicPartition, int], *, is_drained: bool) -> int:
         """Raise `Violation` if a rule is broken; returns how many messages were given out."""

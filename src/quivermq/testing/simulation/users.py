@@ -1,21 +1,22 @@
-"""The users of a simulated cluster: they use the public client, and record what it tells them.
+"""The users of a cluster, simulated or real: they record what the public client tells them.
 
-Each runs on a machine of its own. What one does is drawn from its dice; when a call began and ended
-is noted by the time of the simulation, which no clock of a machine shows.
+In the simulation each runs on a machine of its own. What one does is drawn from its dice; when a
+call began and ended is noted by a time that no clock of a simulated machine shows.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import quivermq.aio
 from quivermq.client import AsyncClient
 from quivermq.errors import LeaseLost, OffsetOutOfRange, QuiverError
 from quivermq.testing import Violation
 from quivermq.testing.simulation.log_history import LogHistory
-from quivermq.testing.simulation.sticky_history import Holding, StickyHistory
+from quivermq.testing.simulation.sticky_history import StickyHistory
 from quivermq.testing.trials.consumer import ALL_HABITS, make_delivery
 from quivermq.testing.trials.group_history import (
     Fate,
@@ -24,10 +25,21 @@ from quivermq.testing.trials.group_history import (
     SettleCall,
 )
 from quivermq.testing.trials.history import History, TopicPartition
-from quivermq.testing.virtual import World
 
 VISIBILITY_S: Final = 3.0
 TIMEOUT_S: Final = 15.0
+
+
+class OnceHistory:
+    """The messages that a group was given which are done with when they are given out."""
+
+    def __init__(self) -> None:
+        self._given: set[tuple[TopicPartition, int]] = set()
+
+    def give(self, place: TopicPartition, offset: int) -> None:
+        if (place, offset) in self._given:
+            raise Violation(f"I4: {place}@{offset} was delivered twice, at most once")
+        self._given.add((place, offset))
 
 
 @dataclass
@@ -40,18 +52,41 @@ class Records:
     """By topic and group."""
     sticky: dict[str, StickyHistory] = field(default_factory=dict)
     """By topic: of the one sticky group that it has."""
-    once: set[tuple[TopicPartition, int]] = field(default_factory=set)
-    """Messages that were delivered at most once."""
+    once: OnceHistory = field(default_factory=OnceHistory)
 
     def group(self, topic: str, group: str) -> GroupHistory:
         return self.groups.setdefault((topic, group), GroupHistory(group))
+
+
+class Time(Protocol):
+    """By which users note when their calls began and ended."""
+
+    @property
+    def now_us(self) -> int: ...
+
+
+class Notes(Protocol):
+    """Of what happened."""
+
+    @property
+    def counts(self) -> Counter[str]: ...
+    def trace(self, text: str, /) -> None: ...
+
+
+class Surroundings(Protocol):
+    """The simulated world, or the real one."""
+
+    @property
+    def time(self) -> Time: ...
+    @property
+    def story(self) -> Notes: ...
 
 
 @dataclass
 class Stage:
     """The cluster, the topics and the records with which users work."""
 
-    world: World
+    world: Surroundings
     servers: Sequence[str]
     records: Records
     topics: dict[str, int]
@@ -101,9 +136,6 @@ class User:
 
     async def step(self, client: AsyncClient) -> None:
         raise NotImplementedError
-
-    def killed(self) -> None:
-        """What it had begun may have had its effect, or not."""
 
     def fail(self, error: QuiverError) -> None:
         self.stage.failures.append(error)
@@ -244,7 +276,6 @@ class ConsumingUser(User):
         self.polled: tuple[int, ...] = (1, 5, 50)
         """The numbers of messages that it asks for."""
         self._history = stage.records.group(topic, group)
-        self._under_way: list[SettleCall] = []
 
     async def step(self, client: AsyncClient) -> None:
         messages = await self.poll(client)
@@ -329,7 +360,7 @@ class ConsumingUser(User):
         call: Callable[[Sequence[Any]], Awaitable[None]],
     ) -> None:
         began_ns = self.stage.now_ns()
-        self._under_way = [
+        said = [
             SettleCall(
                 act,
                 TopicPartition(message.topic, message.partition),
@@ -343,6 +374,7 @@ class ConsumingUser(User):
             )
             for message in messages
         ]
+        self._history.begin_calls(self.name, said)
         fate, ended_ns = Fate.UNKNOWN, 0
         try:
             await call(messages)
@@ -352,13 +384,11 @@ class ConsumingUser(User):
             fate = Fate.LOST if len(messages) == 1 else Fate.UNKNOWN
         except QuiverError as error:
             self.fail(error)
-        said, self._under_way = self._under_way, []
-        self._history.record_calls(one._replace(fate=fate, ended_ns=ended_ns) for one in said)
+        self._history.end_calls(
+            self.name, [one._replace(fate=fate, ended_ns=ended_ns) for one in said]
+        )
         if fate is Fate.DONE:
             self.stage.world.story.counts[f"messages settled by {act}"] += len(messages)
-
-    def killed(self) -> None:
-        self._history.record_calls(self._under_way)
 
 
 class PushedUser(ConsumingUser):
@@ -400,10 +430,8 @@ class AtMostOnceUser(User):
             topic, group="once", max_messages=self.dice.choice((1, 20)), wait=0.3, ack="auto"
         )
         for message in found:
-            spot = TopicPartition(message.topic, message.partition), message.offset
-            if spot in self.stage.records.once:
-                raise Violation(f"I4: {spot[0]}@{spot[1]} was delivered twice, at most once")
-            self.stage.records.once.add(spot)
+            place = TopicPartition(message.topic, message.partition)
+            self.stage.records.once.give(place, message.offset)
         self.stage.world.story.counts["messages delivered at most once"] += len(found)
 
 
@@ -414,7 +442,7 @@ class StickyUser(User):
         super().__init__(stage, name, dice)
         self.topic = topic
         self.history = stage.records.sticky.setdefault(topic, StickyHistory())
-        self._held: dict[int, Holding] = {}
+        self._held: set[int] = set()
 
     async def work(self, client: AsyncClient) -> None:
         while not self.stage.is_over:
@@ -446,12 +474,11 @@ class StickyUser(User):
     def _assigned(self, partitions: list[int]) -> None:
         now_us = self.stage.world.time.now_us
         for number in partitions:
-            place = TopicPartition(self.topic, number)
-            self._held[number] = self.history.assigned(self.name, place, now_us)
+            self._held.add(number)
+            self.history.assign(self.name, TopicPartition(self.topic, number), now_us)
 
     def _revoked(self, partitions: list[int]) -> None:
-        for number in partitions:
-            self._held.pop(number, None)
+        self._held.difference_update(partitions)
 
     def _given(self, partition: int, offset: int) -> None:
         if partition not in self._held:
@@ -459,7 +486,8 @@ class StickyUser(User):
                 f"I7: {self.name} was given offset {offset} of {self.topic}/{partition}, which "
                 "was not assigned to it"
             )
-        self._held[partition].given.append((self.stage.world.time.now_us, offset))
+        place = TopicPartition(self.topic, partition)
+        self.history.give(self.name, place, self.stage.world.time.now_us, offset)
         self.stage.world.story.counts["messages given in order"] += 1
 
 

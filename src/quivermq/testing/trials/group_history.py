@@ -114,6 +114,7 @@ class GroupHistory:
         self._said: dict[Spot, list[SettleCall]] = defaultdict(list)
         self._not_before_ms: dict[bytes, float] = {}
         self._left_ns: dict[str, int] = {}
+        self._begun: dict[str, Sequence[SettleCall]] = {}
         self.acked_count = 0
         """Acknowledgements that were answered."""
 
@@ -131,6 +132,17 @@ class GroupHistory:
             for one in said:
                 self._said[one.place, one.offset].append(one)
                 self.acked_count += one.act == SettleAction.ACK and one.fate == Fate.DONE
+
+    def begin_calls(self, consumer: str, said: Sequence[SettleCall]) -> None:
+        """A consumer settles these. If it is killed in it, they may be settled, or not."""
+        with self._lock:
+            self._begun[consumer] = said
+
+    def end_calls(self, consumer: str, said: Sequence[SettleCall]) -> None:
+        """A consumer has settled what it began to settle."""
+        with self._lock:
+            del self._begun[consumer]
+        self.record_calls(said)
 
     def record_leave(self, consumer: str, at_ns: int) -> None:
         """A consumer is about to end, and to release its leases."""
@@ -181,11 +193,18 @@ class GroupHistory:
 
     # Checking.
 
+    def close(self) -> None:
+        """No consumer works any more: calls that have not ended are of those that were killed."""
+        begun, self._begun = self._begun, {}
+        for said in begun.values():
+            self.record_calls(said)
+
     def check(
         self, contents: Mapping[TopicPartition, Mapping[int, Original]], letters: Sequence[Letter]
     ) -> None:
         """Check the history against the partitions and the dead letters of this group. For a group
         without unfinished messages, `check_drained` checks more."""
+        self.close()
         with self._lock:
             for spot, found in self._delivered.items():
                 said = self._said.get(spot, [])
