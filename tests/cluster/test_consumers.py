@@ -13,12 +13,11 @@ from quivermq.testing.trials import (
     ConsumerProcess,
     Fate,
     SettleAction,
-    SettleCall,
     Spot,
     TopicPartition,
     check_group,
     group_trial,
-    journal_lines,
+    read_journal,
     wait_until_level,
 )
 from quivermq.testing.trials.consumer_trial import GROUP
@@ -35,10 +34,9 @@ def holding(consumers: ConsumerLoad, process: ConsumerProcess) -> set[Spot]:
 def said(process: ConsumerProcess) -> int:
     """Of how many messages it was told what became of them."""
     return sum(
-        1
-        for line in journal_lines(process.journal)
-        for one in line["said"]
-        if one[SettleCall._fields.index("ended_ns")]
+        len(call.arguments[1])
+        for call in read_journal(process.journal)
+        if call.method == "end_calls"
     )
 
 

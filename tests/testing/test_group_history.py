@@ -1,13 +1,15 @@
 """The checker of groups: each broken promise is noticed, and kept ones are not taken for broken."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from quivermq.client.group_models import GroupInfo, GroupPartitionInfo
 from quivermq.testing import Violation
 from quivermq.testing.trials import Fate, GroupHistory, SettleAction, SettleCall, TopicPartition
-from quivermq.testing.trials.group_history import Delivered, Letter, Original, journal_line
+from quivermq.testing.trials.group_history import Delivered, Letter, Original
+from quivermq.testing.trials.journal import Journal, JournaledCalls, replay
 
 PLACE = TopicPartition("jobs", 0)
 CONTENTS = {PLACE: {n: Original(b"k", b"job %d" % n, {"n": b"%d" % n}) for n in range(4)}}
@@ -188,21 +190,23 @@ def test_figures_that_do_not_fit_are_noticed(
         history.check_figures(info(**changes), CONTENTS, [letter(3)])
 
 
+@pytest.mark.parametrize("cut", [0, 3, 20])
 def test_the_journal_of_a_killed_process_counts_and_its_last_call_is_in_doubt(
-    tmp_path: Path,
+    tmp_path: Path, cut: int
 ) -> None:
     asked = said(SettleAction.ACK, 0, 1, 20, Fate.UNKNOWN)._replace(ended_ns=0)
-    lines = [
-        journal_line(delivered=[given(0, 1, 10), given(1, 1, 10)]),
-        journal_line(said=[asked]),
-        journal_line(said=[asked._replace(fate=Fate.LOST, ended_ns=21 * MS)]),
-        journal_line(said=[asked._replace(offset=1)]),
-        '{"half a line',
-    ]
-    journal = tmp_path / "journal"
-    journal.write_text("\n".join(lines))
+    path = tmp_path / "journal"
+    written = cast("GroupHistory", JournaledCalls(Journal(path), "group"))
+    written.record_deliveries(iter([given(0, 1, 10), given(1, 1, 10)]))
+    written.begin_calls("ada", [asked])
+    written.end_calls("ada", [asked._replace(fate=Fate.LOST, ended_ns=21 * MS)])
+    written.begin_calls("ada", [asked._replace(offset=1)])
+    whole = path.read_bytes()
+    written.end_calls("ada", [asked._replace(offset=1)])
+    path.write_bytes(path.read_bytes()[: len(whole) + cut])
     history = GroupHistory("g")
-    history.read_journal(journal)
+    replay(path, {"group": history})
+    history.close()
     assert history.deliveries(PLACE, 0) == [given(0, 1, 10)]
     assert history.offsets(SettleAction.ACK, Fate.LOST) == {(PLACE, 0)}
     assert history.offsets(SettleAction.ACK, Fate.UNKNOWN) == {(PLACE, 1)}

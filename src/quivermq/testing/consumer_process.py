@@ -14,7 +14,8 @@ import threading
 from pathlib import Path
 
 import quivermq
-from quivermq.testing.trials.consumer import ConsumerPlan, Journal, TrialConsumer
+from quivermq.testing.trials.consumer import ConsumerPlan, TrialConsumer
+from quivermq.testing.trials.journal import Journal, JournaledCalls
 
 _LOOK_AGAIN_S = 0.05
 
@@ -38,7 +39,7 @@ def main() -> None:
                 return False
         return True
 
-    journal = Journal(Path(what["journal"]))
+    journal = JournaledCalls(Journal(Path(what["journal"])), "group")
     with quivermq.connect(what["servers"], timeout=what["timeout"]) as client:
         TrialConsumer(client, journal, ConsumerPlan(**what["plan"]), wait_for_word).run(over.is_set)
 

@@ -25,9 +25,9 @@ from quivermq.testing.trials.group_history import (
     SettleAction,
     SettleCall,
     Spot,
-    journal_lines,
 )
 from quivermq.testing.trials.history import History, TopicPartition
+from quivermq.testing.trials.journal import read_journal
 
 __all__ = [
     "ONLY_ACKS",
@@ -45,9 +45,9 @@ __all__ = [
     "check_group",
     "fetch_copy",
     "group_trial",
-    "journal_lines",
     "lead_by",
     "read_dead_letters",
+    "read_journal",
     "read_stored_copy",
     "trial",
     "verify",

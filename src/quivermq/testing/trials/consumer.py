@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -20,7 +19,6 @@ from quivermq.testing.trials.group_history import (
     Fate,
     SettleAction,
     SettleCall,
-    journal_line,
 )
 from quivermq.testing.trials.history import TopicPartition
 
@@ -42,7 +40,8 @@ class EventRecorder(Protocol):
     """Takes down events: a history, or a journal."""
 
     def record_deliveries(self, found: Sequence[Delivered], /) -> None: ...
-    def record_calls(self, said: Sequence[SettleCall], /) -> None: ...
+    def begin_calls(self, consumer: str, said: Sequence[SettleCall], /) -> None: ...
+    def end_calls(self, consumer: str, said: Sequence[SettleCall], /) -> None: ...
     def record_leave(self, consumer: str, at_ns: int, /) -> None: ...
 
 
@@ -226,8 +225,7 @@ class TrialConsumer:
             )
             for message in messages
         ]
-        if isinstance(self._recorder, Journal):
-            self._recorder.record_calls(said)
+        self._recorder.begin_calls(self._plan.name, said)
         fate = Fate.DONE
         try:
             call(messages)
@@ -238,7 +236,8 @@ class TrialConsumer:
             self.failures.append(error)
             fate = Fate.UNKNOWN
         at = time.monotonic_ns()
-        self._recorder.record_calls([one._replace(fate=fate, ended_ns=at) for one in said])
+        ended = [one._replace(fate=fate, ended_ns=at) for one in said]
+        self._recorder.end_calls(self._plan.name, ended)
 
 
 def make_delivery(
@@ -256,22 +255,3 @@ def make_delivery(
         at_ns,
         wall_ms,
     )
-
-
-class Journal:
-    """A file to which every event is written at once, so that it survives the process."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def record_deliveries(self, found: Sequence[Delivered]) -> None:
-        self._write(journal_line(delivered=found))
-
-    def record_calls(self, said: Sequence[SettleCall]) -> None:
-        self._write(journal_line(said=said))
-
-    def record_leave(self, consumer: str, at_ns: int) -> None:
-        self._write(journal_line(left=[(consumer, at_ns)]))
-
-    def _write(self, line: str) -> None:
-        os.write(self._file, line.encode() + b"\n")

@@ -23,8 +23,8 @@ from quivermq.errors import QuiverError
 from quivermq.testing import Violation
 from quivermq.testing.cluster import Cluster
 from quivermq.testing.trials.consumer import ONLY_ACKS, ConsumerPlan, TrialConsumer
-from quivermq.testing.trials.group_history import GroupHistory, Spot, journal_lines
-from quivermq.testing.trials.history import TopicPartition
+from quivermq.testing.trials.group_history import GroupHistory, Spot
+from quivermq.testing.trials.journal import read_journal, replay
 
 _PROGRESS_S: Final = 30.0
 _DRAIN_S: Final = 60.0
@@ -86,9 +86,10 @@ class ConsumerProcess:
     def delivered(self) -> set[Spot]:
         """Messages that it received."""
         return {
-            (TopicPartition(*place), offset)
-            for line in journal_lines(self.journal)
-            for place, offset, *_ in line["delivered"]
+            (one.place, one.offset)
+            for call in read_journal(self.journal)
+            if call.method == "record_deliveries"
+            for one in call.arguments[0]
         }
 
     def close(self) -> None:
@@ -193,7 +194,7 @@ class ConsumerLoad:
             if thread.is_alive():
                 raise Violation(f"I9: a consumer did not come back within {_JOIN_S:.0f} s")
         for process in self.processes:
-            self.history.read_journal(process.journal)
+            replay(process.journal, {"group": self.history})
             process.close()
         self.processes.clear()
         self._raise_broken()

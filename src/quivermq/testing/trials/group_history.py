@@ -5,14 +5,12 @@ steady clock that all processes of a machine share. Each check raises `Violation
 the guarantee (`docs/guarantees.md`) in front.
 """
 
-import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from quivermq.client import GroupInfo
 from quivermq.testing import Violation
@@ -153,21 +151,6 @@ class GroupHistory:
         """These are sent, and not to be delivered before a time."""
         with self._lock:
             self._not_before_ms.update(dict.fromkeys(values, not_before_ms))
-
-    def read_journal(self, journal: Path) -> None:
-        """Add the events in the journal of a consumer process."""
-        asked: list[SettleCall] = []
-        for line in journal_lines(journal):
-            self.record_deliveries(_parse_deliveries(line["delivered"]))
-            said = _parse_calls(line["said"])
-            if said and said[0].fate == Fate.UNKNOWN and not said[0].ended_ns:
-                asked = said
-            elif said:
-                asked = []
-                self.record_calls(said)
-            for consumer, at_ns in line["left"]:
-                self.record_leave(consumer, at_ns)
-        self.record_calls(asked)
 
     # Looking up.
 
@@ -393,47 +376,3 @@ class GroupHistory:
                 raise Violation(f"I5: {letter} died after delivery {max(counts)}")
         for place, offset in self.offsets(SettleAction.REJECT) - set(seen):
             raise Violation(f"I5: {place}@{offset} was rejected and is no dead letter")
-
-
-# Journals: a line of JSON for each event, so that what a killed process wrote is still there.
-
-
-def journal_lines(journal: Path) -> list[dict[str, Any]]:
-    """The whole lines of a journal; of the last one a killed process may have written half."""
-    text = journal.read_text() if journal.exists() else ""
-    return [json.loads(line) for line in text.split("\n")[:-1]]
-
-
-def journal_line(
-    delivered: Sequence[Delivered] = (),
-    said: Sequence[SettleCall] = (),
-    left: Sequence[tuple[str, int]] = (),
-) -> str:
-    """Events as `GroupHistory.read_journal` reads them."""
-    given = [(one.place, one.offset, one.value.hex(), *one[3:]) for one in delivered]
-    return json.dumps({"delivered": given, "said": said, "left": left})
-
-
-def _parse_deliveries(found: Iterable[Sequence[Any]]) -> list[Delivered]:
-    return [
-        Delivered(TopicPartition(*place), offset, bytes.fromhex(value), *rest)
-        for place, offset, value, *rest in found
-    ]
-
-
-def _parse_calls(found: Iterable[Sequence[Any]]) -> list[SettleCall]:
-    return [
-        SettleCall(
-            SettleAction(act),
-            TopicPartition(*place),
-            offset,
-            token,
-            consumer,
-            began,
-            wall,
-            ended,
-            Fate(fate),
-            delay,
-        )
-        for act, place, offset, token, consumer, began, wall, ended, fate, delay in found
-    ]
