@@ -6,7 +6,7 @@ Knows how brokers are started, reached and disturbed; must never judge what they
 from quivermq.testing.cluster.cluster import Cluster
 from quivermq.testing.cluster.direct_connection import DirectAnswer, DirectConnection
 from quivermq.testing.cluster.faults import ClusterFaults, Undo
-from quivermq.testing.cluster.namespaces import Namespaces, why_not
+from quivermq.testing.cluster.namespaces import HostLinks, Namespaces, why_not
 from quivermq.testing.cluster.node import ClusterError, Node
 from quivermq.testing.cluster.proxies import ProxiedLink, Proxies
 from quivermq.testing.cluster.stall_budget import StallBudget
@@ -18,6 +18,7 @@ __all__ = [
     "ClusterFaults",
     "DirectAnswer",
     "DirectConnection",
+    "HostLinks",
     "Namespaces",
     "Node",
     "ProxiedLink",

@@ -5,9 +5,11 @@ hold through any mix of faults, progress once all are over.
 """
 
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
+from itertools import permutations
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from quivermq.errors import QuiverError
 from quivermq.testing.cluster.cluster import Cluster
@@ -17,18 +19,31 @@ from quivermq.testing.cluster.wiring import Wiring
 Undo = Callable[[], None]
 _NODES_MAX: Final = 6
 _MOVED_S: Final = 120.0
+_BLINK_S: Final = (0.05, 0.5)
 
 
 def _nothing() -> None:
     """Some faults leave nothing to undo."""
 
 
-class ClusterFaults:
-    """Strikes a proxied cluster at random."""
+class Links(Protocol):
+    """The links of a cluster: `Wiring` or `HostLinks`."""
 
-    def __init__(self, cluster: Cluster, wiring: Wiring, dice: Random) -> None:
+    founders: tuple[int, ...]
+
+    def cut(self, sender: int, receiver: int) -> None: ...
+    def lose_answers(self, node: int) -> None: ...
+    def isolate(self, node: int) -> None: ...
+    def partition(self, *sides: Collection[int]) -> None: ...
+    def heal(self) -> None: ...
+
+
+class ClusterFaults:
+    """Strikes a cluster at random."""
+
+    def __init__(self, cluster: Cluster, links: Links, dice: Random) -> None:
         self._cluster = cluster
-        self._wiring = wiring
+        self._links = links
         self._dice = dice
         self.lost_disk: set[int] = set()
         """Nodes whose disk was emptied."""
@@ -45,8 +60,8 @@ class ClusterFaults:
             self.split,
             self.cut_one_way,
             self.bridge,
-            self.clog,
-            self.delay,
+            self.blink,
+            *((self.clog, self.delay) if isinstance(self._links, Wiring) else ()),
             self.lose_answers,
             self.slow_disk,
             self.stall,
@@ -110,27 +125,51 @@ class ClusterFaults:
     # Links. All of them heal together: what overlaps cannot be told apart.
 
     def isolate_one(self) -> Undo:
-        self._wiring.isolate(self._dice.choice(self._wiring.founders))
-        return self._wiring.heal
+        self._links.isolate(self._dice.choice(self._links.founders))
+        return self._links.heal
 
     def split(self) -> Undo:
-        nodes = list(self._wiring.founders)
+        nodes = list(self._links.founders)
         self._dice.shuffle(nodes)
         cut = self._dice.randint(1, len(nodes) - 1)
-        self._wiring.partition(nodes[:cut], nodes[cut:])
-        return self._wiring.heal
+        self._links.partition(nodes[:cut], nodes[cut:])
+        return self._links.heal
 
     def cut_one_way(self) -> Undo:
-        for link in self._dice.sample(list(self._wiring.links.values()), 2):
-            link.cut()
-        return self._wiring.heal
+        for pair in self._dice.sample(list(permutations(self._links.founders, 2)), 2):
+            self._links.cut(*pair)
+        return self._links.heal
 
     def bridge(self) -> Undo:
-        nodes = list(self._wiring.founders)
+        nodes = list(self._links.founders)
         self._dice.shuffle(nodes)
         middle = len(nodes) // 2
-        self._wiring.partition(nodes[: middle + 1], nodes[middle:])
-        return self._wiring.heal
+        self._links.partition(nodes[: middle + 1], nodes[middle:])
+        return self._links.heal
+
+    def blink(self) -> Undo:
+        """Cut a node off and let it back, several times a second."""
+        node, over = self._dice.choice(self._links.founders), threading.Event()
+        pauses = [self._dice.uniform(*_BLINK_S) for _ in range(7)]
+
+        def cut_and_heal() -> None:
+            number = 0
+            while not over.wait(pauses[number % len(pauses)]):
+                number += 1
+                if number % 2:
+                    self._links.isolate(node)
+                else:
+                    self._links.heal()
+
+        thread = threading.Thread(target=cut_and_heal, name="blink", daemon=True)
+        thread.start()
+
+        def undo() -> None:
+            over.set()
+            thread.join()
+            self._links.heal()
+
+        return undo
 
     def clog(self) -> Undo:
         links = list(self._wiring.links.values())
@@ -151,8 +190,15 @@ class ClusterFaults:
         return self._wiring.heal
 
     def lose_answers(self) -> Undo:
-        self._dice.choice(list(self._wiring.doors.values())).cut_answers()
-        return self._wiring.heal
+        self._links.lose_answers(self._dice.choice(self._links.founders))
+        return self._links.heal
+
+    @property
+    def _wiring(self) -> Wiring:
+        """Links that can be clogged and slow."""
+        if not isinstance(self._links, Wiring):
+            raise TypeError("only proxied links can be clogged or slow: Cluster(proxied=True)")
+        return self._links
 
     # Operations.
 
@@ -179,7 +225,7 @@ class ClusterFaults:
         return self.rebalance()
 
     def remove_node(self) -> Undo:
-        if len(self._cluster.nodes) <= len(self._wiring.founders):
+        if len(self._cluster.nodes) <= len(self._links.founders):
             return _nothing
         node = max(self._cluster.nodes)
         with self._cluster.connect(timeout=30.0) as client:
@@ -200,7 +246,9 @@ class ClusterFaults:
         node = self._one()
         self.lost_disk.add(node.id)
         node.kill()
-        shutil.rmtree(node.data_dir)
+        # The folder itself stays: it may be where a file system is mounted.
+        for path in node.data_dir.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
         def undo() -> None:
             node.start()

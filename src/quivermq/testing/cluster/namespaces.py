@@ -14,7 +14,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, permutations
 from pathlib import Path
@@ -57,6 +58,7 @@ class Namespaces:
         self.hosts = tuple(hosts)
         self._stem = f"{_PREFIX}{os.getpid()}-{next(_numbers)}-"
         self._cuts: set[tuple[str, str]] = set()
+        self._cutting = threading.Lock()
         switch = self._name("switch")
         try:
             _ip("netns", "add", switch)
@@ -109,8 +111,9 @@ class Namespaces:
 
     def cut(self, sender: str, receiver: str) -> None:
         """Nothing that one host sends reaches the other any more. The other way stays open."""
-        self._point(sender, receiver, _NOWHERE)
-        self._cuts.add((sender, receiver))
+        with self._cutting:
+            self._point(sender, receiver, _NOWHERE)
+            self._cuts.add((sender, receiver))
 
     def separate(self, *sides: Sequence[str]) -> None:
         """Cut both ways between hosts of different sides. A host on no side reaches all."""
@@ -121,9 +124,10 @@ class Namespaces:
 
     def heal(self) -> None:
         """Open everything that was cut."""
-        for sender, receiver in self._cuts:
-            self._point(sender, receiver, self._hardware(receiver))
-        self._cuts.clear()
+        with self._cutting:
+            for sender, receiver in self._cuts:
+                self._point(sender, receiver, self._hardware(receiver))
+            self._cuts.clear()
 
     def _point(self, sender: str, receiver: str, hardware: str) -> None:
         _ip(
@@ -146,6 +150,39 @@ class Namespaces:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class HostLinks:
+    """The links between brokers on hosts of their own, by the numbers of the brokers."""
+
+    def __init__(self, hosts: Namespaces, founders: Iterable[int], clients: str) -> None:
+        self._hosts = hosts
+        self._clients = clients
+        self.founders = tuple(founders)
+
+    def cut(self, sender: int, receiver: int) -> None:
+        """Cut a link, one way."""
+        self._hosts.cut(f"node-{sender}", f"node-{receiver}")
+
+    def lose_answers(self, node: int) -> None:
+        """Clients reach a node, and its answers do not reach them."""
+        self._hosts.cut(f"node-{node}", self._clients)
+
+    def isolate(self, node: int) -> None:
+        """Cut a node off from all others, both ways; clients reach it."""
+        self.partition([node], [other for other in self.founders if other != node])
+
+    def partition(self, *sides: Collection[int]) -> None:
+        """Nodes hear only those on a side of theirs. One that is on several sides is a bridge."""
+        self._hosts.heal()
+        joined = {pair for side in sides for pair in permutations(side, 2)}
+        for pair in permutations(self.founders, 2):
+            if pair not in joined:
+                self.cut(*pair)
+
+    def heal(self) -> None:
+        """Open everything that was cut."""
+        self._hosts.heal()
 
 
 def _ip(*arguments: str) -> None:

@@ -54,6 +54,14 @@ class Wiring:
             else:
                 link.cut()
 
+    def cut(self, sender: int, receiver: int) -> None:
+        """Cut a link, one way."""
+        self.links[sender, receiver].cut()
+
+    def lose_answers(self, node: int) -> None:
+        """Clients reach a node, and its answers do not reach them."""
+        self.doors[node].cut_answers()
+
     def isolate(self, node: int) -> None:
         """Cut a node off from all others, both ways."""
         for link in self._links_of(node):

@@ -31,13 +31,17 @@ class ClientLoad:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Cluster | str,
         places: Iterable[TopicPartition],
         *,
         history: History | None = None,
         seed: int = 1,
         timeout: float = 12.0,
+        name: str = "",
+        pause_s: float = _PAUSE_S,
     ) -> None:
+        """Of a cluster, or of the brokers at some addresses. `name` is put before those of the
+        producers, which a history takes for one each."""
         self.history = history or History()
         self.places = list(places)
         self.failures: list[QuiverError] = []
@@ -46,12 +50,14 @@ class ClientLoad:
         """The longest that a single produce took, since it was last set to 0."""
         self._cluster = cluster
         self._timeout = timeout
+        self._pause_s = pause_s
         self._dice = Random(seed)
         self._stop = threading.Event()
         self._broken: BaseException | None = None
+        self._servers = cluster if isinstance(cluster, str) else cluster.servers
         jobs = [self._one_by_one, self._gathered, self._many_at_once]
         self._threads = [
-            threading.Thread(target=self._run, args=(job, f"{job.__name__[1:]}"), daemon=True)
+            threading.Thread(target=self._run, args=(job, f"{name}{job.__name__[1:]}"), daemon=True)
             for job in (*jobs, self._reading)
         ]
         for thread in self._threads:
@@ -59,6 +65,8 @@ class ClientLoad:
 
     def wait_progress(self, messages: int = 20, timeout: float = _PROGRESS_S) -> None:
         """Wait until so many more messages are acknowledged in every partition."""
+        if isinstance(self._cluster, str):
+            raise TypeError("a load knows the progress of a whole cluster only")
         goals = {place: self.history.acked_count(place) + messages for place in self.places}
         self._cluster.wait_until(
             lambda: (
@@ -100,7 +108,7 @@ class ClientLoad:
 
     def _run(self, job: Callable[[Any, str], None], name: str) -> None:
         try:
-            with quivermq.connect(self._cluster.servers, timeout=self._timeout) as client:
+            with quivermq.connect(self._servers, timeout=self._timeout) as client:
                 job(client, name)
         except BaseException as error:
             self._broken = error
@@ -119,7 +127,7 @@ class ClientLoad:
     def _one_by_one(self, client: Any, producer: str) -> None:
         numbers: count[int] = count()
         for place in cycle(self.places):
-            if self._stop.wait(_PAUSE_S):
+            if self._stop.wait(self._pause_s):
                 return
             (value,) = self._values(producer, place, numbers, 1)
             began = time.monotonic()
@@ -155,7 +163,7 @@ class ClientLoad:
         numbers: count[int] = count()
         with client.producer(linger=0.002, timeout=self._timeout) as sender:
             for place in cycle(self.places):
-                if self._stop.wait(_PAUSE_S):
+                if self._stop.wait(self._pause_s):
                     return
                 values = self._values(producer, place, numbers, _WINDOW)
                 sent = [sender.send(place.topic, v, partition=place.partition) for v in values]
@@ -169,7 +177,7 @@ class ClientLoad:
     def _many_at_once(self, client: Any, producer: str) -> None:
         numbers: count[int] = count()
         for place in cycle(self.places):
-            if self._stop.wait(_PAUSE_S):
+            if self._stop.wait(self._pause_s):
                 return
             values = self._values(producer, place, numbers, _MANY)
             try:
@@ -185,7 +193,7 @@ class ClientLoad:
         """Read from any replica, behind the producers."""
         offsets = dict.fromkeys(self.places, 0)
         for place in cycle(self.places):
-            if self._stop.wait(_PAUSE_S):
+            if self._stop.wait(self._pause_s):
                 return
             offsets[place] = self._read_on(client, place, offsets[place])
 

@@ -82,7 +82,11 @@ class ReplicaObserver:
     """A thread that asks all brokers again and again. Its `with` raises the violation it found."""
 
     def __init__(
-        self, cluster: Cluster, places: Iterable[TopicPartition], unwatched: Collection[int] = ()
+        self,
+        cluster: Cluster,
+        places: Iterable[TopicPartition],
+        unwatched: Collection[int] = (),
+        progress: ReplicaProgress | None = None,
     ) -> None:
         self._cluster = cluster
         self._unwatched = unwatched
@@ -92,7 +96,7 @@ class ReplicaObserver:
         self._life_of: dict[int, int] = {}
         self._stop = threading.Event()
         self._violation: Violation | None = None
-        self.progress = ReplicaProgress()
+        self.progress = progress or ReplicaProgress()
         self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
         self._thread.start()
 
