@@ -6,6 +6,7 @@
     Simulation(seed=7).run()
 
 - `cluster`: real brokers in processes, with faults.
+- `disks`: disks for them that fail and lose power.
 - `simulation`: a whole cluster in one thread on virtual time, from a seed.
 - `virtual`: the machines, network and time that it runs on.
 - `trials`: real clusters under load and faults, and checkers of what clients were told.

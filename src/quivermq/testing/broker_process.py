@@ -12,6 +12,11 @@ the disturbance is in force:
     {"stall_ms": 1000}         the event loop stands still for so long, once
     {"busy_ms": 300}           the event loop works for so long, as a fault of the broker would
     {"blocked_ms": 1500}       the same, without the processor
+    {"clock_shift_s": 3600}    the wall clock is so far ahead of the machine's
+
+A second argument, also JSON, tells of the surroundings from the start on: `clock_shift_s`, and
+`disk_socket`, where `quivermq.testing.disks` serves the data directory. Releases that do not know
+it take no notice of it.
 
 The module name and this protocol stay: `Node.code` starts the brokers of other releases by them.
 """
@@ -25,14 +30,15 @@ import signal
 import sys
 import threading
 import time
-from typing import IO
+from typing import IO, Any
 
 import uvloop
 
 from quivermq.errors import QuiverError
-from quivermq.log import RealFile
-from quivermq.node import GarbagePolicy
+from quivermq.log import Disk, RealFile
+from quivermq.node import GarbagePolicy, Machine
 from quivermq.settings import BrokerSettings
+from quivermq.testing.disks import RemoteDisk
 from quivermq.transports import Server
 
 logger = logging.getLogger("quivermq.testing")
@@ -53,10 +59,37 @@ class SlowSync:
         RealFile.sync = slow  # type: ignore[method-assign]  # that is what this is for
 
 
+class ShiftedClock:
+    """Makes this process read another wall clock; steady clocks stay."""
+
+    def __init__(self, shift_s: float = 0.0) -> None:
+        self.shift_s = shift_s
+        time_s, time_ns = time.time, time.time_ns
+        time.time = lambda: time_s() + self.shift_s
+        time.time_ns = lambda: time_ns() + round(self.shift_s * 1_000_000_000)
+
+
+class MachineWithDisk(Machine):
+    """A machine whose disk is reached through a socket."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def open_disk(self, data_dir: str) -> Disk:  # noqa: ARG002 - the socket serves this folder
+        return RemoteDisk(self._place)
+
+
 class Leash:
     """Carries out the requests of the test, in a thread: the event loop may be standing still."""
 
-    def __init__(self, lines: IO[str], loop: asyncio.AbstractEventLoop, server: Server) -> None:
+    def __init__(
+        self,
+        lines: IO[str],
+        loop: asyncio.AbstractEventLoop,
+        server: Server,
+        clock: ShiftedClock,
+    ) -> None:
+        self._clock = clock
         self._lines = lines
         self._server = server
         self._loop = loop
@@ -76,7 +109,10 @@ class Leash:
         stall_ms: float = 0.0,
         busy_ms: float = 0.0,
         blocked_ms: float = 0.0,
+        clock_shift_s: float | None = None,
     ) -> None:
+        if clock_shift_s is not None:
+            self._clock.shift_s = clock_shift_s
         if sync_delay_ms is not None:
             self._slow_sync.delay_s = sync_delay_ms / 1000
         if stall_ms:
@@ -111,15 +147,18 @@ def _tell_tasks() -> None:
         task.print_stack(file=sys.stderr)
 
 
-async def serve(settings: BrokerSettings) -> None:
+async def serve(
+    settings: BrokerSettings, *, disk_socket: str = "", clock_shift_s: float = 0.0
+) -> None:
+    clock = ShiftedClock(clock_shift_s)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGUSR1, _tell_tasks)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=True)
-    server = Server(settings)
-    Leash(sys.stdin, loop, server)
+    server = Server(settings, MachineWithDisk(disk_socket) if disk_socket else None)
+    Leash(sys.stdin, loop, server, clock)
     unfit: list[QuiverError] = []
 
     def halt(error: QuiverError) -> None:
@@ -143,7 +182,9 @@ def main() -> int:
         format="%(asctime)s %(levelname)-8s %(name)s: %(message)s",
     )
     try:
-        uvloop.run(serve(BrokerSettings(**json.loads(sys.argv[1]))))
+        settings, *rest = (json.loads(argument) for argument in sys.argv[1:3])
+        surroundings: dict[str, Any] = rest[0] if rest else {}
+        uvloop.run(serve(BrokerSettings(**settings), **surroundings))
     except QuiverError as error:
         logger.critical("%s: %s", error.code, error)
         return 1

@@ -171,6 +171,28 @@ def _replay(durable: bytearray, pending: Sequence[tuple[int, bytes | None]]) -> 
     return content
 
 
+def surviving(
+    pending: Sequence[tuple[int, bytes | None]], dice: Random
+) -> Iterator[tuple[int, bytes | None]]:
+    """The parts of unsynced writes and changes of size that chance leaves after a power loss."""
+    sizes_kept = dice.randint(0, len(pending))
+    share = dice.random()
+    for number, (at, data) in enumerate(pending):
+        if data is None:
+            if number < sizes_kept:
+                yield at, None
+            continue
+        start = 0
+        while start < len(data):
+            # Up to the next sector boundary of the file.
+            end = min(len(data), start + SECTOR_BYTES - (at + start) % SECTOR_BYTES)
+            if dice.random() < share:
+                torn = dice.random() < 0.1
+                stop = dice.randint(start, end) if torn else end
+                yield at + start, data[start:stop]
+            start = end
+
+
 def _folders_above(path: str) -> Iterator[str]:
     while path:
         path = path.rpartition("/")[0]
@@ -291,34 +313,14 @@ class SimulatedDisk:
         if mood < 0.25:
             inode.pending.clear()
         elif mood >= 0.5:
-            inode.pending = list(self._surviving(inode.pending))
+            inode.pending = list(surviving(inode.pending, self.random))
         inode.durable[:] = _replay(inode.durable, inode.pending)
         inode.seen[:] = inode.durable
         inode.pending.clear()
 
-    def _surviving(
-        self, pending: Sequence[tuple[int, bytes | None]]
-    ) -> Iterator[tuple[int, bytes | None]]:
-        sizes_kept = self.random.randint(0, len(pending))
-        share = self.random.random()
-        for number, (at, data) in enumerate(pending):
-            if data is None:
-                if number < sizes_kept:
-                    yield at, None
-                continue
-            start = 0
-            while start < len(data):
-                # Up to the next sector boundary of the file.
-                end = min(len(data), start + SECTOR_BYTES - (at + start) % SECTOR_BYTES)
-                if self.random.random() < share:
-                    torn = self.random.random() < 0.1
-                    stop = self.random.randint(start, end) if torn else end
-                    yield at + start, data[start:stop]
-                start = end
-
     def settle(self, inode: Inode, keep_some: bool) -> None:  # noqa: FBT001
         """A failed sync: some sectors are durable, the others never will be, reads show all."""
-        pending = list(self._surviving(inode.pending)) if keep_some else []
+        pending = list(surviving(inode.pending, self.random)) if keep_some else []
         inode.durable[:] = _replay(inode.durable, pending)
         inode.pending.clear()
 

@@ -11,6 +11,7 @@ from quivermq.testing.cluster.node import ClusterError, Node
 from quivermq.testing.cluster.proxies import ProxiedLink, Proxies
 from quivermq.testing.cluster.stall_budget import StallBudget
 from quivermq.testing.cluster.wiring import Wiring
+from quivermq.testing.disks import why_no_fuse
 
 __all__ = [
     "Cluster",
@@ -26,5 +27,6 @@ __all__ = [
     "StallBudget",
     "Undo",
     "Wiring",
+    "why_no_fuse",
     "why_not",
 ]

@@ -30,6 +30,7 @@ from quivermq.testing.cluster.direct_connection import DirectConnection
 from quivermq.testing.cluster.namespaces import Namespaces
 from quivermq.testing.cluster.node import START_S, ClusterError, Node
 from quivermq.testing.cluster.wiring import Wiring
+from quivermq.testing.disks import Disks
 from quivermq.wire import proto
 
 READY_S: Final = 30.0
@@ -55,11 +56,15 @@ class Cluster:
         *,
         proxied: bool = False,
         hosts: Namespaces | None = None,
+        disks: str = "",
     ) -> None:
         """`settings` are those of `BrokerSettings`, for all brokers. In a `data_dir` of your own
         the files stay. `proxied` brokers are reached through links that can be cut: `wiring`. With
-        `hosts`, broker N runs on the host `node-N`, and only hosts can reach it."""
+        `hosts`, broker N runs on the host `node-N`, and only hosts can reach it. `disks` that can
+        fail and lose power are `fuse`, mounted file systems (Linux, root; see `why_no_fuse`), or
+        `shim`, which works everywhere, but not for brokers of other releases."""
         self._hosts = hosts
+        self._disks = Disks(disks) if disks else None
         self._settings = {"http": "", **(settings or {})}
         self._is_temporary = data_dir is None
         self._folder = Path(data_dir or tempfile.mkdtemp(prefix="quiver-cluster-"))
@@ -77,7 +82,9 @@ class Cluster:
 
     def _make_node(self, node_id: int) -> Node:
         settings = {**self._addresses(node_id), **self._settings}
-        node = Node(node_id, self._folder / f"node-{node_id}", settings)
+        folder = self._folder / f"node-{node_id}"
+        disk = self._disks.add(node_id, folder) if self._disks is not None else None
+        node = Node(node_id, folder, settings, disk)
         if self._hosts is not None:
             node.command_prefix = self._hosts.command(f"node-{node_id}")
         self.nodes[node_id] = node
@@ -153,6 +160,8 @@ class Cluster:
             self.wiring.close()
         for port in self._ports:
             port.release()
+        if self._disks is not None:
+            self._disks.close()
         if self._is_temporary:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -7,13 +7,14 @@ hold through any mix of faults, progress once all are over.
 import shutil
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from itertools import permutations
 from random import Random
 from typing import Final, Protocol
 
 from quivermq.errors import QuiverError
 from quivermq.testing.cluster.cluster import Cluster
-from quivermq.testing.cluster.node import Node
+from quivermq.testing.cluster.node import ClusterError, Node
 from quivermq.testing.cluster.wiring import Wiring
 
 Undo = Callable[[], None]
@@ -83,10 +84,18 @@ class ClusterFaults:
 
         def undo() -> None:
             for node in nodes:
-                if not node.is_running and node.id in self._cluster.nodes:
-                    node.start()
+                self._start_again(node)
 
         return undo
+
+    def _start_again(self, node: Node) -> None:
+        """Start a broker that is down, as an operator does: on a disk that works, and with a clock
+        that is right, since without others a broker cannot tell that its clock is wrong."""
+        if not node.is_running and node.id in self._cluster.nodes:
+            if node.disk_fault is not None:
+                node.fail_disk(None)
+            node.shift_clock(0.0)
+            node.start()
 
     def kill_one(self) -> Undo:
         return self._kill([self._one()])
@@ -105,8 +114,12 @@ class ClusterFaults:
 
     def restart_one(self) -> Undo:
         node = self._one()
-        node.stop()
-        return lambda: None if node.is_running else node.start()
+        if node.disk_fault is None:
+            node.stop()
+        else:
+            # It may end with an error.
+            node.kill()
+        return lambda: self._start_again(node)
 
     def slow_disk(self) -> Undo:
         node = self._one()
@@ -121,6 +134,72 @@ class ClusterFaults:
         if node.is_running:
             node.stall(self._dice.uniform(0.2, 3.0))
         return _nothing
+
+    # Disks, power and clocks.
+
+    def disk_faults(self) -> list[Callable[[], Undo]]:
+        """Faults of disks, power and clocks that last for seconds and may overlap, as far as the
+        disks of this cluster allow them."""
+        if any(node.disk is None for node in self._cluster.nodes.values()):
+            return [self.jump_clock]
+        return [
+            self.full_disk,
+            self.read_only_disk,
+            self.failing_disk,
+            self.crawling_disk,
+            self.lose_power,
+            self.lose_power_of_all,
+            self.jump_clock,
+        ]
+
+    def _fail_disk(self, kind: str, milliseconds: float = 0.0, share: float = 1.0) -> Undo:
+        node = self._one()
+        node.fail_disk(kind, milliseconds=milliseconds, share=share)
+
+        def undo() -> None:
+            node.fail_disk(None)
+            self._start_again(node)
+
+        return undo
+
+    def full_disk(self) -> Undo:
+        return self._fail_disk("full")
+
+    def read_only_disk(self) -> Undo:
+        return self._fail_disk("read_only")
+
+    def failing_disk(self) -> Undo:
+        kind = self._dice.choice(("read_errors", "write_errors", "sync_errors"))
+        return self._fail_disk(kind, share=self._dice.choice((0.05, 0.5, 1.0)))
+
+    def crawling_disk(self) -> Undo:
+        """Each operation is slow, where `slow_disk` slows syncs only."""
+        return self._fail_disk("slow", milliseconds=self._dice.choice((2, 10, 50)))
+
+    def lose_power(self) -> Undo:
+        return self._lose_power([self._one()])
+
+    def lose_power_of_all(self) -> Undo:
+        return self._lose_power(list(self._cluster.nodes.values()))
+
+    def _lose_power(self, nodes: list[Node]) -> Undo:
+        for node in nodes:
+            # Half of the time nothing survives that was not synced, else a part of it may.
+            node.lose_power(self._dice.choice((None, self._dice.getrandbits(32))))
+        return self._kill(nodes)
+
+    def jump_clock(self) -> Undo:
+        node = self._one()
+        node.shift_clock(self._dice.choice((-86_400, -3_600, -7, 7, 3_600, 86_400)))
+
+        def undo() -> None:
+            # One that stands still does not answer; one that ends meanwhile starts with the right
+            # clock.
+            node.resume()
+            with suppress(ClusterError, OSError):
+                node.shift_clock(0.0)
+
+        return undo
 
     # Links. All of them heal together: what overlaps cannot be told apart.
 

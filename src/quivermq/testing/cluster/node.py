@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from quivermq.node import HELD
+from quivermq.testing.disks import DiskControl
 
 START_S: Final = 30.0
 STOP_S: Final = 30.0
@@ -28,15 +29,27 @@ class ClusterError(RuntimeError):
 class Node:
     """A broker that can be started, stopped, killed, paused and disturbed, again and again."""
 
-    def __init__(self, node_id: int, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        folder: Path,
+        settings: dict[str, Any],
+        disk: DiskControl | None = None,
+    ) -> None:
         self.id = node_id
+        self.disk = disk
+        """A disk that can fail: see `Cluster(disks=...)`."""
+        self.disk_fault: str | None = None
+        """How it fails: see `fail_disk`."""
+        self.clock_shift_s = 0.0
+        """How far its wall clock is ahead, from its next start on: see `shift_clock`."""
         self.settings = settings
         """Of the next start."""
         self.command_prefix: list[str] = []
         """Put in front of the command that starts it."""
         self.code: Path | None = None
         """A folder with the package of another release, for the next start; None: this release."""
-        self.data_dir = folder / "data"
+        self.data_dir = folder / "data" if disk is None else disk.data_dir
         self.address: str = settings["listen"]
         """Where clients connect."""
         self.peer_address: str = settings["peer_listen"]
@@ -73,6 +86,8 @@ class Node:
         settings = {**self.settings, "node_id": self.id, "data_dir": str(self.data_dir)}
         self.is_paused = False
         module = [sys.executable, "-m", "quivermq.testing.broker_process", json.dumps(settings)]
+        # Earlier releases take no notice of a second argument.
+        module.append(json.dumps(self._surroundings()))
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, with our own settings
                 [*self.command_prefix, *module],
@@ -86,6 +101,14 @@ class Node:
                 # they too notice.
                 process_group=0,
             )
+
+    def _surroundings(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.disk is not None and self.disk.socket:
+            found["disk_socket"] = self.disk.socket
+        if self.clock_shift_s:
+            found["clock_shift_s"] = self.clock_shift_s
+        return found
 
     def wait_listening(self, timeout: float = START_S) -> None:
         """Wait until it listens; raises with its log if it ends instead."""
@@ -201,6 +224,34 @@ class Node:
     def hold(self, seconds: float, *, busy: bool = True) -> None:
         """Let its event loop work, or wait, for so long, as a fault of the broker would."""
         self._disturb({"busy_ms" if busy else "blocked_ms": seconds * 1000})
+
+    def fail_disk(self, kind: str | None, *, milliseconds: float = 0.0, share: float = 1.0) -> None:
+        """Let its disk misbehave, whether it runs or not, until this is called with None.
+
+        `full`: no space for what needs some; `read_only`: no change of anything; `read_errors`,
+        `write_errors`, `sync_errors`: EIO, of a `share` of these operations; `slow`: each operation
+        takes so many milliseconds longer. A failed fsync drops what it should have written."""
+        self.disk_fault = kind
+        self._own_disk().fail(kind, delay_ms=milliseconds, share=share)
+
+    def lose_power(self, seed: int | None = None) -> int:
+        """SIGKILL, and of its disk all that was not synced is gone; with a seed, a part of that
+        survives as chance has it. Returns how many changes of files and names were not synced."""
+        disk = self._own_disk()
+        self.kill()
+        return disk.lose_power(seed)
+
+    def _own_disk(self) -> DiskControl:
+        if self.disk is None:
+            raise ClusterError("the disks of this cluster cannot fail: see Cluster(disks=...)")
+        return self.disk
+
+    def shift_clock(self, seconds: float) -> None:
+        """Set its wall clock so far ahead (behind, if negative) of this machine's, now and in all
+        later lives, until it is set to 0. Brokers of other releases (`code`) are not reached."""
+        self.clock_shift_s = seconds
+        if self.is_running and self.code is None:
+            self._disturb({"clock_shift_s": seconds})
 
     def _disturb(self, what: dict[str, float]) -> None:
         leash, _ = self._pipes()

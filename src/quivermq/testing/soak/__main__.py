@@ -30,7 +30,7 @@ CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
 def running_cluster(nodes: int, disks: str, *, proxied: bool) -> Iterator[tuple[Cluster, Links]]:
     """A cluster whose links can be cut: on hosts of their own if there can be any."""
     if proxied:
-        with Cluster(nodes, settings=SETTINGS, proxied=True) as cluster:
+        with Cluster(nodes, settings=SETTINGS, proxied=True, disks=disks) as cluster:
             yield cluster, cast("Wiring", cluster.wiring)
         return
     names = [f"node-{number}" for number in range(1, nodes + _JOINING_MAX + 1)]
@@ -38,7 +38,7 @@ def running_cluster(nodes: int, disks: str, *, proxied: bool) -> Iterator[tuple[
     with (
         hosts,
         hosts.entered(_CLIENTS),
-        Cluster(nodes, settings=SETTINGS, hosts=hosts) as cluster,
+        Cluster(nodes, settings=SETTINGS, hosts=hosts, disks=disks) as cluster,
     ):
         yield cluster, HostLinks(hosts, cluster.nodes, _CLIENTS)
 

@@ -143,7 +143,7 @@ class Round:
         self._journal = Journal(self._journals / "driver.journal")
         self._processes: dict[str, UserProcess] = {}
         self._started = 0
-        faults = soak.faults.passing()
+        faults = soak.faults.passing() + soak.faults.disk_faults()
         # A round with few kinds reaches what all kinds together prevent.
         self._kinds = soak.dice.sample(faults, soak.dice.randint(4, len(faults)))
         self._has_right_clocks = not any("clock" in fault.__name__ for fault in self._kinds)
