@@ -152,7 +152,7 @@ def test_a_value_cannot_be_sent_twice_by_the_load_itself() -> None:
 
 
 def sighting(node: int = 1, life: int = 1, **changes: int) -> Sighting:
-    seen = Sighting(node, life, PLACE, 5, 100, 10, 50, leads=False)
+    seen = Sighting(node, (life, 0), PLACE, 5, 100, 10, 50, leads=False)
     return seen._replace(**changes)
 
 

@@ -225,6 +225,7 @@ def describe_partition(
         ],
         trouble=on_broker(hosted.member, hosted.ailment),
         incarnation=hosted.incarnation,
+        life=hosted.life,
     )
 
 

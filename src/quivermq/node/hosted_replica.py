@@ -129,7 +129,7 @@ class HostedReplica:
         self._writing: list[DiskWork] = []
         self._readers: dict[object, Callable[[], None]] = {}
         # Grows when the replica is made anew: disk work of the one before is not reported.
-        self._life = 0
+        self.life = 0
         self.is_closed = False
         # Whether a state is being packed.
         self._is_packing = False
@@ -364,11 +364,11 @@ class HostedReplica:
         if self._is_packing:
             return
         self._is_packing = True
-        life = self._life
+        life = self.life
 
         def packed(result: object) -> None:
             self._is_packing = False
-            if life != self._life or self.is_closed:
+            if life != self.life or self.is_closed:
                 return
             limit = self._host.log_settings.checkpoint_bytes_max
             if not isinstance(result, bytes):
@@ -391,7 +391,7 @@ class HostedReplica:
         if self._writing or not self._disk_queue or self.is_closed:
             return
         self._writing, self._disk_queue = self._disk_queue, []
-        work, log, life = self._writing, self.log, self._life
+        work, log, life = self._writing, self.log, self.life
         if self._host.writes_inline and waits_for_no_disk(work):
             try:
                 result: object = carry_out_all(log, work)
@@ -405,7 +405,7 @@ class HostedReplica:
 
     def _written(self, result: object, life: int) -> None:
         """Disk work is done, as many pieces of it as `result` says; or it failed."""
-        if life != self._life or self.is_closed:
+        if life != self.life or self.is_closed:
             return
         if not isinstance(result, int):
             self._recover_from(result)
@@ -430,7 +430,7 @@ class HostedReplica:
         self.schedule()
 
     def _retry(self, life: int) -> None:
-        if life == self._life and not self.is_closed:
+        if life == self.life and not self.is_closed:
             work = self._writing + self._disk_queue
             # What makes room goes first, or the disk would stay full for ever.
             drops = [piece for piece in work if isinstance(piece, Drop)]
@@ -455,7 +455,7 @@ class HostedReplica:
         """End everything that waits. The log may be removed once the disk thread is idle."""
         if not self.is_closed:
             self.is_closed = True
-            self._life += 1
+            self.life += 1
             self._end_requests()
 
     # Failures.
@@ -567,16 +567,16 @@ class HostedReplica:
         self, trouble: str, get: Callable[[], Log], *, must_mend: bool = False
     ) -> None:
         self._end_requests()
-        self._life += 1
+        self.life += 1
         self.trouble = trouble
-        life = self._life
+        life = self.life
 
         def again(error: object) -> None:
-            if life == self._life and not self.is_closed:
+            if life == self.life and not self.is_closed:
                 self._reopen(StorageFailed(str(error)))
 
         def got(result: object) -> None:
-            if life != self._life or self.is_closed:
+            if life != self.life or self.is_closed:
                 return
             if isinstance(result, Opened):
                 self._renew(result, must_mend=must_mend)
@@ -593,7 +593,7 @@ class HostedReplica:
 
     def _renew(self, found: Opened, *, must_mend: bool) -> None:
         self._end_requests()
-        self._life += 1
+        self.life += 1
         self.log, self.trouble, self._refusal = found.log, "", None
         self._disk_queue, self._writing = [], []
         try:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from itertools import permutations
+from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
@@ -46,6 +47,8 @@ class ClusterFaults:
         self._cluster = cluster
         self._links = links
         self._dice = dice
+        self.release: Path | None = None
+        """A folder with the package of another release: see `change_release`."""
         self.lost_disk: set[int] = set()
         """Nodes whose disk was emptied."""
 
@@ -290,6 +293,12 @@ class ClusterFaults:
                 client.transfer(topic.name, partition.partition, to=to)
         except (QuiverError, IndexError):
             return _nothing
+        return _nothing
+
+    def change_release(self) -> Undo:
+        """Start a broker again with the other release, forward or back."""
+        node = self._one()
+        node.change_release(self.release if node.code is None else None)
         return _nothing
 
     def rebalance(self) -> Undo:

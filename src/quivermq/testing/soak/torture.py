@@ -27,6 +27,7 @@ from quivermq.testing.cluster import Cluster, ClusterFaults, Undo
 from quivermq.testing.cluster.faults import Links
 from quivermq.testing.simulation.users import DrainingUser, StickyDrainingUser, User
 from quivermq.testing.soak.judge import JOURNALS, LOGS, VERDICT
+from quivermq.testing.soak.spark_load import SparkLoad
 from quivermq.testing.soak.users import GROUPS, ProbingUser, journaled_stage, run_users
 from quivermq.testing.trials import TopicPartition, lead_by, wait_until_level
 from quivermq.testing.trials.journal import Journal, JournaledCalls
@@ -143,9 +144,7 @@ class Round:
         self._journal = Journal(self._journals / "driver.journal")
         self._processes: dict[str, UserProcess] = {}
         self._started = 0
-        faults = soak.faults.passing() + soak.faults.disk_faults()
-        # A round with few kinds reaches what all kinds together prevent.
-        self._kinds = soak.dice.sample(faults, soak.dice.randint(4, len(faults)))
+        self._kinds = soak.draw_kinds()
         self._has_right_clocks = not any("clock" in fault.__name__ for fault in self._kinds)
         self._stage = journaled_stage(
             self._journal,
@@ -175,6 +174,7 @@ class Round:
                     self._strike()
                 self._cluster.start()
                 self.wait_progress()
+            self._soak.tell("everything is healed; the groups finish")
             self._drain()
         self._look_at_groups()
         self._copy_logs()
@@ -246,10 +246,11 @@ class Round:
     def _strike(self) -> None:
         """Begin faults, let them last, end them, and see that the cluster serves."""
         dice, faults = self._soak.dice, self._soak.faults
-        if dice.random() < _LASTING_CHANCE:
+        if dice.random() < _LASTING_CHANCE and not self._soak.is_upgrading:
             chosen = [dice.choice(faults.lasting())]
         elif dice.random() < _USERS_CHANCE:
-            chosen = [dice.choice((self.kill_users, self.leave_users))]
+            spark = [self._soak.spark.kill_spark] if self._soak.spark else []
+            chosen = [dice.choice((self.kill_users, self.kill_users, self.leave_users, *spark))]
         else:
             several = 1 if dice.random() < _ALONE_CHANCE else dice.randint(2, _OVERLAP_MAX)
             chosen = dice.sample(self._kinds, min(several, len(self._kinds)))
@@ -373,8 +374,30 @@ class Soak:
         self.dice = Random(record.seed)
         self.faults = ClusterFaults(cluster, links, self.dice)
         self.tell = tell
+        self.spark: SparkLoad | None = None
         self._judging: tuple[Round, subprocess.Popen[bytes]] | None = None
         self._over = threading.Event()
+
+    @property
+    def is_upgrading(self) -> bool:
+        """Whether brokers of two releases take part: in the first round."""
+        return self.faults.release is not None and self.record.rounds == 0
+
+    def draw_kinds(self) -> list[Callable[[], Undo]]:
+        """The faults of a round. One with few kinds reaches what all kinds together prevent."""
+        if self.is_upgrading:
+            return [self.faults.change_release]
+        faults = self.faults.passing() + self.faults.disk_faults()
+        return self.dice.sample(faults, self.dice.randint(4, len(faults)))
+
+    def upgrade(self) -> None:
+        """Start all brokers of the other release with this one, and raise the feature level."""
+        for node in self.cluster.nodes.values():
+            if node.code is not None:
+                node.change_release(None)
+        self.cluster.wait_ready()
+        with self.cluster.connect(timeout=60.0) as client:
+            self.tell(f"all brokers are of this release: level {client.upgrade_cluster().level}")
 
     def run(self, seconds: float, round_s: float) -> None:
         """Run rounds until the time is over; raises what a judge finds."""
@@ -386,7 +409,12 @@ class Soak:
                 left_s = max(1.0, end - time.monotonic())
                 self._run_round(min(round_s, left_s))
             self._await_judge()
+            if self.spark is not None:
+                self.tell("Spark finishes")
+                self.record.counts.update(self.spark.finish())
         finally:
+            if self.spark is not None:
+                self.spark.close()
             self._over.set()
             sampler.join()
             self.record.ended_s = time.monotonic()
@@ -401,12 +429,15 @@ class Soak:
         one = Round(self, number)
         self.tell(f"round {number}, {len(self.cluster.nodes)} brokers")
         one.run(seconds)
+        was_upgrading = self.is_upgrading
         self.record.rounds += 1
         self.record.answers |= one.answers()
         self._await_judge()
         judge = [sys.executable, "-m", "quivermq.testing.soak.judge", str(one.folder), one.topic]
         self._judging = one, subprocess.Popen(judge)  # noqa: S603 - our own module
         self.cluster.start()
+        if was_upgrading:
+            self.upgrade()
         self._delete(one.topic)
 
     def _delete(self, topic: str) -> None:

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -98,7 +99,8 @@ class Program:
         plan = ConsumerPlan(self._topic, GROUPS[1], name, max_messages=200, visibility=3.0)
         recorder = cast("EventRecorder", JournaledCalls(self._journal, GROUPS[1]))
         with quivermq.connect(self._servers, timeout=_TIMEOUT_S) as client:
-            TrialConsumer(client, recorder, plan).run(lambda: self.stage.is_over)
+            consumer = TrialConsumer(client, recorder, plan, wall_ms=_steady_ms)
+            consumer.run(lambda: self.stage.is_over)
 
     def _leave(self) -> None:
         """Send and poll, and end without closing anything."""
@@ -113,7 +115,7 @@ class Program:
                 producer.send(place.topic, value, partition=place.partition)
             plan = ConsumerPlan(self._topic, GROUPS[1], self._name, max_messages=20, wait=0.2)
             recorder = cast("EventRecorder", JournaledCalls(self._journal, GROUPS[1]))
-            TrialConsumer(client, recorder, plan).poll()
+            TrialConsumer(client, recorder, plan, wall_ms=_steady_ms).poll()
         except QuiverError as error:
             self.stage.world.story.trace(f"{self._name}: {error}")
 
@@ -121,6 +123,11 @@ class Program:
         over = threading.Event()
         while not self.stage.is_over:
             over.wait(0.05)
+
+
+def _steady_ms() -> float:
+    """The other users note times by the steady clock too."""
+    return time.monotonic_ns() / 1e6
 
 
 def _follow(lines: Any) -> None:

@@ -204,6 +204,8 @@ class ClientLoad:
                     raise Violation(f"I6: {place} goes on at {message.offset}, not at {offset}")
                 self.history.see(place, offset, [message.value])
                 offset += 1
+                if self._stop.is_set():
+                    return offset
         except quivermq.OffsetOutOfRange as error:
             return max(offset, error.earliest)
         except QuiverError as error:

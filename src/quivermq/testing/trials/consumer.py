@@ -76,12 +76,14 @@ class TrialConsumer:
         recorder: EventRecorder,
         plan: ConsumerPlan,
         wait_for_word: Callable[[], bool] = lambda: True,
+        wall_ms: Callable[[], float] = lambda: time.time() * 1000,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._plan = plan
         self._dice = Random(f"{plan.seed} {plan.name}")
         self._wait_for_word = wait_for_word
+        self._wall_ms = wall_ms
         self.failures: list[QuiverError] = []
         """Errors that it got after all its client's retries."""
 
@@ -121,7 +123,7 @@ class TrialConsumer:
 
             threading.Thread(target=close_when_over, daemon=True).start()
             for message in pushed:
-                at, wall_ms = time.monotonic_ns(), time.time() * 1000
+                at, wall_ms = time.monotonic_ns(), self._wall_ms()
                 # The poll that brought it is hidden: it may be as old as the subscription.
                 self._recorder.record_deliveries(
                     [make_delivery(message, plan.name, began, at, wall_ms)]
@@ -138,7 +140,7 @@ class TrialConsumer:
             wait=plan.wait,
             visibility=plan.visibility,
         )
-        at, wall_ms = time.monotonic_ns(), time.time() * 1000
+        at, wall_ms = time.monotonic_ns(), self._wall_ms()
         if found:
             self._recorder.record_deliveries(
                 [make_delivery(m, plan.name, began, at, wall_ms) for m in found],
@@ -209,7 +211,7 @@ class TrialConsumer:
         call: Callable[[Sequence[LeasedMessage]], object],
         delay_s: float = 0.0,
     ) -> None:
-        began, wall_ms = time.monotonic_ns(), time.time() * 1000
+        began, wall_ms = time.monotonic_ns(), self._wall_ms()
         said = [
             SettleCall(
                 act,

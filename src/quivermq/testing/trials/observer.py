@@ -24,8 +24,9 @@ class Sighting(NamedTuple):
     """A replica's state at one look."""
 
     node: int
-    life: int
-    """Another number after every reconnect."""
+    life: tuple[int, int]
+    """Another one after every reconnect, and when the replica begins anew on what its disk
+    holds."""
     place: TopicPartition
     term: int
     commit_index: int
@@ -40,7 +41,7 @@ class ReplicaProgress:
     """Checks sightings, in the order in which they were made of each node."""
 
     def __init__(self) -> None:
-        self._reached: dict[tuple[int, int, TopicPartition], Sighting] = {}
+        self._reached: dict[tuple[int, tuple[int, int], TopicPartition], Sighting] = {}
         self._led: dict[tuple[int, TopicPartition], int] = {}
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self.count = 0
@@ -133,7 +134,7 @@ class ReplicaObserver:
             self.progress.see(
                 Sighting(
                     node,
-                    self._life_of[node],
+                    (self._life_of[node], seen.life),
                     TopicPartition(seen.topic, seen.partition),
                     seen.term,
                     seen.commit_index,

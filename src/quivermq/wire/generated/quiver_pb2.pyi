@@ -415,7 +415,7 @@ class PartitionName(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
-    __slots__ = ("topic", "partition", "leader", "replicas", "start_offset", "end_offset", "size_bytes", "term", "commit_index", "in_sync", "trouble", "incarnation")
+    __slots__ = ("topic", "partition", "leader", "replicas", "start_offset", "end_offset", "size_bytes", "term", "commit_index", "in_sync", "trouble", "incarnation", "life")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -428,6 +428,7 @@ class PartitionDescription(_message.Message):
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     leader: int
@@ -440,7 +441,8 @@ class PartitionDescription(_message.Message):
     in_sync: _containers.RepeatedScalarFieldContainer[int]
     trouble: str
     incarnation: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., leader: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., in_sync: _Optional[_Iterable[int]] = ..., trouble: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    life: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., leader: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., in_sync: _Optional[_Iterable[int]] = ..., trouble: _Optional[str] = ..., incarnation: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
 
 class TopicDescription(_message.Message):
     __slots__ = ("topic", "partitions")
