@@ -28,6 +28,7 @@ from quivermq.testing.cluster.faults import Links
 from quivermq.testing.simulation.users import DrainingUser, StickyDrainingUser, User
 from quivermq.testing.soak.judge import JOURNALS, LOGS, VERDICT
 from quivermq.testing.soak.spark_load import SparkLoad
+from quivermq.testing.soak.user_process import VIOLATION
 from quivermq.testing.soak.users import GROUPS, ProbingUser, journaled_stage, run_users
 from quivermq.testing.trials import TopicPartition, lead_by, wait_until_level
 from quivermq.testing.trials.journal import Journal, JournaledCalls
@@ -115,6 +116,10 @@ class UserProcess:
     def stop(self) -> int:
         """Let the users finish what they have begun; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until it has ended by itself; returns the exit code."""
         try:
             return self.process.wait(_JOIN_S)
         except subprocess.TimeoutExpired:
@@ -143,6 +148,7 @@ class Round:
         self._places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
         self._journal = Journal(self._journals / "driver.journal")
         self._processes: dict[str, UserProcess] = {}
+        self._leaving: list[UserProcess] = []
         self._started = 0
         self._kinds = soak.draw_kinds()
         self._has_right_clocks = not any("clock" in fault.__name__ for fault in self._kinds)
@@ -190,7 +196,9 @@ class Round:
                     self._start(program)
                 yield
             for process in self._processes.values():
-                self._end(process)
+                self._check(process, process.stop())
+            for process in self._leaving:
+                self._check(process, process.wait())
 
     def _start(self, program: str) -> UserProcess:
         asked = {
@@ -205,16 +213,15 @@ class Round:
         self._processes[program] = process
         return process
 
-    def _end(self, process: UserProcess) -> None:
-        code = process.stop()
-        if code not in {0, 3}:
+    def _check(self, process: UserProcess, code: int) -> None:
+        if code not in {0, VIOLATION}:
             raise Violation(f"the users of {process.program} ended with {code}")
 
     def _end_probes(self) -> None:
         self._stage.is_over = True
 
     def _close_users(self) -> None:
-        for process in self._processes.values():
+        for process in (*self._processes.values(), *self._leaving):
             process.close()
 
     def kill_users(self) -> Undo:
@@ -228,18 +235,10 @@ class Round:
         return undo
 
     def leave_users(self) -> Undo:
-        """Users that end without closing anything."""
-        process = self._start("leaving")
-
-        def undo() -> None:
-            try:
-                process.process.wait(_JOIN_S)
-            except subprocess.TimeoutExpired:
-                raise Violation("I9: a process that closes nothing does not end") from None
-            process.close()
-            del self._processes["leaving"]
-
-        return undo
+        """Start users that end without closing anything; they end while other faults strike."""
+        self._leaving.append(self._start("leaving"))
+        del self._processes["leaving"]
+        return lambda: None
 
     # Faults.
 
