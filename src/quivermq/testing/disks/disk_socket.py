@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -28,6 +28,9 @@ _SIZES: Final = struct.Struct("<II")
 class _Connection:
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
+
+    def __del__(self) -> None:
+        self.socket.close()
 
     def send(self, header: Any, data: bytes = b"") -> None:
         text = json.dumps(header).encode()
@@ -218,14 +221,23 @@ class RemoteDisk:
         self._lock = threading.Lock()
         self.closed: deque[int] = deque()
         """Files to close with the next request: a destructor must not wait for one."""
-        self.names: Callable[[str], list[str]] = self._plain("names")
-        self.is_folder: Callable[[str], bool] = self._plain("is_folder")
-        self.make_folder: Callable[[str], None] = self._plain("make_folder")
-        self.remove: Callable[[str], None] = self._plain("remove")
-        self.sync_folder: Callable[[str], None] = self._plain("sync_folder")
 
-    def _plain(self, name: str) -> Callable[[str], Any]:
-        return lambda path: self.ask(name, path, path)
+    def names(self, folder: str) -> list[str]:
+        names: list[str] = self.ask("names", folder, folder)
+        return names
+
+    def is_folder(self, path: str) -> bool:
+        is_folder: bool = self.ask("is_folder", path, path)
+        return is_folder
+
+    def make_folder(self, path: str) -> None:
+        self.ask("make_folder", path, path)
+
+    def remove(self, path: str) -> None:
+        self.ask("remove", path, path)
+
+    def sync_folder(self, path: str) -> None:
+        self.ask("sync_folder", path, path)
 
     def create(self, path: str) -> RemoteFile:
         return RemoteFile(self, path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

@@ -103,7 +103,7 @@ class StoredFile:
 
     @property
     def is_clean(self) -> bool:
-        return not self.pending and not self.doomed
+        return not self.pending and not self.doomed and self.durable_size == self.size
 
     def add(self, write: Write) -> None:
         """A file that is never synced may be written again and again in the same places: of such
@@ -225,7 +225,7 @@ class FaultyDisk:
     def close(self, file: StoredFile) -> None:
         with self.lock:
             file.users -= 1
-            if not file.users and file.is_clean and not file.is_gone:
+            if not file.is_gone and not file.users and file.is_clean:
                 self._let_go(file)
 
     def _let_go(self, file: StoredFile) -> None:
