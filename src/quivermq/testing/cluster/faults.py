@@ -50,8 +50,7 @@ class ClusterFaults:
         self.release: Path | None = None
         """A folder with the package of another release: see `change_release`."""
         self.lost_disk: set[int] = set()
-        """Nodes whose disk was emptied, or failed: their replicas may begin anew without the broker
-        being started anew, so what they reached in memory may go back."""
+        """Nodes whose disk was emptied."""
 
     def passing(self) -> list[Callable[[], Undo]]:
         """Faults that last for seconds, and may overlap."""
@@ -158,7 +157,6 @@ class ClusterFaults:
 
     def _fail_disk(self, kind: str, milliseconds: float = 0.0, share: float = 1.0) -> Undo:
         node = self._one()
-        self.lost_disk.add(node.id)
         node.fail_disk(kind, milliseconds=milliseconds, share=share)
 
         def undo() -> None:
