@@ -52,8 +52,9 @@ sim: .venv/ready  ## many seeds: storms of log, core, groups and replicas, full 
 	$(BIN)/python -m tests.replica.simulation --seeds $(SEEDS)
 	$(BIN)/python -m quivermq.testing --seeds $(SEEDS)
 
-soak: .venv/ready  ## real brokers under a random mix of faults, checked: MINUTES=10 [SEED=7]
-	$(BIN)/python -m quivermq.testing.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+soak: .venv/ready  ## real brokers under a random mix of faults, judged: MINUTES=10 [NODES=5] [SEED=7]
+	$(BIN)/python -m quivermq.testing.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --spark \
+		$(if $(filter-out 1,$(NODES)),--nodes $(NODES)) --release $(lastword $(sort $(wildcard tests/upgrades/releases/*.whl)))
 
 fuzz: .venv/ready  ## what reads bytes and texts from outside, changed at random: MINUTES=10 each
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
