@@ -4,8 +4,10 @@ from pathlib import Path
 
 import quivermq
 from quivermq.cluster import OWN_LEVELS
+from quivermq.wire import proto
 from tests.cli.commands import error_line, quiver, quiver_json
 from tests.cli.conftest import RunningUp, Serving, start_serve
+from tests.client.stand_in import StandIn
 
 
 def test_status_shows_brokers_leader_and_health(cluster: RunningUp) -> None:
@@ -83,6 +85,27 @@ def test_a_cluster_grows_and_shrinks_while_it_keeps_its_messages(
     assert sorted(quiver("consume", "orders", "--servers", first).stdout.split()) == ["0", "1"]
     status = quiver_json("cluster", "status", "--servers", first)
     assert [node["id"] for node in status["nodes"]] == [1]
+
+
+def test_a_broker_is_removed_when_a_majority_says_so_and_not_a_broker_that_is_behind() -> None:
+    """Broker 1 never heard of broker 2; after two looks a majority confirms that it has left."""
+    looks = 0
+
+    def show(request: proto.Request) -> proto.Response:
+        nonlocal looks
+        looks += request.map.latest
+        known = [1, 2] if request.map.latest and looks < 3 else [1]
+        brokers = [proto.Broker(id=node, address=behind.address) for node in known]
+        return proto.Response(map=proto.ClusterMap(cluster_id="c", node=1, brokers=brokers))
+
+    with StandIn() as behind:
+        behind.script("map", *[show] * 9)
+        behind.script("remove_broker", lambda _: proto.Response(done=proto.Done()))
+        progress = proto.Response(rebalance_progress=proto.RebalanceProgress(moves_left=1))
+        behind.script("rebalance", *[lambda _: progress] * 9)
+        done = quiver("cluster", "remove", "2", "--yes", "--servers", behind.address)
+    assert done.stdout == "broker 2 is removed; its process may be stopped\n", done.stderr
+    assert looks == 3
 
 
 def test_the_doctor_reports_a_healthy_cluster(cluster: RunningUp, tmp_path: Path) -> None:

@@ -154,6 +154,15 @@ def test_a_broker_that_has_just_started_does_not_decide_that_a_topic_is_missing(
     assert stand_in.count("map") == 3
 
 
+def test_a_broker_outside_of_the_cluster_is_not_believed_about_its_members() -> None:
+    with StandIn() as outsider:  # of release 0.2.0, which does not know `latest`
+        outsider.script("map", *[lambda _: proto.Response(map=proto.ClusterMap(node=1))] * 9)
+        with quivermq.connect(outsider.address, timeout=1.0) as client:
+            assert not client.cluster().nodes
+            with pytest.raises(NotEnoughReplicas):
+                client.cluster(latest=True)
+
+
 def test_a_leader_that_does_not_know_the_topic_yet_is_asked_again(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:

@@ -79,9 +79,27 @@ async def test_a_broker_outside_of_a_cluster_is_not_believed(tmp_path: Path) -> 
             async with quivermq.aio.connect(first, timeout=0.3) as alone:
                 assert not (await alone.cluster()).is_told_by_member
                 with pytest.raises(QuiverError):
+                    await alone.cluster(latest=True)
+                with pytest.raises(QuiverError):
                     await alone.topics()
                 with pytest.raises(QuiverError) as refused:
                     await alone.topic("orders")
                 assert refused.value.code != "TopicNotFound"
         finally:
             await outsider.stop(*outsider.running)
+
+
+@on_loop
+async def test_a_broker_without_a_majority_does_not_say_who_is_in_the_cluster_now(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as brokers:
+        first = brokers.running[1].listen
+        async with quivermq.aio.connect(first) as client:
+            assert [node.id for node in (await client.cluster(latest=True)).nodes] == [1, 2, 3]
+        await brokers.stop(2, 3)
+        # The others may have let brokers in and out since.
+        async with quivermq.aio.connect(first, timeout=1.0) as client:
+            assert (await client.cluster()).is_told_by_member
+            with pytest.raises(QuiverError):
+                await client.cluster(latest=True)

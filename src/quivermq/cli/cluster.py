@@ -204,7 +204,8 @@ def remove(
             watch(
                 f"moving data off broker {node}",
                 client.rebalance_status,
-                lambda _: all(known.id != node for known in client.cluster().nodes),
+                # A broker that is behind may never have heard of this one, and would be stopped.
+                lambda _: all(known.id != node for known in client.cluster(latest=True).nodes),
                 quiet=as_json,
             )
     if as_json:

@@ -20,7 +20,13 @@ from quivermq.client.models import (
 )
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
-from quivermq.errors import InvalidRequest, QuiverError, Timeout, TopicNotFound
+from quivermq.errors import (
+    InvalidRequest,
+    NotEnoughReplicas,
+    QuiverError,
+    Timeout,
+    TopicNotFound,
+)
 from quivermq.topic_settings import LEADER_ONLY
 from quivermq.wire import proto
 
@@ -142,12 +148,13 @@ class Admin:
             left.difference_update(query.partitions)
         return dict(sorted(found.items()))
 
-    async def cluster(self) -> ClusterInfo:
+    async def cluster(self, *, latest: bool = False) -> ClusterInfo:
         """The brokers, as one of them describes them; a broker outside of the cluster is believed
-        only if no other answers."""
+        only if no other answers, and never if the answer is to be the latest."""
         router = self._router
         request = proto.Request()
         request.map.brokers_only = True
+        request.map.latest = latest
         attempts = self._attempts("asking for the cluster")
         first = ClusterInfo.of((await router.ask_any(request, attempts)).map)
         if first.is_told_by_member:
@@ -161,6 +168,8 @@ class Admin:
             if info.is_told_by_member:
                 return info
             router.map.ask_last(server)
+        if latest:
+            raise NotEnoughReplicas("no broker answers that is a member of the cluster; try again")
         return first
 
     async def stats(self, server: str | None) -> dict[str, float]:

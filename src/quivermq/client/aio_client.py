@@ -611,9 +611,13 @@ class AsyncClient(AsyncClientLifecycle):
         """Reach any broker; raises `ConnectionFailed` if none answers."""
         await self._core.greet()
 
-    async def cluster(self) -> ClusterInfo:
-        """Describe the brokers: which are alive, and which one leads the cluster."""
-        return await self._core.admin.cluster()
+    async def cluster(self, *, latest: bool = False) -> ClusterInfo:
+        """Describe the brokers: which are alive, and which one leads the cluster.
+
+        It is the answer of one broker, which may not have heard of the last changes. With `latest`
+        a majority confirms it: a broker that is not in there has left, and may be stopped.
+        """
+        return await self._core.admin.cluster(latest=latest)
 
     async def stats(self, server: str | None = None) -> dict[str, float]:
         """Return the metrics of the broker at `server`, by name; by default of any broker."""
@@ -633,7 +637,8 @@ class AsyncClient(AsyncClientLifecycle):
     async def remove_broker(self, node: int, *, force: bool = False) -> None:
         """Remove a broker from the cluster: its partitions move to the others first.
 
-        With `force`, even if partitions lose their last replica.
+        It may be stopped when `cluster(latest=True)` does not name it any more. With `force`, even
+        if partitions lose their last replica.
         """
         await self._core.admin.remove_broker(node, force=force)
 

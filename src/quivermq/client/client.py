@@ -647,9 +647,13 @@ class Client(ClientLifecycle):
         """Reach any broker; raises `ConnectionFailed` if none answers."""
         run(self._core.greet())
 
-    def cluster(self) -> ClusterInfo:
-        """Describe the brokers: which are alive, and which one leads the cluster."""
-        return run(self._core.admin.cluster())
+    def cluster(self, *, latest: bool = False) -> ClusterInfo:
+        """Describe the brokers: which are alive, and which one leads the cluster.
+
+        It is the answer of one broker, which may not have heard of the last changes. With `latest`
+        a majority confirms it: a broker that is not in there has left, and may be stopped.
+        """
+        return run(self._core.admin.cluster(latest=latest))
 
     def stats(self, server: str | None = None) -> dict[str, float]:
         """Return the metrics of the broker at `server`, by name; by default of any broker."""
@@ -669,7 +673,8 @@ class Client(ClientLifecycle):
     def remove_broker(self, node: int, *, force: bool = False) -> None:
         """Remove a broker from the cluster: its partitions move to the others first.
 
-        With `force`, even if partitions lose their last replica.
+        It may be stopped when `cluster(latest=True)` does not name it any more. With `force`, even
+        if partitions lose their last replica.
         """
         run(self._core.admin.remove_broker(node, force=force))
 

@@ -88,10 +88,10 @@ class TopicHandlers:
 
     async def map(self, request: proto.Request, room: Room) -> Answer:
         query = request.map
-        if query.topics or not query.brokers_only:
+        if query.topics or query.latest or not query.brokers_only:
             self._check_inside()
         names = list(dict.fromkeys(query.topics))
-        if any(name not in self._partitions.view.topics for name in names):
+        if query.latest or any(name not in self._partitions.view.topics for name in names):
             await self._metadata.catch_up()
         topics = self._partitions.view.topics
         missing = [name for name in names if name not in topics]

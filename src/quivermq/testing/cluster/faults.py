@@ -322,7 +322,7 @@ class ClusterFaults:
         def undo() -> None:
             with self._cluster.connect(timeout=30.0) as client:
                 self._cluster.wait_until(
-                    lambda: node not in {broker.id for broker in client.cluster().nodes},
+                    lambda: node not in {broker.id for broker in client.cluster(latest=True).nodes},
                     f"node {node} does not leave",
                     _MOVED_S,
                 )

@@ -439,7 +439,8 @@ class Simulation:
         was_member = False
         while True:
             try:
-                if node in {broker.id for broker in (await client.cluster()).nodes}:
+                nodes = (await client.cluster(latest=True)).nodes
+                if node in {broker.id for broker in nodes}:
                     was_member = True
                     await client.remove_broker(node)
                 elif was_member:

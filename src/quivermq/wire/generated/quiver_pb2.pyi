@@ -255,14 +255,16 @@ class Ping(_message.Message):
     def __init__(self) -> None: ...
 
 class MapQuery(_message.Message):
-    __slots__ = ("topics", "auto_create", "brokers_only")
+    __slots__ = ("topics", "auto_create", "brokers_only", "latest")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     AUTO_CREATE_FIELD_NUMBER: _ClassVar[int]
     BROKERS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     auto_create: bool
     brokers_only: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., auto_create: bool = ..., brokers_only: bool = ...) -> None: ...
+    latest: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., auto_create: bool = ..., brokers_only: bool = ..., latest: bool = ...) -> None: ...
 
 class Broker(_message.Message):
     __slots__ = ("id", "address", "peer_address", "http_address", "alive", "leaders", "replicas", "state", "version", "level_min", "level_max")
