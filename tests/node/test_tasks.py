@@ -58,6 +58,22 @@ async def test_a_task_that_waits_for_another_to_end_can_be_cancelled() -> None:
 
 
 @on_loop
+async def test_tasks_are_cancelled_in_the_order_in_which_they_are_given() -> None:
+    ended = []
+
+    async def note_the_end(number: int) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(number)
+
+    tasks = {number: asyncio.create_task(note_the_end(number)) for number in range(60)}
+    await asyncio.sleep(0)
+    await end_tasks(*(tasks[number] for number in reversed(tasks)))
+    assert ended == [*reversed(tasks)]
+
+
+@on_loop
 async def test_a_failed_task_is_logged_and_blocks_no_stop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

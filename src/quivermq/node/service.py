@@ -76,7 +76,7 @@ class Service:
         self._timeout_s = timeout_s
         self._has_left = has_left
         self._catch_up = catch_up
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
 
     def register(
@@ -137,8 +137,8 @@ class Service:
         self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room
     ) -> asyncio.Task[None]:
         task = asyncio.create_task(self._answer(request, frames, reply, room))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     async def _answer(

@@ -80,7 +80,7 @@ class StickyMember:
         self.buffer = DeliveryBuffer(self._loop.call_soon_threadsafe)
         self._owned_partitions: dict[int, OwnedPartition] = {}
         self._tasks: dict[OwnedPartition, asyncio.Task[None]] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: dict[asyncio.Task[None], None] = {}
         self._turn = 0
         self._arrived = asyncio.Event()
         self._lost: set[int] = set()
@@ -196,7 +196,8 @@ class StickyMember:
     async def _stop_background(self) -> None:
         self._is_closed = True
         self._arrived.set()
-        tasks = self._background - {asyncio.current_task()}
+        here = asyncio.current_task()
+        tasks = [task for task in self._background if task is not here]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -397,5 +398,5 @@ class StickyMember:
 
     def _start_background(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background[task] = None
+        task.add_done_callback(self._background.pop)

@@ -53,7 +53,7 @@ class RateLimitClient:
         self._dispatchers = dispatchers
         self._call = call
         self._unused: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[Taken]] = set()
+        self._tasks: dict[asyncio.Task[Taken], None] = {}
 
     def _settings(self, topic: str) -> TopicSettings | None:
         found = self._partitions.view.topics.get(topic)
@@ -67,8 +67,8 @@ class RateLimitClient:
     async def take(self, topic: str, topic_id: bytes, wanted: int, wait_s: float) -> Taken:
         """Up to `wanted` tokens, waiting for the first; none if there are none in time."""
         asking = asyncio.create_task(self._take(topic, topic_id, wanted, wait_s))
-        self._tasks.add(asking)
-        asking.add_done_callback(self._tasks.discard)
+        self._tasks[asking] = None
+        asking.add_done_callback(self._tasks.pop)
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
@@ -116,8 +116,8 @@ class RateLimitClient:
             self._unused.pop(topic, None)
         elif topic in self._unused:
             returning = asyncio.create_task(self._take(topic, b"", 0, 0.0))
-            self._tasks.add(returning)
-            returning.add_done_callback(self._tasks.discard)
+            self._tasks[returning] = None
+            returning.add_done_callback(self._tasks.pop)
 
     # Where the limit is kept.
 

@@ -70,7 +70,9 @@ class ProduceHandler:
     def _end_overdue(self) -> None:
         now = self._loop.time()
         self._timer = None
-        for pending in [pending for pending in self._open if pending.deadline <= now]:
+        overdue = [pending for pending in self._open if pending.deadline <= now]
+        # By age: the order of a set is that of addresses in memory.
+        for pending in sorted(overdue, key=lambda pending: pending.began):
             pending.give_up()
         if self._open:
             first = min(pending.deadline for pending in self._open)
@@ -87,7 +89,6 @@ class PendingProduce:
     """One request, until all its batches are stored or refused."""
 
     __slots__ = (
-        "_began",
         "_closed",
         "_counters",
         "_error",
@@ -97,6 +98,7 @@ class PendingProduce:
         "_left",
         "_on_stored",
         "_stored",
+        "began",
         "deadline",
     )
 
@@ -119,7 +121,7 @@ class PendingProduce:
         self._left = len(frames)
         self._stored: list[Produced | None] = [None] * len(frames)
         self._error: QuiverError | None = None
-        self._began = time.perf_counter()
+        self.began = time.perf_counter()
 
     def done(self, number: int, result: Result) -> None:
         if isinstance(result, Produced):
@@ -134,7 +136,7 @@ class PendingProduce:
 
     def give_up(self) -> None:
         """Answer that the outcome is unknown. What is stored after all is still counted."""
-        name, waited_s = self._hosted.name, time.perf_counter() - self._began
+        name, waited_s = self._hosted.name, time.perf_counter() - self.began
         self._closed(self)
         finished, self._finished = self._finished, lambda _: None
         finished(
@@ -161,7 +163,7 @@ class PendingProduce:
                     timestamp_ms=stored.timestamp_ms,
                     is_repeat=stored.is_repeat,
                 )
-        counters.produce_seconds.observe(time.perf_counter() - self._began)
+        counters.produce_seconds.observe(time.perf_counter() - self.began)
         self._finished(response)
 
     def _count(self) -> None:
