@@ -43,13 +43,12 @@ proto: .venv/ready  ## the protocol's Python, from quiver.proto
 aio: .venv/ready  ## the asyncio client, from the blocking one
 	$(BIN)/python -m tests.client.derive_aio
 
-sim: .venv/ready  ## many seeds: storms of log, core, groups and replicas, full states, whole clusters of brokers
+sim: .venv/ready  ## many seeds: storms of log, core and groups, full states, whole clusters of brokers
 	$(BIN)/python -m tests.log.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.raft.cluster --seeds $(SEEDS)
 	$(BIN)/python -m tests.queue.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.queue.large
 	$(BIN)/python -m tests.limits
-	$(BIN)/python -m tests.replica.simulation --seeds $(SEEDS)
 	$(BIN)/python -m quivermq.testing --seeds $(SEEDS)
 
 soak: .venv/ready  ## real brokers under a random mix of faults, judged: MINUTES=10 [NODES=5] [SEED=7]

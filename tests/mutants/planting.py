@@ -62,8 +62,6 @@ def load() -> list[Mutant]:
 def command_of(room: str, catcher: str) -> list[str]:
     """The command line of one catcher."""
     kind, _, rest = catcher.partition(":")
-    if kind == "simulation":
-        return ["-m", "tests.replica.simulation", "--seeds", rest]
     if kind == "brokers":
         return ["-m", "quivermq.testing", "--whole", "--seeds", rest]
     if kind == "storm":
@@ -90,7 +88,7 @@ def verdict_of(mutant: Mutant) -> Verdict:
         for catcher, command in zip(mutant.caught_by, mutant.commands(), strict=True):
             finished = run(command, copy)
             # A run of seeds that could not even begin would exit alike, and show nothing.
-            is_run_of_seeds = catcher.startswith(("brokers:", "simulation:", "storm:"))
+            is_run_of_seeds = catcher.startswith(("brokers:", "storm:"))
             failed_itself = "replay: " in finished.stdout or not is_run_of_seeds
             if finished.returncode != FAILED or not failed_itself:
                 last = (finished.stdout + finished.stderr).strip().split("\n")[-1]

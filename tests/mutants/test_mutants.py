@@ -27,7 +27,7 @@ def test_there_are_enough_of_them_and_names_are_unique() -> None:
 def test_a_mutant_fits_the_sources_and_names_tests_that_exist(mutant: Mutant) -> None:
     assert mutant.occurrences() == 1
     for catcher in mutant.caught_by:
-        if not catcher.startswith(("brokers:", "cluster:", "scenario:", "simulation:", "storm:")):
+        if not catcher.startswith(("brokers:", "cluster:", "scenario:", "storm:")):
             file, _, name = catcher.partition("::")
             text = (ROOT / "tests" / mutant.room / file).read_text()
             assert f"def {name}(" in text if name else text

@@ -65,6 +65,19 @@ def test_a_leader_counts_itself_only_after_its_own_fsync() -> None:
     assert isinstance(leader.answers[token], Produced)
 
 
+def test_a_follower_counts_only_after_its_own_fsync() -> None:
+    group = Group(3)
+    leader = group.leader()
+    followers = [node for node in group.nodes.values() if node is not leader]
+    for node in followers:
+        node.is_held = True
+    token = group.produce(leader)
+    assert token not in leader.answers, "one disk of three is no majority"
+    followers[0].is_held = False
+    group.settle()
+    assert isinstance(leader.answers[token], Produced)
+
+
 def test_only_a_leader_takes_batches_and_the_others_name_it() -> None:
     group = Group(3)
     leader = group.leader()

@@ -281,6 +281,22 @@ def test_a_read_sees_everything_acknowledged_before_it() -> None:
         assert node.answers[token] == ReadReady(leader.replica.edge.next_offset)
 
 
+def test_a_read_at_a_follower_waits_until_it_has_applied_what_the_leader_has() -> None:
+    group = filled(batches=2)
+    leader, node = group.leader(), follower_of(group)
+    node.is_held = True
+    acked = leader.answers[group.produce(leader)].base_offset
+    token = group.token()
+    node.replica.read(token)
+    group.settle()
+    group.tick()
+    assert token not in node.answers, f"it would not see offset {acked}"
+    node.is_held = False
+    group.settle()
+    group.tick()
+    assert node.answers[token] == ReadReady(acked + 1)
+
+
 def test_a_late_word_on_a_read_before_a_restart_confirms_nothing_after_it() -> None:
     group = filled(batches=2)
     leader, node = group.leader(), follower_of(group)

@@ -279,6 +279,21 @@ def test_a_leader_does_not_sleep_while_a_member_is_missing_or_behind() -> None:
     assert len(sleepers(group)) == 3
 
 
+def test_a_leader_does_not_sleep_while_a_member_that_answers_has_yet_to_write() -> None:
+    group = Group(3, SOON)
+    leader = group.leader()
+    group.tick(2)
+    slow = followers_of(group)[0]
+    slow.is_held = True
+    group.produce(leader)
+    group.tick(5 * ELECTION)
+    assert leader.replica.lag_of(slow.member) == 1
+    assert not leader.replica.is_asleep
+    slow.is_held = False
+    group.tick(2 * ELECTION + TICKS)
+    assert len(sleepers(group)) == 3
+
+
 def test_answers_to_heartbeats_of_before_do_not_wake_a_leader() -> None:
     group = Group(3, SOON)
     group.leader()

@@ -1,5 +1,6 @@
 """Disk work of a replica: done in order, and with no more fsyncs than it takes."""
 
+import itertools
 from collections import deque
 from random import Random
 
@@ -12,7 +13,7 @@ from quivermq.errors import StorageFailed
 from quivermq.log import Log
 from quivermq.replica import Persist, SaveCheckpoint, carry_out, carry_out_all, found_log
 from quivermq.replica.storage import APPEND_BYTES_MAX, newest_state
-from quivermq.testing.simulated_disk import SimulatedDisk
+from quivermq.testing.simulated_disk import Killed, SimulatedDisk
 from tests.replica.group import FOLDER, SMALL, Group
 
 LOG_ID = b"0123456789abcdef"
@@ -96,6 +97,36 @@ def test_a_conflicting_piece_is_not_joined_to_the_one_before_also_without_a_new_
     assert carry_out_all(log, works) == 3
     assert counted.count == 2
     assert in_term(log) == [(2, 1), (3, 2), (4, 2)]
+
+
+def test_all_that_is_carried_out_survives_the_loss_of_power() -> None:
+    for seed in range(20):
+        disk, log = new_log(seed)
+        carry_out(log, piece(1, entry(2), entry(3)))
+        carry_out(log, piece(2, term=3, vote=2))
+        disk.lose_power()
+        found = Log.open(disk, FOLDER, SMALL)
+        assert in_term(found) == [(2, 1), (3, 1)]
+        assert (found.term, found.vote) == (3, 2)
+
+
+def test_no_replaced_entry_counts_as_committed_wherever_the_process_dies() -> None:
+    for moment in itertools.count():
+        disk, log = new_log(moment)
+        carry_out(log, piece(1, entry(2), entry(3), commit=2))
+        disk.faults.failure = Killed
+        disk.faults.fail_operation = disk.operations + moment
+        replacement = piece(2, entry(3, term=2), entry(4, term=2), term=2, commit=4)
+        try:
+            carry_out(log, replacement)
+        except Killed:
+            disk.lose_power()
+            found = Log.open(disk, FOLDER, SMALL)
+            committed = [place for place in in_term(found) if place[0] <= found.commit_index]
+            assert (3, 1) not in committed
+        else:
+            break
+    assert moment > 3, "it died nowhere"
 
 
 def test_joined_appends_are_bounded() -> None:

@@ -12,10 +12,8 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
@@ -24,22 +22,6 @@ from quivermq.testing.simulation import Outcome, run_seed, shrink
 
 MS_PER_HOUR = 3_600_000
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
-
-
-class RunOutcome(Protocol):
-    """The result of a run of any simulator, as far as it is printed."""
-
-    @property
-    def virtual_ms(self) -> int: ...
-    @property
-    def events(self) -> int: ...
-    @property
-    def digest(self) -> str: ...
-    @property
-    def failure(self) -> str: ...
-
-
-_O = TypeVar("_O", bound=RunOutcome)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,25 +67,18 @@ def tell_failure(outcome: Outcome, *, is_whole: bool) -> None:
 
 
 def run_many(seeds: range, jobs: int | None, *, is_whole: bool) -> int:
-    """Seeds over all cores; stops at the first that fails."""
-    return run_over_cores(run_seed, seeds, jobs, partial(tell_failure, is_whole=is_whole))
-
-
-def run_over_cores(
-    run: Callable[[int], _O], seeds: range, jobs: int | None, tell: Callable[[_O], None]
-) -> int:
-    """Run seeds with a progress bar, and sum up; `tell` is told of the first that fails."""
+    """Run seeds over all cores with a progress bar, and sum up; stops at the first that fails."""
     started = time.monotonic()
-    outcomes: list[_O] = []
+    outcomes: list[Outcome] = []
     with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("seeds", total=len(seeds))
-        for outcome in pool.map(run, seeds):
+        for outcome in pool.map(run_seed, seeds):
             progress.advance(task)
             outcomes.append(outcome)
             if outcome.failure:
                 pool.shutdown(cancel_futures=True)
                 progress.stop()
-                tell(outcome)
+                tell_failure(outcome, is_whole=is_whole)
                 return 1
     minutes = (time.monotonic() - started) / 60
     hours = sum(outcome.virtual_ms for outcome in outcomes) / MS_PER_HOUR
@@ -115,7 +90,7 @@ def run_over_cores(
     return 0
 
 
-def print_run(outcome: RunOutcome) -> int:
+def print_run(outcome: Outcome) -> int:
     """Print the digest and the counts of one run; returns the exit status."""
     print_line(
         f"{outcome.virtual_ms / 1000:.1f} virtual seconds, {outcome.events:,} events, "
@@ -125,7 +100,7 @@ def print_run(outcome: RunOutcome) -> int:
     return 1 if outcome.failure else 0
 
 
-def print_counts(outcomes: Sequence[RunOutcome]) -> None:
+def print_counts(outcomes: Sequence[Outcome]) -> None:
     """Print what was counted: runs in which little happened prove nothing."""
     for name in ("faults", "counts"):
         total: Counter[str] = Counter()

@@ -5,6 +5,7 @@ from random import Random
 from typing import Final
 
 from quivermq.errors import QuiverError
+from quivermq.node import HostedReplica
 from quivermq.settings import BrokerSettings
 from quivermq.testing.virtual import Process, SimulatedMachine, World
 from quivermq.transports import Server
@@ -96,10 +97,15 @@ class SimulatedBroker:
         """Ready, with all replicas that belong here, none of them damaged."""
         if not self.is_ready or self.server is None:
             return False
-        broker = self.server.broker
-        return not broker.hosting.lost and not any(
-            hosted.replica.is_repairing for hosted in broker.scheduler.replicas.values()
-        )
+        is_repairing = any(hosted.replica.is_repairing for hosted in self.replicas)
+        return not self.server.broker.hosting.lost and not is_repairing
+
+    @property
+    def replicas(self) -> list[HostedReplica]:
+        """All replicas that run here."""
+        if self.server is None or not hasattr(self.server.broker, "scheduler"):
+            return []
+        return list(self.server.broker.scheduler.replicas.values())
 
     @property
     def standing(self) -> str:

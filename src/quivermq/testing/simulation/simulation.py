@@ -28,6 +28,7 @@ from quivermq.testing import Violation
 from quivermq.testing.simulated_disk import Faults
 from quivermq.testing.simulation.cluster import SimulatedBroker, SimulatedCluster
 from quivermq.testing.simulation.faults import YEAR_US, FaultContext, Nemesis, odd_clock
+from quivermq.testing.simulation.replica_checks import ReplicaChecks
 from quivermq.testing.simulation.users import (
     AtMostOnceUser,
     CommittingUser,
@@ -127,10 +128,11 @@ class Simulation:
         self._leaving: set[int] = set()
         """Brokers that are being removed."""
         self._nemesis: Nemesis | None = None
+        self._checks = ReplicaChecks()
 
     def run(self) -> Outcome:
         """Run all phases; raises `Violation` with the story as a note."""
-        with sandbox(), _without_garbage_collection():
+        with sandbox(), self._checks.watching(), _without_garbage_collection():
             try:
                 self._start()
                 self._suffer()
@@ -343,7 +345,11 @@ class Simulation:
         self.world.story.counts["calls judged as linearizable"] = records.log.check()
         self.fleeting.records.log.check()
         self._until(self._is_level, SERVING_MS_MAX, "I9: the replicas do not become equal")
-        for broker in self.cluster.brokers.values():
+        brokers = list(self.cluster.brokers.values())
+        self.world.story.counts["states compared"] = self._checks.check_states(
+            [replica for broker in brokers for replica in broker.replicas]
+        )
+        for broker in brokers:
             broker.machine.kill()
         records.messages.check(self._copies(self.stage))
         self.fleeting.records.messages.check(self._copies(self.fleeting), may_be_dropped=True)
@@ -366,7 +372,9 @@ class Simulation:
     ) -> list[ReplicaCopy]:
         """One copy, if it can be read. Damage that no broker has read since is still there."""
         try:
-            return [_copy_of(broker.node, place, Log.open(broker.machine.disk, folder))]
+            log = Log.open(broker.machine.disk, folder)
+            self._checks.check_log(place, broker.node, log)
+            return [_copy_of(broker.node, place, log)]
         except Corrupt:
             if broker.node not in self._context.fragile or "damage" not in self.world.story.faults:
                 raise
@@ -492,6 +500,8 @@ class Simulation:
                 yield machine.process
 
     def _raise_failures(self) -> None:
+        if self._checks.violations:
+            raise self._checks.violations[0]
         for process in self._processes():
             if process.failures:
                 error = process.failures[0]
