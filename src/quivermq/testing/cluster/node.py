@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from quivermq.node import HELD
+from quivermq.testing.cluster.forked_process import CAN_FORK, ForkedProcess, start_forked
 from quivermq.testing.disks import DiskControl
 
+_MODULE: Final = "quivermq.testing.broker_process"
 START_S: Final = 30.0
 STOP_S: Final = 30.0
 _TAIL_BYTES: Final = 4_000
@@ -56,7 +58,7 @@ class Node:
         self.http_address = ""
         self._folder = folder
         self._log = folder / "broker.log"
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | ForkedProcess | None = None
         self._disturbing = threading.Lock()
         self.is_paused = False
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,12 +87,14 @@ class Node:
         self._close_pipes()
         settings = {**self.settings, "node_id": self.id, "data_dir": str(self.data_dir)}
         self.is_paused = False
-        module = [sys.executable, "-m", "quivermq.testing.broker_process", json.dumps(settings)]
         # Earlier releases take no notice of a second argument.
-        module.append(json.dumps(self._surroundings()))
+        argv = [json.dumps(settings), json.dumps(self._surroundings())]
         with self._log.open("ab") as log:
+            if CAN_FORK and not self.command_prefix and self.code is None:
+                self._process = start_forked(_MODULE, *argv, stderr=log.fileno())
+                return
             self._process = subprocess.Popen(  # noqa: S603 - our own module, with our own settings
-                [*self.command_prefix, *module],
+                [*self.command_prefix, sys.executable, "-m", _MODULE, *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -291,7 +295,7 @@ class Node:
             for pipe in self._pipes():
                 pipe.close()
 
-    def _live(self) -> subprocess.Popen[str]:
+    def _live(self) -> subprocess.Popen[str] | ForkedProcess:
         if self._process is None:
             raise ClusterError(f"node {self.id} was not started")
         return self._process
