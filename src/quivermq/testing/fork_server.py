@@ -5,18 +5,19 @@
 Most of the time in which a broker starts goes into its imports. This process has made them, and a
 process that it forks begins with them. `quivermq.testing.cluster.forked_process` starts it, with
 one end of a Unix socket, whose file descriptor is the argument. A request there is a packet with
-five file descriptors: a file that says what to run,
+six file descriptors: a file that says what to run,
 
     {"module": "quivermq.testing.broker_process", "argv": [...], "environ": {...}, "cwd": "..."}
 
-then standard input, output and error of the new process, and a pipe to which this process writes
-the exit code, as `subprocess` has it. The answer is the process number. It ends when the other end
-of the socket is closed.
+then the network namespace, standard input, output and error of the new process, and a pipe to which
+this process writes the exit code, as `subprocess` has it. The answer is the process number. It ends
+when the other end of the socket is closed.
 
 It must have no second thread: a fork would copy whatever lock that holds.
 """
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -24,11 +25,15 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+NETWORK: Final = Path("/proc/thread-self/ns/net")
+_CLONE_NEWNET: Final = 0x40000000
 _PRELOADED: Final = ("quivermq.testing.broker_process",)
-_FILES: Final = 5
+_FILES: Final = 6
 _PACKET_BYTES: Final = 16
 
 
@@ -79,18 +84,22 @@ class ForkServer:
                     return job
 
     def _fork(self, request: dict[str, Any], files: list[int]) -> Job | None:
-        *streams, exit_code = files
+        *given, exit_code = files
         child = os.fork()
         if child == 0:
-            self._become(request, streams, exit_code)
+            network, *streams = given
+            enter_network(network)
+            self._become(request, streams, (*files, *self._exits.values()))
             return Job(request["module"], request["argv"])
         self._exits[child] = exit_code
-        for stream in streams:
-            os.close(stream)
+        for file in given:
+            os.close(file)
         self._requests.send(str(child).encode())
         return None
 
-    def _become(self, request: dict[str, Any], streams: list[int], exit_code: int) -> None:
+    def _become(
+        self, request: dict[str, Any], streams: Iterable[int], not_its_own: Iterable[int]
+    ) -> None:
         """In the child: be as if it had been started by itself."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -98,7 +107,7 @@ class ForkServer:
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
         self._requests.close()
-        for file in (*streams, exit_code, self._woken, self._wake, *self._exits.values()):
+        for file in (*not_its_own, self._woken, self._wake):
             os.close(file)
         os.environ.clear()
         os.environ.update(request["environ"])
@@ -114,6 +123,15 @@ class ForkServer:
             with contextlib.suppress(BrokenPipeError):
                 os.write(exit_code, str(os.waitstatus_to_exitcode(status)).encode())
             os.close(exit_code)
+
+
+def enter_network(namespace: int) -> None:
+    """Move this thread to a network namespace. Only root may do that, unless it is there."""
+    if os.path.samestat(os.fstat(namespace), NETWORK.stat()):
+        return
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.setns(namespace, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "the network namespace cannot be entered")
 
 
 def main() -> int:

@@ -15,6 +15,8 @@ import time
 from math import inf
 from typing import IO, Final
 
+from quivermq.testing.fork_server import NETWORK
+
 CAN_FORK: Final = sys.platform == "linux"
 """Elsewhere libraries of the system do not survive a fork."""
 _FIRST_LOOK_S: Final = 0.0005
@@ -100,11 +102,11 @@ class _Server:
             "cwd": os.getcwd(),  # noqa: PTH109 - a text for JSON
         }
         (stdin, to), (source, stdout), (code, exit_code) = os.pipe(), os.pipe(), os.pipe()
-        with tempfile.TemporaryFile("w") as text:
+        with tempfile.TemporaryFile("w") as text, NETWORK.open("rb") as network:
             json.dump(request, text)
             text.flush()
             try:
-                files = [text.fileno(), stdin, stdout, stderr, exit_code]
+                files = [text.fileno(), network.fileno(), stdin, stdout, stderr, exit_code]
                 socket.send_fds(self._requests, [b"fork"], files)
                 pid = int(self._requests.recv(16))
             except (OSError, ValueError) as error:
@@ -127,8 +129,8 @@ _server: _Server | None = None
 
 
 def start_forked(module: str, *argv: str, stderr: int) -> ForkedProcess:
-    """Start the `main` of a module in a process of its own process group. It inherits limits and
-    the network of the moment in which this was first called."""
+    """Start the `main` of a module in a process of its own process group, in the network namespace
+    of this thread. It inherits the limits of the moment in which this was first called."""
     global _server  # noqa: PLW0603 - one for each process
     with _lock:
         if _server is None or _server.owner != os.getpid() or not _server.is_running:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -47,8 +49,8 @@ class Node:
         """How far its wall clock is ahead, from its next start on: see `shift_clock`."""
         self.settings = settings
         """Of the next start."""
-        self.command_prefix: list[str] = []
-        """Put in front of the command that starts it."""
+        self.host: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Entered while it is started: see `Namespaces.entered`."""
         self.code: Path | None = None
         """A folder with the package of another release, for the next start; None: this release."""
         self.data_dir = folder / "data" if disk is None else disk.data_dir
@@ -89,12 +91,12 @@ class Node:
         self.is_paused = False
         # Earlier releases take no notice of a second argument.
         argv = [json.dumps(settings), json.dumps(self._surroundings())]
-        with self._log.open("ab") as log:
-            if CAN_FORK and not self.command_prefix and self.code is None:
+        with self._log.open("ab") as log, self.host():
+            if CAN_FORK and self.code is None:
                 self._process = start_forked(_MODULE, *argv, stderr=log.fileno())
                 return
             self._process = subprocess.Popen(  # noqa: S603 - our own module, with our own settings
-                [*self.command_prefix, sys.executable, "-m", _MODULE, *argv],
+                [sys.executable, "-m", _MODULE, *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
