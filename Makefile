@@ -6,6 +6,8 @@ NODES  ?= 1
 # With 4 it takes a third less, because tests wait for each other's processes; limits of seconds may then be missed.
 WORKERS ?= 2
 BIN    := .venv/bin
+# Tests start hundreds of processes: without bytecode each would compile the whole package again.
+export PYTHONDONTWRITEBYTECODE :=
 # Tests that start Spark, which takes as long as many others: one session for each of two workers.
 SPARK  := tests/spark tests/pipelines
 SPARK_WORKERS ?= $(if $(filter 1,$(WORKERS)),1,2)
@@ -23,9 +25,9 @@ up: .venv/ready  ## brokers in the foreground, until Ctrl-C: NODES=1
 	$(BIN)/quiver up --nodes $(NODES)
 
 test: .venv/ready  ## the whole test suite, and its 25 slowest tests: WORKERS=2
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 $(SPARK:%=--ignore=%)
 	$(BIN)/python -m quivermq.spark.class_archive
-	$(BIN)/python -m pytest -n $(SPARK_WORKERS) --dist loadfile --durations=25 $(SPARK)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 $(SPARK:%=--ignore=%)
+	$(BIN)/python -m pytest -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 $(SPARK)
 
 check: .venv/ready  ## lint, format, types
 	$(BIN)/ruff check .
@@ -70,6 +72,7 @@ docs: .venv/ready  ## the documentation as pages, in site/
 
 clean:           ## remove what make created
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "QuiverMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'

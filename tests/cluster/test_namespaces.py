@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 from itertools import permutations
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -35,6 +36,21 @@ def cluster(hosts: Namespaces) -> Iterator[Cluster]:
 
 def others_than(host: str) -> list[str]:
     return [other for other in NODES if other != host]
+
+
+def test_brokers_are_on_their_hosts_and_later_ones_where_the_test_is(
+    hosts: Namespaces, cluster: Cluster
+) -> None:
+    def network(process: int | str) -> Path:
+        return Path(f"/proc/{process}/ns/net").readlink()
+
+    seen = {network(node.pid) for node in cluster.nodes.values()}
+    for node in NODES:
+        with hosts.entered(node):
+            seen.remove(network("thread-self"))
+    assert not seen
+    with Cluster(1) as other:
+        assert network(other.nodes[1].pid) == network("thread-self")
 
 
 def test_a_cut_is_silent_and_goes_one_way(hosts: Namespaces) -> None:

@@ -116,11 +116,12 @@ async def test_what_a_slow_group_loses_is_counted_and_it_goes_on(tmp_path: Path)
         first, _ = await consumer.poll()
         await consumer.ack([first])
         await fill(consumer, 20)
-        await until(lambda: start_of(server) > 2)
+        # All that will go: a poll that finds what it leased deleted comes back empty, as it may.
+        await until(lambda: start_of(server) == 182)
         # The figures say so though nobody polls.
         await consumer.until(lambda counters: counters.lost == start_of(server) - 1)
         got = await consumer.poll(1)
-        assert got[0].message.offset == start_of(server)
+        assert got[0].message.offset == start_of(server) == 182
         counters = await consumer.describe()
         assert (counters.done, counters.in_flight) == (1, 1)
         assert values(await consumer.ack(got)) == []

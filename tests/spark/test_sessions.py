@@ -80,6 +80,26 @@ def test_tasks_run_this_python_and_the_pyspark_that_is_installed(spark: SparkSes
     assert row.found == f"{sys.executable} {pyspark.__file__}"
 
 
+@pytest.mark.parametrize("before", ["", "/a/jar:"])
+@pytest.mark.parametrize("after", ["", ":/sources:/more"])
+def test_a_worker_looks_for_pyspark_where_it_is_installed_wherever_the_zips_stand(
+    before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    script = worker_python._script()
+    assert script is not None
+    library = Path(pyspark.__file__).parent / "python" / "lib"
+    zips = ":".join(map(str, [library / "pyspark.zip", *library.glob("py4j-*-src.zip")]))
+    done = subprocess.run(
+        [script, "-c", "import os; print(os.environ['PYTHONPATH'])"],
+        env={"PYTHONPATH": f"{before}{zips}:/a/jar{after}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == f"{before}/a/jar{after}"
+
+
 @pytest.mark.parametrize(("is_local", "is_script"), [(True, True), (False, False)])
 def test_executors_elsewhere_are_given_no_script_of_this_machine(
     is_local: bool, is_script: bool, monkeypatch: pytest.MonkeyPatch

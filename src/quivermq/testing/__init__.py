@@ -13,7 +13,7 @@
 
 `simulated_disk`, `memory_storage` and `memory_transport` stand in for a disk, Raft's storage and
 TCP. Modules to run with `python -m`: `quivermq.testing --seeds 1000` (simulations), `soak`, and
-the processes `broker_process` and `consumer_process`.
+the processes `broker_process` and `consumer_process`. `fork_server` forks brokers.
 """
 
 from importlib import import_module

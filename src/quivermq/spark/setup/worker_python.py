@@ -22,7 +22,9 @@ VARIABLE: Final = "PYSPARK_PYTHON"
 _SCRIPT: Final = """#!/bin/sh
 # The PySpark that is installed is the same, and compiled.
 path=$PYTHONPATH
-for zips in {leads}; do path=${{path#"$zips"}}; done
+for zips in {zips}; do
+    case $path in *"$zips"*) path=${{path%%"$zips"*}}${{path#*"$zips"}} ;; esac
+done
 PYTHONPATH=$path exec {python} "$@"
 """
 
@@ -42,9 +44,10 @@ def _script() -> Path | None:
     # Another Spark has another PySpark, and workers cannot import one that is not installed.
     if "SPARK_HOME" in os.environ or package.parent.resolve() not in _site_folders():
         return None
-    leads = [_zips(package), _zips(package.resolve())]
-    quoted = " ".join(shlex.quote(lead) for lead in dict.fromkeys(leads))
-    text = _SCRIPT.format(leads=quoted, python=shlex.quote(sys.executable))
+    # Not always first: those that look for formats when a session starts have a jar before them.
+    zips = [_zips(package), _zips(package.resolve())]
+    quoted = " ".join(shlex.quote(each) for each in dict.fromkeys(zips))
+    text = _SCRIPT.format(zips=quoted, python=shlex.quote(sys.executable))
     return cache_script("python", "python3", text)
 
 
@@ -56,7 +59,7 @@ def _site_folders() -> set[Path]:
 
 
 def _zips(package: Path) -> str:
-    """The zips that Spark puts first on the path of its workers."""
+    """The zips that Spark puts on the path of its workers."""
     library = package / "python" / "lib"
     py4j = sorted(library.glob("py4j-*-src.zip"))
     return "".join(f"{zipped}:" for zipped in [library / "pyspark.zip", *py4j])

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -86,7 +87,7 @@ class Cluster:
         disk = self._disks.add(node_id, folder) if self._disks is not None else None
         node = Node(node_id, folder, settings, disk)
         if self._hosts is not None:
-            node.command_prefix = self._hosts.command(f"node-{node_id}")
+            node.host = partial(self._hosts.entered, f"node-{node_id}")
         self.nodes[node_id] = node
         return node
 

@@ -9,7 +9,6 @@ A cut is a false entry in the sender's neighbour table, so frames leave and arri
 real network: neither end is told, and TCP goes on trying.
 """
 
-import ctypes
 import os
 import shutil
 import subprocess
@@ -22,13 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from quivermq.testing.fork_server import NETWORK, enter_network
+
 _FOLDER: Final = Path("/run/netns")
 _PREFIX: Final = "quiver-"
 _NETWORK: Final = "198.18.0"
 """Of the range that is set aside for testing networks."""
 _NOWHERE: Final = "02:00:00:00:ff:ff"
 """An Ethernet address that no host has."""
-_CLONE_NEWNET: Final = 0x40000000
 
 _numbers = count(1)
 
@@ -92,20 +92,16 @@ class Namespaces:
     def _hardware(self, host: str) -> str:
         return f"02:00:00:00:00:{self.hosts.index(host) + 1:02x}"
 
-    def command(self, host: str) -> list[str]:
-        """The prefix that makes a command run on a host."""
-        return ["ip", "netns", "exec", self._name(host)]
-
     @contextmanager
     def entered(self, host: str) -> Iterator[None]:
         """This thread, and those and the processes that it starts meanwhile, are on a host."""
         there = _FOLDER / self._name(host)
-        with Path("/proc/thread-self/ns/net").open("rb") as home, there.open("rb") as away:
-            _set_namespace(away.fileno())
+        with NETWORK.open("rb") as home, there.open("rb") as away:
+            enter_network(away.fileno())
             try:
                 yield
             finally:
-                _set_namespace(home.fileno())
+                enter_network(home.fileno())
 
     # Links.
 
@@ -200,9 +196,3 @@ def _remove_left_over() -> None:
             # Another process may be removing it too.
             with suppress(OSError):
                 _ip("netns", "del", path.name)
-
-
-def _set_namespace(descriptor: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(descriptor, _CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "this thread cannot enter a network namespace")

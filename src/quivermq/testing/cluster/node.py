@@ -8,12 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from quivermq.node import HELD
+from quivermq.testing.cluster.forked_process import CAN_FORK, ForkedProcess, start_forked
 from quivermq.testing.disks import DiskControl
 
+_MODULE: Final = "quivermq.testing.broker_process"
 START_S: Final = 30.0
 STOP_S: Final = 30.0
 _TAIL_BYTES: Final = 4_000
@@ -45,8 +49,8 @@ class Node:
         """How far its wall clock is ahead, from its next start on: see `shift_clock`."""
         self.settings = settings
         """Of the next start."""
-        self.command_prefix: list[str] = []
-        """Put in front of the command that starts it."""
+        self.host: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Entered while it is started: see `Namespaces.entered`."""
         self.code: Path | None = None
         """A folder with the package of another release, for the next start; None: this release."""
         self.data_dir = folder / "data" if disk is None else disk.data_dir
@@ -56,7 +60,7 @@ class Node:
         self.http_address = ""
         self._folder = folder
         self._log = folder / "broker.log"
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | ForkedProcess | None = None
         self._disturbing = threading.Lock()
         self.is_paused = False
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,12 +89,14 @@ class Node:
         self._close_pipes()
         settings = {**self.settings, "node_id": self.id, "data_dir": str(self.data_dir)}
         self.is_paused = False
-        module = [sys.executable, "-m", "quivermq.testing.broker_process", json.dumps(settings)]
         # Earlier releases take no notice of a second argument.
-        module.append(json.dumps(self._surroundings()))
-        with self._log.open("ab") as log:
+        argv = [json.dumps(settings), json.dumps(self._surroundings())]
+        with self._log.open("ab") as log, self.host():
+            if CAN_FORK and self.code is None:
+                self._process = start_forked(_MODULE, *argv, stderr=log.fileno())
+                return
             self._process = subprocess.Popen(  # noqa: S603 - our own module, with our own settings
-                [*self.command_prefix, *module],
+                [sys.executable, "-m", _MODULE, *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -291,7 +297,7 @@ class Node:
             for pipe in self._pipes():
                 pipe.close()
 
-    def _live(self) -> subprocess.Popen[str]:
+    def _live(self) -> subprocess.Popen[str] | ForkedProcess:
         if self._process is None:
             raise ClusterError(f"node {self.id} was not started")
         return self._process
