@@ -83,7 +83,7 @@ DRAINING_MS_MAX: Final = 120_000
 CLOCKS_WRONG_US_MAX: Final = 100 * YEAR_US
 """No clock was ever further ahead: each jumps by a year at most, and not a hundred times."""
 COUNTED: Final = 10
-"""In the last of so many seeds the work of brokers is counted, which takes three times as long."""
+"""In the last of so many seeds the work of brokers is counted: it takes 2.5 times as long."""
 STORY_LINES: Final = 40
 _GROUPS: Final = ("billing", "search")
 _REDRIVEN: Final = "redriven"

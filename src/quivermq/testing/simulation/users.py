@@ -180,10 +180,10 @@ class ProducingUser(User):
     def __init__(self, stage: Stage, name: str, dice: Random) -> None:
         super().__init__(stage, name, dice)
         self._count = 0
-        self._act = dice.choice((self._one, self._keyed, self._many, self._stream))
+        self._acts = (self._one, self._keyed, self._many, self._stream)
 
     async def step(self, client: AsyncClient) -> None:
-        await self._act(client)
+        await self.dice.choice(self._acts)(client)
 
     def _values(self, place: TopicPartition, many: int) -> list[bytes]:
         values = [
