@@ -61,14 +61,14 @@ def shares_of(levels: range | tuple[int, ...], wanted: int) -> dict[int, float]:
     return {level: shares[level] / shares.total() for level in levels}
 
 
-@pytest.mark.parametrize("wanted", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("wanted", [1, 2, 3, 7, 52, 100])
 def test_no_level_starves_and_the_highest_has_most_at_any_size_of_polls(wanted: int) -> None:
     shares = shares_of(LEVELS, wanted)
     assert min(shares.values()) >= 0.02, shares
     assert shares[7] >= 0.60, shares
 
 
-@pytest.mark.parametrize("wanted", [1, 3, 100])
+@pytest.mark.parametrize("wanted", [1, 3, 20, 100])
 def test_the_reserve_is_shared_evenly_by_waiting_polls(wanted: int) -> None:
     shares = shares_of((0, 2, 5, 6), wanted)
     for level in (0, 2, 5):

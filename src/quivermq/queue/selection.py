@@ -79,6 +79,8 @@ class Selector:
                 part = each + (position < more)
                 if part:
                     given += candidates.take(level, part)
+                if position < more:
+                    # Not behind the last of all: the same levels would have one more every time.
                     self._turn = level
         return given
 

@@ -13,6 +13,8 @@ from quivermq.testing.virtual import Link, Weather
 
 _DISK_OPERATIONS_AHEAD: Final = 40
 _ADDED_MAX: Final = 2
+DRIFT: Final = (0.9, 1.1)
+"""Seconds that a clock which drifts shows in a second."""
 _HOUR_US: Final = 3_600 * 1_000_000
 YEAR_US: Final = 366 * 24 * _HOUR_US
 
@@ -168,7 +170,7 @@ def odd_clock(context: FaultContext) -> None:
         farthest_us = dice.choice((_HOUR_US, 25 * _HOUR_US, YEAR_US))
         clock.jump(dice.randint(-farthest_us, farthest_us))
     elif kind == "drifts":
-        clock.drift(dice.uniform(0.9, 1.1))
+        clock.drift(dice.uniform(*DRIFT))
     else:
         clock.stop()
     context.strike("odd clock", f"that of broker {broker.node} {kind}")

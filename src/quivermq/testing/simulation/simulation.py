@@ -14,36 +14,51 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any, Final
 
 import quivermq.aio
-from quivermq.client import AsyncClient, DeadLetter, Retention
+from quivermq.client import AsyncClient, DeadLetter, RateLimit, Retention
 from quivermq.errors import Corrupt, QuiverError, TopicNotFound
 from quivermq.log import Log
 from quivermq.testing import Violation
 from quivermq.testing.simulated_disk import Faults
 from quivermq.testing.simulation.cluster import SimulatedBroker, SimulatedCluster
-from quivermq.testing.simulation.faults import YEAR_US, FaultContext, Nemesis, odd_clock
+from quivermq.testing.simulation.faults import (
+    DRIFT,
+    YEAR_US,
+    FaultContext,
+    Nemesis,
+    odd_clock,
+)
+from quivermq.testing.simulation.operating_user import OperatingUser
+from quivermq.testing.simulation.rate_history import RateHistory
+from quivermq.testing.simulation.redriving import (
+    RedriveHistory,
+    RedrivingDrainingUser,
+    RedrivingUser,
+)
 from quivermq.testing.simulation.replica_checks import ReplicaChecks
 from quivermq.testing.simulation.users import (
     AtMostOnceUser,
     CommittingUser,
     ConsumingUser,
     DrainingUser,
-    OperatingUser,
     ProducingUser,
     PushedUser,
     ReadingUser,
     Records,
+    SentValues,
     Stage,
     StickyDrainingUser,
     StickyUser,
     User,
 )
+from quivermq.testing.simulation.witnesses import RankedUser, WatchingUser
+from quivermq.testing.simulation.work_budget import WorkBudget
 from quivermq.testing.trials.client_trial import stored_batches
 from quivermq.testing.trials.consumer_trial import letters_of
 from quivermq.testing.trials.group_history import Letter, Original
@@ -68,8 +83,11 @@ DRAINING_MS_MAX: Final = 120_000
 """And so long after that, every message is consumed, and every call of a client has ended."""
 CLOCKS_WRONG_US_MAX: Final = 100 * YEAR_US
 """No clock was ever further ahead: each jumps by a year at most, and not a hundred times."""
+COUNTED: Final = 10
+"""In the last of so many seeds the work of brokers is counted: it takes 2.5 times as long."""
 STORY_LINES: Final = 40
 _GROUPS: Final = ("billing", "search")
+_REDRIVEN: Final = "redriven"
 
 MakeUser = Callable[[Stage, str, Random], User]
 
@@ -114,12 +132,25 @@ class Simulation:
         self.cluster = SimulatedCluster(self.world, dice, size, _settings(dice))
         topics = {f"topic{n}": dice.randint(1, 3) for n in range(1, dice.randint(2, 3))}
         pace_s = dice.choice((0.05, 0.2, 0.5))
-        self.stage = Stage(self.world, self.cluster.servers, Records(), topics, pace_s=pace_s)
+        self.stage = Stage(
+            self.world, self.cluster.servers, Records(sent=SentValues()), topics, pace_s=pace_s
+        )
         fleeting = {"fleeting": dice.randint(1, 2)} if dice.random() < 0.4 else {}
         self.fleeting = Stage(
             self.world, self.cluster.servers, Records(), fleeting, may_be_dropped=True
         )
         """Of topics whose messages are dropped after a while."""
+        limited = {"limited": dice.randint(1, 3)} if dice.random() < 0.5 else {}
+        self.limited = Stage(
+            self.world, self.cluster.servers, Records(sent=SentValues()), limited, pace_s=0.3
+        )
+        """Of topics with a rate limit."""
+        for topic in limited:
+            limit = RateHistory(dice.choice((4.0, 15.0, 50.0)), dice.choice((1, 4, 20)))
+            self.limited.records.rates[topic] = limit
+        self.redriven = RedriveHistory() if dice.random() < 0.4 else None
+        """Of a topic whose dead letters are put back."""
+        self.budget = WorkBudget() if seed % COUNTED == COUNTED - 1 else None
         self._machines = 0
         self._users: dict[SimulatedMachine, User] = {}
         self._makers: dict[SimulatedMachine, MakeUser] = {}
@@ -132,7 +163,12 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Run all phases; raises `Violation` with the story as a note."""
-        with sandbox(), self._checks.watching(), _without_garbage_collection():
+        with ExitStack() as stack:
+            stack.enter_context(sandbox())
+            stack.enter_context(self._checks.watching())
+            stack.enter_context(_without_garbage_collection())
+            if self.budget is not None:
+                stack.enter_context(self.budget)
             try:
                 self._start()
                 self._suffer()
@@ -153,6 +189,8 @@ class Simulation:
 
     def outcome(self, failure: str = "") -> Outcome:
         story, time = self.world.story, self.world.time
+        if self.budget is not None:
+            story.counts["most calls of a callback"] = self.budget.most
         return Outcome(
             self.seed,
             time.now_ms,
@@ -197,6 +235,16 @@ class Simulation:
                         replication=replication,
                         retention=Retention(max_messages=50),
                     )
+                if self.redriven is not None:
+                    await client.create_topic(_REDRIVEN, partitions=2, replication=replication)
+                for topic, limit in self.limited.records.rates.items():
+                    await client.create_topic(
+                        topic,
+                        partitions=self.limited.topics[topic],
+                        replication=replication,
+                        max_deliveries=8,
+                        rate_limit=RateLimit(per_second=limit.per_second, burst=limit.burst),
+                    )
 
         self._do(create, STARTING_MS_MAX)
 
@@ -213,7 +261,7 @@ class Simulation:
         )
         self._context = context
         self._nemesis = Nemesis(context, lambda name: name not in self.left_out.faults)
-        for stage in (self.stage, self.fleeting):
+        for stage in (self.stage, self.fleeting, self.limited):
             stage.has_right_clocks = odd_clock not in self._nemesis.chosen
         self.makers = self._draw_users()
         for number, (make, chance) in enumerate(self.makers):
@@ -232,6 +280,10 @@ class Simulation:
         ]
         if self.fleeting.topics:
             chosen += [self._fleeting_producer, self._fleeting_producer, self._fleeting_reader]
+        if self.limited.topics:
+            chosen += [self._limited_producer, self._limited_once, self._limited_watcher]
+            chosen += [self._limited_consumer] * dice.randint(1, 3)
+        chosen += [self._redriving] * (self.redriven is not None)
         chosen += [self._consumer] * dice.randint(0, 3)
         chosen += [self._pushed] * (dice.random() < 0.3)
         chosen += [self._sticky] * dice.choice((0, 0, 1, 2, 3))
@@ -300,7 +352,8 @@ class Simulation:
                     return
 
     def _drain(self) -> None:
-        self.stage.is_over = self.fleeting.is_over = True
+        for stage in (self.stage, self.fleeting, self.limited):
+            stage.is_over = True
         # What a clock that was ahead postponed becomes due.
         if not self.stage.has_right_clocks:
             for broker in self.cluster.brokers.values():
@@ -310,21 +363,70 @@ class Simulation:
             DRAINING_MS_MAX,
             "I9: calls of clients do not end",
         )
-        for topic, group in list(self.stage.records.groups):
-            user = DrainingUser(self.stage, f"drain {topic} {group}", Random(1), topic, group)
-            self._do(user.run, DRAINING_MS_MAX)
+        self._check_rates()
+        if self.redriven is not None:
+            last_one = RedrivingDrainingUser(
+                self.stage, "drain redriven", Random(1), _REDRIVEN, self.redriven
+            )
+            self._do(last_one.run, DRAINING_MS_MAX)
+            self.world.story.counts["messages judged as put back once"] = self.redriven.judged
+        for topic in self.stage.topics:
+            ranked = RankedUser(self.stage, f"ranked {topic}", Random(self.dice.random()), topic)
+            self._do(ranked.run, DRAINING_MS_MAX)
+        for stage in (self.stage, self.limited):
+            for topic, group in list(stage.records.groups):
+                user = DrainingUser(stage, f"drain {topic} {group}", Random(1), topic, group)
+                self._do(user.run, DRAINING_MS_MAX)
         for topic in self.stage.records.sticky:
             last = StickyDrainingUser(self.stage, f"drain {topic}", Random(1), topic)
             self._do(last.run, DRAINING_MS_MAX)
 
+    def _check_rates(self) -> None:
+        """The limits, by all that was delivered so far; what is left is delivered without."""
+        rates = self.limited.records.rates
+
+        async def lift() -> None:
+            async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+                for topic, history in rates.items():
+                    term = None
+                    while term is None:
+                        await asyncio.sleep(0.1)
+                        term = (await client.topic(topic)).partitions[0].term
+                    history.record_term(self.world.time.now_us, term)
+                    await client.alter_topic(topic, rate_limit=None)
+
+        self._do(lift, SERVING_MS_MAX)
+        for topic in list(rates):
+            clock_rate = 1.0 if self.limited.has_right_clocks else max(DRIFT)
+            judged = rates.pop(topic).check(clock_rate)
+            self.world.story.counts["deliveries judged by a rate limit"] += judged
+
     def _check(self) -> None:
+        counts = self.world.story.counts
+        for stage in (self.stage, self.limited):
+            self._check_kept(stage)
+            counts["calls judged as linearizable"] += stage.records.log.check()
+        self.fleeting.records.log.check()
+        self._until(self._is_level, SERVING_MS_MAX, "I9: the replicas do not become equal")
+        brokers = list(self.cluster.brokers.values())
+        counts["states compared"] = self._checks.check_states(
+            [replica for broker in brokers for replica in broker.replicas]
+        )
+        for broker in brokers:
+            broker.machine.kill()
+        for stage in (self.stage, self.limited):
+            stage.records.messages.check(self._copies(stage))
+        self.fleeting.records.messages.check(self._copies(self.fleeting), may_be_dropped=True)
+
+    def _check_kept(self, stage: Stage) -> None:
+        """Groups of topics whose messages are kept, against what is in their partitions."""
         contents: dict[TopicPartition, dict[int, Original]] = {}
         letters: dict[tuple[str, str], list[Letter]] = {}
-        records = self.stage.records
+        records = stage.records
 
         async def look() -> None:
             async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
-                for topic, partitions in self.stage.topics.items():
+                for topic, partitions in stage.topics.items():
                     for number in range(partitions):
                         contents[TopicPartition(topic, number)] = {
                             message.offset: Original(
@@ -338,21 +440,31 @@ class Simulation:
         self._do(look, DRAINING_MS_MAX)
         for (topic, group), history in records.groups.items():
             here = {place: found for place, found in contents.items() if place.topic == topic}
+            if stage.has_right_clocks and records.sent is not None:
+                # Of groups that came later, too.
+                for value, not_before_ms in records.sent.delays.items():
+                    history.record_delay([value], not_before_ms)
             history.check_drained(here, letters[topic, group])
         ends = {place: len(found) for place, found in contents.items()}
         for sticky in records.sticky.values():
             sticky.check(ends, is_drained=True)
-        self.world.story.counts["calls judged as linearizable"] = records.log.check()
-        self.fleeting.records.log.check()
-        self._until(self._is_level, SERVING_MS_MAX, "I9: the replicas do not become equal")
-        brokers = list(self.cluster.brokers.values())
-        self.world.story.counts["states compared"] = self._checks.check_states(
-            [replica for broker in brokers for replica in broker.replicas]
-        )
-        for broker in brokers:
-            broker.machine.kill()
-        records.messages.check(self._copies(self.stage))
-        self.fleeting.records.messages.check(self._copies(self.fleeting), may_be_dropped=True)
+        self._check_priorities(records, contents)
+
+    def _check_priorities(
+        self, records: Records, contents: dict[TopicPartition, dict[int, Original]]
+    ) -> None:
+        sent = records.sent or SentValues()
+        levels = {
+            place: {offset: sent.levels.get(one.value, 0) for offset, one in found.items()}
+            for place, found in contents.items()
+        }
+        delayed = {
+            place: {offset for offset, one in found.items() if one.value in sent.delays}
+            for place, found in contents.items()
+        }
+        for history in records.priorities.values():
+            judged = history.check(levels, delayed)
+            self.world.story.counts["deliveries judged by priority"] += judged
 
     def _copies(self, stage: Stage) -> list[ReplicaCopy]:
         """The logs on the disk of each broker, read as a broker would that starts."""
@@ -382,7 +494,11 @@ class Simulation:
             return []
 
     def _is_level(self) -> bool:
-        for topic, partitions in {**self.stage.topics, **self.fleeting.topics}.items():
+        for topic, partitions in {
+            **self.stage.topics,
+            **self.fleeting.topics,
+            **self.limited.topics,
+        }.items():
             for number in range(partitions):
                 ends = {
                     (hosted.replica.commit_index, hosted.replica.applied_index)
@@ -410,6 +526,21 @@ class Simulation:
 
     def _fleeting_reader(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
         return ReadingUser(self.fleeting, name, dice)
+
+    def _redriving(self, stage: Stage, name: str, dice: Random) -> User:
+        return RedrivingUser(stage, name, dice, _REDRIVEN, self.redriven or RedriveHistory())
+
+    def _limited_producer(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
+        return ProducingUser(self.limited, name, dice)
+
+    def _limited_consumer(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
+        return self._consumer(self.limited, name, dice)
+
+    def _limited_once(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
+        return AtMostOnceUser(self.limited, name, dice)
+
+    def _limited_watcher(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
+        return WatchingUser(self.limited, name, dice)
 
     def _sticky(self, stage: Stage, name: str, dice: Random) -> User:
         return StickyUser(stage, name, dice, next(iter(stage.topics)))
@@ -483,6 +614,8 @@ class Simulation:
     def _run_for(self, duration_ms: int) -> None:
         self.world.time.run_for_ms(duration_ms)
         self._raise_failures()
+        if self.budget is not None:
+            self.budget.check()
 
     def _until(self, condition: Callable[[], bool], longest_ms: int, failure: str) -> None:
         end_ms = self.world.time.now_ms + longest_ms

@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Protocol
 
+from crc32c import crc32c
+
 import quivermq.aio
 from quivermq.client import AsyncClient
 from quivermq.errors import LeaseLost, OffsetOutOfRange, QuiverError
 from quivermq.testing import Violation
 from quivermq.testing.simulation.log_history import LogHistory
+from quivermq.testing.simulation.priority_history import PriorityHistory
+from quivermq.testing.simulation.rate_history import RateHistory
 from quivermq.testing.simulation.sticky_history import StickyHistory
 from quivermq.testing.trials.consumer import ALL_HABITS, make_delivery
 from quivermq.testing.trials.group_history import (
@@ -28,6 +32,8 @@ from quivermq.testing.trials.history import History, TopicPartition
 
 VISIBILITY_S: Final = 3.0
 TIMEOUT_S: Final = 15.0
+NACK_DELAY_S: Final = 0.05
+_MS_S: Final = 0.001
 
 
 class OnceHistory:
@@ -53,9 +59,30 @@ class Records:
     sticky: dict[str, StickyHistory] = field(default_factory=dict)
     """By topic: of the one sticky group that it has."""
     once: OnceHistory = field(default_factory=OnceHistory)
+    rates: dict[str, RateHistory] = field(default_factory=dict)
+    """Of topics with a rate limit."""
+    priorities: dict[str, PriorityHistory] = field(default_factory=dict)
+    """By topic: of the one consumer whose priorities are judged."""
+    sent: "SentValues | None" = None
+    """If priorities are judged."""
 
     def group(self, topic: str, group: str) -> GroupHistory:
         return self.groups.setdefault((topic, group), GroupHistory(group))
+
+    def deliver(self, topic: str, began_us: int, ended_us: int, messages: int) -> None:
+        """A poll brought messages, of whichever group."""
+        if topic in self.rates:
+            self.rates[topic].record_poll(began_us, ended_us, messages)
+
+
+@dataclass
+class SentValues:
+    """Values that were sent in another way than most."""
+
+    levels: dict[bytes, int] = field(default_factory=dict)
+    """Those with a priority above 0."""
+    delays: dict[bytes, float] = field(default_factory=dict)
+    """Those that are delayed, and the time in ms before which no group may get them."""
 
 
 class Time(Protocol):
@@ -153,10 +180,10 @@ class ProducingUser(User):
     def __init__(self, stage: Stage, name: str, dice: Random) -> None:
         super().__init__(stage, name, dice)
         self._count = 0
-        self._act = dice.choice((self._one, self._many, self._stream))
+        self._acts = (self._one, self._keyed, self._many, self._stream)
 
     async def step(self, client: AsyncClient) -> None:
-        await self._act(client)
+        await self.dice.choice(self._acts)(client)
 
     def _values(self, place: TopicPartition, many: int) -> list[bytes]:
         values = [
@@ -174,26 +201,58 @@ class ProducingUser(User):
         self.stage.records.log.append(place, began_us, now_us, first, len(values))
         self.stage.world.story.counts["messages acknowledged"] += len(values)
 
+    def _priority(self, values: list[bytes]) -> int:
+        """The priority that these are sent with."""
+        level = self.dice.choice((0, self.dice.randrange(8)))
+        if level and (sent := self.stage.records.sent) is not None:
+            sent.levels.update(dict.fromkeys(values, level))
+        return level
+
     async def _one(self, client: AsyncClient) -> None:
-        place = self.place()
+        await self._send(client, self.place(), self.dice.choice((None, b"a", b"b")))
+
+    async def _keyed(self, client: AsyncClient) -> None:
+        """One message to the partition of its key, which users know how to compute."""
+        topic = self.dice.choice(list(self.stage.topics))
+        key = self.dice.choice((b"a", b"b", b"customer 7"))
+        place = TopicPartition(topic, crc32c(key) % self.stage.topics[topic])
+        await self._send(client, place, key, is_named=False)
+
+    async def _send(
+        self,
+        client: AsyncClient,
+        place: TopicPartition,
+        key: bytes | None,
+        *,
+        is_named: bool = True,
+    ) -> None:
         (value,) = self._values(place, 1)
         began_us = self.stage.world.time.now_us
         delay = self.dice.choice((0.0, 0.0, 0.0, 0.5, 3.0))
-        if delay and self.stage.has_right_clocks:
-            for (topic, _), history in self.stage.records.groups.items():
-                if topic == place.topic:
-                    history.record_delay([value], began_us / 1000 + delay * 1000)
+        if delay:
+            self._delayed(place, value, began_us / 1000 + delay * 1000)
         receipt = await client.produce(
             place.topic,
             value,
-            partition=place.partition,
-            key=self.dice.choice((None, b"a", b"b")),
-            priority=self.dice.choice((0, 0, 0, 1, 7)),
+            partition=place.partition if is_named else None,
+            key=key,
+            priority=self._priority([value]),
             delay=delay,
         )
+        if receipt.partition != place.partition:
+            raise Violation(f"I3: key {key!r} of {place} went to partition {receipt.partition}")
         self._acked(place, receipt.offset, [value], began_us)
         if self.dice.random() < 0.2:
             await self._read_own(client, place, receipt.offset, value)
+
+    def _delayed(self, place: TopicPartition, value: bytes, not_before_ms: float) -> None:
+        records = self.stage.records
+        if records.sent is not None:
+            records.sent.delays[value] = not_before_ms
+        if self.stage.has_right_clocks:
+            for (topic, _), history in records.groups.items():
+                if topic == place.topic:
+                    history.record_delay([value], not_before_ms)
 
     async def _read_own(
         self, client: AsyncClient, place: TopicPartition, offset: int, value: bytes
@@ -214,7 +273,9 @@ class ProducingUser(User):
         place = self.place()
         values = self._values(place, self.dice.randint(2, 30))
         began_us = self.stage.world.time.now_us
-        receipts = await client.produce_many(place.topic, values, partition=place.partition)
+        receipts = await client.produce_many(
+            place.topic, values, partition=place.partition, priority=self._priority(values)
+        )
         for receipt in receipts:
             head, values = values[: receipt.count], values[receipt.count :]
             self._acked(place, receipt.first_offset, head, began_us)
@@ -299,6 +360,7 @@ class ConsumingUser(User):
         self._history.record_deliveries(
             make_delivery(message, self.name, began_ns, at_ns, at_ns / 1e6) for message in found
         )
+        self.stage.records.deliver(self._topic, began_ns // 1000, at_ns // 1000, len(found))
         self.stage.world.story.counts["messages delivered"] += len(found)
 
     async def settle(self, client: AsyncClient, messages: list[Any]) -> None:
@@ -334,7 +396,13 @@ class ConsumingUser(User):
             await self._release(client, rest)
 
     async def _nack(self, client: AsyncClient, messages: list[Any]) -> None:
-        await self._say(SettleAction.NACK, messages, lambda found: client.nack(found, delay=0.05))
+        await self._say(
+            SettleAction.NACK,
+            messages,
+            lambda found: client.nack(found, delay=NACK_DELAY_S),
+            # Brokers count it in whole milliseconds.
+            NACK_DELAY_S - _MS_S if self.stage.has_right_clocks else 0.0,
+        )
 
     async def _release(self, client: AsyncClient, messages: list[Any]) -> None:
         await self._say(SettleAction.RELEASE, messages, client.release)
@@ -358,6 +426,7 @@ class ConsumingUser(User):
         act: SettleAction,
         messages: Sequence[Any],
         call: Callable[[Sequence[Any]], Awaitable[None]],
+        delay_s: float = 0.0,
     ) -> None:
         began_ns = self.stage.now_ns()
         said = [
@@ -371,6 +440,7 @@ class ConsumingUser(User):
                 began_ns / 1e6,
                 0,
                 Fate.UNKNOWN,
+                delay_s,
             )
             for message in messages
         ]
@@ -426,9 +496,11 @@ class AtMostOnceUser(User):
 
     async def step(self, client: AsyncClient) -> None:
         topic = self.dice.choice(list(self.stage.topics))
+        began_us = self.stage.world.time.now_us
         found = await client.poll(
             topic, group="once", max_messages=self.dice.choice((1, 20)), wait=0.3, ack="auto"
         )
+        self.stage.records.deliver(topic, began_us, self.stage.world.time.now_us, len(found))
         for message in found:
             place = TopicPartition(message.topic, message.partition)
             self.stage.records.once.give(place, message.offset)
@@ -548,67 +620,6 @@ class CommittingUser(User):
                     f"I6: {self.name} committed {low} to {high} of {place}, and reads {found}"
                 )
             self.stage.world.story.counts["committed offsets read"] += 1
-
-
-class OperatingUser(User):
-    """Does what operators do, at any moment."""
-
-    def __init__(self, stage: Stage, name: str, dice: Random) -> None:
-        super().__init__(stage, name, dice)
-        self._made: list[str] = []
-        self._count = 0
-
-    async def step(self, client: AsyncClient) -> None:
-        await asyncio.sleep(self.dice.uniform(0.2, 2.0))
-        acts = (
-            self._transfer, self._transfer, self._rebalance, self._alter, self._make, self._use,
-            self._delete, self._seek, self._look,
-        )  # fmt: skip
-        act = self.dice.choice(acts)
-        await act(client)
-        self.stage.world.story.counts[f"operator: {act.__name__.strip('_')}"] += 1
-
-    async def _transfer(self, client: AsyncClient) -> None:
-        place = self.place()
-        found = await client.topic(place.topic)
-        replicas = found.partitions[place.partition].replicas
-        await client.transfer(*place, to=self.dice.choice(list(replicas)))
-
-    async def _rebalance(self, client: AsyncClient) -> None:
-        await client.rebalance(leaders_only=self.dice.random() < 0.5)
-
-    async def _alter(self, client: AsyncClient) -> None:
-        topic = self.dice.choice(list(self.stage.topics))
-        await client.alter_topic(topic, max_deliveries=self.dice.choice((6, 8, 10)))
-
-    async def _make(self, client: AsyncClient) -> None:
-        self._count += 1
-        topic = f"made{self._count}"
-        self._made.append(topic)
-        await client.create_topic(topic, partitions=self.dice.randint(1, 4))
-
-    async def _use(self, client: AsyncClient) -> None:
-        if self._made:
-            topic = self.dice.choice(self._made)
-            await client.produce(topic, b"anything")
-            await client.poll(topic, group="any", wait=0.0)
-
-    async def _delete(self, client: AsyncClient) -> None:
-        if self._made:
-            await client.delete_topic(self._made.pop())
-
-    async def _seek(self, client: AsyncClient) -> None:
-        topic = self.dice.choice(list(self.stage.topics))
-        await client.poll(topic, group="sought", max_messages=5, wait=0.0, visibility=1.0)
-        await client.seek(topic, "sought", to=self.dice.choice(("earliest", "latest")))
-
-    async def _look(self, client: AsyncClient) -> None:
-        await client.cluster()
-        await client.topics()
-        topic = self.dice.choice(list(self.stage.topics))
-        await client.groups(topic)
-        await client.dead_letters(topic)
-        await client.delayed(topic)
 
 
 class DrainingUser(ConsumingUser):

@@ -1,0 +1,60 @@
+"""Users that work for one judge: they see to it that enough is known to judge by."""
+
+import asyncio
+from random import Random
+from typing import Final
+
+from quivermq.client import AsyncClient
+from quivermq.errors import QuiverError
+from quivermq.testing.simulation.priority_history import PriorityHistory
+from quivermq.testing.simulation.users import Stage, User
+from quivermq.testing.trials.history import TopicPartition
+
+
+class WatchingUser(User):
+    """Asks again and again for the terms of topics with a rate limit."""
+
+    async def step(self, client: AsyncClient) -> None:
+        for topic, history in self.stage.records.rates.items():
+            term = (await client.topic(topic)).partitions[0].term
+            if term is not None:
+                history.record_term(self.stage.world.time.now_us, term)
+
+
+class RankedUser(User):
+    """Polls a topic as the only consumer of a group, so that it knows what waits."""
+
+    polls: Final = {1: 40, 2: 10, 8: 10, 40: 10}
+    """How often it asks for how many messages."""
+
+    def __init__(self, stage: Stage, name: str, dice: Random, topic: str) -> None:
+        super().__init__(stage, name, dice)
+        self._topic = topic
+
+    async def work(self, client: AsyncClient) -> None:
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                await self._poll_all(client, f"ranked{tries}")
+            except QuiverError as error:
+                # Messages of an answer that was lost are gone: begin anew.
+                self.fail(error)
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+    async def _poll_all(self, client: AsyncClient, group: str) -> None:
+        history = self.stage.records.priorities[self._topic] = PriorityHistory()
+        sizes = list(self.polls)
+        self.dice.shuffle(sizes)
+        for size in sizes:
+            for _ in range(self.polls[size]):
+                found = await client.poll(
+                    self._topic, group=group, max_messages=size, wait=0.0, ack="auto"
+                )
+                offsets: dict[int, list[int]] = {}
+                for message in found:
+                    offsets.setdefault(message.partition, []).append(message.offset)
+                for partition, given in offsets.items():
+                    history.record_poll(TopicPartition(self._topic, partition), given)
