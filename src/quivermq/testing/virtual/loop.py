@@ -44,11 +44,6 @@ class _Handle(asyncio.Handle):
         self._repr = None
         self._source_traceback = None
 
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = None
-        self._args = None
-
 
 class VirtualLoop(asyncio.AbstractEventLoop):
     """The event loop of a process."""
