@@ -138,3 +138,30 @@ def test_a_seed_replays_exactly() -> None:
 
     assert run(5) == run(5)
     assert len({run(seed) for seed in range(10)}) > 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stale_read_shows_what_was_durable_before_the_last_sync(seed: int) -> None:
+    dice = Random(seed)
+    disk = disk_with_file()
+    file = disk.open("d/f")
+    durable, seen = b"", b""
+    for _ in range(10):
+        before, durable = durable, seen
+        file.sync()
+        if dice.random() < 0.3:
+            durable = seen = bytes([dice.randrange(256)]) * dice.randint(0, 30)
+            disk.replace_content("d/f", seen)
+        disk.faults.stale_reads.add("d/f")
+        assert file.read(0, 100) == before[: len(seen)].ljust(len(seen), b"\0")
+        assert file.read(0, 100) == seen
+        for _ in range(dice.randint(0, 3)):
+            at, size = dice.randint(0, 40), dice.randint(0, 20)
+            if dice.random() < 0.3:
+                file.truncate(at)
+                seen = seen[:at].ljust(at, b"\0")
+            elif size:
+                data = dice.randbytes(size)
+                file.write(at, [data])
+                seen = seen.ljust(at, b"\0")
+                seen = seen[:at] + data + seen[at + size :]

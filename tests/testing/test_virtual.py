@@ -54,6 +54,7 @@ class Echo(asyncio.Protocol):
         self.is_server = is_server
         self.received = b""
         self.lost: Exception | str | None = None
+        self.told: list[str] = []
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: Any) -> None:
@@ -63,6 +64,12 @@ class Echo(asyncio.Protocol):
         self.received += data
         if self.is_server:
             self.transport.write(data)
+
+    def pause_writing(self) -> None:
+        self.told.append("wait")
+
+    def resume_writing(self) -> None:
+        self.told.append("go on")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = exc or "closed"
@@ -295,6 +302,36 @@ def test_a_reader_that_pauses_makes_the_writer_wait(stage: Stage) -> None:
     stage.time.run_for_ms(1_000)
     assert len(ends[0].received) == 1 << 20
     assert near.transport.get_write_buffer_size() == 0
+
+
+def test_a_writer_is_told_to_wait_and_to_go_on_each_time(stage: Stage) -> None:
+    ends: list[Echo] = []
+    serve(stage, "server", ends)
+    _, near = dial(stage)
+    for _ in range(2):
+        near.told.clear()
+        ends[0].transport.pause_reading()
+        near.transport.write(bytes(1 << 20))
+        stage.time.run_for_ms(1_000)
+        assert near.told == ["wait"]
+        ends[0].transport.resume_reading()
+        stage.time.run_for_ms(1_000)
+        assert near.told == ["wait", "go on"]
+
+
+def test_a_closed_connection_ends_once_everything_is_read(stage: Stage) -> None:
+    ends: list[Echo] = []
+    serve(stage, "server", ends)
+    _, near = dial(stage)
+    ends[0].transport.pause_reading()
+    near.transport.write(b"the last words")
+    near.transport.close()
+    stage.time.run_for_ms(1_000)
+    assert near.lost is None
+    ends[0].transport.resume_reading()
+    stage.time.run_for_ms(1_000)
+    assert near.lost == "closed"
+    assert ends[0].received == b"the last words"
 
 
 def test_wrong_bits_are_one_bit_each(stage: Stage) -> None:

@@ -53,8 +53,9 @@ class Inode:
 
     seen: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
-    before: bytes = b""
-    """The durable content before the last sync."""
+    undo: list[tuple[int, bytes | None]] = field(default_factory=list)
+    """The writes and changes of size that lead back to the durable content before the last sync, if
+    they are made from the last to the first."""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     """Writes (position, content) and changes of size (size, None) since the last sync."""
     lost_blocks: set[int] = field(default_factory=set)
@@ -85,17 +86,20 @@ class SimulatedFile:
 
     def read(self, at: int, size: int) -> bytes:
         self._operate("read")
-        if any(_overlaps(block, at, size) for block in self._inode.lost_blocks):
+        lost = self._inode.lost_blocks
+        if lost and any(_overlaps(block, at, size) for block in lost):
             raise Unreadable(f"cannot read {self._path}: Input/output error")
         if self._path in self._disk.faults.stale_reads:
             self._disk.faults.stale_reads.discard(self._path)
-            old = bytearray(self._inode.before)
+            old = bytearray(self._inode.durable)
+            _replay(old, self._inode.undo[::-1])
             _resize(old, len(self._inode.seen))
             return bytes(old[at : at + size])
-        return bytes(self._inode.seen[at : at + size])
+        with memoryview(self._inode.seen) as seen:
+            return bytes(seen[at : at + size])
 
     def write(self, at: int, buffers: Sequence[Buffer]) -> None:
-        data = b"".join(bytes(buffer) for buffer in buffers)
+        data = b"".join(buffers)
         try:
             self._operate("write", grow=at + len(data) - len(self._inode.seen))
         except BaseException:
@@ -126,8 +130,7 @@ class SimulatedFile:
         except StorageFailed:
             self._disk.settle(inode, self._disk.random.random() < 0.5)
             raise
-        inode.before = bytes(inode.durable)
-        inode.durable[:] = _replay(inode.durable, inode.pending)
+        inode.undo = _replay(inode.durable, inode.pending)
         inode.pending.clear()
 
     def allocate(self, size: int) -> None:
@@ -161,14 +164,28 @@ def _overlaps(block: int, at: int, size: int) -> bool:
     return at < (block + 1) * BLOCK_BYTES and block * BLOCK_BYTES < at + size
 
 
-def _replay(durable: bytearray, pending: Sequence[tuple[int, bytes | None]]) -> bytearray:
-    content = bytearray(durable)
-    for at, data in pending:
+def _replay(
+    content: bytearray, changes: Sequence[tuple[int, bytes | None]]
+) -> list[tuple[int, bytes | None]]:
+    """Make changes to a content; returns those that lead back, from the last to the first.
+
+    A file is far larger than what is written between two syncs: copies of all of it would be most
+    of what a simulated disk does.
+    """
+    undo: list[tuple[int, bytes | None]] = []
+    for at, data in changes:
+        size = len(content)
+        end = at if data is None else at + len(data)
+        overwritten = bytes(content[at:] if data is None else content[at:end])
+        if overwritten:
+            undo.append((at, overwritten))
+        if end > size:
+            undo.append((size, None))
         if data is None:
             _resize(content, at)
         else:
             _write(content, at, data)
-    return content
+    return undo
 
 
 def surviving(
@@ -314,14 +331,14 @@ class SimulatedDisk:
             inode.pending.clear()
         elif mood >= 0.5:
             inode.pending = list(surviving(inode.pending, self.random))
-        inode.durable[:] = _replay(inode.durable, inode.pending)
+        inode.undo += _replay(inode.durable, inode.pending)
         inode.seen[:] = inode.durable
         inode.pending.clear()
 
     def settle(self, inode: Inode, keep_some: bool) -> None:  # noqa: FBT001
         """A failed sync: some sectors are durable, the others never will be, reads show all."""
         pending = list(surviving(inode.pending, self.random)) if keep_some else []
-        inode.durable[:] = _replay(inode.durable, pending)
+        inode.undo += _replay(inode.durable, pending)
         inode.pending.clear()
 
     def _change_names(self, paths: set[str], change: Callable[[dict[str, Inode]], object]) -> None:
@@ -341,7 +358,7 @@ class SimulatedDisk:
         """Damage a file: what is seen and what is durable both become `content`."""
         inode = self._seen[path]
         inode.seen[:] = content
-        inode.durable[:] = content
+        inode.undo += _replay(inode.durable, [(0, None), (0, content)])
         inode.pending.clear()
 
     def flip_bit(self, path: str, bit: int) -> None:

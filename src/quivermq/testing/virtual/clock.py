@@ -15,13 +15,20 @@ class MachineClock:
         self._time = time
         self._rate = 1.0
         self._set_at_us = 0
-        self._steady_us = 0.0
+        self._steady_us = 0
         self._wall_offset_us = EPOCH_US
         self._stopped_at_us: int | None = None
 
     @property
     def steady_us(self) -> int:
-        return int(self._steady_us + (self._time.now_us - self._set_at_us) * self._rate)
+        return self.read_us()
+
+    def read_us(self) -> int:
+        """The steady clock as a call: in Python 3.11 a property takes twice as long."""
+        passed_us = self._time.now_us - self._set_at_us
+        if self._rate != 1.0:
+            passed_us = int(passed_us * self._rate)
+        return self._steady_us + passed_us
 
     @property
     def wall_us(self) -> int:

@@ -8,15 +8,41 @@ import asyncio
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from quivermq.testing.virtual.process import Process
 
 _T = TypeVar("_T")
+
+_TASKS_MIN: Final = 100
+"""With fewer tasks than that, those that are done are kept as well."""
+_get_running_loop = events._get_running_loop  # noqa: SLF001  (what loops use)
+_set_running_loop = events._set_running_loop  # noqa: SLF001
+
+
+class _Handle(asyncio.Handle):
+    """A callback that is ready. Does without the questions for the debug mode of asyncio."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: "VirtualLoop",
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -24,41 +50,41 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, process: "Process") -> None:
         self.process = process
-        self._ready: deque[asyncio.Handle] = deque()
+        self.ready: deque[asyncio.Handle] = deque()
+        """Callbacks for the next turn."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = count()
         self._is_closed = False
         # A task that nothing refers to is closed, and runs what it has in `finally`: a process
         # that was killed does not.
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks_swept = _TASKS_MIN
 
     # Turns.
 
     def run_turn(self) -> None:
         """Run what is ready now, and not what becomes ready by it."""
-        now = self.time()
-        while self._timers and (self._timers[0][0] <= now or self._timers[0][2].cancelled()):
-            self._ready.append(heappop(self._timers)[2])
-        before = events._get_running_loop()  # noqa: SLF001  (what loops use)
-        events._set_running_loop(self)  # noqa: SLF001
+        ready, timers = self.ready, self._timers
+        if timers:
+            now = self.process.steady_s()
+            while timers and (timers[0][0] <= now or timers[0][2].cancelled()):
+                ready.append(heappop(timers)[2])
+        before = _get_running_loop()
+        _set_running_loop(self)
         try:
-            for _ in range(len(self._ready)):
-                handle = self._ready.popleft()
+            for _ in range(len(ready)):
+                handle = ready.popleft()
                 if not handle.cancelled():
                     handle._run()  # noqa: SLF001
         finally:
-            events._set_running_loop(before)  # noqa: SLF001
+            _set_running_loop(before)
 
-    @property
-    def is_ready(self) -> bool:
-        return bool(self._ready)
-
-    @property
     def next_timer(self) -> float | None:
         """When the first timer is due, by the clock of this loop."""
-        while self._timers and self._timers[0][2].cancelled():
-            heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+        return timers[0][0] if timers else None
 
     # What asyncio asks of a loop.
 
@@ -68,8 +94,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
+        handle = _Handle(callback, args, self, context)
+        self.ready.append(handle)
         self.process.plan_turn()
         return handle
 
@@ -85,7 +111,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        return self.call_at(self.process.steady_s() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self,
@@ -113,8 +139,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> asyncio.Task[_T]:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        self._tasks.append(task)
+        if len(self._tasks) > self._tasks_swept:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks_swept = max(_TASKS_MIN, 2 * len(self._tasks))
         return task
 
     def run_in_executor(  # type: ignore[override]

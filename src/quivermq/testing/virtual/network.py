@@ -28,6 +28,8 @@ _SOCKET_BYTES: Final = 128 << 10
 """The bytes that the system takes from a writer before it has to wait."""
 _HIGH_BYTES: Final = 64 << 10
 _FIRST_PORT: Final = 40_000
+_SAYING_US: Final = 50
+"""The time until a writer knows that the other end has read something."""
 _GIVEN_UP_MS: Final = 20_000
 """A host gives up a connection whose other end acknowledges nothing for so long."""
 
@@ -166,7 +168,8 @@ class VirtualNetwork:
 
     def delay_ms(self) -> float:
         weather = self.weather
-        delay_ms = self.dice.uniform(*weather.delay_ms)
+        shortest_ms, longest_ms = weather.delay_ms
+        delay_ms = shortest_ms + (longest_ms - shortest_ms) * self.dice.random()
         while weather.loss and self.dice.random() < weather.loss:
             delay_ms += self.dice.choice((200, 400, 800))
         return delay_ms
@@ -229,7 +232,8 @@ class VirtualConnection:
     def __init__(self, network: VirtualNetwork, near: "Process", far: "Process") -> None:
         self.near = VirtualTransport(network, self, near)
         self.far = VirtualTransport(network, self, far)
-        self.near.other, self.far.other = self.far, self.near
+        self.near.join(self.far)
+        self.far.join(self.near)
 
 
 class VirtualTransport(asyncio.Transport):
@@ -249,7 +253,11 @@ class VirtualTransport(asyncio.Transport):
         # What is on its way to the other end: arrives in order, when the link lets it pass.
         self._held: deque[bytes | None] = deque()
         self._busy_until_us = 0
+        # What the other end has not read, or not said so yet: when that will be known, and the
+        # bytes. Looked at when it matters.
         self._unread_bytes = 0
+        self._said_read: deque[tuple[int, int]] = deque()
+        self._hears_reads = False
         # What has arrived here. None: the other end says no more.
         self._arrived: deque[memoryview | None] = deque()
         self._is_begun = False
@@ -261,6 +269,11 @@ class VirtualTransport(asyncio.Transport):
         self._is_gone = False
         """Its process is gone, or the system forgot it: it takes nothing and says nothing."""
         self.set_write_buffer_limits()
+
+    def join(self, other: "VirtualTransport") -> None:
+        """Once: the end that this one talks to."""
+        self.other = other
+        self._way = f"{self.host} to {other.host}".encode()
 
     def begin(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         """On the process's own loop."""
@@ -278,14 +291,16 @@ class VirtualTransport(asyncio.Transport):
             return
         self._unread_bytes += len(data)
         self._send(bytes(data))
-        if self.get_write_buffer_size() > self._high and not self._is_full:
+        if not self._is_full and self.get_write_buffer_size() > self._high:
             self._is_full = True
+            self._hear_reads()
             self.protocol.pause_writing()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        self.write(b"".join(map(bytes, list_of_data)))
+        self.write(b"".join(list_of_data))
 
     def get_write_buffer_size(self) -> int:
+        self._count_reads()
         return max(0, self._unread_bytes - _SOCKET_BYTES)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -306,8 +321,8 @@ class VirtualTransport(asyncio.Transport):
         network, other = self._network, self.other
         self._busy_until_us = network.due_us(self._busy_until_us)
         arriving = None if data is None else network.carried(data)
-        network.story.trace_bytes(f"{self.host} to {other.host}", arriving or b"")
-        network.time.at_us(self._busy_until_us, lambda: other.arrive(arriving))
+        network.story.trace_bytes(self._way, arriving or b"")
+        network.time.at_us(self._busy_until_us, partial(other.arrive, arriving))
 
     def release(self) -> None:
         """The link is restored."""
@@ -324,12 +339,31 @@ class VirtualTransport(asyncio.Transport):
             self._lose_soon(TimeoutError(110, "the other end acknowledges nothing"))
 
     def taken(self, size: int) -> None:
-        """The other end has read something."""
-        self._unread_bytes -= size
+        """The other end reads something: this one knows a moment later."""
+        known_us = self._network.time.now_us + _SAYING_US
+        self._said_read.append((known_us, size))
+        if self._hears_reads:
+            self._network.time.at_us(known_us, self._heard_read)
+
+    def _hear_reads(self) -> None:
+        """From now on it matters at once what the other end has read."""
+        if not self._hears_reads:
+            self._hears_reads = True
+            for known_us, _ in self._said_read:
+                self._network.time.at_us(known_us, self._heard_read)
+
+    def _count_reads(self) -> None:
+        said, now_us = self._said_read, self._network.time.now_us
+        while said and said[0][0] <= now_us:
+            self._unread_bytes -= said.popleft()[1]
+
+    def _heard_read(self) -> None:
+        self._count_reads()
         if self._is_gone or self._is_lost:
             return
         if self._is_full and self.get_write_buffer_size() <= self._low:
             self._is_full = False
+            self._hears_reads = self._is_closing
             self._process.loop.call_soon(self.protocol.resume_writing)
         if self._is_closing and not self._unread_bytes:
             self._lose_soon(None)
@@ -388,8 +422,7 @@ class VirtualTransport(asyncio.Transport):
             self._arrived.popleft()
         else:
             self._arrived[0] = data[size:]
-        other = self.other
-        self._network.time.after_ms(0.05, lambda: other.taken(size))
+        self.other.taken(size)
 
     # The end.
 
@@ -402,8 +435,11 @@ class VirtualTransport(asyncio.Transport):
             return
         self._is_closing = True
         self._send(None)
+        self._count_reads()
         if not self._unread_bytes:
             self._lose_soon(None)
+        else:
+            self._hear_reads()
 
     def abort(self) -> None:
         """At once: what is on its way is lost."""

@@ -27,7 +27,7 @@ _S = TypeVar("_S")
 _T = TypeVar("_T")
 
 _US: Final = 1_000_000
-_TURN_US: Final = (5, 60)
+_TURN_US: Final = range(5, 61)
 """The time that a turn of an event loop takes."""
 _WORK_US: Final = 20
 """The time that passes with a look at the clock: long work looks between two pieces."""
@@ -66,7 +66,8 @@ class SimulatedMachine(Machine):
         self.paused_until_us = 0
         self.process: Process | None = None
         self.lives = 0
-        self._is_dying = False
+        self.is_dying = False
+        """Its process died in this step, in the middle of disk work."""
         self.on_death: Callable[[], None] = lambda: None
         """Called when a process died by itself."""
 
@@ -96,12 +97,12 @@ class SimulatedMachine(Machine):
         self.disk.faults.fail_operation = operation
 
     def _dying(self, text: str) -> Killed:
-        self._is_dying = True
+        self.is_dying = True
         return Killed(text)
 
     def bury(self) -> None:
-        """After each step: a process that died in it is gone."""
-        if self._is_dying:
+        """After a step: a process that died in it is gone."""
+        if self.is_dying:
             self.world.story.tell(f"{self.host} dies in the middle of disk work")
             self.kill()
             self.on_death()
@@ -109,7 +110,7 @@ class SimulatedMachine(Machine):
     def _end(self, *, is_told: bool) -> None:
         process, self.process = self.process, None
         self.paused_until_us = 0
-        self._is_dying = False
+        self.is_dying = False
         if process is not None:
             process.end()
             self.world.ended.append(process)
@@ -169,23 +170,26 @@ class Process:
         self.main: asyncio.Task[None] | None = None
         self.failures: list[BaseException] = []
         """Errors that no task took care of."""
+        self._clock = machine.clock
         self._busy_until_us = 0
         self._worked_us = 0
+        # The next turn is at this time; turns that were planned for other times are left out.
         self._turn_at_us: int | None = None
+        self._planned_us: set[int] = set()
         self._is_in_turn = False
 
     # Its clocks.
 
     def steady_s(self) -> float:
-        return (self.machine.clock.steady_us + self._worked_us) / _US
+        return (self._clock.read_us() + self._worked_us) / _US
 
     def wall_s(self) -> float:
-        return self.machine.clock.wall_us / _US
+        return self._clock.wall_us / _US
 
     def count_work_s(self) -> float:
         """The clock by which long work is cut into slices: looking at it counts as work."""
         self._worked_us += _WORK_US
-        return self.steady_s()
+        return (self._clock.read_us() + self._worked_us) / _US
 
     # Its turns.
 
@@ -207,24 +211,26 @@ class Process:
         at_us = self._next_turn_us()
         if at_us is not None and (self._turn_at_us is None or at_us < self._turn_at_us):
             self._turn_at_us = at_us
-            self.time.at_us(at_us, lambda: self._turn(at_us))
+            if at_us not in self._planned_us:
+                self._planned_us.add(at_us)
+                self.time.at_us(at_us, self._turn)
 
     def _next_turn_us(self) -> int | None:
-        now_us = self.time.now_us
-        if self.loop.is_ready:
-            due_us = now_us
-        else:
-            timer = self.loop.next_timer
+        now_us = due_us = self.time.now_us
+        if not self.loop.ready:
+            timer = self.loop.next_timer()
             if timer is None:
                 return None
-            due_us = now_us + self.machine.clock.real_us((timer - self.steady_s()) * _US)
+            due_us += self._clock.real_us((timer - self.steady_s()) * _US)
         return max(due_us, now_us, self._busy_until_us, self.machine.paused_until_us)
 
-    def _turn(self, at_us: int) -> None:
-        if self.is_over or self._turn_at_us != at_us:
+    def _turn(self) -> None:
+        now_us, machine = self.time.now_us, self.machine
+        self._planned_us.discard(now_us)
+        if self.is_over or self._turn_at_us != now_us:
             return
         self._turn_at_us = None
-        if self.machine.paused_until_us > self.time.now_us:
+        if machine.paused_until_us > now_us:
             self.plan_turn()
             return
         self._is_in_turn = True
@@ -233,14 +239,14 @@ class Process:
             self.loop.run_turn()
         finally:
             self._is_in_turn = False
-        self.machine.bury()
-        took_us = self.dice.randint(*_TURN_US) + self._worked_us
+        if machine.is_dying:
+            machine.bury()
+        # Not `randint`, which takes several times as long: this is drawn in every turn.
+        took_us = _TURN_US[int(self.dice.random() * len(_TURN_US))] + self._worked_us
+        if machine.state.lag_ms:
+            took_us += round(self.dice.random() * machine.state.lag_ms * US_PER_MS)
         self._worked_us = 0
-        self._busy_until_us = (
-            self.time.now_us
-            + took_us
-            + round(self.dice.random() * self.machine.state.lag_ms * US_PER_MS)
-        )
+        self._busy_until_us = now_us + took_us
         self.plan_turn()
 
     def call(self, action: Callable[[], None]) -> None:

@@ -18,19 +18,15 @@ from typing import Any
 from quivermq.testing.virtual.loop import VirtualLoop
 from quivermq.testing.virtual.process import Process
 
-
-def running_process() -> Process | None:
-    """The simulated process whose code runs at this moment."""
-    loop = events._get_running_loop()  # noqa: SLF001
-    return loop.process if isinstance(loop, VirtualLoop) else None
+_get_running_loop = events._get_running_loop  # noqa: SLF001  (what loops use)
 
 
 def _by_process(
     of_process: Callable[..., Any], of_system: Callable[..., Any]
 ) -> Callable[..., Any]:
     def answer(*args: Any) -> Any:
-        process = running_process()
-        return of_system(*args) if process is None else of_process(process, *args)
+        loop = _get_running_loop()
+        return of_process(loop.process, *args) if type(loop) is VirtualLoop else of_system(*args)
 
     return answer
 
@@ -40,13 +36,13 @@ def _in_ns(seconds: float) -> int:
 
 
 _ANSWERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (time, "time", lambda process: process.wall_s()),
+    (time, "time", Process.wall_s),
     (time, "time_ns", lambda process: _in_ns(process.wall_s())),
-    (time, "monotonic", lambda process: process.steady_s()),
+    (time, "monotonic", Process.steady_s),
     (time, "monotonic_ns", lambda process: _in_ns(process.steady_s())),
     (time, "clock_gettime", lambda process, _: process.steady_s()),
     (time, "clock_gettime_ns", lambda process, _: _in_ns(process.steady_s())),
-    (time, "perf_counter", lambda process: process.count_work_s()),
+    (time, "perf_counter", Process.count_work_s),
     (os, "urandom", lambda process, size: process.dice.randbytes(size)),
     (random, "_urandom", lambda process, size: process.dice.randbytes(size)),
     (os, "getpid", lambda process: process.number),

@@ -36,12 +36,11 @@ class Story:
 
     def trace(self, text: str) -> None:
         """An event that counts for the digest, and is too frequent to be shown."""
-        self._digest.update(f"{self._time.now_us} {text}\n".encode())
+        self.trace_bytes(text.encode(), b"")
 
-    def trace_bytes(self, text: str, data: bytes) -> None:
+    def trace_bytes(self, what: bytes, data: bytes) -> None:
         """The same with bytes."""
-        self.trace(text)
-        self._digest.update(data)
+        self._digest.update(b"%d %s\n%s" % (self._time.now_us, what, data))
 
     def strike(self, fault: str, text: str) -> None:
         """A fault, under the name by which it is counted."""

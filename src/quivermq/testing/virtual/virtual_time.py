@@ -32,8 +32,7 @@ class VirtualTime:
 
     def after_ms(self, delay_ms: float, action: Action) -> None:
         """Plan an action after a delay; a negative delay counts as none."""
-        due_us = self.now_us + max(0, round(delay_ms * US_PER_MS))
-        heappush(self._planned, (due_us, next(self._numbers), action))
+        self.at_us(self.now_us + round(delay_ms * US_PER_MS), action)
 
     def at_us(self, due_us: int, action: Action) -> None:
         """Plan an action at a moment; one that is past counts as now."""
@@ -42,8 +41,9 @@ class VirtualTime:
     def run_for_ms(self, duration_ms: int, until: Callable[[], bool] | None = None) -> bool:
         """Let time pass; stops early, and returns True, once `until` holds after an event."""
         end_us = self.now_us + duration_ms * US_PER_MS
-        while self._planned and self._planned[0][0] <= end_us:
-            self.now_us, _, action = heappop(self._planned)
+        planned = self._planned
+        while planned and planned[0][0] <= end_us:
+            self.now_us, _, action = heappop(planned)
             self.events += 1
             if self.events > EVENTS_MAX:
                 raise RuntimeError(f"{EVENTS_MAX:,} events: the run does not end")
