@@ -65,7 +65,7 @@ def command_of(room: str, catcher: str) -> list[str]:
     if kind == "simulation":
         return ["-m", "tests.replica.simulation", "--seeds", rest]
     if kind == "brokers":
-        return ["-m", "quivermq.testing", "--whole", "--seeds", rest]
+        return ["-m", "quivermq.testing", "--whole", *seeds_of(rest)]
     if kind == "storm":
         return ["-m", "tests.log.storm", "--seeds", rest]
     if kind == "cluster":
@@ -75,6 +75,14 @@ def command_of(room: str, catcher: str) -> list[str]:
         folder = ROOT / "tests" / room / "scenarios" if own else GIVEN
         return ["-m", f"tests.{room}.scenarios", str(folder / rest.removeprefix("own/"))]
     return ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{room}/{catcher}"]
+
+
+def seeds_of(text: str) -> list[str]:
+    """The options for the first so many seeds, or for those from one to another, as in `4-7`."""
+    first, dash, last = text.partition("-")
+    if not dash:
+        return ["--seeds", text]
+    return ["--seeds", str(int(last) - int(first) + 1), "--first", first]
 
 
 def verdict_of(mutant: Mutant) -> Verdict:
