@@ -101,5 +101,11 @@ def test_the_story_of_lost_leases_is_bounded() -> None:
     assert len(story) < 2000
 
 
+def test_a_reason_is_measured_in_bytes() -> None:
+    assert reject_terms("é" * 512).reason == "é" * 512
+    with pytest.raises(InvalidRequest, match="1,024 bytes"):
+        reject_terms("é" * 513)
+
+
 def _message(offset: int) -> LeasedMessage:
     return LeasedMessage("t", 3, offset, None, b"", {}, 0, 0, 1, LEASE)

@@ -16,7 +16,7 @@ from quivermq.client.shared import settle as settle_module
 from quivermq.errors import Forbidden, InvalidRequest, LeaseLost, NotLeader, TopicNotFound
 from quivermq.wire import proto
 from tests.client.group_stand_in import GroupStandIn
-from tests.client.stand_in import DROP
+from tests.client.stand_in import DROP, STORE_AND_DROP
 
 
 @pytest.fixture
@@ -160,6 +160,30 @@ def test_a_lost_answer_is_asked_for_again(client: quivermq.Client, stand_in: Gro
     stand_in.script("settle", NotLeader("not yet"), DROP)
     client.ack([])
     assert stand_in.count("settle") == 0
+
+
+def test_what_a_lost_answer_leased_is_given_back_at_the_end(stand_in: GroupStandIn) -> None:
+    with quivermq.connect(stand_in.address, timeout=5.0) as client:
+        client.produce("t", b"v")
+        stand_in.script("poll", STORE_AND_DROP)
+        assert client.poll("t", group="g", wait=0.1) == [], "it is leased, and nobody has it"
+        assert stand_in.lot().leases
+    assert not stand_in.lot().leases
+
+
+def test_a_group_begins_at_all_leaders_with_its_first_poll(
+    both: quivermq.Client, pair: tuple[GroupStandIn, GroupStandIn]
+) -> None:
+    both.produce("t", b"v", partition=0)
+    both.produce("t", b"v", partition=1)
+    pair[1].script("await_ready", NotLeader("not yet"))
+    assert len(both.poll("t", group="g", start="latest")) == 1
+    assert [each.count("await_ready") for each in pair] == [1, 1]
+    both.poll("t", group="g", start="latest")
+    assert [each.count("await_ready") for each in pair] == [2, 2], "one had not heard of it"
+    both.produce("t", b"v", partition=0)
+    both.poll("t", group="g", start="latest")
+    assert [each.count("await_ready") for each in pair] == [2, 2]
 
 
 def test_settling_is_tried_again(client: quivermq.Client, stand_in: GroupStandIn) -> None:

@@ -14,7 +14,8 @@ import pytest
 import quivermq
 import quivermq.aio
 from quivermq.client.sticky import member
-from quivermq.errors import Fenced, InvalidRequest, TooLarge, TopicNotFound
+from quivermq.errors import Fenced, InvalidRequest, OffsetOutOfRange, TooLarge, TopicNotFound
+from quivermq.wire import proto
 from tests.client.brokers import BrokerThread
 from tests.client.test_fork_safety import in_child
 
@@ -366,3 +367,172 @@ def test_the_awaitable_consumer_does_the_same(broker: BrokerThread, topic: str) 
 
     asyncio.run(work())
     assert told[0] == ("assigned", [0, 1, 2, 3])
+
+
+def test_an_answer_of_an_earlier_coordinator_changes_nothing(
+    broker: BrokerThread, topic: str
+) -> None:
+    async def work() -> None:
+        async with (
+            quivermq.aio.connect(broker.address) as client,
+            client.consumer(topic, group="g") as first,
+        ):
+            await first.poll(wait=1.0)
+            async with client.consumer(topic, group="g") as second:
+                while second.assignment != [2, 3]:
+                    await asyncio.gather(first.poll(wait=0.01), second.poll(wait=0.01))
+            while first.assignment != [0, 1, 2, 3]:
+                await first.poll(wait=0.01)
+            assert first.generation > 1
+            stale = proto.StickyState(generation=first.generation - 1)
+            first._member._apply(stale, time.monotonic())
+            assert first.assignment == [0, 1, 2, 3]
+
+    asyncio.run(asyncio.wait_for(work(), 2 * PATIENCE_S))
+
+
+def test_a_session_counts_from_when_the_heartbeat_was_sent(
+    broker: BrokerThread, topic: str
+) -> None:
+    """The coordinator heard it then, or later: the answer may have been on its way for long."""
+
+    async def work() -> None:
+        async with (
+            quivermq.aio.connect(broker.address) as client,
+            client.consumer(topic, group="g", session=10.0) as consumer,
+        ):
+            assert await consumer.poll(wait=PATIENCE_S)
+            own = consumer._member
+            same = await own._heartbeat.send()
+            own._apply(same, time.monotonic() - 11.0)
+            assert own.buffer.is_stale
+            assert own.buffer.take(1) == []
+
+    asyncio.run(work())
+
+
+def test_a_partition_that_comes_back_under_another_epoch_is_claimed_anew(
+    broker: BrokerThread, topic: str
+) -> None:
+    """Another member had it meanwhile, and may have committed more."""
+
+    async def work() -> None:
+        async with (
+            quivermq.aio.connect(broker.address) as client,
+            client.consumer(topic, group="g") as consumer,
+        ):
+            assert await consumer.poll(wait=PATIENCE_S)
+            own = consumer._member
+            before = own._owned_partitions[0]
+            state = proto.StickyState(generation=own.generation)
+            for number, owned in own._owned_partitions.items():
+                state.assigned.add(partition=number, epoch=owned.epoch + (number == 0))
+            own._apply(state, time.monotonic())
+            assert before.is_withdrawn
+            assert own._owned_partitions[0].epoch == before.epoch + 1
+            await own.abandon()
+
+    asyncio.run(work())
+
+
+def test_a_partition_moves_only_when_what_was_done_is_committed(
+    broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "AUTO_COMMIT_SECONDS", 3600.0)
+
+    async def work() -> None:
+        async with (
+            quivermq.aio.connect(broker.address) as client,
+            client.consumer(topic, group="g") as first,
+        ):
+            while first.assignment != [0, 1, 2, 3] or await first.poll(100, wait=0.5):
+                pass
+            await first.commit()
+            await client.produce_many(topic, [b"more"], partition=2)
+            await client.produce_many(topic, [b"more"], partition=3)
+            found = [*await first.poll(100, wait=1.0), *await first.poll(100, wait=1.0)]
+            assert len(found) == 2
+            slow = [first._member._owned_partitions[number]._committing for number in (2, 3)]
+            for lock in slow:
+                await lock.acquire()
+            async with client.consumer(topic, group="g") as second:
+                for _ in range(20):
+                    await first.poll(wait=0.05)
+                assert second.assignment == []
+                for lock in slow:
+                    lock.release()
+                while second.assignment != [2, 3]:
+                    await asyncio.gather(first.poll(wait=0.01), second.poll(wait=0.01))
+                assert (await client.committed(topic, "g"))[2] == 11
+
+    asyncio.run(asyncio.wait_for(work(), 2 * PATIENCE_S))
+
+
+def test_a_commit_that_is_refused_does_not_count(broker: BrokerThread, topic: str) -> None:
+    async def work() -> None:
+        async with (
+            quivermq.aio.connect(broker.address) as client,
+            client.consumer(topic, group="g") as consumer,
+        ):
+            assert await consumer.poll(100, wait=PATIENCE_S)
+            (owned, *_) = consumer._member._owned_partitions.values()
+            before = owned.committed
+            with pytest.raises(OffsetOutOfRange):
+                await owned.commit(1_000)
+            assert owned.committed == before
+
+    asyncio.run(work())
+
+
+def test_who_takes_over_from_the_latest_misses_nothing(broker: BrokerThread, topic: str) -> None:
+    """A group that began at the end goes on from there, though nothing was committed since."""
+
+    async def work() -> None:
+        async with quivermq.aio.connect(broker.address) as client:
+            first = client.consumer(topic, group="g", start="latest", session=0.5)
+            assert await first.poll(wait=0.1) == []
+            owned_partitions = first._member._owned_partitions.values()
+            while len(owned_partitions) < 4 or any(each.committed < 0 for each in owned_partitions):
+                await first.poll(wait=0.05)
+            await first._member.abandon()
+            await client.produce(topic, b"between", partition=1)
+            async with client.consumer(topic, group="g", start="latest") as second:
+                (found,) = await second.poll(wait=PATIENCE_S)
+                assert found.value == b"between"
+
+    asyncio.run(asyncio.wait_for(work(), 2 * PATIENCE_S))
+
+
+def test_what_is_not_revoked_any_more_is_not_released_again(
+    broker: BrokerThread, topic: str
+) -> None:
+    async def work() -> None:
+        async with (
+            quivermq.aio.connect(broker.address) as client,
+            client.consumer(topic, group="g") as consumer,
+        ):
+            assert await consumer.poll(wait=PATIENCE_S)
+            heartbeat = consumer._member._heartbeat
+            heartbeat.release([1, 2])
+            heartbeat.release([3], revoked=[2, 3])
+            assert list(heartbeat._request().sticky_beat.released) == [2, 3]
+            heartbeat.release([], revoked=[])
+
+    asyncio.run(work())
+
+
+def test_a_coordinator_that_cannot_be_reached_is_looked_for_elsewhere(
+    broker: BrokerThread, topic: str
+) -> None:
+    async def work() -> None:
+        async with (
+            quivermq.aio.connect(broker.address, timeout=5.0) as client,
+            client.consumer(topic, group="g") as consumer,
+        ):
+            assert await consumer.poll(wait=PATIENCE_S)
+            heartbeat = consumer._member._heartbeat
+            heartbeat.generation = 0
+            heartbeat._coordinator = "127.0.0.1:1"
+            assert (await heartbeat.send()).generation > 0
+
+    asyncio.run(work())

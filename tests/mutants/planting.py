@@ -63,7 +63,7 @@ def command_of(room: str, catcher: str) -> list[str]:
     """The command line of one catcher."""
     kind, _, rest = catcher.partition(":")
     if kind == "brokers":
-        return ["-m", "quivermq.testing", "--whole", "--seeds", rest]
+        return ["-m", "quivermq.testing", "--whole", *seeds_of(rest)]
     if kind == "storm":
         return ["-m", "tests.log.storm", "--seeds", rest]
     if kind == "cluster":
@@ -73,6 +73,14 @@ def command_of(room: str, catcher: str) -> list[str]:
         folder = ROOT / "tests" / room / "scenarios" if own else GIVEN
         return ["-m", f"tests.{room}.scenarios", str(folder / rest.removeprefix("own/"))]
     return ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{room}/{catcher}"]
+
+
+def seeds_of(text: str) -> list[str]:
+    """The options for the first so many seeds, or for those from one to another, as in `4-7`."""
+    first, dash, last = text.partition("-")
+    if not dash:
+        return ["--seeds", text]
+    return ["--seeds", str(int(last) - int(first) + 1), "--first", first]
 
 
 def verdict_of(mutant: Mutant) -> Verdict:

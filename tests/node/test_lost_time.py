@@ -76,6 +76,32 @@ async def test_a_leader_that_stood_still_after_leasing_does_not_answer_the_poll(
 
 
 @on_loop
+async def test_a_leadership_is_as_old_as_the_question_and_not_as_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks(monkeypatch)
+    async with cluster(tmp_path, **PATIENT) as brokers:
+        consumer = Consumer(brokers.running[1])
+        await consumer.make_topic()
+        await until(lambda: led(brokers))
+        await move_leader(brokers, 1)
+        dispatcher = brokers.running[1].broker.consumers.dispatchers.leading("orders", b"", 0)
+        await dispatcher.confirm()
+        clocks.awake_or_not_s += 60.0
+        assert not dispatcher.is_confirmed
+        confirming = asyncio.create_task(dispatcher.confirm())
+        await asyncio.sleep(0)
+        answer = dispatcher._confirming
+        assert answer is not None
+        clocks.awake_or_not_s += 60.0
+        await answer
+        assert not dispatcher.is_confirmed, "the quorum said so before the pause"
+        await confirming
+        assert dispatcher.is_confirmed
+        await consumer.close()
+
+
+@on_loop
 async def test_a_coordinator_that_stood_still_confirms_no_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

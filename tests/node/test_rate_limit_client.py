@@ -1,6 +1,7 @@
 """Rate limits: tokens at a steady pace, one limiter for all partitions, first come first."""
 
 import asyncio
+import time
 from pathlib import Path
 from random import Random
 
@@ -88,6 +89,29 @@ async def test_a_cancelled_or_expired_poll_takes_no_message() -> None:
     await until(lambda: limiter.waiting)
     limiter.close()
     assert await last == 0
+
+
+@on_loop
+async def test_a_token_for_a_poll_that_is_just_cancelled_is_there_for_the_next() -> None:
+    limiter = RateLimiter(0.001, 1)
+    assert await limiter.take(1, 0.0) == 1
+    waiting = asyncio.create_task(limiter.take(1, 60.0))
+    await asyncio.sleep(0)
+    limiter.give_back(1)
+    waiting.cancel()
+    assert isinstance(*await asyncio.gather(waiting, return_exceptions=True), BaseException)
+    assert await limiter.take(1, 0.0) == 1
+
+
+@on_loop
+async def test_a_token_that_comes_in_the_last_moment_is_taken() -> None:
+    limiter = RateLimiter(0.001, 1)
+    assert await limiter.take(1, 0.0) == 1
+    asyncio.get_running_loop().call_later(0.02, limiter.give_back, 1)
+    waiting = asyncio.create_task(limiter.take(1, 0.03))
+    await asyncio.sleep(0)
+    time.sleep(0.05)  # noqa: ASYNC251  (both are due in one turn of the loop)
+    assert await waiting == 1
 
 
 @on_loop

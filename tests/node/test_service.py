@@ -11,6 +11,7 @@ from quivermq.node.hosted_replica import HostedReplica
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.cluster_stage import Brokers, cluster
+from tests.node.consumer_stage import Consumer, led, move_leader, refusal
 from tests.transports.stage import (
     PATIENT,
     Talker,
@@ -99,6 +100,52 @@ async def test_what_was_passed_on_is_not_passed_on_again(tmp_path: Path) -> None
         assert counters.forwarded == before
         talker.close()
         other.close()
+
+
+@on_loop
+async def test_a_broker_that_is_taken_for_the_leader_by_mistake_passes_nothing_on(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as brokers:
+        talker = await Talker.by_socket(brokers.running[1])
+        await make_topic(talker)
+        await until(lambda: all(server.broker.is_ready for server in brokers.running.values()))
+        await until(lambda: leader_of_orders(brokers))
+        leader = leader_of_orders(brokers)
+        asker, mistaken = (s.broker for node, s in brokers.running.items() if node != leader)
+        node, before = mistaken.settings.node_id, mistaken.counters.forwarded
+        frames = [encode_batch([b"x"])]
+        assert await asker.service._forward(node, produce(9), frames, 5.0) is None
+        assert mistaken.counters.forwarded == before
+        talker.close()
+
+
+@on_loop
+async def test_a_leader_that_was_replaced_unnoticed_tells_nothing(tmp_path: Path) -> None:  # F5
+    async with cluster(tmp_path, **PATIENT) as brokers:
+        consumer = Consumer(brokers.running[1])
+        await consumer.make_topic()
+        await until(lambda: led(brokers))
+        await move_leader(brokers, 1)
+        await consumer.store(b"a")
+        # Cut off from the others, it believes that it leads; for a while it says so, too.
+        old = brokers.running[1].broker
+        old.scheduler.links = None
+        place = proto.Position(partition=0)
+        asking = [
+            asyncio.create_task(old.service.call(proto.Request(direct=True, **body), []))
+            for body in (
+                {"fetch": proto.Fetch(topic="orders")},
+                {"find_offset": proto.FindOffset(topic="orders", latest=True)},
+                {"list_offsets": proto.ListOffsets(topic="orders", positions=[place])},
+                {"committed_offsets": proto.CommittedOffsets(topic="orders", group="readers")},
+            )
+        ]
+        await until(lambda: led(brokers).get(0) in {2, 3} or all(one.done() for one in asking))
+        for one in asking:
+            assert await refusal(one) in {"NotLeader", "Timeout", "NotEnoughReplicas"}
+        old.scheduler.links = old.links
+        await consumer.close()
 
 
 @on_loop

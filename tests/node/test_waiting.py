@@ -373,6 +373,25 @@ async def test_an_alarm_at_a_desk_that_takes_nothing_in_is_patient(tmp_path: Pat
 
 
 @on_loop
+async def test_what_cannot_be_given_back_in_this_moment_is_given_back_later(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        first, second = Consumer(server, 1), Consumer(server, 2)
+        await first.make_topic()
+        await first.store(b"a")
+        (leased,) = await first.poll(visibility_ms=600_000)
+        dispatcher = dispatcher_of(server)
+        office = dispatcher.hosted.replica._live._proposals  # type: ignore[union-attr]
+        assert office is not None
+        office._requests += 1_000_000
+        dispatcher.give_back(GROUP, leased.lease, [(0, 1)])
+        await asyncio.sleep(0.1)
+        office._requests -= 1_000_000
+        assert values(await second.poll(wait_ms=5_000)) == [b"a"]
+        await first.close()
+        await second.close()
+
+
+@on_loop
 async def test_a_name_is_no_place_to_store_things(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         consumer = Consumer(server)

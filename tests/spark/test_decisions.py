@@ -18,7 +18,7 @@ from quivermq.spark.sink.columns import MessageColumns
 from quivermq.spark.sink.decisions import REMEMBERED, Decision, DecisionLog
 from quivermq.spark.sink.destinations import Dispatcher
 from quivermq.spark.sink.publishing import BatchCommitter, Publisher, publish
-from quivermq.spark.sink.staged_runs import Run, TargetPartition, split_runs
+from quivermq.spark.sink.staged_runs import Run, TargetPartition, skip_messages, split_runs
 from quivermq.spark.sink.staging import StagingWriter, decisions_topic, partitions_of, staging_topic
 from tests.client.brokers import BrokerThread
 
@@ -210,6 +210,34 @@ def test_only_the_last_batches_are_read_again(
     assert all(successor.of(batch) for batch in range(count - REMEMBERED, count))
     with pytest.raises(InvalidRequest, match="only the last 16 are remembered"):
         successor.decide(0, {}, None)
+
+
+def test_decisions_that_are_not_published_are_remembered_however_many(
+    client: quivermq.Client, query: str, stage: Callable[..., Staged]
+) -> None:
+    log = log_of(client, query)
+    batches_decided = range(REMEMBERED + 3)
+    for batch in batches_decided:
+        log.decide(batch, stage(batch), None)
+    for each in (log, log_of(client, query)):
+        assert [decision.batch for decision in each.unpublished()] == list(batches_decided)
+
+
+def test_a_decision_that_is_resumed_twice_lacks_what_neither_found(
+    client: quivermq.Client, query: str, stage: Callable[..., Staged]
+) -> None:
+    log = log_of(client, query)
+    staged = stage(*range(200))
+    target, runs = next(iter(staged.items()))
+    first, second = runs[0].counts[:2]
+    decision = log.decide(0, staged, None)
+    log.resume(decision, {target: first})
+    log.resume(decision, {target: second})
+    for each in (log, log_of(client, query)):
+        found = each.of(0)
+        assert found is not None
+        assert found.done == {target: first + second}
+        assert each.staged_of(found)[target] == skip_messages(runs, first + second)
 
 
 def decided(log: DecisionLog, batch: int, stage: Callable[..., Staged]) -> Decision:

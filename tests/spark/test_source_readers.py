@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -111,14 +112,14 @@ def test_stored_batches_that_are_too_large_are_cut(
     client: quivermq.Client, topic: str, servers: str
 ) -> None:
     client.create_topic(topic, partitions=2)
-    client.produce_many(topic, [b"%d" % number for number in range(70_000)], partition=0)
+    client.produce_many(topic, [b"%d" % number for number in range(73_456)], partition=0)
     sizes = [700_000, 10, 10, 900_000, 10, 800_000] * 3
     client.produce_many(topic, [bytes(size) for size in sizes], partition=1)
     reader = batch(servers, subscribe=topic, columns="value,offset")
 
     many, large = reader.partitions()
     rows = [each.num_rows for each in reader.read(many)]
-    assert sum(rows) == 70_000
+    assert sum(rows) == 73_456
     assert max(rows) <= ROWS_MAX
     assert len(rows) < 14
     found = list(reader.read(large))
@@ -233,6 +234,8 @@ def test_what_retention_removed_is_refused_or_left_out(
     with pytest.raises(OffsetOutOfRange, match=told):
         list(strict.read(planned))
     assert list(lenient.read(planned)) == []
+    longer = replace(planned, stop=kept + 2)
+    assert table(lenient, [longer]).column("offset").to_pylist() == [kept, kept + 1]
     starting = {"startingOffsets": f'{{"{topic}": {{"0": 39}}}}'}
     with pytest.raises(OffsetOutOfRange, match=f"{topic}/0: offsets 39 to {kept - 1} are lost"):
         batch(servers, subscribe=topic, **starting).partitions()
@@ -282,6 +285,23 @@ def test_a_topic_that_was_created_again_is_never_mixed_with_the_one_before(
     after = fresh.latestOffset(end, ALL)
     assert values(fresh, fresh.partitions(end, after)) == [b"other"] * 30
     assert fresh.latestOffset(after, ALL) == after
+
+
+def test_a_partition_that_ends_before_what_was_read_is_refused_or_waited_for(
+    client: quivermq.Client, topic: str, servers: str
+) -> None:
+    client.create_topic(topic)
+    client.produce_many(topic, [b"first"] * 10)
+    strict, lenient = stream(servers, subscribe=topic), stream(servers, subscribe=topic, **LENIENT)
+    end = strict.latestOffset({}, ALL)
+    beyond = {topic: {"0": 12, "id": end[topic]["id"]}}  # the cluster has lost two messages since
+    with pytest.raises(OffsetOutOfRange, match=f"{topic}/0: offsets 10 to 11 are not there"):
+        strict.latestOffset(beyond, ALL)
+    assert lenient.latestOffset({}, ALL) == end
+    assert lenient.latestOffset(beyond, ALL) == beyond
+    client.produce_many(topic, [b"later"] * 3)
+    after = stream(servers, subscribe=topic, **LENIENT).latestOffset(beyond, ALL)
+    assert spans(lenient.partitions(beyond, after)) == [(0, 12, 13)]
 
 
 # ---- streams

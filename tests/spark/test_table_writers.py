@@ -1,6 +1,6 @@
 """The writers of tables, driven by hand: what is removed after a failure, and what never is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +14,13 @@ from quivermq.lakehouse import ArchiveRange, DataFile, Table
 from quivermq.spark.archive.writer import ArchiveWriter
 from quivermq.spark.source.columns import spark_schema
 from quivermq.spark.table_options import arrow_schema
-from quivermq.spark.table_writer import FilesWritten, TableStreamWriter, TableWriter
+from quivermq.spark.table_writer import (
+    FilesWritten,
+    TableStreamWriter,
+    TableTarget,
+    TableWriter,
+    write_files,
+)
 
 WHOLE = StructType(
     [*spark_schema({"includeHeaders": "true"}).fields, StructField("date", DateType())]
@@ -179,3 +185,17 @@ def test_messages_of_any_time_are_archived_those_beyond_the_year_9999_without_a_
     facts = Table.open(tmp_path / "table").file_facts("partition.date", "num_records")
     days = {str(row["partition.date"]): row["num_records"] for row in facts}
     assert days == {"1970-01-01": 1, "9999-12-31": 1, "None": 3}
+
+
+def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    target = TableTarget.prepare(str(tmp_path), arrow_schema(ROW), (), target_bytes=1)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for _ in range(3):
+            yield pa.record_batch({"a": pa.array(range(100_000), pa.int64())})
+        assert files(tmp_path)
+        raise ValueError("the source is gone")
+
+    with pytest.raises(ValueError, match="gone"):
+        write_files(target, rows())
+    assert not files(tmp_path)

@@ -10,7 +10,7 @@ import quivermq
 from quivermq.batches import encode_batch
 from quivermq.transports import Server
 from quivermq.transports.session import Session
-from quivermq.wire import PROTOCOL, packet, proto
+from quivermq.wire import HELLO_BYTES_MAX, PROTOCOL, packet, proto
 from tests.transports.stage import (
     UNKNOWN_BODY,
     Talker,
@@ -123,6 +123,15 @@ async def test_a_packet_above_the_limit_ends_the_talk(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_before_a_hello_no_packet_may_be_large(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        talker = await Talker.in_memory(server, hello=False)
+        talker.transport.write((HELLO_BYTES_MAX + 1).to_bytes(4, "big") + bytes(4))
+        assert (await talker.hear(0)).error.code == "TooLarge"
+        await talker.until_lost()
+
+
+@on_loop
 async def test_a_damaged_batch_is_refused_and_talk_goes_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         talker = await Talker.in_memory(server)
@@ -170,6 +179,18 @@ async def test_too_many_bytes_at_once_wait_and_are_all_stored(tmp_path: Path) ->
         offsets = [one.produced.batches[0].first_offset for one in stored]
         assert offsets == list(range(len(stored)))
         assert len(stored) > 1
+        talker.close()
+
+
+@on_loop
+async def test_a_client_that_said_too_much_is_listened_to_again_when_it_is_answered(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, request_bytes_max=1) as server:
+        talker = await Talker.by_socket(server)
+        await make_topic(talker)
+        for _ in range(3):
+            await store(talker, b"x")
         talker.close()
 
 

@@ -103,6 +103,22 @@ async def test_a_client_that_reads_nothing_is_disconnected_and_others_are_served
 
 
 @on_served_loop
+async def test_a_broker_that_stops_parts_with_a_client_that_reads_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, unread_bytes_max=UNREAD_BYTES) as server:
+        await fill(server, 4)
+        talker = await lazy_talker(server)
+        talker.transport.pause_reading()
+        for number in range(100, 150):
+            fetch = proto.Fetch(topic="orders", bytes_max=BATCH_BYTES)
+            talker.say(proto.Request(id=number, fetch=fetch))
+        await until(lambda: unread(server) > UNREAD_BYTES // 2)
+        assert server.client_connections is not None
+        await server.client_connections.close()
+        assert not server.client_connections.connections
+        talker.close()
+
+
+@on_served_loop
 async def test_a_browser_that_strays_here_is_told_and_closed(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         reader, writer = await asyncio.open_connection(*split_address(server.listen))
