@@ -57,8 +57,9 @@ soak: .venv/ready  ## real brokers under a random mix of faults, judged: MINUTES
 	$(BIN)/python -m quivermq.testing.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --spark \
 		$(if $(filter-out 1,$(NODES)),--nodes $(NODES)) --release $(lastword $(sort $(wildcard tests/upgrades/releases/*.whl)))
 
-fuzz: .venv/ready  ## what reads bytes and texts from outside, changed at random: MINUTES=10 each
-	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+fuzz: .venv/ready  ## what reads bytes and texts from outside, guided by coverage where atheris installs: MINUTES=10 each
+	-$(BIN)/python -m pip install --quiet --group fuzz
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $$($(BIN)/python -c 'import atheris' 2>&- && echo --guided)
 
 mutants: .venv/ready  ## planted bugs: each must be caught
 	$(BIN)/python -m tests.mutants

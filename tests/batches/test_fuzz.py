@@ -4,9 +4,6 @@
 """
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +13,6 @@ from quivermq.batches import Compression, Frame
 from tests.batches.lies import Edit, edited, edits, outcome
 from tests.batches.samples import COLUMN_SETS, COMPRESSIONS, frame_of, with_body
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = int(os.environ.get("QUIVER_FUZZ_EXAMPLES", "300"))
 
 harder = settings(
@@ -105,14 +101,3 @@ def test_every_byte_of_the_metadata_may_lie(compression: Compression) -> None:
             seen.add(outcome(with_body(frame.header, lie)))
     assert seen <= {"read", "Corrupt", "TooLarge"}
     assert "Corrupt" in seen
-
-
-def test_the_coverage_guided_harness_says_what_it_needs() -> None:
-    """A module set to None is one that cannot be imported."""
-    script = (
-        "import runpy, sys; sys.modules['atheris'] = None; sys.argv = ['fuzz_frame'];"
-        "runpy.run_module('tests.batches.fuzz_frame', run_name='__main__')"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=ROOT, check=False)
-    assert run.returncode == 1
-    assert b"pip install --group fuzz" in run.stderr

@@ -104,6 +104,12 @@ def test_a_dead_letter_that_says_nothing_of_its_origin_came_from_nowhere() -> No
     assert "/?@?" in repr(letter)
 
 
+def test_a_dead_letter_with_numbers_of_thousands_of_digits_is_shown_without_them() -> None:
+    headers = {"quiver-deliveries": b"9" * 5_000, "quiver-offset": b"12"}
+    letter = DeadLetter.of(Message("t.dlq", 0, 5, None, b"v", headers, 0, 0))
+    assert (letter.deliveries, letter.original_offset) == (None, 12)
+
+
 def test_a_rebalance_is_done_when_nothing_is_left() -> None:
     assert RebalanceInfo.of(proto.RebalanceProgress()).done
     assert not RebalanceInfo.of(proto.RebalanceProgress(leaders_left=1)).done

@@ -1,50 +1,77 @@
 """Fuzz what reads bytes and texts from outside: `python -m tests.fuzz --minutes 10`.
 
-A bug is an input that raises anything but our errors, or takes longer than a second. It is kept in
-tests/fuzz/found, where tests read it again.
+A bug is an input that raises anything but our errors, takes longer than a second of processor
+time, or asks for more than 100 MB. It is kept in tests/fuzz/found, where tests read it again.
 """
 
 import argparse
-import hashlib
+import logging
 import sys
 import time
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
+from tests.fuzz import corpus, guided
 from tests.fuzz.mutation import mutated
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.target import Target, trouble
+from tests.fuzz.targets import TARGETS
 
-FOUND = Path(__file__).parent / "found"
-SECONDS_MAX = 1.0
 KEPT_MAX = 500
+SEALED_SHARE = 0.5
 
 
-def inputs(target: Target, seed: int) -> Iterator[bytes]:
-    """Endless: samples, samples that were changed, and changes of those."""
+def inputs(target: Target, seed: int, kept: list[bytes] | None = None) -> Iterator[bytes]:
+    """Endless: samples, samples that were changed, and changes of those. Of half of them the
+    checksums are made right."""
     dice = Random(seed)
-    kept = target.samples()
-    yield from list(kept)
+    samples = target.samples()
+    yield from samples
+    known = samples + (kept or [])
     while True:
-        data = mutated(dice.choice(kept), kept, dice)
+        data = mutated(dice.choice(known), known, dice)
+        if dice.random() < SEALED_SHARE:
+            data = target.seal(data)
         yield data
         # Some changes lead to others; without samples nothing is right any more.
-        if len(kept) < KEPT_MAX and dice.random() < 0.05:
-            kept.append(data)
+        if len(known) < KEPT_MAX and dice.random() < 0.05:
+            known.append(data)
 
 
-def trouble(target: Target, data: bytes) -> str:
-    """What is wrong with how a target takes this; empty if nothing is."""
-    began = time.process_time()
-    try:
-        target.read(data)
-    except target.errors:
-        pass
-    except Exception:
-        return traceback.format_exc()
-    took = time.process_time() - began
-    return f"it took {took:.1f} s" if took > SECONDS_MAX else ""
+def fuzz(name: str, seconds: float, seed: int) -> bool:
+    """Fuzz one target without a guide; whether no bug was found."""
+    target, count = TARGETS[name], 0
+    for sample in target.samples():
+        target.read(sample)
+    began = time.monotonic()
+    for data in inputs(target, seed, corpus.load(name)):
+        count += 1
+        if found := trouble(target, data):
+            print(f"{corpus.keep_found(name, data).name}: {found}")
+            break
+        if time.monotonic() > began + seconds:
+            break
+    _tell(name, count, time.monotonic() - began, is_bad=bool(found))
+    return not found
+
+
+def fuzz_guided(name: str, seconds: float, seed: int, *, is_kept: bool) -> bool:
+    """Fuzz one target guided by coverage; whether no bug was found."""
+    began = time.monotonic()
+    outcome = guided.run_guided(name, max(1, round(seconds)), seed)
+    took = time.monotonic() - began
+    if outcome.bug is not None:
+        print(f"{corpus.keep_found(name, outcome.bug).name}:\n{outcome.log[-5_000:]}")
+    few, lines = corpus.reduced(TARGETS[name], outcome.corpus)
+    if is_kept:
+        corpus.save(name, few)
+    covered = f"{outcome.edges:>7,} edges {len(lines):>7,} lines"
+    _tell(name, outcome.inputs, took, covered, is_bad=outcome.bug is not None)
+    return outcome.bug is None
+
+
+def _tell(name: str, count: int, took: float, covered: str = "", *, is_bad: bool) -> None:
+    found = "a bug" if is_bad else "nothing"
+    print(f"{name:<22}{count:>12,} inputs {took:>7,.0f} s {covered}  found: {found}", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,22 +79,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="for each target")
     parser.add_argument("--only", action="append", choices=list(TARGETS))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--guided", action="store_true", help="by coverage; needs atheris")
+    parser.add_argument("--keep", action="store_true", help="with --guided: keep new inputs")
     options = parser.parse_args(arguments)
-    failed = False
+    if options.guided and guided.atheris is None:
+        sys.exit(guided.MISSING)
+    logging.getLogger("quivermq").addHandler(logging.NullHandler())
+    seconds, right = options.minutes * 60, True
     for name in options.only or TARGETS:
-        target, count, end = TARGETS[name], 0, time.monotonic() + options.minutes * 60
-        for data in inputs(target, options.seed):
-            count += 1
-            if found := trouble(target, data):
-                path = FOUND / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}.bin"
-                path.write_bytes(data)
-                print(f"{path.name}: {found}")
-                failed = True
-                break
-            if time.monotonic() > end:
-                break
-        print(f"{name:<14} {count:>12,} inputs", flush=True)
-    return int(failed)
+        if options.guided:
+            right &= fuzz_guided(name, seconds, options.seed, is_kept=options.keep)
+        else:
+            right &= fuzz(name, seconds, options.seed)
+    return int(not right)
 
 
 if __name__ == "__main__":

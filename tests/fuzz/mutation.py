@@ -1,9 +1,14 @@
-"""Changes samples at random: bits, bytes, numbers, slices, and pieces of other samples."""
+"""Changes samples at random: bits, bytes, numbers, slices, tokens, and pieces of other samples."""
 
 from random import Random
 
 _TELLING = (0, 1, 0x7F, 0x80, 0xFF)
 _TELLING_WORDS = (b"\xff" * 4, b"\x7f" + b"\xff" * 3, b"\xff" * 8, bytes(8), b"\x80" + bytes(7))
+_TOKENS = (
+    b"1e999", b"NaN", b"-1", b"9" * 30, b"9" * 5_000, b"null", b"true", b"{}", b"[" * 1_000,
+    b'{"":' * 1_000, b'"\\ud800"', b"{9999999999}", b"\xff\xfe", b"\r\n\r\n", b"%", b"\0",
+)  # fmt: skip
+"""What readers of texts go wrong at."""
 _CHANGES_MAX = 6
 
 
@@ -18,7 +23,7 @@ def mutated(sample: bytes, others: list[bytes], dice: Random) -> bytes:
 def _change(data: bytearray, others: list[bytes], dice: Random) -> None:
     at = dice.randint(0, len(data))
     end = min(len(data), at + dice.choice((1, 2, 4, 16, 256)))
-    match dice.randrange(8):
+    match dice.randrange(9):
         case 0 if data:
             data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
         case 1 if data:
@@ -36,5 +41,7 @@ def _change(data: bytearray, others: list[bytes], dice: Random) -> None:
             data[at:end] = other[begin : begin + dice.choice((1, 8, 64, 1_000))]
         case 6:
             del data[at:]
+        case 7:
+            data[at:end] = dice.choice(_TOKENS)
         case _:
             data[at:at] = dice.randbytes(dice.choice((1, 4, 32)))

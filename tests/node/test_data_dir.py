@@ -185,6 +185,25 @@ def test_an_identity_with_nonsense_in_it_is_refused(tmp_path: Path, field: str) 
         DataDirectory(str(tmp_path), 1)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"no hex": {"folder": "log/orders/0", "member": 1}},
+        {"00" * 16: {"folder": 7, "member": 1}},
+        {"00" * 16: {"folder": "log/orders/0", "member": "1"}},
+        {"00" * 16: {"folder": "log/orders/0"}},
+        {"00" * 16: None},
+    ],
+)
+def test_a_list_with_nonsense_in_it_is_refused(tmp_path: Path, line: dict[str, object]) -> None:
+    used(tmp_path)
+    file, disk = MirroredFile("logs"), RealDisk(tmp_path)
+    content, _ = file.read(disk)
+    file.write(disk, {**content, **line})
+    with pytest.raises(Corrupt, match="no list of logs"):
+        DataDirectory(str(tmp_path), 1)
+
+
 def test_a_list_that_is_gone_before_anything_was_listed_is_no_loss(tmp_path: Path) -> None:
     DataDirectory(str(tmp_path), 1).close()
     (tmp_path / "log/_quiver/0.tmp").mkdir(parents=True)

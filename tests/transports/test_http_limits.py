@@ -60,11 +60,31 @@ async def test_a_body_above_the_limit_is_refused(tmp_path: Path) -> None:
             assert await refusal(server, HEALTH + body) == (413, "TooLarge")
 
 
-@pytest.mark.parametrize("said", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET\r\n\r\n"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x00\x01\x02 nonsense\r\n\r\n",
+        b"GET\r\n\r\n",
+        # The parser takes these as requests; only their address is none.
+        b"CONNECT other:443 HTTP/1.1\r\n\r\n",
+        b"GET http://[/health HTTP/1.1\r\n\r\n",
+    ],
+)
 @on_served_loop
 async def test_nonsense_is_refused(tmp_path: Path, said: bytes) -> None:
     async with serving(tmp_path, http=ANYWHERE) as server:
         assert await refusal(server, said) == (400, "InvalidRequest")
+
+
+@on_served_loop
+async def test_a_refusal_is_never_taken_for_the_answer_to_an_earlier_request(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, http=ANYWHERE, http_body_bytes_max=1_000) as server:
+        wire = await Wire.to(server)
+        wire.say(HEALTH + b"\r\n" + HEALTH + b"content-length: 2000\r\n\r\n" + b"x" * 2_000)
+        assert await wire.is_ended()
+        await wire.close()
 
 
 @pytest.mark.parametrize("said", [b"", HEALTH, HEALTH + b"content-length: 5\r\n\r\nx"])

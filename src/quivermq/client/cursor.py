@@ -297,11 +297,12 @@ def parse_place(name: str, place: Place) -> int | str:
     if isinstance(place, str):
         if place in {"earliest", "latest"}:
             return place
-        if place.startswith("@") and place[1:].isdecimal() and int(place[1:]) < 1 << 63:
-            return f"@{int(place[1:])}"
+        number = place[1:20]
+        if place == f"@{number}" and number.isdecimal() and int(number) < 1 << 63:
+            return f"@{int(number)}"
         try:
             return _time(name, datetime.fromisoformat(place))
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     raise InvalidRequest(
         f'{name} must be an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" '

@@ -276,4 +276,5 @@ class DeadLetter(NamedTuple):
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
+    # A client may have written anything; Python refuses to read thousands of digits.
+    return int(text) if text.isdecimal() and len(text) < 20 else None

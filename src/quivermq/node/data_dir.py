@@ -89,6 +89,15 @@ class ListedLog:
         return self.folder.startswith(f"{_FOLDER}/{METADATA_TOPIC}/")
 
 
+def _listed(partition: str, log: dict[str, Any]) -> ListedLog:
+    """One line of the list; raises `TypeError`, `KeyError` or `ValueError` if it is none."""
+    folder, member = log["folder"], log["member"]
+    bytes.fromhex(partition)
+    if not isinstance(folder, str) or type(member) is not int:
+        raise TypeError(f"{partition} is in folder {folder!r}, of member {member!r}")
+    return ListedLog(folder, member)
+
+
 class DataDirectory:
     """The files of a data directory that are not logs. Blocking: a start, or the disk thread."""
 
@@ -186,11 +195,8 @@ class DataDirectory:
             return {}
         found = self._read(self._logs_file, self.identity.node_id)
         try:
-            logs = {
-                partition: ListedLog(log["folder"], log["member"])
-                for partition, log in found.items()
-            }
-        except (TypeError, KeyError) as error:
+            logs = {partition: _listed(partition, log) for partition, log in found.items()}
+        except (TypeError, KeyError, ValueError) as error:
             raise Corrupt(f"{self.root}: logs.json is no list of logs: {error}") from error
         if not self._logs_file.is_even:
             self._logs_file.write(self.disk, found)

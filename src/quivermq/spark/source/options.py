@@ -154,7 +154,7 @@ def _choice(
     if chosen[0] == "subscribePattern":
         try:
             re.compile(text)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise InvalidRequest(
                 f"option subscribePattern is no regular expression: {text!r}: {error}"
             ) from None
@@ -198,7 +198,7 @@ def _numbers(name: str, text: str, *, least: int) -> Numbers:
     found: dict[str, dict[int, int]] = {}
     for topic, partitions in _json(name, text).items():
         if not isinstance(partitions, dict) or not all(
-            partition.isdecimal() and _is_number(number, least)
+            _whole(partition) is not None and _is_number(number, least)
             for partition, number in partitions.items()
         ):
             raise InvalidRequest(f'option {name} looks like {{"orders": {{"0": 42}}}}: {text!r}')
@@ -209,7 +209,7 @@ def _numbers(name: str, text: str, *, least: int) -> Numbers:
 def _json(name: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise InvalidRequest(f"option {name} must be JSON, by topic: {text!r}")
@@ -219,6 +219,12 @@ def _json(name: str, text: str) -> dict[str, Any]:
 def _is_number(value: object, least: int = 0) -> bool:
     # True is an int too.
     return type(value) is int and least <= value < 1 << 63
+
+
+def _whole(text: str) -> int | None:
+    """The number that a text is, below 2**63; None for any other text."""
+    number = int(text) if text.isdecimal() and len(text) < 20 else None
+    return number if _is_number(number) else None
 
 
 def _group(name: str) -> str:
@@ -231,9 +237,10 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     text = (given.get(name) or "").strip()
     if not text:
         return None
-    if not text.isdecimal() or not int(text):
+    number = _whole(text)
+    if not number:
         raise InvalidRequest(f"option {name} must be a whole number from 1 up: {text!r}")
-    return int(text)
+    return number
 
 
 def _seconds(name: str, text: str) -> float:

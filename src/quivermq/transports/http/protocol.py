@@ -107,8 +107,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(*self._refusal)
 
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
+        # Raises for an address that is none; then there is no request yet that can be answered.
         super().on_headers_complete()
+        self._is_in_head = False
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -168,7 +169,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _may_speak(self) -> bool:
         if self._is_in_head:
             return self.cycle is None or self.cycle.response_complete
-        return not self.cycle.response_started
+        # In the pipeline are requests that wait for the answers to earlier ones.
+        return not self.pipeline and not self.cycle.response_started
 
     def _refuse(self, status: int, error: QuiverError) -> None:
         """Say why, unless that would get into another answer, and close."""
