@@ -1,8 +1,11 @@
 """The controller: moves replicas and leaders, and goes on while a broker is down."""
 
+import asyncio
 from pathlib import Path
 
-from quivermq.cluster import Edit, Move, set_targets
+import pytest
+
+from quivermq.cluster import Edit, Move, set_broker_state, set_targets
 from quivermq.transports import Server
 from tests.cluster.catalogs import broker as record_of
 from tests.node.cluster_stage import Brokers, cluster
@@ -57,3 +60,33 @@ async def test_a_broker_that_registered_and_went_down_holds_up_no_move(tmp_path:
         await leader.broker.metadata.edit(lambda _: Edit({gone.key: gone.to_json()}))
         await move(leader, Move("a", 0, (2, 3)))
         await until(lambda: replicas(leader, "a") == (2, 3))
+
+
+@on_loop
+async def test_a_broker_that_leaves_stays_in_the_catalog_for_as_long_as_it_votes(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, **PATIENT) as brokers:
+        leader = await metadata_leader(brokers)
+        metadata = leader.broker.metadata
+        leaving = next(node for node in brokers.running if brokers.running[node] is not leader)
+        member = metadata.view.broker(leaving).member
+
+        def is_voter() -> bool:
+            return member in metadata.leading_replica().replica.configuration.all_voters
+
+        # One that is to vote in its place is down: the members of the metadata cannot change.
+        gone = record_of(4)
+        await metadata.edit(
+            lambda view: (
+                Edit({gone.key: gone.to_json()}) | set_broker_state(view, leaving, "leaving")
+            )
+        )
+        await until(lambda: "node 4" in leader.broker.controller.trouble)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await until(lambda: leaving not in metadata.view.brokers)
+        assert is_voter()
+        await metadata.edit(lambda _: Edit(delete=[gone.key]))
+        await until(lambda: leaving not in metadata.view.brokers)
+        assert not is_voter()

@@ -230,6 +230,11 @@ class Controller:
         view = self._metadata.view
         if any(True for _ in view.hosted(node)):
             return
+        configuration = self._metadata.leading_replica().replica.configuration
+        if view.broker(node).member in configuration.all_voters:
+            # It still votes, as another broker that is down holds up the change of members. Who
+            # sees it leave the catalog switches it off: the others may be no majority.
+            return
         # The catalog says it while the broker still hears: that is how it learns that it may stop.
         await self._metadata.edit(lambda view: remove_broker(view, node))
         logger.info("node %d has left the cluster", node)

@@ -6,7 +6,7 @@ call began and ended is noted by a time that no clock of a simulated machine sho
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Protocol
@@ -25,6 +25,7 @@ from quivermq.testing.trials.consumer import ALL_HABITS, make_delivery
 from quivermq.testing.trials.group_history import (
     Fate,
     GroupHistory,
+    Original,
     SettleAction,
     SettleCall,
 )
@@ -83,6 +84,14 @@ class SentValues:
     """Those with a priority above 0."""
     delays: dict[bytes, float] = field(default_factory=dict)
     """Those that are delayed, and the time in ms before which no group may get them."""
+
+    def levels_in(self, messages: Mapping[int, Original]) -> dict[int, int]:
+        """The priority of each message, by its offset."""
+        return {offset: self.levels.get(one.value, 0) for offset, one in messages.items()}
+
+    def delayed_in(self, messages: Mapping[int, Original]) -> set[int]:
+        """The offsets of those that are delayed."""
+        return {offset for offset, one in messages.items() if one.value in self.delays}
 
 
 class Time(Protocol):

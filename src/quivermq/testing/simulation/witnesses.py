@@ -4,10 +4,11 @@ import asyncio
 from random import Random
 from typing import Final
 
+import quivermq.aio
 from quivermq.client import AsyncClient
 from quivermq.errors import QuiverError
 from quivermq.testing.simulation.priority_history import PriorityHistory
-from quivermq.testing.simulation.users import Stage, User
+from quivermq.testing.simulation.users import TIMEOUT_S, Stage, User
 from quivermq.testing.trials.history import TopicPartition
 
 
@@ -58,3 +59,15 @@ class RankedUser(User):
                     offsets.setdefault(message.partition, []).append(message.offset)
                 for partition, given in offsets.items():
                     history.record_poll(TopicPartition(self._topic, partition), given)
+
+
+async def lift_limits(stage: Stage) -> None:
+    """Note the last terms of topics with a rate limit, and take the limit away."""
+    async with quivermq.aio.connect(stage.servers, timeout=TIMEOUT_S) as client:
+        for topic, history in stage.records.rates.items():
+            term = None
+            while term is None:
+                await asyncio.sleep(0.1)
+                term = (await client.topic(topic)).partitions[0].term
+            history.record_term(stage.world.time.now_us, term)
+            await client.alter_topic(topic, rate_limit=None)
