@@ -9,12 +9,9 @@ is the same run, byte for byte.
 """
 
 import asyncio
-import gc
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -69,6 +66,8 @@ from quivermq.testing.virtual import (
     VirtualNetwork,
     World,
     sandbox,
+    silently,
+    without_collection,
 )
 from quivermq.testing.virtual.process import MachineState
 from quivermq.testing.virtual.story import Story
@@ -167,7 +166,7 @@ class Simulation:
             stack.enter_context(sandbox())
             # Checks of replicas at work would count as work of brokers.
             stack.enter_context(self._checks.watching() if self.budget is None else self.budget)
-            stack.enter_context(_without_garbage_collection())
+            stack.enter_context(without_collection())
             try:
                 self._start()
                 self._suffer()
@@ -650,34 +649,6 @@ def _settings(dice: Random) -> dict[str, object]:
         "request_timeout_ms": 10_000,
         "retention_interval_ms": 1_000,
     }
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Nothing is collected in a run: what `__del__` does would happen at moments that depend on
-    other runs. Afterwards the tasks of killed processes are closed, and complain of it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@contextmanager
-def silently() -> Iterator[None]:
-    """Around the end of simulated processes: their tasks are closed in the middle of something."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            yield
-            gc.collect()
-            # What they do when they are closed leaves more of them.
-            gc.collect()
-    finally:
-        sys.unraisablehook = hook
 
 
 def run_seed(seed: int, left_out: LeftOut | None = None) -> Outcome:

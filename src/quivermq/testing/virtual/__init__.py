@@ -7,7 +7,7 @@ that are slow, cut and wrong.
 
 from quivermq.testing.virtual.network import Link, VirtualNetwork, Weather
 from quivermq.testing.virtual.process import Process, SimulatedMachine, World
-from quivermq.testing.virtual.sandbox import sandbox
+from quivermq.testing.virtual.sandbox import sandbox, silently, without_collection
 
 __all__ = [
     "Link",
@@ -17,4 +17,6 @@ __all__ = [
     "Weather",
     "World",
     "sandbox",
+    "silently",
+    "without_collection",
 ]

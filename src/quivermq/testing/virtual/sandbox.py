@@ -6,10 +6,12 @@ event loop is running, and as always where none is. So nothing has to be handed 
 layers, and code that is written later cannot forget to ask.
 """
 
+import gc
 import os
 import random
 import sys
 import time
+import warnings
 from asyncio import events
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,3 +65,31 @@ def sandbox() -> Iterator[None]:
         sys.argv = arguments
         for module, name, of_system in before:
             setattr(module, name, of_system)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Nothing is collected in a run: what `__del__` does would happen at moments that depend on
+    other runs. Afterwards the tasks of killed processes are closed, and complain of it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def silently() -> Iterator[None]:
+    """Around the end of simulated processes: their tasks are closed in the middle of something."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+            gc.collect()
+            # What they do when they are closed leaves more of them.
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
