@@ -9,10 +9,11 @@
 - `disks`: disks for them that fail and lose power.
 - `simulation`: a whole cluster in one thread on virtual time, from a seed.
 - `virtual`: the machines, network and time that it runs on.
+- `soak`: real clusters under a random mix of faults, for hours: `python -m quivermq.testing.soak`.
 - `trials`: real clusters under load and faults, and checkers of what clients were told.
 
 `simulated_disk`, `memory_storage` and `memory_transport` stand in for a disk, Raft's storage and
-TCP. Modules to run with `python -m`: `quivermq.testing --seeds 1000` (simulations), `soak`, and
+TCP. Modules to run with `python -m`: `quivermq.testing --seeds 1000` (simulations), and
 the processes `broker_process` and `consumer_process`. `fork_server` forks brokers.
 """
 
