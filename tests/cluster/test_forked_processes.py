@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import psutil
 import pytest
 
 from quivermq.testing.cluster.forked_process import CAN_FORK, ForkedProcess, start_forked
+from tests.cluster.test_processes import wait_dead
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="brokers are not forked here")
 
@@ -89,10 +89,7 @@ def test_a_fork_server_that_dies_takes_its_processes_along_and_is_replaced() -> 
         assert server is not None
         server.kill()
         assert process.wait(10) == -signal.SIGKILL
-        deadline = time.monotonic() + 10
-        while psutil.pid_exists(process.pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_dead([process.pid])
         with running(STANDING) as successor:
             assert psutil.Process(successor.pid).ppid() not in {server.pid, os.getpid()}
 
