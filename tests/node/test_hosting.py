@@ -22,7 +22,7 @@ from quivermq.cluster import (
     set_targets,
 )
 from quivermq.errors import QuiverError
-from quivermq.log import Log, RealDisk
+from quivermq.log import Log, RealDisk, RealFile, Unreadable
 from quivermq.node.data_dir import DataDirectory, PartitionName
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.hosting import Hosting, Wanted
@@ -68,6 +68,18 @@ class CrashingDisk(RealDisk):
     def sync_folder(self, path: str) -> None:
         self._count()
         super().sync_folder(path)
+
+
+def break_reads(patches: pytest.MonkeyPatch, folder: str) -> None:
+    """The medium gives back nothing of what is in a folder."""
+    read = RealFile.read
+
+    def broken(file: RealFile, at: int, size: int) -> bytes:
+        if folder in str(file.place):
+            raise Unreadable(f"cannot read {file.place}: Input/output error")
+        return read(file, at, size)
+
+    patches.setattr(RealFile, "read", broken)
 
 
 class StuckRemovals(RealDisk):
@@ -221,6 +233,25 @@ async def test_a_log_that_is_damaged_keeps_no_others_from_running(
         await until(lambda: it.scheduler.replicas[good].was_serving)
         group = it.scheduler.replicas.get(damaged)
         assert damaged in it.hosting.lost or (group is not None and not group.was_serving)
+
+
+@on_loop
+async def test_a_log_that_the_disk_did_not_give_back_is_opened_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with host(tmp_path) as it:
+        await it.hosting.reconcile(it.current(ORDERS))
+    unread, good = (partition_id(ORDERS.topics["orders"].id, number) for number in (0, 1))
+    async with host(tmp_path) as it:
+        with monkeypatch.context() as patches:
+            break_reads(patches, "log/orders/0")
+            await it.hosting.reconcile(it.current(ORDERS))
+            await it.hosting.reconcile(it.current(ORDERS))
+            assert set(it.scheduler.replicas) == {good}
+            assert it.hosting.lost.keys() == {unread}
+        await it.hosting.reconcile(it.current(ORDERS))
+        await until(lambda: it.scheduler.replicas[unread].was_serving)
+        assert not it.hosting.lost
 
 
 @on_loop

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from quivermq.batches import Limits
@@ -43,6 +44,8 @@ from quivermq.wire import proto
 logger = logging.getLogger("quivermq.broker")
 
 _HANDOVER_S: Final = 2.0
+_OPEN_AGAIN_S: Final = 10.0
+"""Between two attempts to open logs that could not be opened."""
 _UNMARKED_BYTES_MAX: Final = 1 << 20
 """Where no write waits for an fsync."""
 _NAMED_MAX: Final = 10
@@ -266,7 +269,9 @@ class Broker:
 
     async def _keep_hosting(self) -> None:
         while True:
-            await self._hosting_wanted.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_OPEN_AGAIN_S if self.hosting.lost else None):
+                    await self._hosting_wanted.wait()
             self._hosting_wanted.clear()
             view = self.metadata.view
             try:

@@ -57,10 +57,11 @@ class Hosting:
         self._scheduler = scheduler
         self._lock = asyncio.Lock()
         self.lost: dict[bytes, str] = {}
-        """Replicas that should run here and cannot, with the reason."""
+        """Replicas that should run here and cannot, with the reason. Each `reconcile` tries again:
+        a disk that did not give back a log may do so later."""
 
     async def reconcile(self, view: View) -> None:
-        """Remove what is not wanted, then make and open what is."""
+        """Remove what is not wanted, then make and open what is and does not run."""
         async with self._lock:
             wanted = {want.partition_id: want for want in self._wanted(view)}
             if self._is_current(view):
@@ -74,7 +75,7 @@ class Hosting:
                     running.is_preferred = want.is_preferred
             missing = (w for w in wanted.values() if w.partition_id not in self._scheduler.replicas)
             while batch := list(islice(missing, _OPEN_AT_ONCE)):
-                await self._start([want for want in batch if want.partition_id not in self.lost])
+                await self._start(batch)
 
     def _is_current(self, view: View) -> bool:
         """Whether the view is younger than the start of this broker."""
@@ -140,18 +141,22 @@ class Hosting:
         logs = await self._disk_thread.run(lambda: self._logs_of(batch))
         for want, log in zip(batch, logs, strict=True):
             if isinstance(log, QuiverError):
-                self.lost[want.partition_id] = str(log)
-                logger.critical("%s cannot run here: %s", want.name, log)
+                self._lose(want, str(log))
                 continue
             try:
                 hosted = self._hosted(want, log)
             except (QuiverError, BrokenInvariant) as error:
                 is_of_another = isinstance(error, UnsupportedFormat)
                 text = str(error) if is_of_another else lost_text(str(error), want.member)
-                self.lost[want.partition_id] = text
-                logger.critical("%s cannot run here: %s", want.name, self.lost[want.partition_id])
+                self._lose(want, text)
                 continue
+            self.lost.pop(want.partition_id, None)
             self._scheduler.add(hosted)
+
+    def _lose(self, want: Wanted, reason: str) -> None:
+        if self.lost.get(want.partition_id) != reason:
+            logger.critical("%s cannot run here: %s", want.name, reason)
+        self.lost[want.partition_id] = reason
 
     def _hosted(self, want: Wanted, found: Opened) -> HostedReplica:
         return HostedReplica(

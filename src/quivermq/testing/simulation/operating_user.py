@@ -1,9 +1,15 @@
-"""A user of a simulated cluster who does what operators do."""
+"""Users of a simulated cluster who do what operators do."""
 
 import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from random import Random
 
 from quivermq.client import AsyncClient
+from quivermq.cluster import FEATURE_LEVEL_MAX, Edit, Level
+from quivermq.cluster.records import CLUSTER_KEY, BrokerRecord
+from quivermq.errors import QuiverError
+from quivermq.node import controller
 from quivermq.testing.simulation.users import Stage, User
 
 
@@ -66,3 +72,39 @@ class OperatingUser(User):
         await client.groups(topic)
         await client.dead_letters(topic)
         await client.delayed(topic)
+
+
+class UpgradingUser(User):
+    """Raises the feature level of a cluster that was founded at an earlier one, at some moment."""
+
+    async def step(self, client: AsyncClient) -> None:
+        await asyncio.sleep(self.dice.uniform(1.0, 8.0))
+        found = await client.upgrade_cluster()
+        self.stage.world.story.counts[f"operator: raised to level {found.level}"] += 1
+
+
+async def raise_level(client: AsyncClient) -> None:
+    """Ask until the cluster has the highest level."""
+    while True:
+        try:
+            if (await client.upgrade_cluster()).level == FEATURE_LEVEL_MAX:
+                return
+        except QuiverError:
+            await asyncio.sleep(0.5)
+
+
+@contextmanager
+def founded_at(level: Level) -> Iterator[None]:
+    """Clusters that are founded meanwhile have this feature level, as if by an earlier release."""
+    found_cluster = controller.found_cluster  # type: ignore[attr-defined]
+
+    def found(cluster_id: str, created_ms: int, brokers: Iterable[BrokerRecord]) -> Edit:
+        edit = found_cluster(cluster_id, created_ms, brokers)
+        record = {**edit.put[CLUSTER_KEY], "level": int(level), "release": level.release}
+        return Edit({**edit.put, CLUSTER_KEY: record})
+
+    controller.found_cluster = found  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        controller.found_cluster = found_cluster  # type: ignore[attr-defined]

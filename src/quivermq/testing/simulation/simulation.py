@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import quivermq.aio
 from quivermq.client import AsyncClient, DeadLetter, RateLimit, Retention
+from quivermq.cluster import FEATURE_LEVEL_MIN
 from quivermq.errors import Corrupt, QuiverError, TopicNotFound
 from quivermq.log import Log
 from quivermq.testing import Violation
@@ -31,7 +32,12 @@ from quivermq.testing.simulation.faults import (
     Nemesis,
     odd_clock,
 )
-from quivermq.testing.simulation.operating_user import OperatingUser
+from quivermq.testing.simulation.operating_user import (
+    OperatingUser,
+    UpgradingUser,
+    founded_at,
+    raise_level,
+)
 from quivermq.testing.simulation.rate_history import RateHistory
 from quivermq.testing.simulation.redriving import (
     RedriveHistory,
@@ -84,6 +90,8 @@ CLOCKS_WRONG_US_MAX: Final = 100 * YEAR_US
 """No clock was ever further ahead: each jumps by a year at most, and not a hundred times."""
 COUNTED: Final = 10
 """In the last of so many seeds the work of brokers is counted: it takes 2.5 times as long."""
+UPGRADED: Final = 8
+"""Of so many seeds, one begins at an earlier feature level, which a user raises."""
 STORY_LINES: Final = 40
 _GROUPS: Final = ("billing", "search")
 _REDRIVEN: Final = "redriven"
@@ -150,6 +158,7 @@ class Simulation:
         self.redriven = RedriveHistory() if dice.random() < 0.4 else None
         """Of a topic whose dead letters are put back."""
         self.budget = WorkBudget() if seed % COUNTED == COUNTED - 1 else None
+        self._is_upgraded = seed % UPGRADED == UPGRADED - 1
         self._machines = 0
         self._users: dict[SimulatedMachine, User] = {}
         self._makers: dict[SimulatedMachine, MakeUser] = {}
@@ -167,6 +176,8 @@ class Simulation:
             # Checks of replicas at work would count as work of brokers.
             stack.enter_context(self._checks.watching() if self.budget is None else self.budget)
             stack.enter_context(without_collection())
+            if self._is_upgraded:
+                stack.enter_context(founded_at(FEATURE_LEVEL_MIN))
             try:
                 self._start()
                 self._suffer()
@@ -285,6 +296,7 @@ class Simulation:
         chosen += [self._consumer] * dice.randint(0, 3)
         chosen += [self._pushed] * (dice.random() < 0.3)
         chosen += [self._sticky] * dice.choice((0, 0, 1, 2, 3))
+        chosen += [UpgradingUser] * self._is_upgraded
         return [(make, dice.random()) for make in chosen]
 
     def _heal(self) -> None:
@@ -390,6 +402,7 @@ class Simulation:
 
     def _check(self) -> None:
         counts = self.world.story.counts
+        self._do(self._raise_level, SERVING_MS_MAX)
         for stage in (self.stage, self.limited):
             self._check_kept(stage)
             counts["calls judged as linearizable"] += stage.records.log.check()
@@ -404,6 +417,10 @@ class Simulation:
         for stage in (self.stage, self.limited):
             stage.records.messages.check(self._copies(stage))
         self.fleeting.records.messages.check(self._copies(self.fleeting), may_be_dropped=True)
+
+    async def _raise_level(self) -> None:
+        async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+            await raise_level(client)
 
     def _check_kept(self, stage: Stage) -> None:
         """Groups of topics whose messages are kept, against what is in their partitions."""

@@ -25,6 +25,7 @@ from quivermq.errors import QuiverError, TopicNotFound
 from quivermq.testing import Violation
 from quivermq.testing.cluster import Cluster, ClusterFaults, Undo
 from quivermq.testing.cluster.faults import Links
+from quivermq.testing.cluster.forked_process import CAN_FORK, ForkedProcess, start_forked
 from quivermq.testing.simulation.users import DrainingUser, StickyDrainingUser, User
 from quivermq.testing.soak.judge import JOURNALS, LOGS, VERDICT
 from quivermq.testing.soak.spark_load import SparkLoad
@@ -34,6 +35,7 @@ from quivermq.testing.trials import TopicPartition, lead_by, wait_until_level
 from quivermq.testing.trials.journal import Journal, JournaledCalls
 from quivermq.testing.trials.observer import ReplicaObserver, ReplicaProgress
 
+_USERS: Final = "quivermq.testing.soak.user_process"
 PARTITIONS: Final = 3
 PACE_S: Final = 0.05
 _PROBE_PACE_S: Final = 0.03
@@ -106,8 +108,13 @@ class UserProcess:
         journal = str(journals / f"{name.replace(' ', '-')}.journal")
         what = {**asked, "name": name, "users": users, "seed": name, "journal": journal}
         self._log = (journals.parent / f"{name.replace(' ', '-')}.log").open("wb")
-        self.process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "quivermq.testing.soak.user_process", json.dumps(what)],
+        self.process = self._launch(json.dumps(what))
+
+    def _launch(self, asked: str) -> "ForkedProcess | subprocess.Popen[bytes]":
+        if CAN_FORK:
+            return start_forked(_USERS, asked, stderr=self._log.fileno())
+        return subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", _USERS, asked],
             stdin=subprocess.PIPE,
             stderr=self._log,
             process_group=0,
@@ -214,7 +221,8 @@ class Round:
         return process
 
     def _check(self, process: UserProcess, code: int) -> None:
-        if code not in {0, VIOLATION}:
+        # One that was told to end before it had begun has done nothing.
+        if code not in {0, VIOLATION, -signal.SIGTERM}:
             raise Violation(f"the users of {process.program} ended with {code}")
 
     def _end_probes(self) -> None:
