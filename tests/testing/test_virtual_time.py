@@ -21,16 +21,6 @@ def test_an_event_planned_for_now_or_the_past_happens_now() -> None:
     assert seen == [3]
 
 
-def test_time_stops_early_when_the_condition_holds() -> None:
-    time = VirtualTime()
-    for delay_ms in (1, 2, 3):
-        time.after_ms(delay_ms, lambda: None)
-    assert time.run_for_ms(10, lambda: time.now_ms == 2)
-    assert (time.now_ms, time.events) == (2, 2)
-    assert not time.run_for_ms(10, lambda: False)
-    assert time.now_ms == 12
-
-
 def test_any_plan_gives_a_sorted_history() -> None:
     dice, time, seen = Random(5), VirtualTime(), []
     for _ in range(500):

@@ -38,8 +38,8 @@ class VirtualTime:
         """Plan an action at a moment; one that is past counts as now."""
         heappush(self._planned, (max(due_us, self.now_us), next(self._numbers), action))
 
-    def run_for_ms(self, duration_ms: int, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; stops early, and returns True, once `until` holds after an event."""
+    def run_for_ms(self, duration_ms: int) -> None:
+        """Let time pass."""
         end_us = self.now_us + duration_ms * US_PER_MS
         planned = self._planned
         while planned and planned[0][0] <= end_us:
@@ -48,7 +48,4 @@ class VirtualTime:
             if self.events > EVENTS_MAX:
                 raise RuntimeError(f"{EVENTS_MAX:,} events: the run does not end")
             action()
-            if until is not None and until():
-                return True
         self.now_us = end_us
-        return False
