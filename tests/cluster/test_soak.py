@@ -32,7 +32,7 @@ def test_a_random_mix_of_faults_breaks_no_promise(tmp_path: Path) -> None:  # F4
     assert record.samples
     assert record.counts["messages acknowledged"] > 0
     assert record.counts["settled: ack, done"] > 0
-    assert record.counts["messages delivered, sticky"] == record.counts["messages stored"]
+    assert record.counts["messages delivered, sticky"] >= record.counts["messages stored"]
     assert "| outcome | passed |" in tell_report(record)
 
 

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from random import Random
 
 from quivermq.client import AsyncClient
-from quivermq.cluster import FEATURE_LEVEL_MAX, Edit, Level
-from quivermq.cluster.records import CLUSTER_KEY, BrokerRecord
+from quivermq.cluster import CLUSTER_KEY, FEATURE_LEVEL_MAX, BrokerRecord, Edit, Level
 from quivermq.errors import QuiverError
 from quivermq.node import controller
 from quivermq.testing.simulation.users import Stage, User

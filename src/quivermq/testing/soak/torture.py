@@ -137,7 +137,9 @@ class UserProcess:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        cast("Any", self.process.stdin).close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
         self._log.close()
 
 
