@@ -7,7 +7,7 @@ from functools import cache, partial
 from random import Random
 from unittest.mock import patch
 
-from quivermq.batches import Frame, Index, Offset
+from quivermq.batches import Frame, FrameKind, Index, Offset
 from quivermq.errors import QuiverError
 from quivermq.log import Checkpoint, Edge, Log, LogSettings, Verification, checkpoints, layout
 from quivermq.log import state as log_state
@@ -16,13 +16,15 @@ from quivermq.log.records import Record
 from quivermq.node.data_dir import DataDirectory, ListedLog, damaged_files
 from quivermq.node.machine import Machine
 from quivermq.node.mirrored_file import _encoded
-from quivermq.queue import Partition
+from quivermq.queue import Partition, catalog_command
 from quivermq.raft import Configuration
 from quivermq.replica import ReplicaState
 from quivermq.testing.simulated_disk import SimulatedDisk
 from tests.fuzz.seals import seal_record, seal_segment
 from tests.fuzz.target import Target
 from tests.log.entries import LOG_ID, entries
+from tests.queue.lease_stage import DeskStage
+from tests.queue.storm import ACTS
 from tests.replica.group import Group, batch
 
 FOLDER = "log/orders/0"
@@ -36,18 +38,28 @@ Files = dict[str, bytes]
 
 
 def _states() -> list[bytes]:
-    """Of a partition that is new, and of one with producers and a group that has leases."""
+    """Of partitions that are new, that have producers, groups with leases, a catalog."""
     group = Group(1)
     leader = group.leader()
     for number in range(20):
         group.produce(leader, batch(b"x", producer=7, epoch=1, sequence=number))
-    leader.replica.with_leases(
-        lambda leases: leases.working_copy.commit("g", 3), None, group.now_ms, group.now_ms
-    )
-    group.settle()
-    new = ReplicaState(Configuration(voters=(1, 2)), Partition()).pack()
-    used = leader.replica.checkpoint
-    return [new, used.data] if used else [new]
+    catalog = Partition()
+    command = Frame.of(FrameKind.COMMAND, catalog_command(0, {"a": {"b": [1, None]}}))
+    catalog.apply(command.stamped(term=1, index=Index(1), base_offset=Offset(0), timestamp_ms=5))
+    assert leader.replica._live is not None
+    producers = leader.replica._live.partition
+    partitions = [Partition(), producers, catalog, _used_partition(3)]
+    members = Configuration(voters=(1, 2), outgoing=(2, 3), learners_next=(3,))
+    return [ReplicaState(members, partition).pack() for partition in partitions]
+
+
+def _used_partition(seed: int) -> Partition:
+    """One of which groups have made every use."""
+    dice, stage = Random(seed), DeskStage()
+    for _ in range(150):
+        dice.choice(ACTS)(stage, dice)
+    stage.commit(100)
+    return stage.partition
 
 
 def _read_state(data: bytes) -> None:

@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 
-from quivermq.batches import Index
+from quivermq.batches import Frame, FrameKind, Index, Offset
 from quivermq.errors import Corrupt, NotLeader, Overloaded, Timeout
 from quivermq.log import Damage
 from quivermq.log.disk import Unreadable
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
+from quivermq.queue import Partition, catalog_command
 from quivermq.raft import Configuration, MembershipChange, parse_changes
 from quivermq.raft import MessageKind as Said
 from quivermq.replica import (
@@ -217,9 +218,26 @@ def test_a_checkpoint_is_never_in_memory_as_a_whole_where_it_is_sent_from(
 
 def test_bytes_that_are_no_checkpoint_are_corrupt_whatever_they_are() -> None:
     state = newest_state(Group(1)[1].log).pack()
-    for data in (b"", state[:-1], state + b"!", state[:2] + b"\x02\0\0\0[]" + state[6:]):
+    size = int.from_bytes(state[2:6], "little")
+    members = [b"[]", b"[" * 2_000, b'{"voters": 1}', b'{"voters": ["1"]}', b'{"auto_leave": 0}']
+    for data in (
+        b"",
+        state[:-1],
+        state + b"!",
+        *(state[:2] + len(m).to_bytes(4, "little") + m + state[6 + size :] for m in members),
+    ):
         with pytest.raises(Corrupt):
             ReplicaState.unpack(data)
+
+
+def test_a_checkpoint_with_a_catalog_that_is_none_is_corrupt() -> None:
+    partition = Partition()
+    command = Frame.of(FrameKind.COMMAND, catalog_command(0, {"a": 1}))
+    partition.apply(command.stamped(term=1, index=Index(1), base_offset=Offset(0), timestamp_ms=0))
+    packed = ReplicaState(Configuration(voters=(1,)), partition).pack()
+    assert ReplicaState.unpack(packed).partition.catalog.values == {"a": 1}
+    with pytest.raises(Corrupt):
+        ReplicaState.unpack(packed.replace(b'"version"', b'"another"'))
 
 
 def test_a_crash_during_a_transfer_leaves_nothing_half_done() -> None:

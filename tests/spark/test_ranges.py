@@ -75,7 +75,15 @@ def test_the_same_vector_is_the_same_text() -> None:
     assert str(to_json(one)) == str(to_json(other)) == text.replace('"', "'")
 
 
-@pytest.mark.parametrize("wrong", [{"a": 1}, {"a": {"0": 1}}, {"a": {"id": "x", "zero": 1}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"a": 1},
+        {"a": {"0": 1}},
+        {"a": {"id": "x", "zero": 1}},
+        {"a": {"id": "x", "0": float("inf")}},
+    ],
+)
 def test_a_checkpoint_of_another_source_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match="did not write"):
         from_json(wrong)

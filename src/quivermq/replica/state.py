@@ -21,6 +21,17 @@ from quivermq.raft import Configuration
 _VERSION: Final = 1
 _HEADER: Final = Struct("<HI")
 _MEMBERS_BYTES_MAX: Final = 1 << 20
+_MISREAD: Final = (
+    struct.error,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+    BrokenInvariant,
+)
+"""What the readers of parts raise at bytes that are none of theirs."""
 
 
 class ReplicaState(NamedTuple):
@@ -126,12 +137,16 @@ def _configuration(data: bytes) -> Configuration:
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
     }
-    return Configuration(**values)
+    configuration = Configuration(**values)
+    *parts, auto_leave = configuration
+    if type(auto_leave) is not bool or any(type(m) is not int for part in parts for m in part):
+        raise Corrupt(f"no member can be in {configuration}")
+    return configuration
 
 
 @contextmanager
 def _understood() -> Iterator[None]:
     try:
         yield
-    except (struct.error, ValueError, TypeError, AttributeError, BrokenInvariant) as error:
+    except _MISREAD as error:
         raise Corrupt(f"these bytes are no checkpoint of a replica: {error}") from error

@@ -60,7 +60,7 @@ def from_json(found: Mapping[str, Any]) -> dict[str, Section]:
             )
             for topic, entry in found.items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidRequest(
             f"the checkpoint holds offsets that this source did not write: {found!r}"
         ) from error
