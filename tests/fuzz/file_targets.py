@@ -168,6 +168,8 @@ def _repair(log: Log, path: str) -> None:
 
 
 def _look_around(log: Log) -> None:
+    end = log.edge.next_index
+    middle = Index((log.first_index + end) // 2)
     with suppress(QuiverError):
         list(log.frames(log.first_index))
     for index in log.checkpoints():
@@ -176,8 +178,8 @@ def _look_around(log: Log) -> None:
     for look in (
         lambda: log.index_of_offset(Offset(14)),
         lambda: log.index_of_time(14),
-        lambda: log.edge_before(Index(14)),
-        lambda: log.term_at(Index(14)),
+        lambda: log.edge_before(middle),
+        lambda: log.term_at(min(middle, Index(end - 1))),
     ):
         with suppress(QuiverError):
             look()
