@@ -65,6 +65,9 @@ def fuzz_guided(name: str, seconds: float, seed: int, *, is_kept: bool) -> bool:
     took = (time.monotonic() - began, worked - busy.children_user - busy.children_system)
     if outcome.bug is not None:
         print(f"{corpus.keep_found(name, outcome.bug).name}:\n{outcome.log[-5_000:]}")
+    # What is made once counts for no input.
+    for sample in TARGETS[name].samples():
+        TARGETS[name].read(sample)
     few, lines = corpus.reduced(TARGETS[name], outcome.corpus)
     if is_kept:
         corpus.save(name, few)
