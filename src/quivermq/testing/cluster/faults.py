@@ -74,7 +74,14 @@ class ClusterFaults:
 
     def lasting(self) -> list[Callable[[], Undo]]:
         """Faults that change the cluster, and wait until it has settled."""
-        return [self.add_node, self.remove_node, self.lose_disk, self.rebalance]
+        has_joined = len(self._cluster.nodes) > len(self._links.founders)
+        may_join = len(self._cluster.nodes) < _NODES_MAX
+        return [
+            *([self.add_node] if may_join else []),
+            *([self.remove_node] if has_joined else []),
+            self.lose_disk,
+            self.rebalance,
+        ]
 
     # Processes.
 
@@ -307,14 +314,10 @@ class ClusterFaults:
         return self._wait_moved
 
     def add_node(self) -> Undo:
-        if len(self._cluster.nodes) >= _NODES_MAX:
-            return self.remove_node()
         self._cluster.add_node()
         return self.rebalance()
 
     def remove_node(self) -> Undo:
-        if len(self._cluster.nodes) <= len(self._links.founders):
-            return _nothing
         node = max(self._cluster.nodes)
         with self._cluster.connect(timeout=30.0) as client:
             client.remove_broker(node)
