@@ -1,5 +1,5 @@
 """Shared by all tests: property tests that do not depend on how busy the machine is, brokers whose
-event loops nobody holds, and what makes them quick."""
+event loops are never held for long, and what makes them quick."""
 
 import gc
 import os
@@ -52,7 +52,7 @@ LONGEST: Final = frozenset(
         "tests/upgrades/test_rolling.py",
     }
 )
-"""Begun first: whoever began one of them last would work on it while all others are done."""
+"""Begun first: a worker that began one of them last would work on it while the others are done."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from quivermq.testing.cluster import why_not
 from quivermq.testing.soak import judge
 from quivermq.testing.soak.__main__ import PROXIES, RECORD, soak
 from quivermq.testing.soak.report import load_record, outages, tell_report
-from quivermq.testing.soak.torture import Record, Strike
+from quivermq.testing.soak.torture import SoakRecord, Strike
 from quivermq.testing.soak.users import GROUPS
 from quivermq.testing.trials import ONLY_ACKS, ConsumerPlan, TopicPartition
 from quivermq.testing.trials.consumer import EventRecorder, TrialConsumer
@@ -25,7 +25,7 @@ VALUES = [b"probe %d" % number for number in range(5)]
 
 def test_a_random_mix_of_faults_breaks_no_promise(tmp_path: Path) -> None:  # F43
     links = PROXIES if why_not() else "namespaces"
-    soak(6.0, Record(3, 7, links, "shim"), tmp_path, round_s=6.0)
+    soak(6.0, SoakRecord(3, 7, links, "shim"), tmp_path, round_s=6.0)
     record = load_record(tmp_path / RECORD)
     assert record.rounds == 1
     assert record.strikes
@@ -103,7 +103,7 @@ def test_the_judge_finds_what_is_wrong(
 
 
 def test_an_outage_is_told_under_the_fault_that_caused_it() -> None:
-    record = Record(3, 1, "", "", began_s=0.0, ended_s=100.0)
+    record = SoakRecord(3, 1, "", "", began_s=0.0, ended_s=100.0)
     record.strikes = [
         Strike(["kill_one"], 0, 10.0, 12.0),
         Strike(["kill_one"], 0, 20.0, 22.0),

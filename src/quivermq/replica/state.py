@@ -31,7 +31,7 @@ _MISREAD: Final = (
     RecursionError,
     BrokenInvariant,
 )
-"""What the readers of parts raise at bytes that are none of theirs."""
+"""Errors of the readers of parts at bytes that are none of theirs."""
 
 
 class ReplicaState(NamedTuple):

@@ -119,7 +119,7 @@ class ForkServer:
             if child == 0:
                 return
             exit_code = self._exits.pop(child)
-            # Whoever started it may have let go of it.
+            # The process that asked for it may have let go of it.
             with contextlib.suppress(BrokenPipeError):
                 os.write(exit_code, str(os.waitstatus_to_exitcode(status)).encode())
             os.close(exit_code)
@@ -137,7 +137,7 @@ def enter_network(namespace: int) -> None:
 def main() -> int:
     for module in _PRELOADED:
         import_module(module)
-    # Children share the memory of what nobody changes.
+    # Children share the memory of objects that none of them changes.
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as requests:

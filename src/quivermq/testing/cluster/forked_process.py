@@ -61,7 +61,7 @@ class ForkedProcess:
             text = pipe.read(16)
         if text:
             return int(text)
-        # The fork server is gone, and nobody can say how it ended: now it has.
+        # The fork server is gone, and with it the exit code: now the process has ended.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         return -signal.SIGKILL

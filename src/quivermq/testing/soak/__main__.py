@@ -19,7 +19,7 @@ from quivermq.testing.cluster import Cluster, HostLinks, Namespaces, Wiring, why
 from quivermq.testing.cluster.faults import Links
 from quivermq.testing.soak.report import tell_report
 from quivermq.testing.soak.spark_load import SparkLoad
-from quivermq.testing.soak.torture import Record, Soak
+from quivermq.testing.soak.torture import Soak, SoakRecord
 
 SETTINGS: Final = {"tick_ms": 50, "segment_bytes": 1 << 20}
 ROUND_S: Final = 60.0
@@ -33,7 +33,7 @@ CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
 
 @contextmanager
 def running_cluster(
-    record: Record, folder: Path, release: Path | None
+    record: SoakRecord, folder: Path, release: Path | None
 ) -> Iterator[tuple[Cluster, Links]]:
     """A cluster whose links can be cut: on hosts of their own if there can be any."""
     nodes, disks = record.nodes, record.disks
@@ -62,7 +62,7 @@ def _of_release(cluster: Cluster, release: Path | None) -> Cluster:
 
 def soak(
     seconds: float,
-    record: Record,
+    record: SoakRecord,
     folder: Path,
     round_s: float = ROUND_S,
     *,
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="quiver-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
     links = PROXIES if options.proxies or reason else "namespaces"
-    record = Record(nodes, seed, links, options.disks, _commit())
+    record = SoakRecord(nodes, seed, links, options.disks, _commit())
     CONSOLE.print(f"seed {seed}, {nodes} brokers, {links}; record in {folder}")
     release = _unpack(options.release, folder / "release") if options.release else None
     soak(options.minutes * 60, record, folder, release=release, with_spark=options.spark)

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from quivermq.testing.soak.torture import Record, Strike
+from quivermq.testing.soak.torture import SoakRecord, Strike
 
 BUCKETS_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 _SEVERAL: Final = "several at once"
@@ -31,7 +31,7 @@ class Outage(NamedTuple):
     """From the end of its faults to the next message that each partition took."""
 
 
-def outages(record: Record) -> list[Outage]:
+def outages(record: SoakRecord) -> list[Outage]:
     """One for each strike, by the answers to the probes."""
     found = []
     for strike, following in _with_next(record.strikes):
@@ -72,7 +72,7 @@ def _first_after(times: Sequence[float], ended_s: float) -> float:
     return next((at - ended_s for at in times if at >= ended_s), 0.0)
 
 
-def tell_report(record: Record) -> str:
+def tell_report(record: SoakRecord) -> str:
     """All of it."""
     parts = [
         _tell_facts(record),
@@ -84,7 +84,7 @@ def tell_report(record: Record) -> str:
     return "\n\n".join(parts)
 
 
-def _tell_facts(record: Record) -> str:
+def _tell_facts(record: SoakRecord) -> str:
     minutes = (record.ended_s - record.began_s) / 60
     struck = sum(len(strike.kinds) for strike in record.strikes)
     verdict = record.failure or "passed"
@@ -111,7 +111,7 @@ def _tell_counts(counts: Counter[str]) -> str:
     return _table(("operations", "count"), [(name, f"{counts[name]:,}") for name in sorted(counts)])
 
 
-def _tell_outages(record: Record) -> str:
+def _tell_outages(record: SoakRecord) -> str:
     """By kind of fault: how often, how long a partition took nothing, and a histogram."""
     by_kind: dict[str, list[Outage]] = defaultdict(list)
     for outage in outages(record):
@@ -145,7 +145,7 @@ def _histogram(seconds: Iterable[float]) -> list[int | str]:
     return [counts.get(number, "") for number in range(len(BUCKETS_S) + 1)]
 
 
-def _tell_resources(record: Record) -> str:
+def _tell_resources(record: SoakRecord) -> str:
     """The largest memory and number of open files of any broker, in slices of the run."""
     if not record.samples:
         return "No broker was sampled."
@@ -173,13 +173,13 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def load_record(path: Path) -> Record:
+def load_record(path: Path) -> SoakRecord:
     """A record as it was saved."""
     found = json.loads(path.read_text())
     found["strikes"] = [Strike(**strike) for strike in found["strikes"]]
     found["counts"] = Counter(found["counts"])
     found["samples"] = [tuple(sample) for sample in found["samples"]]
-    return Record(**found)
+    return SoakRecord(**found)
 
 
 def main(arguments: list[str] | None = None) -> int:

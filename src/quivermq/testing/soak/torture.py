@@ -73,7 +73,7 @@ class Strike:
 
 
 @dataclass
-class Record:
+class SoakRecord:
     """Everything that a report is made of."""
 
     nodes: int
@@ -374,7 +374,7 @@ class Soak:
     """Rounds against one cluster."""
 
     def __init__(
-        self, cluster: Cluster, links: Links, record: Record, folder: Path,
+        self, cluster: Cluster, links: Links, record: SoakRecord, folder: Path,
         tell: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.cluster = cluster

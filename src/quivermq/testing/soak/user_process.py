@@ -35,7 +35,7 @@ _LEFT: Final = 50
 
 
 class Program:
-    """What the process was asked to run."""
+    """The users that the process was asked to run."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self._name: str = asked["name"]

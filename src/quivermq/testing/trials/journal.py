@@ -5,8 +5,8 @@
 
     replay(path, {"group": GroupHistory("workers")})
 
-A journal holds calls of recorders such as `GroupHistory`. Whoever replays it makes the same calls,
-on recorders of its own.
+A journal holds calls of recorders such as `GroupHistory`. A judge that replays it makes the same
+calls, on recorders of its own.
 """
 
 import os

@@ -89,7 +89,7 @@ def silently() -> Iterator[None]:
             warnings.simplefilter("ignore", RuntimeWarning)
             yield
             gc.collect()
-            # What they do when they are closed leaves more of them.
+            # Closing them leaves more of them.
             gc.collect()
     finally:
         sys.unraisablehook = hook
