@@ -61,10 +61,21 @@ class ForkedProcess:
             text = pipe.read(16)
         if text:
             return int(text)
-        # The fork server is gone, and with it the exit code: now the process has ended.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        # The fork server is gone, and with it the exit code.
+        self._end()
         return -signal.SIGKILL
+
+    def _end(self) -> None:
+        """SIGKILL, and wait: only then its files are closed and its locks free."""
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(self.pid)
+            try:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+                poll = select.poll()
+                poll.register(process, select.POLLIN)
+                poll.poll()
+            finally:
+                os.close(process)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
