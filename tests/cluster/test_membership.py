@@ -85,6 +85,23 @@ def test_a_broker_with_an_emptied_disk_counts_for_nothing_until_it_is_replaced()
         cluster.wait_ready()
 
 
+def test_a_broker_that_was_down_follows_a_leader_whose_directory_it_does_not_know() -> None:
+    with Cluster(5, settings=FAST) as cluster, cluster.connect() as client:
+        down, replaced = cluster.nodes[3], cluster.nodes[1]
+        down.stop()
+        replaced.kill()
+        shutil.rmtree(replaced.data_dir)
+        replaced.start()
+        cluster.wait_until(lambda: "is not let in" in replaced.log_text(), "it is let in")
+        cluster.wait_until(lambda: client.replace_broker(1) is None, "it is not replaced")
+        cluster.wait_ready()
+        wait_moved(cluster)
+        client.transfer(None, to=1)
+        cluster.wait_until(lambda: client.cluster().leader == 1, "it does not lead")
+        down.start()
+        cluster.wait_ready()
+
+
 def test_the_directory_of_another_broker_is_refused() -> None:  # F23
     with Cluster(settings=FAST) as cluster, trial(cluster):
         mine, other = cluster.nodes[3], cluster.nodes[2]

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from quivermq.cluster import METADATA_PARTITION, OWN_LEVELS, View
-from quivermq.errors import Corrupt
+from quivermq.errors import Corrupt, NotEnoughReplicas, Timeout
 from quivermq.node.broker import Broker
 from quivermq.node.data_dir import DataDirectory
+from quivermq.node.handlers.cluster import transfer
 from quivermq.transports import Server
 from quivermq.wire import PROTOCOL, proto
 from tests.node.cluster_stage import cluster, free_addresses
@@ -78,6 +79,31 @@ async def test_a_starting_member_accepts_no_peer_before_it_knows_the_cluster(
 
 
 @on_loop
+async def test_a_broker_that_is_behind_accepts_members_that_may_be_new(tmp_path: Path) -> None:
+    async with cluster(tmp_path, fsync="always") as brokers:
+        membership = brokers.running[1].broker.membership
+        cluster_id = membership.cluster_id
+        known = brokers.running[2].broker.membership.hello()
+        joined = stranger(4, cluster_id=cluster_id)
+        replaced = stranger(2, cluster_id=cluster_id)
+        old_copy = stranger(2, cluster_id=cluster_id)
+        old_copy.directory_id = known.directory_id
+        assert membership.is_current
+        assert "not a member" in membership.objection(joined)
+        assert "another data directory" in membership.objection(replaced)
+        assert "old copy" in membership.objection(old_copy)
+        await brokers.stop(1, 2, 3)
+        await brokers.start(1)
+        membership = brokers.running[1].broker.membership
+        assert not membership.is_current
+        assert membership.objection(joined) == membership.objection(replaced) == ""
+        assert "old copy" in membership.objection(old_copy)
+        assert "not a member" in membership.objection(stranger(4))
+        assert "another data directory" in membership.objection(stranger(2))
+        assert "belongs to cluster" in membership.objection(stranger(4, cluster_id="other"))
+
+
+@on_loop
 async def test_a_member_without_its_metadata_log_does_not_begin_anew(tmp_path: Path) -> None:
     async with serving(tmp_path):
         pass
@@ -138,6 +164,26 @@ async def test_an_emptied_broker_does_not_take_part_and_comes_back_when_replaced
         await until(lambda: partition in emptied.scheduler.replicas)
         await until(lambda: emptied.scheduler.replicas[partition].readable_end == 5)
         talker.close()
+
+
+@on_loop
+async def test_leadership_is_offered_once_to_a_broker_that_does_not_take_it(
+    tmp_path: Path,
+) -> None:
+    """While it is offered, the leader stores nothing."""
+    async with cluster(tmp_path) as brokers:
+        leader = next(s.broker for s in brokers.running.values() if s.broker.metadata.is_leader)
+        gone = next(node for node in brokers.running if node != leader.settings.node_id)
+        await brokers.stop(gone)
+        hosted = leader.metadata.leading_replica()
+        with pytest.raises(NotEnoughReplicas, match="away, or still being caught up"):
+            await transfer(hosted, gone, lambda _: False)
+        asked_at = asyncio.get_running_loop().time()
+        with pytest.raises(Timeout, match="did not take"):
+            await transfer(hosted, gone, lambda _: True)
+        # As long as an election takes, not as long as a request may.
+        assert asyncio.get_running_loop().time() - asked_at < 3.0
+        assert hosted.replica.is_leader
 
 
 @on_loop

@@ -32,7 +32,7 @@ from quivermq.cluster.features import (
     Levels,
     why_unfit,
 )
-from quivermq.cluster.identity import judge, judge_levels
+from quivermq.cluster.identity import judge, judge_levels, may_be_news
 from quivermq.cluster.placement import BrokerLoad, load_of, place
 from quivermq.cluster.plan import (
     METADATA_VOTERS_MAX,
@@ -122,6 +122,7 @@ __all__ = [
     "judge_levels",
     "level_of",
     "load_of",
+    "may_be_news",
     "member_of",
     "metadata_voters",
     "node_of",

@@ -60,6 +60,23 @@ def judge(
         )
 
 
+def may_be_news(
+    view: View,
+    id: int,  # noqa: A002 - as above
+    directory_id: str,
+    cluster_id: str,
+) -> bool:
+    """Whether a broker may have joined, or been replaced, since the catalog was as in this view.
+
+    Only a leader tells a broker the id of the cluster, and gives it a member number of its own. So
+    one that knows the id, with a directory that this view does not give it, cannot pass for a
+    member that has forgotten its promises.
+    """
+    broker = view.brokers.get(id)
+    is_ours = view.cluster is not None and cluster_id == view.cluster.id
+    return is_ours and (broker is None or broker.directory_id != directory_id)
+
+
 def judge_levels(view: View, node: int, levels: Levels, version: str) -> None:
     """Raise `UnsupportedFormat`, saying which release is needed, unless a build that knows these
     feature levels may take part."""

@@ -23,6 +23,7 @@ from quivermq.cluster import (
     Levels,
     judge,
     judge_levels,
+    may_be_news,
     member_of,
     node_of,
     why_unfit,
@@ -368,13 +369,17 @@ class Membership:
 
     def _judge(self, hello: proto.PeerHello) -> None:
         view = self.metadata.view
+        directory_id = hello.directory_id.hex()
+        if not self.is_current and may_be_news(view, hello.node, directory_id, hello.cluster_id):
+            # It may be the leader, from whom alone this broker can learn of it.
+            return
         hosted = self.metadata.hosted
         members = hosted.replica.configuration.members if hosted else ()
         unknown = hello.node not in view.brokers
         judge(
             view,
             hello.node,
-            hello.directory_id.hex(),
+            directory_id,
             [life.hex() for life in hello.lives],
             hello.cluster_id,
             joining=unknown

@@ -24,7 +24,7 @@ from quivermq.cluster import (
     set_targets,
     start_rebalance,
 )
-from quivermq.errors import InvalidRequest, Timeout
+from quivermq.errors import InvalidRequest, NotEnoughReplicas, Timeout
 from quivermq.node.cluster_maps import ClusterMaps
 from quivermq.node.controller import Controller
 from quivermq.node.forwarding import Forwarding
@@ -176,7 +176,7 @@ class ClusterHandlers:
             hosted = self._metadata.leading_replica()
         else:
             hosted = self._parts.partitions.leading(body.topic, b"", body.partition)
-        await transfer(hosted, body.to)
+        await transfer(hosted, body.to, self._parts.is_alive)
         return done()
 
     async def reconfigure(self, request: proto.Request) -> proto.Response:
@@ -248,18 +248,28 @@ class ClusterHandlers:
         return done()
 
 
-async def transfer(hosted: HostedReplica, node: int) -> None:
-    """Hand leadership to a node, and wait until it has it."""
-    voters = hosted.replica.configuration.voters
-    target = next((member for member in voters if node_of(member) == node), 0)
-    if not target:
-        nodes = ", ".join(str(node_of(member)) for member in voters)
+async def transfer(hosted: HostedReplica, node: int, is_alive: Callable[[int], bool]) -> None:
+    """Hand leadership to a node, and wait until it has it.
+
+    It is tried once: until a target takes over, or the leader gives it up, nothing is stored.
+    """
+    replica = hosted.replica
+    members = [m for m in replica.configuration.members if node_of(m) == node]
+    if not members:
+        nodes = ", ".join(str(node_of(member)) for member in replica.configuration.voters)
         raise InvalidRequest(f"node {node} has no replica of {hosted.name}; nodes {nodes} have")
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _TRANSFER_S
-    while node_of(hosted.replica.leader) != node:
-        if loop.time() > deadline:
+    # A node that is being replaced has two.
+    target = max(members)
+    if target not in replica.configuration.voters or not is_alive(node):
+        raise NotEnoughReplicas(
+            f"node {node} cannot lead {hosted.name} now: it is away, or still being caught up"
+        )
+    if replica.is_leader:
+        hosted.transfer_leader(target)
+    deadline = asyncio.get_running_loop().time() + _TRANSFER_S
+    while node_of(replica.leader) != node:
+        status = replica.status
+        is_over = status is not None and replica.is_leader and status.transferee != target
+        if is_over or asyncio.get_running_loop().time() > deadline:
             raise Timeout(f"node {node} did not take {hosted.name} over in time; try again")
-        if hosted.replica.is_leader:
-            hosted.transfer_leader(target)
         await asyncio.sleep(0.05)
