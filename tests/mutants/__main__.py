@@ -8,10 +8,11 @@ A mutant that survives is a hole in the tests; one whose text is not found has r
 
 import argparse
 import sys
+from compileall import compile_dir
 from concurrent.futures import ThreadPoolExecutor
 from os import cpu_count
 
-from tests.mutants.planting import Mutant, Verdict, load, verdict_of
+from tests.mutants.planting import SRC, Mutant, Verdict, load, verdict_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     mutants = [m for m in load() if not chosen.only or m.name in chosen.only]
     if not mutants:
         parser.error(f"no mutant is called {chosen.only}")
+    compile_dir(SRC, quiet=1)
     with ThreadPoolExecutor(chosen.jobs) as pool:
         settlements = list(pool.map(judged, mutants))
     survived = [settlement for settlement in settlements if not settlement.is_caught]

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import tomllib
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -90,9 +91,8 @@ def verdict_of(mutant: Mutant) -> Verdict:
         return Verdict("rotten", f"its text occurs {count} times")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "src"
-        shutil.copytree(SRC, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        target = copy / mutant.path
-        target.write_text(target.read_text().replace(mutant.find, mutant.replace))
+        shutil.copytree(SRC, copy)
+        plant(mutant, copy)
         for catcher, command in zip(mutant.caught_by, mutant.commands(), strict=True):
             finished = run(command, copy)
             # A run of seeds that could not even begin would exit alike, and show nothing.
@@ -104,9 +104,17 @@ def verdict_of(mutant: Mutant) -> Verdict:
     return Verdict("caught", f"by {len(mutant.caught_by)}")
 
 
+def plant(mutant: Mutant, sources: Path) -> None:
+    """Put a bug into a copy of the sources. The bytecode of the other modules is of use: without
+    it each process of a test would compile the whole package."""
+    target = sources / mutant.path
+    target.write_text(target.read_text().replace(mutant.find, mutant.replace))
+    Path(cache_from_source(str(target))).unlink(missing_ok=True)
+
+
 def run(command: list[str], sources: Path) -> subprocess.CompletedProcess[str]:
     """Run Python with `sources` in front of the installed package."""
-    environment = os.environ | {"PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"PYTHONPATH": str(sources)}
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
