@@ -49,7 +49,12 @@ def lone_value(body: Buffer) -> bytes | None:
 @lru_cache(maxsize=LONE_BYTES_MAX + 1)
 def _front(size: int) -> bytes:
     """Everything that Arrow writes before a value of so many bytes."""
-    array = pa.array([bytes(size)], pa.binary())
+    # Not `pa.array`: that imports pandas, where it is installed, which takes as long as all of our
+    # own imports.
+    ends, value = (
+        pa.py_buffer(part) for part in (bytes(4) + size.to_bytes(4, "little"), bytes(size))
+    )
+    array = pa.Array.from_buffers(pa.binary(), 1, [None, ends, value])
     body = pa.RecordBatch.from_arrays([array], schema=schema_of(0)).serialize().to_pybytes()
     return bytes(body[: len(body) - size - (-size % _ALIGNMENT)])
 

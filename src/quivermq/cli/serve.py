@@ -107,9 +107,10 @@ class _ForegroundBroker:
 
     async def run(self) -> None:
         # Not at the top: --print-config needs no broker.
-        from quivermq.node import GarbagePolicy  # noqa: PLC0415
+        from quivermq.node import GarbagePolicy, refuse_pandas  # noqa: PLC0415
         from quivermq.transports import Server  # noqa: PLC0415
 
+        refuse_pandas()
         self._listen_for_stop()
         server = Server(self._settings)
         server.broker.on_unfit = self._halt

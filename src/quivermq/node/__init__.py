@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from quivermq.node.loop_watch import BLOCKED_FACTOR, HELD, LoopWatch, Stalls, waited_s
     from quivermq.node.machine import Machine
     from quivermq.node.service import Service
+    from quivermq.node.slow_imports import refuse_pandas
 
 # By module, so that a tool that needs one part does not load a whole broker.
 _PLACES = {
@@ -36,6 +37,7 @@ _PLACES = {
     "address_of": "listener",
     "damaged_files": "data_dir",
     "listening_at": "listener",
+    "refuse_pandas": "slow_imports",
     "waited_s": "loop_watch",
 }
 
@@ -57,6 +59,7 @@ __all__ = [
     "address_of",
     "damaged_files",
     "listening_at",
+    "refuse_pandas",
     "waited_s",
 ]
 

@@ -36,7 +36,7 @@ import uvloop
 
 from quivermq.errors import QuiverError
 from quivermq.log import Disk, RealFile
-from quivermq.node import GarbagePolicy, Machine
+from quivermq.node import GarbagePolicy, Machine, refuse_pandas
 from quivermq.settings import BrokerSettings
 from quivermq.testing.disks import RemoteDisk
 from quivermq.transports import Server
@@ -181,6 +181,7 @@ def main() -> int:
         stream=sys.stderr,
         format="%(asctime)s %(levelname)-8s %(name)s: %(message)s",
     )
+    refuse_pandas()
     try:
         settings, *rest = (json.loads(argument) for argument in sys.argv[1:3])
         surroundings: dict[str, Any] = rest[0] if rest else {}

@@ -28,8 +28,6 @@ LEASED_SCHEMA: Final = pa.schema(
 )
 """The schema of every table that is polled."""
 
-_ONE: Final = pa.scalar(1, pa.uint64())
-
 
 class LeasedSlice(NamedTuple):
     """A batch, and the rows of it that were leased."""
@@ -212,7 +210,9 @@ def intervals_of_rows(offsets: Any, mask: Any) -> list[Interval]:
         return [(first, last + 1)]
     gaps = pc.greater(pc.subtract(chosen.slice(1), chosen.slice(0, rows - 1)), 1)
     lasts = pc.indices_nonzero(gaps)
-    begins = pa.concat_arrays([pa.array([0], pa.uint64()), pc.add(lasts, _ONE)])
+    begins = pa.concat_arrays(
+        [pa.array([0], pa.uint64()), pc.add(lasts, pa.scalar(1, pa.uint64()))]
+    )
     finals = pa.concat_arrays([lasts, pa.array([rows - 1], pa.uint64())])
     return list(
         zip(

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 REASON = "reason"
 DATE = "date"
-_FIRST_DAY, _LAST_DAY = (pa.scalar(each, pa.date32()) for each in (date.min, date.max))
 
 
 @dataclass
@@ -168,7 +167,8 @@ class ArchiveWriter(DataSourceArrowWriter):
         # Arrow stores UTC, and cuts the day from that.
         days = stamps.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
         # A year of five digits cannot name a folder.
-        is_named = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
+        first, last = (pa.scalar(each, pa.date32()) for each in (date.min, date.max))
+        is_named = pc.and_(pc.greater_equal(days, first), pc.less_equal(days, last))
         days = pc.if_else(is_named, days, pa.scalar(None, pa.date32()))
         return batch.append_column("topic", topic).append_column(DATE, days)
 
