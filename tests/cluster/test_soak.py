@@ -11,8 +11,8 @@ from quivermq.testing import Cluster
 from quivermq.testing.cluster import why_not
 from quivermq.testing.soak import judge
 from quivermq.testing.soak.__main__ import PROXIES, RECORD, soak
-from quivermq.testing.soak.report import load_record, outages, tell_report
-from quivermq.testing.soak.torture import SoakRecord, Strike
+from quivermq.testing.soak.record import SoakRecord, Strike
+from quivermq.testing.soak.report import outages, tell_report
 from quivermq.testing.soak.users import GROUPS
 from quivermq.testing.trials import ONLY_ACKS, ConsumerPlan, TopicPartition
 from quivermq.testing.trials.consumer import EventRecorder, TrialConsumer
@@ -26,7 +26,7 @@ VALUES = [b"probe %d" % number for number in range(5)]
 def test_a_random_mix_of_faults_breaks_no_promise(tmp_path: Path) -> None:  # F43
     links = PROXIES if why_not() else "namespaces"
     soak(6.0, SoakRecord(3, 7, links, "shim"), tmp_path, round_s=6.0)
-    record = load_record(tmp_path / RECORD)
+    record = SoakRecord.load(tmp_path / RECORD)
     assert record.rounds == 1
     assert record.strikes
     assert record.samples

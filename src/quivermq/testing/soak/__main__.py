@@ -17,9 +17,10 @@ from rich.console import Console
 
 from quivermq.testing.cluster import Cluster, HostLinks, Namespaces, Wiring, why_not
 from quivermq.testing.cluster.faults import Links
+from quivermq.testing.soak.record import SoakRecord
 from quivermq.testing.soak.report import tell_report
 from quivermq.testing.soak.spark_load import SparkLoad
-from quivermq.testing.soak.torture import Soak, SoakRecord
+from quivermq.testing.soak.torture import Soak
 
 SETTINGS: Final = {"tick_ms": 50, "segment_bytes": 1 << 20}
 ROUND_S: Final = 60.0

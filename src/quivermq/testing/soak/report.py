@@ -3,7 +3,6 @@
 python -m quivermq.testing.soak.report run/record.json
 """
 
-import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from quivermq.testing.soak.torture import SoakRecord, Strike
+from quivermq.testing.soak.record import Sample, SoakRecord, Strike
 
 BUCKETS_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 _SEVERAL: Final = "several at once"
@@ -146,26 +145,28 @@ def _histogram(seconds: Iterable[float]) -> list[int | str]:
 
 
 def _tell_resources(record: SoakRecord) -> str:
-    """The largest memory and number of open files of any broker, in slices of the run."""
+    """The memory and open files of the brokers, in slices of the run."""
     if not record.samples:
         return "No broker was sampled."
     length_s = max(record.ended_s - record.began_s, 1e-9) / _SLICES
-    slices: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for at_s, _, _, memory, files in record.samples:
-        number = min(int((at_s - record.began_s) / length_s), _SLICES - 1)
-        slices[number].append((memory, files))
+    slices: dict[int, list[Sample]] = defaultdict(list)
+    for each in record.samples:
+        slices[min(int((each.at_s - record.began_s) / length_s), _SLICES - 1)].append(each)
     rows = [
         (
             f"{number * length_s / 60:.0f} to {(number + 1) * length_s / 60:.0f} min",
-            f"{median(memory for memory, _ in found) / _MIB:.0f}",
-            f"{max(memory for memory, _ in found) / _MIB:.0f}",
-            f"{median(files for _, files in found):.0f}",
-            max(files for _, files in found),
+            f"{median(each.memory_bytes for each in found) / _MIB:.0f}",
+            f"{max(each.memory_bytes for each in found) / _MIB:.0f}",
+            f"{median(each.sockets for each in found):.0f}",
+            max(each.sockets for each in found),
+            f"{median(each.logs for each in found):.0f}",
+            f"{median(each.log_files / max(each.logs, 1) for each in found):.1f}",
+            f"{max(each.log_files / max(each.logs, 1) for each in found):.1f}",
         )
         for number, found in sorted(slices.items())
     ]
-    heads = ("time", "median MiB", "largest MiB", "median open files", "most open files")
-    return _table(heads, rows)
+    heads = ("time", "median MiB", "largest MiB", "median sockets", "most sockets", "median logs")
+    return _table((*heads, "median files a log", "most files a log"), rows)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -173,18 +174,9 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def load_record(path: Path) -> SoakRecord:
-    """A record as it was saved."""
-    found = json.loads(path.read_text())
-    found["strikes"] = [Strike(**strike) for strike in found["strikes"]]
-    found["counts"] = Counter(found["counts"])
-    found["samples"] = [tuple(sample) for sample in found["samples"]]
-    return SoakRecord(**found)
-
-
 def main(arguments: list[str] | None = None) -> int:
     for path in arguments or sys.argv[1:]:
-        print(tell_report(load_record(Path(path))))
+        print(tell_report(SoakRecord.load(Path(path))))
     return 0
 
 

@@ -13,10 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
@@ -28,6 +26,7 @@ from quivermq.testing.cluster.faults import Links
 from quivermq.testing.cluster.forked_process import CAN_FORK, ForkedProcess, start_forked
 from quivermq.testing.simulation.users import DrainingUser, StickyDrainingUser, User
 from quivermq.testing.soak.judge import JOURNALS, LOGS, VERDICT
+from quivermq.testing.soak.record import SoakRecord, Strike, sample
 from quivermq.testing.soak.spark_load import SparkLoad
 from quivermq.testing.soak.user_process import VIOLATION
 from quivermq.testing.soak.users import GROUPS, ProbingUser, journaled_stage, run_users
@@ -60,42 +59,6 @@ PROGRAMS: Final[dict[str, list[str]]] = {
     "blocking": ["blocking"],
 }
 """The processes, and their users."""
-
-
-@dataclass
-class Strike:
-    """Faults that struck together, by the steady clock."""
-
-    kinds: list[str]
-    round: int
-    began_s: float
-    ended_s: float = 0.0
-
-
-@dataclass
-class SoakRecord:
-    """Everything that a report is made of."""
-
-    nodes: int
-    seed: int
-    links: str
-    disks: str
-    commit: str = ""
-    began_s: float = field(default_factory=time.monotonic)
-    ended_s: float = 0.0
-    rounds: int = 0
-    strikes: list[Strike] = field(default_factory=list)
-    answers: dict[str, list[float]] = field(default_factory=dict)
-    """By round and partition: when the produces of its probe were acknowledged."""
-    samples: list[tuple[float, int, int, int, int]] = field(default_factory=list)
-    """When, broker, process, resident bytes, open files."""
-    counts: Counter[str] = field(default_factory=Counter)
-    stalls: list[str] = field(default_factory=list)
-    failure: str = ""
-
-    def save(self, path: Path) -> None:
-        strikes = [asdict(strike) for strike in self.strikes]
-        path.write_text(json.dumps({**vars(self), "strikes": strikes}))
 
 
 class UserProcess:
@@ -475,6 +438,4 @@ class Soak:
         while not self._over.wait(_SAMPLE_S):
             for node in list(self.cluster.nodes.values()):
                 with suppress(OSError, QuiverError):
-                    files = len(list(Path(f"/proc/{node.pid}/fd").iterdir()))
-                    found = (time.monotonic(), node.id, node.pid, node.memory_bytes(), files)
-                    self.record.samples.append(found)
+                    self.record.samples.append(sample(node))
