@@ -4,6 +4,6 @@
 
 `torture` runs brokers, users and faults; users are processes (`user_process`) that write journals.
 `judge` is a process too: it knows only the journals and the logs that were on the disks at the end.
-`report` makes a text of the `record`. The faults come from a seed; how processes interleave is up to the
-machine.
+`report` makes a text of the `record`. The faults come from a seed; how processes interleave is up
+to the machine.
 """
