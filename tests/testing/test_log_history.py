@@ -3,8 +3,8 @@
 import pytest
 
 from quivermq.testing import Violation
-from quivermq.testing.simulation.log_history import LogHistory
 from quivermq.testing.trials.history import TopicPartition
+from quivermq.testing.trials.log_history import LogHistory
 
 PLACE = TopicPartition("orders", 0)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from quivermq.testing import Violation
-from quivermq.testing.simulation.priority_history import PriorityHistory
 from quivermq.testing.trials.history import TopicPartition
+from quivermq.testing.trials.priority_history import PriorityHistory
 
 PLACE = TopicPartition("orders", 0)
 EACH = 400

@@ -3,7 +3,7 @@
 import pytest
 
 from quivermq.testing import Violation
-from quivermq.testing.simulation.rate_history import RateHistory
+from quivermq.testing.trials.rate_history import RateHistory
 
 S = 1_000_000
 TEN_A_SECOND = 10.0

@@ -3,8 +3,8 @@
 import pytest
 
 from quivermq.testing import Violation
-from quivermq.testing.simulation.sticky_history import StickyHistory
 from quivermq.testing.trials.history import TopicPartition
+from quivermq.testing.trials.sticky_history import StickyHistory
 
 PLACE = TopicPartition("orders", 0)
 

@@ -9,7 +9,7 @@ from quivermq.client import AsyncClient
 from quivermq.cluster import CLUSTER_KEY, FEATURE_LEVEL_MAX, BrokerRecord, Edit, Level
 from quivermq.errors import QuiverError
 from quivermq.node import controller
-from quivermq.testing.simulation.users import Stage, User
+from quivermq.testing.trials.users import Stage, User
 
 
 class OperatingUser(User):

@@ -12,7 +12,7 @@ from typing import Final
 from quivermq.client import AsyncClient
 from quivermq.errors import LeaseLost, QuiverError
 from quivermq.testing import Violation
-from quivermq.testing.simulation.users import VISIBILITY_S, Stage, User
+from quivermq.testing.trials.users import VISIBILITY_S, Stage, User
 
 GROUP: Final = "menders"
 _ROUNDS_AFTER: Final = 5

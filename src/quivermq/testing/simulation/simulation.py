@@ -38,14 +38,20 @@ from quivermq.testing.simulation.operating_user import (
     founded_at,
     raise_level,
 )
-from quivermq.testing.simulation.rate_history import RateHistory
 from quivermq.testing.simulation.redriving import (
     RedriveHistory,
     RedrivingDrainingUser,
     RedrivingUser,
 )
 from quivermq.testing.simulation.replica_checks import ReplicaChecks
-from quivermq.testing.simulation.users import (
+from quivermq.testing.simulation.witnesses import RankedUser, WatchingUser, lift_limits
+from quivermq.testing.simulation.work_budget import WorkBudget
+from quivermq.testing.trials.client_trial import stored_batches
+from quivermq.testing.trials.consumer_trial import letters_of
+from quivermq.testing.trials.group_history import Letter, Original
+from quivermq.testing.trials.history import ReplicaCopy, TopicPartition
+from quivermq.testing.trials.rate_history import RateHistory
+from quivermq.testing.trials.users import (
     AtMostOnceUser,
     CommittingUser,
     ConsumingUser,
@@ -60,12 +66,6 @@ from quivermq.testing.simulation.users import (
     StickyUser,
     User,
 )
-from quivermq.testing.simulation.witnesses import RankedUser, WatchingUser, lift_limits
-from quivermq.testing.simulation.work_budget import WorkBudget
-from quivermq.testing.trials.client_trial import stored_batches
-from quivermq.testing.trials.consumer_trial import letters_of
-from quivermq.testing.trials.group_history import Letter, Original
-from quivermq.testing.trials.history import ReplicaCopy, TopicPartition
 from quivermq.testing.virtual import (
     Process,
     SimulatedMachine,

@@ -7,9 +7,9 @@ from typing import Final
 import quivermq.aio
 from quivermq.client import AsyncClient
 from quivermq.errors import QuiverError
-from quivermq.testing.simulation.priority_history import PriorityHistory
-from quivermq.testing.simulation.users import TIMEOUT_S, Stage, User
 from quivermq.testing.trials.history import TopicPartition
+from quivermq.testing.trials.priority_history import PriorityHistory
+from quivermq.testing.trials.users import TIMEOUT_S, Stage, User
 
 
 class WatchingUser(User):

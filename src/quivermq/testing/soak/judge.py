@@ -17,8 +17,6 @@ from quivermq.batches import FrameKind, decode_messages
 from quivermq.client import DeadLetter, GroupInfo, Message
 from quivermq.log import Log, RealDisk
 from quivermq.testing import Violation
-from quivermq.testing.simulation.sticky_history import StickyHistory
-from quivermq.testing.simulation.users import Records
 from quivermq.testing.soak.users import GROUPS
 from quivermq.testing.trials.client_trial import stored_batches
 from quivermq.testing.trials.consumer_trial import letters_of
@@ -26,6 +24,8 @@ from quivermq.testing.trials.group_history import Original
 from quivermq.testing.trials.history import ReplicaCopy, TopicPartition
 from quivermq.testing.trials.journal import read_journal
 from quivermq.testing.trials.observer import ReplicaProgress
+from quivermq.testing.trials.sticky_history import StickyHistory
+from quivermq.testing.trials.users import Records
 
 VERDICT: Final = "verdict.json"
 JOURNALS: Final = "journals"

@@ -24,7 +24,6 @@ from quivermq.testing import Violation
 from quivermq.testing.cluster import Cluster, ClusterFaults, Undo
 from quivermq.testing.cluster.faults import Links
 from quivermq.testing.cluster.forked_process import CAN_FORK, ForkedProcess, start_forked
-from quivermq.testing.simulation.users import DrainingUser, StickyDrainingUser, User
 from quivermq.testing.soak.judge import JOURNALS, LOGS, VERDICT
 from quivermq.testing.soak.record import SoakRecord, Strike, sample
 from quivermq.testing.soak.spark_load import SparkLoad
@@ -33,6 +32,7 @@ from quivermq.testing.soak.users import GROUPS, ProbingUser, journaled_stage, ru
 from quivermq.testing.trials import TopicPartition, lead_by, wait_until_level
 from quivermq.testing.trials.journal import Journal, JournaledCalls
 from quivermq.testing.trials.observer import ReplicaObserver, ReplicaProgress
+from quivermq.testing.trials.users import DrainingUser, StickyDrainingUser, User
 
 _USERS: Final = "quivermq.testing.soak.user_process"
 PARTITIONS: Final = 3

@@ -21,12 +21,12 @@ from typing import Any, Final, cast
 import quivermq
 from quivermq.errors import QuiverError
 from quivermq.testing import Violation
-from quivermq.testing.simulation.users import Stage
 from quivermq.testing.soak.users import GROUPS, journaled_stage, make_user, run_users
 from quivermq.testing.trials.client_load import ClientLoad
 from quivermq.testing.trials.consumer import ConsumerPlan, EventRecorder, TrialConsumer
 from quivermq.testing.trials.history import TopicPartition
 from quivermq.testing.trials.journal import Journal, JournaledCalls
+from quivermq.testing.trials.users import Stage
 
 VIOLATION: Final = 3
 _TIMEOUT_S: Final = 15.0

@@ -7,9 +7,12 @@ from random import Random
 from typing import Any, Final, NamedTuple, cast
 
 from quivermq.client import AsyncClient
-from quivermq.testing.simulation.log_history import LogHistory
-from quivermq.testing.simulation.sticky_history import StickyHistory
-from quivermq.testing.simulation.users import (
+from quivermq.testing.trials.group_history import GroupHistory
+from quivermq.testing.trials.history import History, TopicPartition
+from quivermq.testing.trials.journal import Journal, JournaledCalls
+from quivermq.testing.trials.log_history import LogHistory
+from quivermq.testing.trials.sticky_history import StickyHistory
+from quivermq.testing.trials.users import (
     AtMostOnceUser,
     CommittingUser,
     ConsumingUser,
@@ -22,9 +25,6 @@ from quivermq.testing.simulation.users import (
     StickyUser,
     User,
 )
-from quivermq.testing.trials.group_history import GroupHistory
-from quivermq.testing.trials.history import History, TopicPartition
-from quivermq.testing.trials.journal import Journal, JournaledCalls
 
 GROUPS: Final = ("billing", "search")
 """Shared groups: one of consumers on asyncio, one of blocking ones."""

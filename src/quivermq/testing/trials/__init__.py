@@ -1,4 +1,4 @@
-"""Trials of real clusters: load while faults happen, histories of it, and their checkers.
+"""Trials of clusters, real and simulated: users under faults, their histories, and the judges of these.
 
 The checkers keep their own records and share nothing with the brokers but the reading of frames.
 """

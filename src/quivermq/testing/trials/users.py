@@ -17,10 +17,6 @@ import quivermq.aio
 from quivermq.client import AsyncClient
 from quivermq.errors import LeaseLost, OffsetOutOfRange, QuiverError
 from quivermq.testing import Violation
-from quivermq.testing.simulation.log_history import LogHistory
-from quivermq.testing.simulation.priority_history import PriorityHistory
-from quivermq.testing.simulation.rate_history import RateHistory
-from quivermq.testing.simulation.sticky_history import StickyHistory
 from quivermq.testing.trials.consumer import ALL_HABITS, make_delivery
 from quivermq.testing.trials.group_history import (
     Fate,
@@ -30,6 +26,10 @@ from quivermq.testing.trials.group_history import (
     SettleCall,
 )
 from quivermq.testing.trials.history import History, TopicPartition
+from quivermq.testing.trials.log_history import LogHistory
+from quivermq.testing.trials.priority_history import PriorityHistory
+from quivermq.testing.trials.rate_history import RateHistory
+from quivermq.testing.trials.sticky_history import StickyHistory
 
 VISIBILITY_S: Final = 3.0
 TIMEOUT_S: Final = 15.0

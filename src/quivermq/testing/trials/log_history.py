@@ -28,7 +28,7 @@ class _Call(NamedTuple):
 
 
 class LogHistory:
-    """Calls of all clients, by partition, with the time of the simulation."""
+    """Calls of all clients, by partition, with times of one clock."""
 
     def __init__(self) -> None:
         self._calls: dict[TopicPartition, list[_Call]] = defaultdict(list)
