@@ -1,4 +1,4 @@
-"""Trials of clusters, real and simulated: users under faults, their histories, and the judges of these.
+"""Trials of clusters, real and simulated: users under faults, and judges of what they record.
 
 The checkers keep their own records and share nothing with the brokers but the reading of frames.
 """
