@@ -92,9 +92,12 @@ async def test_a_broker_that_is_behind_accepts_members_that_may_be_new(tmp_path:
         assert "not a member" in membership.objection(joined)
         assert "another data directory" in membership.objection(replaced)
         assert "old copy" in membership.objection(old_copy)
+        view = membership.metadata.view
         await brokers.stop(1, 2, 3)
         await brokers.start(1)
         membership = brokers.running[1].broker.membership
+        # The last entries of the log may not be known to be committed.
+        membership.metadata.view = view
         assert not membership.is_current
         assert membership.objection(joined) == membership.objection(replaced) == ""
         assert "old copy" in membership.objection(old_copy)
