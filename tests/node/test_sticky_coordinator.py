@@ -371,8 +371,10 @@ async def test_the_next_coordinator_goes_on_with_the_same_group(tmp_path: Path) 
             # It runs for longer than a session lasts, and never heard these members.
             other.broker.coordinator._attention._time += 60.0
         await brokers.stop(leader.broker.settings.node_id)
-        await until(lambda: any(s.broker.metadata.is_leader for s in brokers.running.values()))
+        await until(lambda: any(s.broker.coordinator._term for s in brokers.running.values()))
         await asyncio.gather(waiting, return_exceptions=True)
+        # It has looked for silent members once.
+        await leader_of(brokers).broker.coordinator._work()
         for member in members:
             await member.beat(generation=0)
         assert members[0].state.generation == generation
