@@ -51,7 +51,7 @@ sim: .venv/ready  ## many seeds: storms of log, core and groups, full states, wh
 	$(BIN)/python -m tests.queue.storm --seeds $(SEEDS)
 	$(BIN)/python -m tests.queue.large
 	$(BIN)/python -m tests.limits
-	$(BIN)/python -m quivermq.testing --seeds $(SEEDS)
+	$(BIN)/python -m quivermq.testing --all --seeds $(SEEDS)
 
 soak: .venv/ready  ## real brokers under a random mix of faults, judged: MINUTES=10 [NODES=5] [SEED=7]
 	$(BIN)/python -m quivermq.testing.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --spark \

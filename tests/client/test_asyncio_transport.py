@@ -80,6 +80,27 @@ async def a_lost_connection_fails_all_and_is_replaced(stand_in: StandIn) -> None
         assert await asked(transport, stand_in.address) == "done"
 
 
+async def who_gives_up_connecting_leaves_it_to_the_others(stand_in: StandIn) -> None:
+    async with opened() as transport:
+        first, second = [asyncio.create_task(asked(transport, stand_in.address)) for _ in range(2)]
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == "done"
+        assert first.cancelled()
+    assert len(stand_in.hellos) == 1
+
+
+async def who_waits_to_write_hears_that_the_connection_is_lost(stand_in: StandIn) -> None:
+    async with opened() as transport:
+        connection = await transport.connection(stand_in.address, soon())
+        connection.pause_writing()
+        posted = asyncio.create_task(connection.post(proto.Request(), (), soon(60.0)))
+        await asyncio.sleep(0)
+        stand_in.drop_all()
+        with pytest.raises(ConnectionFailed, match="closed the connection"):
+            await asyncio.wait_for(posted, 10.0)
+
+
 async def large_batches_pass_whole(stand_in: StandIn) -> None:
     frame = encode_batch([bytes([n]) * 100_000 for n in range(50)])
     async with opened() as transport:
@@ -112,6 +133,8 @@ CASES = [
     a_silent_broker_times_out_and_the_others_go_on,
     a_cancelled_call_is_cancelled_at_the_broker,
     a_lost_connection_fails_all_and_is_replaced,
+    who_gives_up_connecting_leaves_it_to_the_others,
+    who_waits_to_write_hears_that_the_connection_is_lost,
     large_batches_pass_whole,
     another_protocol_is_named,
     a_closed_door_opens_no_more,

@@ -147,6 +147,14 @@ def test_the_earliest_is_whatever_is_kept_when_reading_begins(
     assert [message.offset for message in filled.read("t")] == list(range(500, 1000))
 
 
+def test_a_reader_that_fell_behind_retention_hears_of_it(
+    stand_in: StandIn, filled: quivermq.Client
+) -> None:
+    stand_in.script("fetch", "store", OffsetOutOfRange("gone", earliest=500, end=1000))
+    with pytest.raises(OffsetOutOfRange):
+        list(filled.read("t"))
+
+
 def test_a_follower_may_answer_if_that_is_allowed() -> None:
     with StandIn(node=1) as leader, StandIn(node=2) as follower:
         for one, other, node in ((leader, follower, 2), (follower, leader, 1)):
@@ -158,6 +166,18 @@ def test_a_follower_may_answer_if_that_is_allowed() -> None:
             assert follower.count("fetch") == 0
             assert len(list(client.read("t", follower_ok=True))) == 1_000
             assert follower.count("fetch") > 0
+
+
+def test_a_follower_that_lacks_what_is_known_to_exist_is_asked_once() -> None:
+    with StandIn(node=1) as leader, StandIn(node=2) as follower:
+        for one, other, node in ((leader, follower, 2), (follower, leader, 1)):
+            one.addresses = {node: other.address}
+        follower.leaders, follower.logs = {0: 1}, leader.logs
+        with quivermq.connect(leader.address) as client:
+            client.produce_many("t", VALUES)
+            follower.script("fetch", OffsetOutOfRange("behind", earliest=0, end=0))
+            assert len(list(client.read_range("t", 0, 100, 900, follower_ok=True))) == 800
+            assert follower.count("fetch") == 1
 
 
 def test_a_reader_that_is_left_halfway_gives_its_connection_back(

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.batches import DEFAULT_LIMITS, Frame, Offset, Origin, encode_batch
+from quivermq.client.shared.held_leases import HeldLeases, LeaseSource
 from quivermq.client.shared.leased_message import LeasedMessage
 from quivermq.client.shared.leases import (
     ACK,
@@ -109,3 +110,10 @@ def test_a_reason_is_measured_in_bytes() -> None:
 
 def _message(offset: int) -> LeasedMessage:
     return LeasedMessage("t", 3, offset, None, b"", {}, 0, 0, 1, LEASE)
+
+
+def test_leases_that_ended_do_not_gather() -> None:
+    held, source = HeldLeases(), LeaseSource("t", "g", 0)
+    for token in range(1, 100):
+        held.add(source, token, [(token, token + 1)], until=token + 10.0, now=float(token))
+    assert [len(leases) for leases in held._held.values()] == [10]

@@ -11,11 +11,18 @@ import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.errors import InvalidRequest, LeaseLost, NotEnoughReplicas, NotLeader, TopicNotFound
+from quivermq.errors import (
+    ConnectionFailed,
+    InvalidRequest,
+    LeaseLost,
+    NotEnoughReplicas,
+    NotLeader,
+    TopicNotFound,
+)
 from quivermq.wire import proto
 from tests.client.brokers import BrokerThread
 from tests.client.group_stand_in import GroupStandIn
-from tests.client.stand_in import DROP
+from tests.client.stand_in import DROP, HANG
 from tests.client.test_fork_safety import in_child
 
 
@@ -429,6 +436,24 @@ def test_what_is_settled_after_the_client_is_closed_starts_nothing(stand_in: Gro
     with pytest.raises(InvalidRequest, match="closed"):
         message.ack()
     assert threading.active_count() == before
+
+
+def test_who_waits_for_an_ack_that_is_given_up_hears_of_it(stand_in: GroupStandIn) -> None:
+    async def work() -> None:
+        async with quivermq.aio.connect(stand_in.address, timeout=60.0) as client:
+            await client.produce_many("t", [b"v"] * 2)
+            subscription = client.subscribe("t", group="g")
+            first, second = await anext(subscription), await anext(subscription)
+            stand_in.script("settle", HANG)
+            # The second is gathered while the first is under way.
+            acks = [asyncio.create_task(message.ack()) for message in (first, second)]
+            await asyncio.to_thread(stand_in.until, "settle")
+            await subscription._prefetcher._ack_batcher.stop()
+            outcomes = await asyncio.wait_for(asyncio.gather(*acks, return_exceptions=True), 10.0)
+            assert [type(outcome) for outcome in outcomes] == [ConnectionFailed] * 2
+            await subscription.close()
+
+    asyncio.run(work())
 
 
 @pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")

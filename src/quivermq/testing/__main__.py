@@ -3,8 +3,9 @@
 python -m quivermq.testing --seeds 1000     over all cores, with a progress bar
 python -m quivermq.testing --seed 17        replays one seed, byte for byte
 
-A seed that fails is run again and again with fewer faults and users, and the smallest run that
-still fails is told. `--whole` leaves that out.
+The first seed that fails ends it. It is run again and again with fewer faults and users, and the
+smallest run that still fails is told; `--whole` leaves that out. With `--all` all seeds are run,
+and those that fail are told as they are.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from rich.console import Console
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="replay this one")
     parser.add_argument("--jobs", type=int, default=None, help="processes; as many as cores")
     parser.add_argument("--whole", action="store_true", help="do not shrink a seed that fails")
+    parser.add_argument("--all", action="store_true", help="go on after a seed that fails")
     parser.add_argument("--log", action="store_true", help="show the logs of all brokers")
     options = parser.parse_args(arguments)
     if options.log:
@@ -40,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.seed is not None:
         return replay(options.seed, is_whole=options.whole)
     seeds = range(options.first, options.first + options.seeds)
+    if options.all:
+        return run_all(seeds, options.jobs)
     return run_many(seeds, options.jobs, is_whole=options.whole)
 
 
@@ -70,24 +74,50 @@ def run_many(seeds: range, jobs: int | None, *, is_whole: bool) -> int:
     """Run seeds over all cores with a progress bar, and sum up; stops at the first that fails."""
     started = time.monotonic()
     outcomes: list[Outcome] = []
+    for outcome in outcomes_of(seeds, jobs):
+        outcomes.append(outcome)
+        if outcome.failure:
+            tell_failure(outcome, is_whole=is_whole)
+            return 1
+    print_sum(outcomes, time.monotonic() - started)
+    return 0
+
+
+def run_all(seeds: range, jobs: int | None) -> int:
+    """The same, but go on after seeds that fail."""
+    started = time.monotonic()
+    passed: list[Outcome] = []
+    failed: list[Outcome] = []
+    for outcome in outcomes_of(seeds, jobs):
+        (failed if outcome.failure else passed).append(outcome)
+        if outcome.failure:
+            tell_failure(outcome, is_whole=True)
+    print_sum(passed, time.monotonic() - started)
+    if failed:
+        print_line(f"{len(failed)} failed: {', '.join(str(outcome.seed) for outcome in failed)}")
+    return 1 if failed else 0
+
+
+def outcomes_of(seeds: range, jobs: int | None) -> Iterator[Outcome]:
+    """The outcomes of seeds in their order. What was not begun is dropped with this iterator."""
     with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("seeds", total=len(seeds))
-        for outcome in pool.map(run_seed, seeds):
-            progress.advance(task)
-            outcomes.append(outcome)
-            if outcome.failure:
-                pool.shutdown(cancel_futures=True)
-                progress.stop()
-                tell_failure(outcome, is_whole=is_whole)
-                return 1
-    minutes = (time.monotonic() - started) / 60
+        try:
+            for outcome in pool.map(run_seed, seeds):
+                progress.advance(task)
+                yield outcome
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def print_sum(outcomes: Sequence[Outcome], seconds: float) -> None:
+    """Print how much was simulated by runs that passed."""
     hours = sum(outcome.virtual_ms for outcome in outcomes) / MS_PER_HOUR
     print_line(
         f"{len(outcomes)} seeds passed: {hours:.1f} simulated hours, "
-        f"{hours / minutes:.1f} per real minute"
+        f"{hours / (seconds / 60):.1f} per real minute"
     )
     print_counts(outcomes)
-    return 0
 
 
 def print_run(outcome: Outcome) -> int:

@@ -1,6 +1,7 @@
 """Users that work for one judge: they see to it that enough is known to judge by."""
 
 import asyncio
+from itertools import count
 from random import Random
 from typing import Final
 
@@ -33,19 +34,18 @@ class RankedUser(User):
         self._topic = topic
 
     async def work(self, client: AsyncClient) -> None:
-        tries = 0
-        while True:
-            tries += 1
+        for number in count(1):
             try:
-                await self._poll_all(client, f"ranked{tries}")
+                # Messages of an answer that was lost are gone, or come later than others.
+                if await self._has_got_all(client, f"ranked{number}"):
+                    return
             except QuiverError as error:
-                # Messages of an answer that was lost are gone: begin anew.
                 self.fail(error)
-                await asyncio.sleep(0.2)
-            else:
-                return
+            await asyncio.sleep(0.2)
 
-    async def _poll_all(self, client: AsyncClient, group: str) -> None:
+    async def _has_got_all(self, client: AsyncClient, group: str) -> bool:
+        """Poll for a while; returns whether every message that the group gave out came here."""
+        received = 0
         history = self.stage.records.priorities[self._topic] = PriorityHistory()
         sizes = list(self.polls)
         self.dice.shuffle(sizes)
@@ -54,11 +54,14 @@ class RankedUser(User):
                 found = await client.poll(
                     self._topic, group=group, max_messages=size, wait=0.0, ack="auto"
                 )
+                received += len(found)
                 offsets: dict[int, list[int]] = {}
                 for message in found:
                     offsets.setdefault(message.partition, []).append(message.offset)
                 for partition, given in offsets.items():
                     history.record_poll(TopicPartition(self._topic, partition), given)
+        found_group = await client.group(self._topic, group)
+        return found_group.done == received and not found_group.in_flight
 
 
 async def lift_limits(stage: Stage) -> None:
