@@ -13,7 +13,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from rich.console import Console
@@ -74,9 +74,11 @@ def run_many(seeds: range, jobs: int | None, *, is_whole: bool) -> int:
     """Run seeds over all cores with a progress bar, and sum up; stops at the first that fails."""
     started = time.monotonic()
     outcomes: list[Outcome] = []
-    for outcome in outcomes_of(seeds, jobs):
+    found = outcomes_of(seeds, jobs)
+    for outcome in found:
         outcomes.append(outcome)
         if outcome.failure:
+            found.close()
             tell_failure(outcome, is_whole=is_whole)
             return 1
     print_sum(outcomes, time.monotonic() - started)
@@ -98,8 +100,8 @@ def run_all(seeds: range, jobs: int | None) -> int:
     return 1 if failed else 0
 
 
-def outcomes_of(seeds: range, jobs: int | None) -> Iterator[Outcome]:
-    """The outcomes of seeds in their order. What was not begun is dropped with this iterator."""
+def outcomes_of(seeds: range, jobs: int | None) -> Generator[Outcome, None, None]:
+    """The outcomes of seeds in their order. What was not begun is dropped when it is closed."""
     with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("seeds", total=len(seeds))
         try:
