@@ -14,12 +14,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 from rich.console import Console
 from rich.progress import Progress
 
-from quivermq.testing.simulation import Outcome, run_seed, shrink
+from quivermq.testing.simulation import Outcome, run_last_seed, run_seed, shrink
 
 MS_PER_HOUR = 3_600_000
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
@@ -101,15 +101,14 @@ def run_all(seeds: range, jobs: int | None) -> int:
 
 
 def outcomes_of(seeds: range, jobs: int | None) -> Generator[Outcome, None, None]:
-    """The outcomes of seeds in their order. What was not begun is dropped when it is closed."""
-    with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:
+    """The outcomes of seeds in their order, each from a process of its own. Closing it ends them
+    all."""
+    pool = get_context("fork").Pool(jobs, maxtasksperchild=1)
+    with pool, Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("seeds", total=len(seeds))
-        try:
-            for outcome in pool.map(run_seed, seeds):
-                progress.advance(task)
-                yield outcome
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for outcome in pool.imap(run_last_seed, seeds):
+            progress.advance(task)
+            yield outcome
 
 
 def print_sum(outcomes: Sequence[Outcome], seconds: float) -> None:

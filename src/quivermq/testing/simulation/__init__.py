@@ -5,6 +5,12 @@ client and record what it tells them; faults strike; checkers compare.
 """
 
 from quivermq.testing.simulation.shrink import shrink
-from quivermq.testing.simulation.simulation import LeftOut, Outcome, Simulation, run_seed
+from quivermq.testing.simulation.simulation import (
+    LeftOut,
+    Outcome,
+    Simulation,
+    run_last_seed,
+    run_seed,
+)
 
-__all__ = ["LeftOut", "Outcome", "Simulation", "run_seed", "shrink"]
+__all__ = ["LeftOut", "Outcome", "Simulation", "run_last_seed", "run_seed", "shrink"]

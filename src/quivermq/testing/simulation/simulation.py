@@ -9,6 +9,9 @@ is the same run, byte for byte.
 """
 
 import asyncio
+import gc
+import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
@@ -671,11 +674,27 @@ def _settings(dice: Random) -> dict[str, object]:
 def run_seed(seed: int, left_out: LeftOut | None = None) -> Outcome:
     """Run a seed; a failure becomes part of the outcome."""
     with silently():
-        simulation = Simulation(seed, left_out)
-        try:
-            outcome = simulation.run()
-        except Exception as error:
-            notes = "\n".join(getattr(error, "__notes__", ()))
-            outcome = simulation.outcome(f"{type(error).__name__}: {error}\n{notes}")
-        del simulation
-    return outcome
+        return _outcome_of(Simulation(seed, left_out))
+
+
+def run_last_seed(seed: int) -> Outcome:
+    """The same, in a process that ends after it. Nothing is cleaned up: that takes a quarter of the
+    time."""
+    gc.disable()
+    sys.unraisablehook = lambda _: None
+    warnings.simplefilter("ignore", RuntimeWarning)
+    simulation = Simulation(seed)
+    _kept.append(simulation)
+    return _outcome_of(simulation)
+
+
+_kept: Final[list[Simulation]] = []
+"""Objects that are never freed."""
+
+
+def _outcome_of(simulation: Simulation) -> Outcome:
+    try:
+        return simulation.run()
+    except Exception as error:
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        return simulation.outcome(f"{type(error).__name__}: {error}\n{notes}")
