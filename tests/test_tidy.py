@@ -11,7 +11,7 @@ SRC = ROOT / "src" / "quivermq"
 # imports testing: what only tests use lives there.
 LAYERS = [
     "errors", "quantities", "topic_settings", "addresses", "intervals", "names", "batches",
-    "settings", "raft", "queue", "wire", "cluster", "log", "replica", "client", "node",
+    "settings", "tls", "raft", "queue", "wire", "cluster", "log", "replica", "client", "node",
     "transports", "portal", "lakehouse", "spark", "pipelines", "testing", "cli",
 ]  # fmt: skip
 FORBIDDEN = {

@@ -1,6 +1,5 @@
 """The asyncio client: `async with quivermq.aio.connect(...) as client`."""
 
-import ssl
 from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Any
@@ -15,6 +14,7 @@ from quivermq.client import (
     AsyncSubscription,
     ConnectOptions,
 )
+from quivermq.tls import ClientTls
 
 __all__ = [
     "AsyncClient",
@@ -32,7 +32,7 @@ def connect(
     servers: str | Iterable[str] = "127.0.0.1:7600",
     *,
     token: str | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: ClientTls = None,
     timeout: float = 10.0,
 ) -> "Connecting":
     """Connect to a cluster by any of its brokers: await the result, or use `async with`.
@@ -41,8 +41,9 @@ def connect(
     ...     await client.produce("orders", b"an order")
 
     The client tries every operation again for up to `timeout` seconds, unless its failure is
-    permanent. `tls` is an `ssl.SSLContext`, for brokers that expect TLS. Raises `ConnectionFailed`
-    if no server can be reached.
+    permanent. `tls` is for brokers that expect TLS: a file with the certificate of their CA, True
+    for the CAs of the system, or an `ssl.SSLContext`; by default what `QUIVER_TLS_CA` names. Raises
+    `ConnectionFailed` if no server can be reached.
     """
     return Connecting(ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout))
 

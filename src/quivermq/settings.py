@@ -77,6 +77,19 @@ class BrokerSettings(BaseModel):
     )
     join: AddressOrEmpty = Field("", description="A broker of the cluster to become a member of.")
 
+    tls_cert: str = Field("", description="The broker's certificate, in PEM format; empty: no TLS.")
+    tls_key: str = Field("", description="Its key, if that is not in the same file.")
+    tls_ca: str = Field(
+        "",
+        description="The CA certificates by which brokers check each other's; empty: the system's.",
+    )
+    peer_tls: bool = Field(
+        False, description="Brokers accept each other only with certificates of `tls_ca`."
+    )
+    tls_reload_ms: int = Field(
+        2_000, ge=10, description="How often these files are looked at: changed ones are loaded."
+    )
+
     fsync: Fsync = Field("always", description="When a write counts as stored.")
     fsync_interval_ms: int = Field(100, ge=1, description="How often `fsync = interval` syncs.")
 
@@ -133,4 +146,12 @@ class BrokerSettings(BaseModel):
             raise ValueError(f"peers names node {self.node_id} itself: name only the others")
         if self.peers and self.join:
             raise ValueError("peers founds a cluster and join enters one: set only one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _has_certificates(self) -> Self:
+        if self.tls_key and not self.tls_cert:
+            raise ValueError("tls_key is the key of tls_cert: set both")
+        if self.peer_tls and not (self.tls_cert and self.tls_ca):
+            raise ValueError("peer_tls needs tls_cert, tls_key and tls_ca")
         return self

@@ -302,7 +302,7 @@ def test_a_token_that_is_refused_is_not_retried(stand_in: StandIn) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"timeout": 0}, {"timeout": "x"}, {"tls": True}, {"token": b"x"}]
+    "wrong", [{"timeout": 0}, {"timeout": "x"}, {"tls": 7}, {"tls": "no-such.pem"}, {"token": b"x"}]
 )
 def test_connecting_with_nonsense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):

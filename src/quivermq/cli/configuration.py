@@ -167,4 +167,6 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
         return unit.upper()
     if get_origin(field.annotation) is dict:
         return "ID=HOST:PORT,..."
+    if name.startswith("tls_"):
+        return "FILE"
     return "DIR" if name.endswith("_dir") else "HOST:PORT"

@@ -11,6 +11,7 @@ from quivermq.client import fork_safety
 from quivermq.client.connect_options import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
 from quivermq.client.transport import Connection, Reply
 from quivermq.errors import BrokenInvariant, ConnectionFailed, InvalidRequest, QuiverError, Timeout
+from quivermq.tls import explain
 from quivermq.wire import StallWatch, packet, parse_response, proto
 
 # Past this, `post` waits until the socket has taken some.
@@ -116,7 +117,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
-        reason = "closed the connection" if exc is None else f"is lost: {exc}"
+        reason = "closed the connection" if exc is None else f"is lost: {_reason(exc)}"
         self._fail(ConnectionFailed(f"{self.address} {reason}"))
 
     def pause_writing(self) -> None:
@@ -194,7 +195,8 @@ class AsyncioTransport:
 
     def __init__(self, *, token: str | None, tls: ssl.SSLContext | None, client_name: str) -> None:
         self._token = token
-        self._tls = tls
+        self.tls = tls
+        """Of connections that are opened from here on."""
         self._client_name = client_name
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
@@ -267,16 +269,21 @@ class AsyncioTransport:
         connection = AsyncioConnection(address)
         try:
             async with asyncio.timeout_at(deadline):
-                await self._loop.create_connection(lambda: connection, host, port, ssl=self._tls)
+                await self._loop.create_connection(lambda: connection, host, port, ssl=self.tls)
             await connection.greet(self._token, self._client_name, deadline)
-        except TimeoutError as error:
+        except (TimeoutError, Timeout) as error:
+            connection.close()
             raise ConnectionFailed(f"{address}: no answer to connecting in time") from error
         except OSError as error:
-            raise ConnectionFailed(f"{address}: {error.strerror or error}") from error
+            raise ConnectionFailed(f"{address}: {explain(error)}") from error
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _reason(error: Exception) -> str:
+    return explain(error) if isinstance(error, OSError) else str(error)
 
 
 async def first_answered(posted: Sequence[tuple[Connection, int]], deadline: float) -> None:

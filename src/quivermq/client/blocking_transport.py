@@ -30,6 +30,7 @@ from quivermq.errors import (
     QuiverError,
     Timeout,
 )
+from quivermq.tls import explain
 from quivermq.wire import packet, parse_response, proto
 
 IDLE_MAX: Final = 16
@@ -222,7 +223,7 @@ class BlockingConnection:
         if isinstance(error, BlockingIOError | TimeoutError):
             raise Timeout(f"{self.address} did not answer in time") from error
         if isinstance(error, OSError):
-            raise ConnectionFailed(f"{self.address}: {error.strerror or error}") from error
+            raise ConnectionFailed(f"{self.address}: {explain(error)}") from error
         if isinstance(error, QuiverError) and not isinstance(error, ConnectionFailed | Timeout):
             raise ConnectionFailed(f"{self.address} sent nonsense: {error}") from error
         raise error
@@ -348,6 +349,8 @@ class BlockingTransport:
         self._all.add(connection)
         try:
             connection.greet(self._token, self._client_name, deadline)
+        except Timeout as error:
+            raise ConnectionFailed(f"{address}: no answer to connecting in time") from error
         except BaseException:
             connection.close()
             raise
@@ -373,4 +376,4 @@ class BlockingTransport:
 def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "no answer to connecting in time"
-    return error.strerror or str(error)
+    return explain(error)

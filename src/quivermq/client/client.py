@@ -4,7 +4,6 @@ The calls of the asyncio client are derived from this file: run `make aio` after
 reaches the brokers by `run(...)`, which is `await ...` there.
 """
 
-import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,13 +45,14 @@ from quivermq.client.sticky.consumer import Consumer, Listener, check_mode
 from quivermq.client.sticky.member import ConsumerSettings
 from quivermq.client.sticky.owned_partition import Start
 from quivermq.client.transport import run
+from quivermq.tls import ClientTls
 
 
 def connect(
     servers: str | Iterable[str] = "127.0.0.1:7600",
     *,
     token: str | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: ClientTls = None,
     timeout: float = 10.0,
 ) -> "Client":
     """Connect to a cluster by any of its brokers.
@@ -62,8 +62,9 @@ def connect(
     Receipt(topic='orders', partition=0, offset=0)
 
     The client tries every operation again for up to `timeout` seconds, unless its failure is
-    permanent. `tls` is an `ssl.SSLContext`, for brokers that expect TLS. Raises `ConnectionFailed`
-    if no server can be reached.
+    permanent. `tls` is for brokers that expect TLS: a file with the certificate of their CA, True
+    for the CAs of the system, or an `ssl.SSLContext`; by default what `QUIVER_TLS_CA` names. Raises
+    `ConnectionFailed` if no server can be reached.
     """
     client = Client(ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout))
     try:

@@ -15,6 +15,7 @@ from quivermq.batches import MIB
 from quivermq.client.checks import check_number
 from quivermq.client.producer.sequencer import ProducerIdentity
 from quivermq.errors import InvalidRequest, QuiverError, UnsupportedFormat
+from quivermq.tls import ClientTls, client_context
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
     BROKER_FIRST_BYTES,
@@ -52,19 +53,14 @@ class ConnectOptions:
         servers: str | Iterable[str],
         *,
         token: str | None,
-        tls: ssl.SSLContext | None,
+        tls: ClientTls,
         timeout: float,
     ) -> Self:
         """The same, checked."""
         check_number("timeout", timeout, least=0.001)
-        if tls is not None and not isinstance(tls, ssl.SSLContext):
-            raise InvalidRequest(
-                "tls must be an ssl.SSLContext, as from ssl.create_default_context(cafile=...), "
-                f"not {type(tls).__name__}"
-            )
         if token is not None and not isinstance(token, str):
             raise InvalidRequest(f"a token is text, not {type(token).__name__}")
-        return cls(parse_servers(servers), token, tls, timeout)
+        return cls(parse_servers(servers), token, client_context(tls), timeout)
 
     def transport(self, make: TransportFactory[D_co]) -> D_co:
         """A transport that connects with them."""

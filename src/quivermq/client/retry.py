@@ -64,7 +64,9 @@ class Attempts:
 
     def record_failure(self, server: str, error: QuiverError) -> None:
         """An attempt at this server failed in a way that may pass."""
-        self._tried[server] = error
+        if server not in self._tried or self._transport.now() < self.deadline:
+            # An attempt that the end of the time cut short does not hide why the others failed.
+            self._tried[server] = error
         self._last = error
         self.was_uncertain |= isinstance(error, Timeout | ConnectionFailed)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quivermq.node.machine import Machine
     from quivermq.node.service import Service
     from quivermq.node.slow_imports import refuse_pandas
+    from quivermq.node.tls_listener import TlsListener
 
 # By module, so that a tool that needs one part does not load a whole broker.
 _PLACES = {
@@ -34,6 +35,7 @@ _PLACES = {
     "Machine": "machine",
     "Service": "service",
     "Stalls": "loop_watch",
+    "TlsListener": "tls_listener",
     "address_of": "listener",
     "damaged_files": "data_dir",
     "listening_at": "listener",
@@ -56,6 +58,7 @@ __all__ = [
     "Machine",
     "Service",
     "Stalls",
+    "TlsListener",
     "address_of",
     "damaged_files",
     "listening_at",

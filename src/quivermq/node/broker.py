@@ -39,6 +39,7 @@ from quivermq.node.sticky_coordinator import StickyCoordinator
 from quivermq.node.tasks import end_tasks
 from quivermq.replica import ReplicaSettings
 from quivermq.settings import BrokerSettings
+from quivermq.tls import BrokerTls
 from quivermq.wire import proto
 
 logger = logging.getLogger("quivermq.broker")
@@ -60,6 +61,8 @@ class Broker:
         self.addresses = Addresses()
         self.counters = Counters()
         self.leaders = KnownLeaders()
+        self.tls: BrokerTls | None = None
+        """Once it is started, if the settings name certificates."""
         self.on_unfit: Callable[[QuiverError], None] = lambda _: None
         """Set by the process that runs it: this build does not fit the cluster, and has to stop."""
         self._is_open = False
@@ -69,11 +72,14 @@ class Broker:
         """Open the data directory and listen for peers; transports may be opened afterwards."""
         settings = self.settings
         raise_file_limit()
+        self.tls = BrokerTls.of(settings)
         self.directory = DataDirectory(settings.data_dir, settings.node_id, self.machine)
         self.disk_thread = self.machine.start_disk_thread()
         self._make_parts()
         self._is_open = True
         self.directory.tidy_up()
+        if self.tls is not None:
+            self.tls.start()
         peer_address = await self.links.listen(settings.peer_listen)
         self.addresses.peer = settings.advertise_peer or reachable(peer_address, "advertise_peer")
 
@@ -84,6 +90,10 @@ class Broker:
         addresses.http = settings.advertise_http
         if http_address and not addresses.http:
             addresses.http = reachable(http_address, "advertise_http")
+        if self.tls is not None:
+            self.tls.check_host(addresses.client, "advertise")
+            if self.tls.is_mutual:
+                self.tls.check_host(addresses.peer, "advertise_peer")
         await self.membership.begin()
         self.scheduler.start_ticking()
         self.controller.start()
@@ -100,7 +110,12 @@ class Broker:
         self.coordinator = StickyCoordinator(self.metadata)
         self.partitions = PartitionLookup(self.metadata, self.scheduler, self.leaders)
         self.maps = ClusterMaps(settings.node_id, self.partitions, self.is_alive)
-        self.forwarding = Forwarding(self._address_of, STORED_LIMITS, f"broker {settings.node_id}")
+        self.forwarding = Forwarding(
+            self._address_of,
+            STORED_LIMITS,
+            f"broker {settings.node_id}",
+            lambda: self.tls.dialer if self.tls else None,
+        )
         self.service = Service(
             self.forwarding,
             self.counters,
@@ -171,6 +186,7 @@ class Broker:
             hello_s=settings.hello_timeout_ms / 1000,
             given=settings.peers,
             connections_max=settings.peer_connections_max,
+            tls=self.tls,
         )
         self.scheduler.links = self.links
 
@@ -395,6 +411,7 @@ class Broker:
             self.links.close,
             self._close_replicas,
             self.forwarding.close,
+            self._stop_tls,
             self.disk_thread.close,
         ):
             try:
@@ -407,6 +424,10 @@ class Broker:
 
     async def _stop_hosting(self) -> None:
         await end_tasks(self._hosting_task)
+
+    async def _stop_tls(self) -> None:
+        if self.tls is not None:
+            await self.tls.close()
 
     async def _close_replicas(self) -> None:
         self.scheduler.stop_ticking()

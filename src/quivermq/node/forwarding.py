@@ -1,6 +1,7 @@
 """Forwards requests to other brokers: the one part of a broker that is a client."""
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 
 from quivermq.batches import Frame, Limits
@@ -13,8 +14,16 @@ from quivermq.wire import frames_of, proto
 class Forwarding:
     """Connections to other brokers, made when they are needed."""
 
-    def __init__(self, address_of: Callable[[int], str], limits: Limits, client: str) -> None:
+    def __init__(
+        self,
+        address_of: Callable[[int], str],
+        limits: Limits,
+        client: str,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        """`tls` is asked for each request: certificates are replaced while a broker runs."""
         self.address_of = address_of
+        self._tls = tls
         self._limits = limits
         self._transport = AsyncioTransport(token=None, tls=None, client_name=client)
 
@@ -36,6 +45,7 @@ class Forwarding:
     ) -> Answer:
         """The answer of the broker that listens at `address`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
+        self._transport.tls = self._tls()
         connection = await self._transport.connection(address, deadline)
         try:
             number = await connection.post(request, frames, deadline)

@@ -7,6 +7,7 @@ directions, and a broken one is noticed by the broker that needs it.
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Final
 from quivermq.batches import Frame, FrameKind, Limits
 from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, UnsupportedFormat
 from quivermq.node.listener import Accepted, address_of
+from quivermq.tls import shows_broker
 from quivermq.wire import (
     HELLO_BYTES_MAX,
     Packet,
@@ -115,9 +117,13 @@ class Incoming(PeerProtocol):
         connections: "IncomingConnections",
         limits: Limits,
         hello_s: float,
+        *,
+        needs_certificate: bool = False,
     ) -> None:
         """`take` decodes one message of a packet with each step."""
         super().__init__()
+        self._hello_s = hello_s
+        self._needs_certificate = needs_certificate
         self.hello: proto.PeerHello | None = None
         """The hello of the broker, once it was let in."""
         self._answer = answer
@@ -125,7 +131,7 @@ class Incoming(PeerProtocol):
         self._connections = connections
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._patience = self._loop.call_later(hello_s, self.abort)
+        self._patience: asyncio.TimerHandle | None = None
         self._stall = StallWatch(self._receiver)
         # Packets that are being decoded, in their order.
         self._decoding: deque[Iterator[None]] = deque()
@@ -135,15 +141,19 @@ class Incoming(PeerProtocol):
         _notice_dead_hosts(transport.get_extra_info("socket"))
         self.address = address_of(transport)
         self._connections.enter(self)
+        self._patience = self._loop.call_later(self._hello_s, self.abort)
+        if self._needs_certificate and not shows_broker(transport):
+            logger.warning("%s shows a certificate that is no broker's", self.address)
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._patience.cancel()
+        self._end_patience()
         self._decoding.clear()
         self._connections.leave(self)
 
     def packet_received(self, found: Packet) -> None:
         if self.hello is None:
-            self._patience.cancel()
+            self._end_patience()
             hello = self._parse_hello(found)
             answer = self._answer(hello)
             self.write(answer.SerializeToString())
@@ -166,6 +176,10 @@ class Incoming(PeerProtocol):
         self._decoding.append(self._take(self.hello.node, peer_packet, frames))
         if len(self._decoding) == 1:
             self._decode_some()
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
 
     def _decode_some(self) -> None:
         """Decode messages for a while; if some are left, read nothing more until they are."""
@@ -265,9 +279,11 @@ class Outgoing(PeerProtocol):
         if not self.answered.done():
             self.answered.set_result(self._parse_hello(found))
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         if not self.answered.done():
-            self.answered.set_exception(ConnectionFailed("the peer closed the connection"))
+            # With TLS 1.3 a refused certificate is heard of only after the handshake.
+            closed = ConnectionFailed("the peer closed the connection")
+            self.answered.set_exception(exc if isinstance(exc, ssl.SSLError) else closed)
             self.answered.exception()  # seen: the dialler may have given up
         if not self.lost.done():
             self.lost.set_result(None)

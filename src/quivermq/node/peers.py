@@ -7,6 +7,7 @@ bounded outbox is dropped: consensus sends again.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,25 +19,32 @@ from quivermq.batches import Frame, Limits
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.clock import BrokerClock
-from quivermq.node.listener import listening_at
+from quivermq.node.listener import Accepted, listening_at
 from quivermq.node.peer_codec import UnknownMail, decode_mail, encode_mail
 from quivermq.node.peer_connection import (
     PEER_PACKET_BYTES_MAX,
     PEER_PACKET_ENVELOPE_BYTES_MAX,
     PEER_PACKET_FRAMES_MAX,
+    STRANGERS_MAX,
+    STRANGERS_OF_ADDRESS_MAX,
     Incoming,
     IncomingConnections,
     Outgoing,
 )
 from quivermq.node.tasks import end_tasks
+from quivermq.node.tls_listener import TlsListener
 from quivermq.raft import MessageKind
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
-from quivermq.wire import proto
+from quivermq.tls import BrokerTls, explain
+from quivermq.wire import packet, proto
 
 logger = logging.getLogger("quivermq.peers")
 
 STARTING: Final = "this broker is just starting, and does not know the cluster yet"
 """A refusal that passes by itself."""
+TLS_EXPECTED: Final = (
+    "its peer port expects TLS and this broker does not use it: start all brokers with --peer-tls"
+)
 
 _DIAL_AGAIN_S: Final = (0.05, 1.0)
 _DIAL_TIMEOUT_S: Final = 2.0
@@ -138,6 +146,8 @@ class PeerLink:
             try:
                 if await self._connect():
                     delay = _DIAL_AGAIN_S[0]
+            except ssl.SSLError as error:
+                self.peer.note_refusal(explain(error))
             except (OSError, QuiverError, TimeoutError) as error:
                 logger.debug("no link to node %d: %s", self.peer.node, error)
             except Exception:
@@ -153,8 +163,11 @@ class PeerLink:
         host, port = split_address(self.peer.address)
         loop = asyncio.get_running_loop()
         hello = links.hello()
+        context = links.tls.peer_dialer if links.tls is not None else None
         async with asyncio.timeout(_DIAL_TIMEOUT_S):
-            _, connection = await loop.create_connection(lambda: Outgoing(hello), host, port)
+            _, connection = await loop.create_connection(
+                lambda: Outgoing(hello), host, port, ssl=context
+            )
         try:
             async with asyncio.timeout(_DIAL_TIMEOUT_S):
                 answer = await connection.answered
@@ -239,8 +252,10 @@ class PeerLinks:
         hello_s: float,
         given: Mapping[int, str],
         connections_max: int = 400,
+        tls: BrokerTls | None = None,
     ) -> None:
         """`given` are addresses that win over whatever is said or heard of these nodes."""
+        self.tls = tls
         self.hooks: LinkHooks
         self.peers: dict[int, Peer] = {}
         self._limits = limits
@@ -248,7 +263,7 @@ class PeerLinks:
         self._silence_s = silence_s
         self._hello_s = hello_s
         self._given = given
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsListener | None = None
         self._incoming = IncomingConnections(connections_max)
         # In the order of posting: what leaves first does not depend on addresses in memory.
         self._posted: dict[PeerLink, None] = {}
@@ -260,14 +275,34 @@ class PeerLinks:
 
     async def listen(self, address: str) -> str:
         """Accept other brokers; returns the address with its real port."""
+        if self.tls is not None and self.tls.is_mutual:
+            return await self._listen_with(self.tls, address)
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         with listening_at(address):
             self._server = await loop.create_server(self._incoming_protocol, host, port)
         return join_address(host, self._server.sockets[0].getsockname()[1])
 
+    async def _listen_with(self, tls: BrokerTls, address: str) -> str:
+        refusal = proto.PeerHello(refusal=TLS_EXPECTED)
+        self._server = TlsListener(
+            self._incoming_protocol,
+            lambda: tls.peers,
+            Accepted(STRANGERS_MAX, STRANGERS_OF_ADDRESS_MAX),
+            self._hello_s,
+            b"".join(packet(refusal.SerializeToString())),
+        )
+        return await self._server.listen(address)
+
     def _incoming_protocol(self) -> Incoming:
-        return Incoming(self._answer, self._take, self._incoming, self._limits, self._hello_s)
+        return Incoming(
+            self._answer,
+            self._take,
+            self._incoming,
+            self._limits,
+            self._hello_s,
+            needs_certificate=self.tls is not None and self.tls.is_mutual,
+        )
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -37,7 +37,7 @@ class Server:
             self.peer_listen = broker.addresses.peer
             self.client_connections = self._make_connections()
             self.client_connections.open()
-            self._tcp = TcpListener(self.client_connections)
+            self._tcp = TcpListener(self.client_connections, settings.connections_max, broker.tls)
             self.listen = await self._tcp.listen(settings.listen)
             if settings.http:
                 await self._open_http(settings.http)
