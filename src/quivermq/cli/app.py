@@ -14,12 +14,14 @@ from typer.core import TyperGroup
 
 import quivermq
 from quivermq.cli.errors import INTERRUPTED, report_error
+from quivermq.cli.options import add_tls_option
 
 _RUN, _USE, _OPERATE = "Run brokers", "Use topics", "Operate"
 # In the order of `quiver --help`: the panel and the help of each.
 COMMANDS: Final = {
     "serve": (_RUN, "Run one broker, until Ctrl-C."),
     "up": (_RUN, "Run a cluster on this machine, until Ctrl-C."),
+    "cert": (_RUN, "Make a CA and certificates, for development."),
     "topic": (_USE, "Create, list, describe, alter and delete topics."),
     "produce": (_USE, "Send messages to a topic."),
     "consume": (_USE, "Read messages of a topic."),
@@ -42,6 +44,7 @@ class LazyCommands(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             command = typer.main.get_command(import_module(f"quivermq.cli.{name}").app)
+            add_tls_option(command)
         return name, command, rest
 
 

@@ -116,7 +116,9 @@ def bench(
     with _brokers(servers, nodes or 1, fsync or FsyncPolicy.ALWAYS, data_dir) as (found, title):
         if not as_json:
             remark(title)
-        with connect(found, timeout) as client, _topic(client, partitions) as topic:
+        # Brokers of its own have no TLS, whatever the environment says.
+        tls = None if servers else False
+        with connect(found, timeout, tls=tls) as client, _topic(client, partitions) as topic:
             measured = _measure(Workload(client, topic, messages, size), what, quiet=as_json)
     if as_json:
         print_json([asdict(each) for each in measured])

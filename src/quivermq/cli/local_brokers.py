@@ -103,6 +103,7 @@ class LocalBroker:
             "--peer-listen", self.place.peer_listen,
             "--http", self.place.http,
             "--peers", others, "--join", "", "--advertise", "", "--advertise-peer", "",
+            "--tls-cert", "", "--tls-key", "", "--tls-ca", "", "--no-peer-tls",
             "--ready-file", str(self._ready_file),
             "--stop-on-eof",
             *flags,

@@ -1,6 +1,7 @@
 """Options that several commands take, each declared once; and the client that they make."""
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,6 +14,7 @@ from quivermq.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from quivermq.client import Client
+    from quivermq.tls import ClientTls
 
 DEFAULT_SERVERS: Final = "127.0.0.1:7600"
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
@@ -93,11 +95,51 @@ Partition = Annotated[int | None, number_option("Only this partition.", "--parti
 MaxRows = Annotated[int, number_option("Show at most so many.", "--max")]
 
 
-def connect(servers: str, timeout: float) -> "Client":
+def add_tls_option(command: Any) -> None:
+    """Give a command that connects, and those below it, the option `--tls-ca`.
+
+    Its value goes into the environment, where every client of the process looks for it, and of
+    every process that it starts: Spark's workers too.
+    """
+    for each in getattr(command, "commands", {}).values():
+        add_tls_option(each)
+    if any(parameter.name in {"servers", "timeout"} for parameter in command.params):
+        command.params.append(_tls_option())
+
+
+def _tls_option() -> Any:
+    """The parameter that typer makes of the declaration."""
+    declaring = typer.Typer(add_completion=False)
+
+    @declaring.command()
+    def command(
+        tls_ca: Annotated[
+            str | None,
+            typer.Option(
+                "--tls-ca",
+                expose_value=False,
+                callback=_keep_tls_ca,
+                envvar="QUIVER_TLS_CA",
+                metavar="FILE",
+                help="For brokers with TLS: their CA's certificate, or the word system.",
+                rich_help_panel=_CONNECTION,
+            ),
+        ] = None,
+    ) -> None: ...
+
+    return typer.main.get_command(declaring).params[0]
+
+
+def _keep_tls_ca(value: str | None) -> None:
+    if value is not None:
+        os.environ["QUIVER_TLS_CA"] = value
+
+
+def connect(servers: str, timeout: float, *, tls: "ClientTls" = None) -> "Client":
     """A client; imported only when it is needed, since its libraries take time to load."""
     import quivermq  # noqa: PLC0415  (see above)
 
-    return quivermq.connect(servers, timeout=timeout)
+    return quivermq.connect(servers, timeout=timeout, tls=tls)
 
 
 def confirm(question: str, *, yes: bool, otherwise: str = "nothing was changed") -> None:

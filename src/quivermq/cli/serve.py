@@ -115,6 +115,9 @@ class _ForegroundBroker:
         server = Server(self._settings)
         server.broker.on_unfit = self._halt
         await server.start()
+        if server.broker.tls is not None:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, server.broker.tls.reload)
         GarbagePolicy().start()
         try:
             self._announce(server)
@@ -176,9 +179,12 @@ class _ForegroundBroker:
         print_line(f"  clients   {server.listen}")
         print_line(f"  brokers   {server.peer_listen}")
         if server.http:
-            print_line(f"  http      http://{server.http}/health")
-        servers = "" if server.listen == DEFAULT_SERVERS else f" --servers {server.listen}"
-        remark(f"try: quiver topic create orders{servers}")
+            scheme = "https" if self._settings.tls_cert else "http"
+            print_line(f"  http      {scheme}://{server.http}/health")
+        options = "" if server.listen == DEFAULT_SERVERS else f" --servers {server.listen}"
+        if self._settings.tls_cert:
+            options += f" --tls-ca {self._settings.tls_ca or 'system'}"
+        remark(f"try: quiver topic create orders{options}")
 
 
 def _write_atomically(file: Path, text: str) -> None:

@@ -5,9 +5,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -46,6 +46,10 @@ def up(
     free_ports: Annotated[
         bool, typer.Option("--free-ports", help="Use any free ports instead of the usual ones.")
     ] = False,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Encrypt everything, with certificates that it makes."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a cluster on this machine, until Ctrl-C.
@@ -55,18 +59,46 @@ def up(
     """
     with _data_dir(data_dir) as (folder, is_temporary):
         stop = _StopSignals()
-        with LocalBrokers(plan(nodes, folder, any_ports=free_ports), folder) as brokers:
+        access = _secure(folder) if secure else Access()
+        places = plan(nodes, folder, any_ports=free_ports)
+        with LocalBrokers(places, folder, access.flags) as brokers:
             stop.on_second = brokers.kill
             started = time.monotonic()
-            _wait_until_ready(brokers, stop, quiet=as_json)
+            _wait_until_ready(brokers, access, stop, quiet=as_json)
             if not stop.asked:
-                _announce(brokers, folder, time.monotonic() - started, as_json=as_json)
+                seconds = time.monotonic() - started
+                _announce(brokers, access, folder, seconds, as_json=as_json)
                 if is_temporary and not as_json:
                     remark(f"data is in {folder} and is deleted at the end; --data-dir keeps it")
                 _watch(brokers, stop)
             remark("stopping; Ctrl-C again stops at once")
         if brokers.killed:
             print_error(f"did not stop in time, killed: {numbers(brokers.killed)}", "warning")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the brokers of a cluster are protected, and how clients get in."""
+
+    flags: Sequence[str] = ()
+    """Of each broker."""
+    tls_ca: str = ""
+
+    @property
+    def options(self) -> str:
+        """Of a client's commands."""
+        return f" --tls-ca {self.tls_ca}" if self.tls_ca else ""
+
+
+def _secure(folder: Path) -> Access:
+    """Certificates for the brokers of a folder; a CA that is there is used again."""
+    # Not at the top: most clusters need none.
+    from quivermq.cli.cert import tls_flags  # noqa: PLC0415
+    from quivermq.tls import make_certificates  # noqa: PLC0415
+
+    certificates = folder / "tls"
+    make_certificates(certificates)
+    return Access(tls_flags(certificates), str(certificates / "ca.pem"))
 
 
 class _StopSignals:
@@ -104,7 +136,9 @@ def _data_dir(named: Path | None) -> Iterator[tuple[Path, bool]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_until_ready(brokers: LocalBrokers, stop: _StopSignals, *, quiet: bool) -> None:
+def _wait_until_ready(
+    brokers: LocalBrokers, access: Access, stop: _StopSignals, *, quiet: bool
+) -> None:
     """Wait until all brokers serve and agree on a leader."""
     total = len(brokers.brokers)
     with show_status(f"starting {count(total, 'broker')}", quiet=quiet) as status:
@@ -116,14 +150,14 @@ def _wait_until_ready(brokers: LocalBrokers, stop: _StopSignals, *, quiet: bool)
         brokers.wait_until_serving(_START_SECONDS_MAX, show_progress)
         status.update("waiting until the brokers agree on a leader")
         deadline = time.monotonic() + _START_SECONDS_MAX
-        while not stop.asked and not _have_leader(brokers):
+        while not stop.asked and not _have_leader(brokers, access):
             if time.monotonic() > deadline:
                 raise ConnectionFailed("the brokers elected no leader; see their logs")
             stop.wait(_WATCH_SECONDS)
 
 
-def _have_leader(brokers: LocalBrokers) -> bool:
-    with connect(brokers.servers, timeout=2.0) as client:
+def _have_leader(brokers: LocalBrokers, access: Access) -> bool:
+    with connect(brokers.servers, timeout=2.0, tls=access.tls_ca or False) as client:
         try:
             found = client.cluster()
         except QuiverError as error:
@@ -134,25 +168,30 @@ def _have_leader(brokers: LocalBrokers) -> bool:
     return found.leader != 0 and alive == len(brokers.brokers)
 
 
-def _announce(brokers: LocalBrokers, folder: Path, seconds: float, *, as_json: bool) -> None:
+def _announce(
+    brokers: LocalBrokers, access: Access, folder: Path, seconds: float, *, as_json: bool
+) -> None:
     if as_json:
         nodes = [
             {**asdict(broker.place), "pid": broker.process.pid, "log": str(broker.log_file)}
             for broker in brokers.brokers
         ]
-        print_json({"servers": brokers.servers, "data_dir": str(folder), "nodes": nodes})
+        told = {"servers": brokers.servers, "data_dir": str(folder), "nodes": nodes}
+        print_json(told | ({"tls_ca": access.tls_ca} if access.tls_ca else {}))
         return
     made = table("node>", "clients", "http", "pid>")
+    scheme = "https" if access.tls_ca else "http"
     for broker in brokers.brokers:
         place = broker.place
         made.add_row(
-            str(place.node_id), place.listen, f"http://{place.http}", str(broker.process.pid)
+            str(place.node_id), place.listen, f"{scheme}://{place.http}", str(broker.process.pid)
         )
     total = len(brokers.brokers)
     print_line(f"{count(total, 'broker')} ready after {seconds:.1f} s; Ctrl-C stops them", "bold")
     print_table(made)
     servers = brokers.servers.partition(",")[0]
     option = "" if servers == DEFAULT_SERVERS else f" --servers {servers}"
+    option += access.options
     print_line("Try in another terminal:")
     for command in (
         f"quiver topic create orders --partitions {total}{option}",

@@ -52,7 +52,8 @@ class Server:
     async def _open_http(self, address: str) -> None:
         from quivermq.transports.http import HttpListener  # noqa: PLC0415  (see there)
 
-        self._http = HttpListener(self.broker)
+        tls = self.broker.tls
+        self._http = HttpListener(self.broker, tls.http if tls is not None else None)
         self.http = await self._http.listen(address)
 
     def _make_connections(self) -> ClientConnections:

@@ -201,7 +201,14 @@ class Cluster:
 
     def connect(self, **options: Any) -> Any:
         """A client of this cluster; options as of `quivermq.connect`."""
-        return quivermq.connect(self.servers, **options)
+        return quivermq.connect(self.servers, **{"tls": self.tls_ca or False, **options})
+
+    @property
+    def tls_ca(self) -> str:
+        """The file by which clients trust its brokers; "": they have no TLS."""
+        if not self._settings.get("tls_cert"):
+            return ""
+        return str(self._settings.get("tls_ca") or "system")
 
     def wait_ready(self, timeout: float = READY_S) -> None:
         """Wait until all running brokers know each other, and a leader of every partition."""
@@ -253,7 +260,7 @@ class Cluster:
 
     def direct(self, node: int, timeout: float = _ASK_S) -> DirectConnection:
         """A plain connection to one node, past all proxies."""
-        return DirectConnection(self.nodes[node].address, timeout)
+        return DirectConnection(self.nodes[node].address, timeout, tls=self.tls_ca or False)
 
     def wait_until(
         self, condition: Callable[[], bool], failure: str, timeout: float = READY_S

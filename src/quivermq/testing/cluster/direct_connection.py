@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 
 from quivermq.batches import Frame
 from quivermq.errors import ConnectionFailed, Timeout
+from quivermq.tls import ClientTls, client_context
 from quivermq.wire import (
     PROTOCOL,
     PROTOCOL_MIN,
@@ -36,13 +37,15 @@ class DirectAnswer(NamedTuple):
 class DirectConnection:
     """A socket, after the handshake."""
 
-    def __init__(self, address: str, timeout: float = 5.0) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, *, tls: ClientTls = False) -> None:
         self.address = address
         self._receiver = Receiver(_PACKET_BYTES_MAX)
         self._next_id = 1
         host, _, port = address.rpartition(":")
         try:
             self._socket = socket.create_connection((host, int(port)), timeout)
+            if (context := client_context(tls)) is not None:
+                self._socket = context.wrap_socket(self._socket, server_hostname=host)
         except TimeoutError as error:
             raise Timeout(_TOO_LONG.format(address)) from error
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from contextlib import suppress
 from typing import Final
 
@@ -21,7 +22,8 @@ _DATE_S: Final = 1.0
 class HttpListener:
     """The listener for HTTP."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.metrics = Metrics(broker, lambda: len(self._server.server_state.connections))
         settings = broker.settings
         limits = HttpLimits(
@@ -49,6 +51,7 @@ class HttpListener:
         """Start as `uvicorn.Server.serve` does, but for signals, which are the process's own."""
         server, config = self._server, self._server.config
         config.load()
+        config.ssl = self._tls
         server.lifespan = config.lifespan_class(config)
         await server.startup(sockets=[bound])
         self._dating = asyncio.create_task(self._keep_date(), name="http date")
