@@ -147,11 +147,3 @@ class BrokerSettings(BaseModel):
         if self.peers and self.join:
             raise ValueError("peers founds a cluster and join enters one: set only one of them")
         return self
-
-    @model_validator(mode="after")
-    def _has_certificates(self) -> Self:
-        if self.tls_key and not self.tls_cert:
-            raise ValueError("tls_key is the key of tls_cert: set both")
-        if self.peer_tls and not (self.tls_cert and self.tls_ca):
-            raise ValueError("peer_tls needs tls_cert, tls_key and tls_ca")
-        return self

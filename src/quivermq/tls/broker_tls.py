@@ -99,6 +99,10 @@ class BrokerTls:
     @classmethod
     def of(cls, settings: BrokerSettings) -> Self | None:
         """As the settings say; None: without TLS."""
+        if settings.peer_tls and not (settings.tls_cert and settings.tls_ca):
+            raise InvalidRequest("peer_tls needs tls_cert, tls_key and tls_ca: set them too")
+        if settings.tls_key and not settings.tls_cert:
+            raise InvalidRequest("tls_key is the key of tls_cert: set both")
         if not settings.tls_cert:
             return None
         files = TlsFiles(

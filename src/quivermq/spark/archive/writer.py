@@ -27,6 +27,7 @@ from quivermq.lakehouse import (
 )
 from quivermq.spark.connections import client_of
 from quivermq.spark.source.columns import MESSAGE_COLUMNS
+from quivermq.spark.source.options import CONNECTION
 from quivermq.spark.table_options import TableOptions, arrow_schema
 from quivermq.spark.table_writer import TableTarget
 
@@ -59,9 +60,7 @@ class ArchiveWriter(DataSourceArrowWriter):
             TOPIC_PROPERTY: self.range.topic,
             TOPIC_ID_PROPERTY: options.get("topicId", ""),
         }
-        self._connection = {
-            name: options[name] for name in ("servers", "token", "timeout") if name in options
-        }
+        self._connection = {name: options[name] for name in CONNECTION if name in options}
         self._topic_id = properties[TOPIC_ID_PROPERTY]
         self._bad: TableTarget | None = None
         self._bad_ends: dict[int, int] = {}
