@@ -157,7 +157,9 @@ class StandIn:
         receiver = Receiver(64 << 20)
         try:
             if self._tls is not None:
+                self._sockets.discard(sock)
                 sock = self._tls.wrap_socket(sock, server_side=True)
+                self._sockets.add(sock)
             with sock:
                 while count := sock.recv_into(receiver.get_buffer()):
                     for found in receiver.received(count):

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 import quivermq
 import quivermq.aio
+from quivermq.client.blocking_transport import BlockingTransport
+from quivermq.client.transport import run
 from quivermq.errors import ConnectionFailed, Timeout
 from tests.client.group_stand_in import GroupStandIn
 from tests.client.stand_in import STORE_AND_HANG, StandIn
@@ -73,6 +76,23 @@ def test_everything_passes_through_tls_on_an_event_loop(
             assert len([m async for m in client.read("t")]) == 5_000
 
     asyncio.run(work())
+
+
+def test_a_connection_that_the_broker_closed_while_idle_is_replaced(
+    guarded: StandIn, certificate: Path
+) -> None:
+    transport = BlockingTransport(token=None, tls=trusting(certificate), client_name="test")
+    connection = run(transport.connection(guarded.address, time.monotonic() + 10))
+    transport.release(connection)
+    connection.used_at = -1e9  # idle for long
+    assert connection.is_alive(time.monotonic())
+    guarded.drop_all()
+    while connection.is_alive(time.monotonic()):
+        time.sleep(0.001)
+    other = run(transport.connection(guarded.address, time.monotonic() + 10))
+    assert other is not connection
+    transport.release(other)
+    run(transport.close())
 
 
 def test_an_untrusted_certificate_is_refused(guarded: StandIn) -> None:

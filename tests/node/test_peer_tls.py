@@ -73,9 +73,8 @@ async def test_a_cluster_works_with_tls_everywhere(
             # By whichever broker it is asked, a request reaches its leader.
             async with quivermq.aio.connect(server.listen, tls=certificates.ca) as client:
                 name = f"by-{server.settings.node_id}"
-                await client.create_topic(name, partitions=3, replication=3)
-                for partition in range(3):
-                    await client.produce(name, b"x" * 100_000, partition=partition)
+                await client.create_topic(name, replication=3)
+                await client.produce(name, b"x" * 100_000)
         links = [link for s in brokers.running.values() for p in s.broker.links.peers.values()
                  for link in p.lanes.values()]  # fmt: skip
         assert len(links) == 12

@@ -7,6 +7,7 @@ a call costs one write and one read. Within the call requests may be pipelined.
 Its coroutines never suspend: see `transport.run`.
 """
 
+import select
 import socket
 import ssl
 import time
@@ -134,8 +135,11 @@ class BlockingConnection:
 
     def is_alive(self, now: float) -> bool:
         """False once the broker has closed it."""
-        if self._tls or now - self.used_at < _FRESH_SECONDS:
+        if now - self.used_at < _FRESH_SECONDS:
             return self.is_open
+        if self._tls:
+            # There is no looking ahead into TLS: whatever has arrived counts.
+            return self.is_open and not self._has_arrived()
         try:
             # Nothing is owed, so anything to read is the end, or nonsense.
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -144,6 +148,11 @@ class BlockingConnection:
         except OSError:
             return False
         return False
+
+    def _has_arrived(self) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def end(self) -> None:
         """Wake the thread that waits for an answer: there will be none."""
