@@ -18,7 +18,7 @@ from quivermq.transports import Server
 from quivermq.wire import PROTOCOL, Receiver, packet, parse_peer_hello, proto
 from tests.node.cluster_stage import Brokers, cluster
 from tests.tls.stage import Certificates
-from tests.transports.stage import PATIENT, on_served_loop, serving, until
+from tests.transports.stage import PATIENT, on_served_loop, serving, settings, until
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +156,18 @@ async def test_a_broker_that_others_do_not_accept_says_why(
         brokers._changes.update(certificates.settings(mutual=True))
         await brokers.start(3)
         await brokers.until_ready(3)
+
+
+@on_served_loop
+async def test_a_broker_that_cannot_register_for_want_of_tls_says_so(
+    tmp_path: Path, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path / "1", **certificates.settings()) as server:
+        joining = Server(settings(tmp_path / "2", node_id=2, join=server.listen))
+        await joining.start()
+        await until(lambda: "node 2 cannot register with its cluster" in caplog.text)
+        await joining.stop()
+    assert "this broker expects TLS" in caplog.text
 
 
 @on_served_loop

@@ -4,6 +4,8 @@ import asyncio
 import hashlib
 import shutil
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -241,3 +243,11 @@ async def test_a_certificate_that_will_soon_expire_is_reported(
     async with serving(tmp_path / "data", **certificates.settings()):
         pass
     assert "expires in 5.0 days: replace the file" in caplog.text
+
+
+def test_neither_a_client_nor_a_broker_without_tls_loads_cryptography() -> None:
+    script = (
+        "import sys, quivermq.transports, quivermq.client.client\n"
+        "sys.exit('cryptography' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

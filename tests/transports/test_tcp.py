@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
+import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from quivermq.addresses import split_address
 from quivermq.errors import ConnectionFailed
 from quivermq.transports import Server
 from quivermq.wire import proto
+from tests.tls.stage import Certificates
 from tests.transports.stage import (
     Talker,
     make_topic,
@@ -24,6 +27,19 @@ BATCH_BYTES = 64 << 10
 UNREAD_BYTES = 512 << 10
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def tls(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """The settings of a broker, without TLS or with it."""
+    return Certificates(tmp_path / "tls").settings() if request.param else {}
+
+
+def options(server: Server, **more: str) -> dict[str, Any]:
+    """How a client connects to a broker that has TLS or not."""
+    if not server.settings.tls_ca:
+        return {}
+    return {"ssl": ssl.create_default_context(cafile=server.settings.tls_ca), **more}
+
+
 async def lazy_talker(server: Server) -> Talker:
     """A client whose system takes little before it is asked to read."""
     place = socket.socket()
@@ -31,7 +47,9 @@ async def lazy_talker(server: Server) -> Talker:
     place.setblocking(False)
     await asyncio.get_running_loop().sock_connect(place, split_address(server.listen))
     talker = Talker()
-    await asyncio.get_running_loop().create_connection(lambda: talker, sock=place)
+    await asyncio.get_running_loop().create_connection(
+        lambda: talker, sock=place, **options(server, server_hostname="127.0.0.1")
+    )
     await talker.greet()
     return talker
 
@@ -52,8 +70,10 @@ async def fill(server: Server, batches: int) -> None:
 
 
 @on_served_loop
-async def test_what_a_client_does_not_read_does_not_grow(tmp_path: Path) -> None:
-    async with serving(tmp_path, unread_bytes_max=UNREAD_BYTES) as server:
+async def test_what_a_client_does_not_read_does_not_grow(
+    tmp_path: Path, tls: dict[str, Any]
+) -> None:
+    async with serving(tmp_path, unread_bytes_max=UNREAD_BYTES, **tls) as server:
         await fill(server, 4)
         talker = await lazy_talker(server)
         talker.transport.pause_reading()
@@ -79,11 +99,10 @@ async def test_what_a_client_does_not_read_does_not_grow(tmp_path: Path) -> None
 
 @on_served_loop
 async def test_a_client_that_reads_nothing_is_disconnected_and_others_are_served(
-    tmp_path: Path,
+    tmp_path: Path, tls: dict[str, Any]
 ) -> None:
-    async with serving(
-        tmp_path, unread_bytes_max=UNREAD_BYTES, idle_timeout_ms=500, hello_timeout_ms=5_000
-    ) as server:
+    limits = {"unread_bytes_max": UNREAD_BYTES, "idle_timeout_ms": 500, "hello_timeout_ms": 5_000}
+    async with serving(tmp_path, **limits, **tls) as server:
         await fill(server, 4)
         talker = await lazy_talker(server)
         talker.transport.pause_reading()
@@ -91,7 +110,7 @@ async def test_a_client_that_reads_nothing_is_disconnected_and_others_are_served
             fetch = proto.Fetch(topic="orders", bytes_max=BATCH_BYTES)
             talker.say(proto.Request(id=number, fetch=fetch))
         await until(lambda: unread(server) > UNREAD_BYTES // 2)
-        other = await Talker.by_socket(server)
+        other = await Talker.by_socket(server, **options(server))
         assert server.client_connections is not None
         while any(one.session.backlog.unread for one in server.client_connections.connections):
             await store(other, b"others go on")
@@ -103,12 +122,14 @@ async def test_a_client_that_reads_nothing_is_disconnected_and_others_are_served
 
 
 @on_served_loop
-async def test_a_broker_that_stops_parts_with_a_client_that_reads_nothing(tmp_path: Path) -> None:
-    async with serving(tmp_path, unread_bytes_max=UNREAD_BYTES) as server:
+async def test_a_broker_that_stops_parts_with_a_client_that_reads_nothing(
+    tmp_path: Path, tls: dict[str, Any]
+) -> None:
+    async with serving(tmp_path, unread_bytes_max=UNREAD_BYTES, **tls) as server:
         await fill(server, 4)
         talker = await lazy_talker(server)
         talker.transport.pause_reading()
-        for number in range(100, 150):
+        for number in range(100, 400):
             fetch = proto.Fetch(topic="orders", bytes_max=BATCH_BYTES)
             talker.say(proto.Request(id=number, fetch=fetch))
         await until(lambda: unread(server) > UNREAD_BYTES // 2)

@@ -93,6 +93,7 @@ class Membership:
     is_registered: bool = False
     join_address: str = ""
     _task: asyncio.Task[None] | None = None
+    _reported: str = ""
 
     # Starting.
 
@@ -184,11 +185,18 @@ class Membership:
                 await self._refused(str(error))
                 await asyncio.sleep(_AGAIN_REFUSED_S)
             except QuiverError as error:
+                self._report_tls(str(error))
                 logger.debug("not registered yet: %s", error)
                 await asyncio.sleep(_AGAIN_S)
             except Exception:
                 logger.exception("registering failed, and is tried again")
                 await asyncio.sleep(_AGAIN_REFUSED_S)
+
+    def _report_tls(self, reason: str) -> None:
+        """Unlike other reasons this one does not pass by itself."""
+        if "TLS" in reason and reason != self._reported:
+            self._reported = reason
+            logger.error("node %d cannot register with its cluster: %s", self.node_id, reason)
 
     async def _register(self) -> None:
         registered = await self._ask_to_register()

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 from quivermq.addresses import split_address
 from quivermq.errors import BrokenInvariant, InvalidRequest
 from quivermq.settings import BrokerSettings
-from quivermq.tls.certificates import is_for_servers
 from quivermq.tls.client_contexts import trusting
 
 logger = logging.getLogger("quivermq.tls")
@@ -220,7 +219,14 @@ def shows_broker(transport: HasTls) -> bool:
     if connection is None or connection.context.verify_mode == ssl.CERT_NONE:
         return False
     certificate = connection.getpeercert(binary_form=True)
-    return certificate is not None and is_for_servers(certificate)
+    return certificate is not None and _reader()(certificate)
+
+
+def _reader() -> Callable[[bytes], bool]:
+    """Imported by brokers that need it, before they serve: it takes a tenth of a second."""
+    from quivermq.tls.certificates import is_for_servers  # noqa: PLC0415
+
+    return is_for_servers
 
 
 def load(files: TlsFiles, hosts: Mapping[str, str] = MappingProxyType({})) -> Contexts:
@@ -231,6 +237,7 @@ def load(files: TlsFiles, hosts: Mapping[str, str] = MappingProxyType({})) -> Co
     _load_chain(dialer, files)
     peers = None
     if files.mutual:
+        _reader()
         for context in (clients, peers := _server(files)):
             context.load_verify_locations(cafile=files.authorities)
         clients.verify_mode, peers.verify_mode = ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED
