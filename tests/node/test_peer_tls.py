@@ -57,6 +57,34 @@ async def greet(server: Server, context: ssl.SSLContext | None) -> proto.PeerHel
     return None
 
 
+async def greet_at_once(server: Server, context: ssl.SSLContext) -> bytes:
+    """The same with the hello in the last packet of the handshake; all that is said to it."""
+    reader, writer = await asyncio.open_connection(*split_address(server.peer_listen))
+    inwards, outwards = ssl.MemoryBIO(), ssl.MemoryBIO()
+    end = context.wrap_bio(inwards, outwards, server_hostname="127.0.0.1")
+    answer = b""
+    try:
+        while True:
+            try:
+                end.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                writer.write(outwards.read())
+                inwards.write(await reader.read(1 << 16))
+        hello = proto.PeerHello(protocol=PROTOCOL, protocol_min=PROTOCOL, node=2)
+        end.write(b"".join(packet(hello.SerializeToString())))
+        writer.write(outwards.read())
+        while not answer and (said := await reader.read(1 << 16)):
+            inwards.write(said)
+            with suppress(ssl.SSLWantReadError):
+                answer += end.read(1 << 16)
+    except OSError:
+        pass
+    finally:
+        writer.transport.abort()
+    return answer
+
+
 @asynccontextmanager
 async def secure(folder: Path, certificates: Certificates, **more: Any) -> AsyncIterator[Brokers]:
     given = {**PATIENT, **certificates.settings(mutual=True), **more}
@@ -105,7 +133,10 @@ async def test_strangers_get_nowhere_at_the_peer_port(
         stranger.load_cert_chain(foreign.folder / "server.pem", foreign.folder / "server.key")
         assert await greet(server, stranger) is None
         assert not list(server.broker.links._incoming)
+        assert await greet_at_once(server, certificates.client("visitor")) == b""
+        assert not list(server.broker.links._incoming)
         # All that hinders them is the certificate.
+        assert await greet_at_once(server, certificates.client("server"))
         welcome = await greet(server, certificates.client("server"))
         assert welcome is not None
         assert welcome.cluster_id

@@ -124,6 +124,7 @@ class Incoming(PeerProtocol):
         super().__init__()
         self._hello_s = hello_s
         self._needs_certificate = needs_certificate
+        self._is_refused = False
         self.hello: proto.PeerHello | None = None
         """The hello of the broker, once it was let in."""
         self._answer = answer
@@ -144,6 +145,7 @@ class Incoming(PeerProtocol):
         self._patience = self._loop.call_later(self._hello_s, self.abort)
         if self._needs_certificate and not shows_broker(transport):
             logger.warning("%s shows a certificate that is no broker's", self.address)
+            self._is_refused = True
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -152,6 +154,9 @@ class Incoming(PeerProtocol):
         self._connections.leave(self)
 
     def packet_received(self, found: Packet) -> None:
+        if self._is_refused:
+            # It may have arrived together with the end of the handshake.
+            return
         if self.hello is None:
             self._end_patience()
             hello = self._parse_hello(found)
